@@ -1,0 +1,42 @@
+SPEC ?= config/examples/digits/spec.yaml
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check package inspect test lint format golden clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed  ## one virtual environment with everything in it
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@command -v $${CXX:-g++} >/dev/null || echo "note: no g++ here; 'compile: aot' and 'jit' need one (apt-get install g++)"
+	@touch $@
+
+check: setup  ## the completed spec, or every error in it            (SPEC=FILE)
+	$(BIN)/marina check $(SPEC)
+
+package: setup  ## the model as a verified MAR under build/             (SPEC=FILE)
+	$(BIN)/marina package $(SPEC)
+
+test: setup  ## all tests
+	$(BIN)/pytest --quiet $(ARGS)
+
+lint: setup  ## style, types and module sizes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tests/sizes.py
+
+format: setup  ## put the code into the common form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+golden: setup  ## write the golden files and docs/spec.md again
+	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/test_render.py tests/test_reference.py
+
+clean:  ## remove what was built, keep the virtual environment
+	rm -rf build

@@ -1,0 +1,157 @@
+"""From pydantic's errors to sentences a user can act on: where in the file, what was given, what is allowed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from config.errors import listed, nearest
+from config.spec import PATTERNS, Spec
+from config.yaml_lines import Location
+
+_WANTED = {
+    "bool_type": "`true` or `false`",
+    "dict_type": "a mapping",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "model_type": "a mapping",
+    "string_type": "text",
+    "tuple_type": "a list",
+}
+_BOUNDS = {
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than_equal": "{le:g} or less",
+    "string_too_short": "text that is not empty",
+    "too_short": "{min_length} or more items",
+}
+
+
+def field_location(error: ErrorDetails) -> Location:
+    """The place in the file that an error is about: without the tried type that pydantic adds for a union, and with the
+    field that a section's own check names before a `|`."""
+    location: list[str | int] = []
+    annotation: Any = Spec
+    for part in error["loc"]:
+        inner = _step(annotation, part)
+        if inner is None and _is_section(annotation) and error["type"] != "extra_forbidden":
+            continue
+        if annotation is not None and (inner is not None or error["type"] == "extra_forbidden"):
+            location.append(part)
+        annotation = inner
+    named = _named_field(error)
+    return (*location, named) if named else tuple(location)
+
+
+def complaint(error: ErrorDetails, location: Location, data: dict[str, Any]) -> tuple[str, str | None]:
+    """What is wrong at a location, and what to type where that is not obvious."""
+    kind, context = error["type"], error.get("ctx", {})
+    got = _value_at(data, location)
+    if kind == "extra_forbidden":
+        return _unknown(str(location[-1]), location[:-1]), None
+    if kind == "missing":
+        return "missing", f"add `{location[-1]}` to the spec; docs/spec.md says what it means"
+    alternatives = _alternatives(_annotation_at(location))
+    if alternatives:
+        return f"got {_shown(got)}, allowed: {alternatives}", None
+    if kind == "value_error":
+        return f"got {_shown(got)}, {str(context['error']).rpartition('|')[2]}", None
+    hint = None
+    if kind == "string_type" and isinstance(got, (int, float)):
+        key = "" if isinstance(location[-1], int) else f"{location[-1]}: "
+        hint = f'put it in quotes: {key}"{got}"'
+    if kind == "string_pattern_mismatch":
+        allowed = PATTERNS[context["pattern"]]
+    else:
+        allowed = _WANTED[kind] if kind in _WANTED else _BOUNDS[kind].format(**context)
+    return f"got {_shown(got)}, allowed: {allowed}", hint
+
+
+def _unknown(name: str, section: Location) -> str:
+    annotation = _annotation_at(section)
+    known = list(annotation.model_fields) if _is_section(annotation) else []
+    close = nearest(name, known)
+    return f"unknown field, did you mean `{close}`?" if close else f"unknown field, allowed: {listed(known)}"
+
+
+def _named_field(error: ErrorDetails) -> str:
+    return str(error["ctx"]["error"]).rpartition("|")[0] if error["type"] == "value_error" else ""
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def types_in(annotation: Any) -> Iterator[Any]:
+    """The plain types behind unions and annotations."""
+    if get_origin(annotation) is Annotated:
+        yield from types_in(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from types_in(part)
+    else:
+        yield annotation
+
+
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, alone or by name; None for a plain value."""
+    for part in types_in(annotation):
+        inner = get_args(part)[1] if get_origin(part) is dict else part
+        if _is_section(inner):
+            section: type[BaseModel] = inner
+            return section
+    return None
+
+
+def _step(annotation: Any, part: str | int) -> Any:
+    """The annotation of what lies under a key of a section, a mapping or a list; None when there is no such thing."""
+    for candidate in types_in(annotation):
+        if _is_section(candidate) and part in candidate.model_fields:
+            return candidate.model_fields[part].annotation
+        if get_origin(candidate) is dict:
+            return get_args(candidate)[1]
+        if get_origin(candidate) is tuple and isinstance(part, int):
+            return get_args(candidate)[0]
+    return None
+
+
+def _annotation_at(location: Location) -> Any:
+    annotation: Any = Spec
+    for part in location:
+        annotation = _step(annotation, part)
+    return next((part for part in types_in(annotation) if _is_section(part)), annotation)
+
+
+def _alternatives(annotation: Any) -> str:
+    """The allowed words of a field that is a choice of words, or of a word and a number."""
+    parts = list(types_in(annotation))
+    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    if not words:
+        return ""
+    return listed(words) + (" or a number above 0" if int in parts or float in parts else "")
+
+
+def _value_at(data: Any, location: Location) -> object:
+    for part in location:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data
+
+
+def _shown(value: object) -> str:
+    """A value as it stands in the file, shortened; text that looks like a number keeps its quotes."""
+    if value is None:
+        return "nothing"
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
+        text = value
+    return f"`{text if len(text) <= 60 else text[:57] + '...'}`"

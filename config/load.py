@@ -1,0 +1,102 @@
+"""From a spec file to a frozen `Spec`, or to all its errors at once.
+
+A wrong field does not hide the others: it is taken out, the rest is completed with defaults, and the rules about
+combinations are still applied to every field that was right.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from config.combinations import find_conflicts
+from config.complaints import complaint, field_location
+from config.errors import InputError, Problem, SpecError
+from config.spec import Spec
+from config.yaml_lines import Location, read_yaml
+
+# Stand-ins for required fields, so that combinations can be checked although one is missing.
+_PLACEHOLDERS: dict[Location, object] = {
+    ("name",): "placeholder",
+    ("model",): {"source": "torchvision:placeholder"},
+    ("model", "source"): "torchvision:placeholder",
+    ("model", "image", "height"): 1,
+    ("model", "image", "width"): 1,
+    ("slo", "p99_ms"): 1e9,
+}
+
+
+def load_spec(file: Path, *, files: bool = True) -> Spec:
+    """The spec of a file, completed; SpecError names everything that is wrong in it.
+
+    With `files` false the paths inside are not looked for: a pod has the spec and the MAR, but not the model's sources.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError as err:
+        raise InputError(f"{file}: no such spec", hint="marina check config/examples/digits/spec.yaml") from err
+    except IsADirectoryError as err:
+        raise InputError(f"{file}: is a folder, a spec is a file", hint=f"marina check {file / 'spec.yaml'}") from err
+    except (OSError, UnicodeDecodeError) as err:
+        raise InputError(f"{file}: not readable as text: {err}") from err
+    return parse_spec(text, file, files=files)
+
+
+def parse_spec(text: str, file: Path, *, files: bool = True) -> Spec:
+    """`load_spec` on text that is already at hand; `file` names it and anchors its relative paths."""
+    data, lines, problems = read_yaml(text, str(file))
+    spec, broken = _validate(data, str(file), lines, problems)
+    spec._file = file
+    for conflict in find_conflicts(spec, broken, files=files):
+        problems.append(_problem(str(file), lines, conflict.location, conflict.text, conflict.hint))
+    if problems:
+        raise SpecError(problems)
+    return spec
+
+
+def _validate(
+    data: dict[str, Any], file: str, lines: dict[Location, int], problems: list[Problem]
+) -> tuple[Spec, set[Location]]:
+    """The spec built from what is right in `data`, and the locations of what was not."""
+    broken: set[Location] = set()
+    # Taking a wrong field out can uncover another one around it, never more than the file is deep.
+    for _ in range(10):
+        try:
+            return Spec.model_validate_json(json.dumps(data, default=str)), broken
+        except ValidationError as err:
+            found = [(error, field_location(error)) for error in err.errors(include_url=False)]
+            for error, location in found:
+                # An item that is wrong is named itself; what its list then lacks is no second problem.
+                if not any(known[: len(location)] == location for known in broken):
+                    problems.append(_problem(file, lines, location, *complaint(error, location, data)))
+                    broken.add(location)
+            for _, location in found:
+                _repair(data, location)
+    raise AssertionError(f"{file}: the spec could not be repaired: {sorted(map(str, broken))}")
+
+
+def _repair(data: dict[str, Any], location: Location) -> None:
+    """Takes a wrong value out, so that its default or a stand-in is validated instead."""
+    parent: Any = data
+    for part in location[:-1]:
+        # An item of a list falls with its whole list: a shorter list would be another value nobody wrote.
+        if isinstance(parent, dict) and isinstance(parent.get(part), dict):
+            parent = parent[part]
+        else:
+            parent.pop(part, None)
+            return
+    parent.pop(location[-1], None)
+    if location in _PLACEHOLDERS:
+        parent[location[-1]] = _PLACEHOLDERS[location]
+    elif location[:2] == ("model", "inputs") and location[-1] == "shape":
+        parent[location[-1]] = [1]
+
+
+def _problem(file: str, lines: dict[Location, int], location: Location, text: str, hint: str | None) -> Problem:
+    known = location
+    while known not in lines:
+        known = known[:-1]
+    return Problem(file, lines[known], ".".join(map(str, location)), text, hint)

@@ -1,0 +1,50 @@
+"""Progress of long work on stderr: one line a step, with the time it took."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+
+class Progress:
+    """Tells a person what is going on; silent with `quiet`, and without moving lines when stderr is no terminal."""
+
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._quiet = quiet
+        self._stream = stream or sys.stderr
+        self._moving = self._stream.isatty()
+
+    def say(self, text: str) -> None:
+        """One line."""
+        if not self._quiet:
+            print(text, file=self._stream, flush=True)
+
+    @contextmanager
+    def step(self, text: str) -> Iterator[None]:
+        """One step: its name while it runs, with running seconds on a terminal; its time when it is done."""
+        begin = time.monotonic()
+        done = threading.Event()
+        ticker = threading.Thread(target=self._tick, args=(text, begin, done), daemon=True)
+        if self._moving and not self._quiet:
+            ticker.start()
+        try:
+            yield
+        except BaseException:
+            self._finish(done, ticker, f"  {text:<44} failed after {time.monotonic() - begin:.1f} s")
+            raise
+        self._finish(done, ticker, f"  {text:<44} {time.monotonic() - begin:6.1f} s")
+
+    def _tick(self, text: str, begin: float, done: threading.Event) -> None:
+        while not done.wait(0.2):
+            print(f"\r  {text:<44} {time.monotonic() - begin:6.1f} s …", end="", file=self._stream, flush=True)
+
+    def _finish(self, done: threading.Event, ticker: threading.Thread, line: str) -> None:
+        done.set()
+        if ticker.ident is not None:
+            ticker.join()
+            line = f"\r\x1b[K{line}"
+        self.say(line)

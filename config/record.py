@@ -1,0 +1,168 @@
+"""The record of a package: `marina.json` inside the MAR, and `package.json` beside it, which adds the MAR's own hash.
+
+`handlers/` reads the one inside with code of its own, because a worker has no pydantic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from config.errors import ArchiveError, InputError
+from config.spec import Image
+
+RECORD = "marina.json"
+SCHEMA = "marina.package/1"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Port(_Part):
+    """One input or output of the compiled function, without its batch dimension."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    min: float | None = None
+    max: float | None = None
+
+
+class Artifact(_Part):
+    """One compiled file and the batch it is for."""
+
+    file: str
+    batch: int
+
+
+class Sample(_Part):
+    """The request body that the readiness inference and the load test send."""
+
+    file: str
+    content_type: str
+
+
+class Key(_Part):
+    """What a machine must have to run the artifacts."""
+
+    torch: str
+    device: Literal["cpu", "cuda"]
+    isa: tuple[str, ...] = ()
+    capability: str | None = None
+    cuda: str | None = None
+
+
+class Agreement(_Part):
+    """How the packaged artifacts answer, compared with the eager fp32 model."""
+
+    inputs: Literal["calibration", "generated"]
+    count: int
+    measure: Literal["top-1", "tolerance"]
+    agreement: float
+    max_abs_difference: float
+    cosine: float
+
+
+class Record(_Part):
+    """What is in a MAR; everything a server or a handler must know about it."""
+
+    schema_: str = SCHEMA
+    name: str
+    version: str
+    source: str
+    weights: str | None
+    handler: str
+    precision: Literal["bf16", "fp16", "fp32", "int8"]
+    compile: Literal["aot", "eager", "jit"]
+    on_mismatch: Literal["fail", "jit"]
+    device: Literal["cpu", "cuda"]
+    workers: int
+    threads: int
+    batch_sizes: tuple[int, ...]
+    image: Image | None
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    labels: str | None
+    max_request_bytes: int
+    max_response_bytes: int
+    sample: Sample
+    key: Key
+    artifacts: tuple[Artifact, ...]
+    program: str | None
+    cache: str | None
+    agreement: Agreement
+    files: dict[str, str]
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=lambda name: name.rstrip("_"), populate_by_name=True
+    )
+
+    def json_text(self) -> str:
+        """The record as the bytes that are packed: sorted, indented, ending in a newline."""
+        return json.dumps(self.model_dump(mode="json", by_alias=True), indent=2, sort_keys=True) + "\n"
+
+
+class Package(_Part):
+    """A MAR on disk: `package.json`."""
+
+    mar: str
+    sha256: str
+    bytes: int
+    record: Record
+
+
+def read_record(mar: Path) -> Record:
+    """The record inside a MAR; nothing is unpacked or unpickled."""
+    try:
+        with zipfile.ZipFile(mar) as archive:
+            text = archive.read(RECORD)
+    except FileNotFoundError as err:
+        raise ArchiveError(f"{mar}: no such MAR", hint="marina package SPEC") from err
+    except KeyError as err:
+        raise ArchiveError(
+            f"{mar}: holds no `{RECORD}`, so Marina did not make it", hint=f"marina inspect {mar}"
+        ) from err
+    except (OSError, zipfile.BadZipFile) as err:
+        raise ArchiveError(f"{mar}: not a readable MAR: {err}", hint="marina package SPEC") from err
+    try:
+        return Record.model_validate_json(text)
+    except ValidationError as err:
+        first = err.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ArchiveError(f"{mar}: `{RECORD}`: `{field}`: {first['msg']}", hint="marina package SPEC") from err
+
+
+def read_package(folder: Path) -> Package:
+    """`package.json` of a build folder."""
+    file = folder / "package.json"
+    try:
+        return Package.model_validate_json(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as err:
+        raise InputError(f"{file}: nothing was packaged yet", hint="marina package SPEC") from err
+    except ValidationError as err:
+        raise InputError(f"{file}: not a package record of this version", hint="marina package SPEC") from err
+
+
+def file_sha256(file: Path) -> str:
+    """The sha256 of a file, read in pieces."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_json(file: Path, data: dict[str, Any]) -> None:
+    """Writes a record beside its place and moves it there, so that no reader sees half of it."""
+    write_text(file, json.dumps(data, indent=2, sort_keys=True) + "\n")
+
+
+def write_text(file: Path, text: str) -> None:
+    """Writes a text file beside its place and moves it there."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(file)

@@ -1,0 +1,72 @@
+"""`docs/spec.md`: every field of the spec, from the docstrings under the fields."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from config.complaints import section_in, types_in
+from config.spec import Spec
+
+_INTRODUCTION = """\
+# The spec
+
+One YAML file says what is served and how well; everything else is made from it. Unknown keys are errors. Relative paths
+start at the spec's folder. `marina check SPEC` prints the completed spec, or every error in it at once.
+
+This page is generated from `config/spec.py` by `make golden`.
+"""
+
+
+def render_reference() -> str:
+    """The page, one table a section in the order of the spec."""
+    return _INTRODUCTION + "".join(_tables("", Spec))
+
+
+def _tables(path: str, section: type[BaseModel]) -> Iterator[str]:
+    title = f"`{path}`" if path else "Top level"
+    about = re.sub(r"\s+", " ", section.__doc__ or "").strip()
+    yield f"\n## {title}\n\n{about}\n\n| field | type | default | meaning |\n| --- | --- | --- | --- |\n"
+    inner: list[tuple[str, type[BaseModel]]] = []
+    for name, field in section.model_fields.items():
+        meaning = re.sub(r"\s+", " ", field.description or "").replace("|", "\\|")
+        yield f"| `{name}` | {_kind(field)} | {_default(field)} | {meaning} |\n"
+        below = section_in(field.annotation)
+        if below is not None:
+            many = any(get_origin(part) is dict for part in types_in(field.annotation))
+            inner.append((f"{path}.{name}".lstrip(".") + (".NAME" if many else ""), below))
+    for where, below in inner:
+        yield from _tables(where, below)
+
+
+def _kind(field: FieldInfo) -> str:
+    words = dict.fromkeys(word for part in types_in(field.annotation) for word in _words(part))
+    return " or ".join(words)
+
+
+def _words(part: Any) -> Iterator[str]:
+    plain = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
+    if part in plain:
+        yield plain[part]
+    elif get_origin(part) is Literal:
+        yield ", ".join(f"`{word}`" for word in get_args(part))
+    elif get_origin(part) is tuple:
+        inner = next(types_in(get_args(part)[0]))
+        yield "list of " + {"text": "texts"}.get(plain[inner], f"{plain[inner]}s")
+    elif part is not type(None):
+        yield "section"
+
+
+def _default(field: FieldInfo) -> str:
+    default = field.default
+    if default is PydanticUndefined:
+        return "**required**"
+    if default is None or isinstance(default, BaseModel):
+        return ""
+    return f"`{json.dumps(default, ensure_ascii=False)}`"

@@ -1,0 +1,66 @@
+"""YAML read with the line of every key, so that an error can point at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from config.errors import InputError, Problem, SpecError
+
+Location = tuple[str | int, ...]
+
+
+class _Reader:
+    """Builds plain data from YAML nodes and remembers the line of each key and item."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.lines: dict[Location, int] = {(): 1}
+        self.problems: list[Problem] = []
+        self._scalars = yaml.constructor.SafeConstructor()
+
+    def build(self, node: yaml.Node, location: Location) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return {name: self.build(value, (*location, name)) for name, value in self._entries(node, location)}
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.lines[(*location, index)] = item.start_mark.line + 1
+            return [self.build(item, (*location, index)) for index, item in enumerate(node.value)]
+        try:
+            return self._scalars.construct_object(node)
+        except (yaml.YAMLError, ValueError) as err:
+            line, field = node.start_mark.line + 1, ".".join(map(str, location))
+            self.problems.append(Problem(self.file, line, field, f"not readable as YAML: {err}".splitlines()[0]))
+            return None
+
+    def _entries(self, node: yaml.MappingNode, location: Location) -> Iterator[tuple[str, yaml.Node]]:
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in seen:
+                field = ".".join(map(str, (*location, name)))
+                text = f"given twice, first on line {seen[name]}"
+                self.problems.append(Problem(self.file, line, field, text, hint="delete one of the two lines"))
+                continue
+            seen[name] = line
+            self.lines[(*location, name)] = line
+            yield name, value
+
+
+def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int], list[Problem]]:
+    """The data, the line of every location, and the problems found on the way; SpecError when it is no mapping."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as err:
+        line = err.problem_mark.line + 1 if err.problem_mark else 1
+        raise SpecError([Problem(file, line, "", f"not readable as YAML: {err.problem}")]) from err
+    except yaml.YAMLError as err:
+        raise InputError(f"{file}: not readable as YAML: {err}".splitlines()[0]) from err
+    if not isinstance(node, yaml.MappingNode):
+        what = "the file is empty" if node is None else "a mapping of fields is needed at the top"
+        raise SpecError([Problem(file, 1, "", what, hint="start from config/examples/digits/spec.yaml")])
+    reader = _Reader(file)
+    data = reader.build(node, ())
+    return data, reader.lines, reader.problems

@@ -1,0 +1,44 @@
+"""Specs for tests: the smallest one, and changes to it."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from config.load import parse_spec
+from config.spec import Spec
+
+ROOT = Path(__file__).parent.parent
+DIGITS = ROOT / "config/examples/digits/spec.yaml"
+
+MINIMAL: dict[str, Any] = {
+    "name": "shells",
+    "model": {"source": "torchvision:resnet18", "weights": "random"},
+}
+
+
+def changed(changes: dict[str, Any], base: dict[str, Any] = MINIMAL) -> dict[str, Any]:
+    """A copy of spec data with dotted fields set; None takes a field out."""
+    data = deepcopy(base)
+    for field, value in changes.items():
+        *parents, last = field.split(".")
+        section = data
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        if value is None:
+            section.pop(last, None)
+        else:
+            section[last] = value
+    return data
+
+
+def make_spec(changes: dict[str, Any] | None = None, file: Path = Path("spec.yaml"), *, files: bool = False) -> Spec:
+    """The smallest spec with changes."""
+    return parse_spec(yaml.safe_dump(changed(changes or {}), sort_keys=False), file, files=files)
+
+
+def digits_spec(changes: dict[str, Any] | None = None) -> Spec:
+    """The digits example with changes; its paths stay valid."""
+    data = changed(changes or {}, yaml.safe_load(DIGITS.read_text(encoding="utf-8")))
+    return parse_spec(yaml.safe_dump(data, sort_keys=False), DIGITS)

@@ -1,0 +1,278 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from specs import DIGITS, MINIMAL, ROOT, changed, make_spec
+
+from config.errors import InputError, SpecError
+from config.load import load_spec, parse_spec
+from config.quantity import quantity
+from config.spec import Section, Spec
+
+FILE_SOURCE = {"model.source": "./model.py:build", "model.handler": "tensor", "model.inputs": {"x": {"shape": [3]}}}
+IMAGE = {"height": 8, "width": 8}
+
+# Every sentence a spec can be answered with: the change that earns it, and the whole of it.
+ERRORS: list[Any] = [
+    pytest.param({"serving.max_batch_delay": 5}, "spec.yaml:6: `serving.max_batch_delay`: unknown field, did you mean "
+                 "`max_batch_delay_ms`?", id="a misspelt field"),
+    pytest.param({"slo.p99_ms": 9, "slo.zebra": 1}, "spec.yaml:7: `slo.zebra`: unknown field, allowed: `error_rate`, "
+                 "`p99_ms`, `throughput_rps`", id="a field like no other"),
+    pytest.param({"name": None}, "spec.yaml:1: `name`: missing\n\n"
+                 "hint: add `name` to the spec; docs/spec.md says what it means", id="a missing field"),
+    pytest.param({"model": None}, "spec.yaml:1: `model`: missing\n\n"
+                 "hint: add `model` to the spec; docs/spec.md says what it means", id="a missing section"),
+    pytest.param({"name": "Shells"}, "spec.yaml:1: `name`: got `Shells`, allowed: lower-case letters, digits and `-`, "
+                 "from a letter on, at most 40", id="a name that is no DNS label"),
+    pytest.param({"version": 1.0}, "spec.yaml:5: `version`: got `1.0`, allowed: text\n\n"
+                 'hint: put it in quotes: version: "1.0"', id="a number where text is meant"),
+    pytest.param({"version": "a b"}, "spec.yaml:5: `version`: got `a b`, allowed: letters, digits, `.`, `_` and `-`, "
+                 "at most 32", id="a version with a space"),
+    pytest.param({"model.precision": "fp8"}, "spec.yaml:5: `model.precision`: got `fp8`, allowed: `bf16`, `fp16`, "
+                 "`fp32`, `int8`", id="a word that is not one of the choices"),
+    pytest.param({"serving.workers": "3"}, 'spec.yaml:6: `serving.workers`: got `"3"`, allowed: `auto` or a number '
+                 "above 0", id="a number in quotes"),
+    pytest.param({"serving.queue": "many"}, "spec.yaml:6: `serving.queue`: got `many`, allowed: a whole number",
+                 id="text where a number is meant"),
+    pytest.param({"serving.queue": 2.5}, "spec.yaml:6: `serving.queue`: got `2.5`, allowed: a whole number",
+                 id="half a number"),
+    pytest.param({"serving.max_request_mb": "big"}, "spec.yaml:6: `serving.max_request_mb`: got `big`, allowed: "
+                 "a number", id="text where a float is meant"),
+    pytest.param({"serving.queue": 0}, "spec.yaml:6: `serving.queue`: got `0`, allowed: 1 or more", id="too small"),
+    pytest.param({"slo.p99_ms": 0}, "spec.yaml:6: `slo.p99_ms`: got `0`, allowed: more than 0", id="zero"),
+    pytest.param({"scaling.headroom": 1.5}, "spec.yaml:6: `scaling.headroom`: got `1.5`, allowed: 1 or less",
+                 id="too large"),
+    pytest.param({"load": 5}, "spec.yaml:5: `load`: got `5`, allowed: a mapping", id="a value for a section"),
+    pytest.param({"model.batch_sizes": 4}, "spec.yaml:5: `model.batch_sizes`: got `4`, allowed: a list",
+                 id="a value for a list"),
+    pytest.param({"model.batch_sizes": []}, "spec.yaml:5: `model.batch_sizes`: got `[]`, allowed: 1 or more items",
+                 id="an empty list"),
+    pytest.param({"model.batch_sizes": [4, 1]}, "spec.yaml:5: `model.batch_sizes`: got `[4, 1]`, allowed: different "
+                 "sizes in ascending order", id="unordered batch sizes"),
+    pytest.param({"model.batch_sizes": [1, "4"]}, 'spec.yaml:7: `model.batch_sizes.1`: got `"4"`, allowed: a whole '
+                 "number", id="a wrong item, on its line"),
+    pytest.param({"model.image": IMAGE | {"mean": [1, 2]}}, "spec.yaml:8: `model.image.mean`: got `[1, 2]`, allowed: "
+                 "1 number or 3, one a channel", id="means for half the channels"),
+    pytest.param({"model.image": IMAGE | {"channels": 2}}, "spec.yaml:8: `model.image.channels`: got `2`, allowed: "
+                 "`1`, `3`", id="two channels"),
+    pytest.param({"model.source": ""}, "spec.yaml:3: `model.source`: got ``, allowed: text that is not empty",
+                 id="an empty source"),
+    pytest.param(FILE_SOURCE | {"model.inputs": {"1x": {"shape": [3]}}}, 'spec.yaml:7: `model.inputs.1x`: got '
+                 '`{"shape": [3]}`, allowed: a name of letters, digits and `_`', id="an input that is no name"),
+    pytest.param({"kubernetes.resources.memory": "lots"}, "spec.yaml:7: `kubernetes.resources.memory`: got `lots`, "
+                 "allowed: a Kubernetes quantity such as `500m`, `2` or `2Gi`", id="no quantity"),
+    pytest.param({"kubernetes.resources.memory": "0"}, 'spec.yaml:7: `kubernetes.resources.memory`: got `"0"`, '
+                 "allowed: more than 0", id="no memory"),
+    # Combinations.
+    pytest.param({"model.source": "resnet50"}, "spec.yaml:3: `model.source`: got `resnet50`, allowed: "
+                 "`torchvision:NAME`, `./file.py:factory` or `./program.pt2`", id="a source of no known form"),
+    pytest.param({"model.weights": None}, "spec.yaml:2: `model.weights`: missing: `torchvision:resnet18` needs weights, "
+                 "allowed: `random`, a weights name such as `IMAGENET1K_V2`, or a file\n\n"
+                 "hint: add `weights` under `model`", id="no weights"),
+    pytest.param(FILE_SOURCE | {"model.weights": "w.bin"}, "spec.yaml:4: `model.weights`: got `w.bin`, allowed: `random` "
+                 "or a file that ends in `.pt`, `.pth`, `.safetensors`", id="weights of an unknown kind"),
+    pytest.param(FILE_SOURCE | {"model.source": "p.pt2"}, "spec.yaml:4: `model.weights`: got `random`, but `p.pt2` holds "
+                 "its own weights\n\nhint: delete `weights`", id="weights beside a program"),
+    pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `image`, `tensor` or "
+                 "`./file.py:Class`\n\nhint: did you mean `image`?", id="an unknown handler"),
+    pytest.param({"model.handler": "./my-handler.py:Mine", "model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: "
+                 "`model.handler`: got `./my-handler.py:Mine`, allowed: a file name that Python can import",
+                 id="a handler file that cannot be imported"),
+    pytest.param({"model.source": "./m.py:build"}, "spec.yaml:2: `model.image`: missing: `./m.py:build` does not say what "
+                 "its images look like\n\nhint: add `image: {height: 224, width: 224}` under `model`",
+                 id="images of unknown size"),
+    pytest.param({"model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: `model.inputs`: not for the `image` handler, "
+                 "whose input is described by `image`\n\nhint: delete `inputs`", id="inputs of an image model"),
+    pytest.param({"model.handler": "tensor"}, "spec.yaml:2: `model.inputs`: missing: the handler `tensor` needs the "
+                 "inputs of `torchvision:resnet18`\n\n"
+                 "hint: add `inputs: {x: {shape: [3, 4], dtype: float32}}` under `model`", id="unknown inputs"),
+    pytest.param(FILE_SOURCE | {"model.image": IMAGE}, "spec.yaml:10: `model.image`: not for the `tensor` handler, whose "
+                 "inputs are described by `inputs`\n\nhint: delete `image`", id="an image of a tensor model"),
+    pytest.param(FILE_SOURCE | {"model.labels": "l.txt"}, "spec.yaml:10: `model.labels`: not for the `tensor` handler, "
+                 "whose answers have no classes\n\nhint: delete `labels`", id="labels of a tensor model"),
+    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [3], "min": 2, "max": 1}}}, "spec.yaml:10: "
+                 "`model.inputs.x.min`: got 2, but `max` is 1", id="an empty range"),
+    pytest.param({"model.image": IMAGE | {"top_k": 0}}, "spec.yaml:8: `model.image.top_k`: got 0, but answers of the "
+                 "`image` handler name classes\n\nhint: top_k: 5", id="no classes"),
+    pytest.param({"model.image": IMAGE | {"resize": 4}}, "spec.yaml:8: `model.image.resize`: got 4, but 8×8 is cut out "
+                 "of it\n\nhint: resize: 8", id="a cut larger than the picture"),
+    pytest.param({"model.precision": "fp16"}, "spec.yaml:5: `model.precision`: got `fp16` on `cpu`, allowed: `bf16`, "
+                 "`fp32`, `int8`", id="fp16 on cpu"),
+    pytest.param({"serving.device": "cuda", "kubernetes.resources.gpu": 1, "model.precision": "int8",
+                  "model.calibration": "c"}, "spec.yaml:5: `model.precision`: got `int8` on `cuda`, allowed: `bf16`, "
+                 "`fp16`, `fp32`", id="int8 on cuda"),
+    pytest.param({"model.precision": "int8"}, "spec.yaml:2: `model.calibration`: missing: `precision: int8` is "
+                 "calibrated on real inputs\n\nhint: add `calibration: ./calibration`, a folder of images or `.npy` "
+                 "inputs", id="int8 without calibration"),
+    pytest.param({"model.compile": "jit", "model.on_mismatch": "jit"}, "spec.yaml:6: `model.on_mismatch`: got `jit`, but "
+                 "`compile: jit` ships nothing that could mismatch\n\nhint: delete `on_mismatch`",
+                 id="a mismatch of nothing"),
+    pytest.param({"serving.max_batch": 8}, "spec.yaml:6: `serving.max_batch`: got 8, but the largest of "
+                 "`model.batch_sizes` is 4\n\nhint: add 8 to `model.batch_sizes`, or use `max_batch: 4`",
+                 id="a batch that is not compiled"),
+    pytest.param({"serving.queue": 3}, "spec.yaml:6: `serving.queue`: got 3, but a batch of 4 waits in it",
+                 id="a queue shorter than a batch"),
+    pytest.param({"serving.workers": 2, "serving.threads": 2}, "spec.yaml:6: `serving.workers`: got 2 workers × 2 "
+                 'threads = 4, but `kubernetes.resources.cpu` is 2\n\nhint: use fewer, or `cpu: "4"`',
+                 id="more threads than cores"),
+    pytest.param({"serving.device": "cuda"}, "spec.yaml:1: `kubernetes.resources.gpu`: got 0, but `serving.device` is "
+                 "`cuda`\n\nhint: gpu: 1", id="cuda without a GPU"),
+    pytest.param({"kubernetes.resources.gpu": 1}, "spec.yaml:7: `kubernetes.resources.gpu`: got 1, but `serving.device` "
+                 "is `cpu`\n\nhint: gpu: 0, or `device: cuda`", id="a GPU without cuda"),
+    pytest.param({"serving.device": "cuda", "kubernetes.resources": {"gpu": 2, "cpu": 3}, "serving.workers": 3},
+                 "spec.yaml:10: `kubernetes.resources.gpu`: got 2, but `serving.workers` is 3: workers must be a multiple "
+                 "of GPUs", id="workers that do not share GPUs evenly"),
+    pytest.param({"serving.java_heap_mb": 1500}, "spec.yaml:6: `serving.java_heap_mb`: got 1500, but "
+                 "`kubernetes.resources.memory` is 2Gi and workers need the larger half", id="Java takes it all"),
+    pytest.param({"serving.retry_window_s": 100}, "spec.yaml:6: `serving.retry_window_s`: got 100, but a start may take "
+                 "360 s with its pauses\n\nhint: retry_window_s: 360", id="a window shorter than a start"),
+    pytest.param({"slo.p99_ms": 40000}, "spec.yaml:6: `slo.p99_ms`: got 40000, but workers are killed after 30 s\n\n"
+                 "hint: raise `serving.response_timeout_s`, or lower `slo.p99_ms`", id="an objective past the timeout"),
+    pytest.param({"slo.p99_ms": 2}, "spec.yaml:6: `slo.p99_ms`: got 2, but a lone request waits 2 ms for its batch\n\n"
+                 "hint: lower `serving.max_batch_delay_ms`", id="an objective within the batch delay"),
+    pytest.param({"scaling.min_replicas": 11}, "spec.yaml:6: `scaling.min_replicas`: got 11, but `max_replicas` is 10",
+                 id="more at rest than at most"),
+    pytest.param({"load.sample": "cat.gif"}, "spec.yaml:6: `load.sample`: got `cat.gif`, allowed: a file that ends in "
+                 "`.jpeg`, `.jpg`, `.json`, `.npy`, `.png`, `.webp`", id="a sample of an unknown kind"),
+]  # fmt: skip
+
+
+def error_of(data: dict[str, Any], *, file: Path = Path("spec.yaml"), files: bool = False) -> SpecError:
+    with pytest.raises(SpecError) as raised:
+        parse_spec(yaml.safe_dump(data, sort_keys=False), file, files=files)
+    return raised.value
+
+
+@pytest.mark.parametrize(("changes", "text"), ERRORS)
+def test_an_error_says_file_line_field_value_and_what_is_allowed(changes: dict[str, Any], text: str) -> None:
+    assert str(error_of(changed(changes))) == text
+
+
+def test_all_errors_of_a_file_come_at_once_in_the_order_of_its_lines() -> None:
+    changes = {"name": "X Y", "model.precision": "int9", "serving.max_batch": 8, "scaling.min_replicas": 99, "ls": 1}
+    fields = [problem.field for problem in error_of(changed(changes)).problems]
+    assert fields == ["name", "model.precision", "serving.max_batch", "scaling.min_replicas", "ls"]
+
+
+def test_a_rule_is_silent_about_a_field_that_is_already_wrong() -> None:
+    error = error_of(changed({"model.batch_sizes": [0], "serving.max_batch": 8}))
+    assert [problem.field for problem in error.problems] == ["model.batch_sizes.0"]
+
+
+@pytest.mark.parametrize(
+    ("field", "file", "text"),
+    [
+        pytest.param("model.weights", "w.safetensors", "no such file", id="weights"),
+        pytest.param("model.labels", "labels.txt", "no such file", id="labels"),
+        pytest.param("model.calibration", "calibration", "no such folder", id="calibration"),
+        pytest.param("load.sample", "cat.jpg", "no such file", id="sample"),
+    ],
+)
+def test_a_file_that_is_not_there_is_named_where_it_was_looked_for(
+    field: str, file: str, text: str, tmp_path: Path
+) -> None:
+    data = changed({field: f"./{file}"})
+    error = error_of(data, file=tmp_path / "spec.yaml", files=True)
+    assert [problem.text for problem in error.problems] == [f"{text}: `{tmp_path / file}`"]
+    assert parse_spec(yaml.safe_dump(data), tmp_path / "spec.yaml", files=False).name == "shells"
+
+
+def test_source_and_handler_files_are_looked_for(tmp_path: Path) -> None:
+    data = changed(FILE_SOURCE | {"model.handler": "./h.py:Mine"})
+    error = error_of(data, file=tmp_path / "spec.yaml", files=True)
+    assert {problem.field for problem in error.problems} == {"model.source", "model.handler"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("", "spec.yaml:1: the file is empty", id="empty"),
+        pytest.param("- a\n", "spec.yaml:1: a mapping of fields is needed at the top", id="a list"),
+        pytest.param("name: [a\n", "spec.yaml:2: not readable as YAML: expected ',' or ']', but got '<stream end>'",
+                     id="broken"),
+        pytest.param("name: a\nname: b\n", "spec.yaml:2: `name`: given twice, first on line 1", id="a key twice"),
+        pytest.param("name: 2026-13-45\n", "spec.yaml:1: `name`: not readable as YAML: month must be in 1..12",
+                     id="a date that is none"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_spec_says_so(text: str, message: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        parse_spec(text, Path("spec.yaml"))
+    assert str(raised.value.problems[0]) == message or message in str(raised.value)
+
+
+def test_a_missing_spec_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such spec"):
+        load_spec(tmp_path / "spec.yaml")
+    with pytest.raises(InputError, match="is a folder"):
+        load_spec(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
+    with pytest.raises(InputError, match="not readable as text"):
+        load_spec(tmp_path / "latin.yaml")
+
+
+def test_five_lines_are_a_spec() -> None:
+    text = "name: shells\nmodel:\n  source: torchvision:resnet18\n  weights: random\nslo: {p99_ms: 50}\n"
+    spec = parse_spec(text, Path("spec.yaml"))
+    assert (spec.workers, spec.threads, spec.max_batch) == (2, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"kubernetes.resources.cpu": "4"}, (4, 1), id="a worker for each core"),
+        pytest.param({"kubernetes.resources.cpu": 4}, (4, 1), id="a number without quotes"),
+        pytest.param({"kubernetes.resources.cpu": "4", "serving.threads": 2}, (2, 2), id="threads given"),
+        pytest.param({"kubernetes.resources.cpu": "4", "serving.workers": 1}, (1, 4), id="workers given"),
+        pytest.param({"kubernetes.resources.cpu": "500m"}, (1, 1), id="half a core"),
+        pytest.param(
+            {"serving.device": "cuda", "kubernetes.resources": {"gpu": 2, "cpu": 8}}, (2, 4), id="a worker for each GPU"
+        ),
+    ],
+)
+def test_auto_fills_the_cpu_limit(changes: dict[str, Any], expected: tuple[int, int]) -> None:
+    spec = make_spec(changes)
+    assert (spec.workers, spec.threads) == expected
+
+
+def test_the_completed_spec_is_a_spec_that_completes_to_itself() -> None:
+    completed = load_spec(DIGITS).completed()
+    again = parse_spec(yaml.safe_dump(completed), DIGITS)
+    assert again.completed() == completed
+
+
+@pytest.mark.parametrize("name", ["digits", "resnet50", "custom"])
+def test_the_examples_are_right(name: str) -> None:
+    assert load_spec(ROOT / f"config/examples/{name}/spec.yaml").name
+
+
+def sections(kind: type[Section] = Spec) -> set[type[Section]]:
+    return {kind} | {below for child in Section.__subclasses__() for below in (child,)}
+
+
+@pytest.mark.parametrize("section", sorted(sections(), key=lambda kind: kind.__name__))
+def test_every_section_is_frozen_and_refuses_unknown_keys(section: type[Section]) -> None:
+    assert section.model_config["frozen"]
+    assert section.model_config["extra"] == "forbid"
+
+
+@pytest.mark.parametrize("section", sorted(sections(), key=lambda kind: kind.__name__))
+def test_every_field_is_documented(section: type[Section]) -> None:
+    assert [name for name, field in section.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize(("text", "value"), [("500m", 0.5), ("2", 2), ("1.5", 1.5), ("2Gi", 2**31), ("3k", 3000)])
+def test_a_quantity_is_a_number(text: str, value: float) -> None:
+    assert quantity(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "m", "1.2.3m", "2GB", "-1", "1e3"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="Kubernetes quantity"):
+        quantity(text)
+
+
+def test_the_smallest_spec_has_no_objective() -> None:
+    assert "slo" not in MINIMAL
+    assert make_spec().slo is None
