@@ -1,0 +1,64 @@
+"""A staged folder as a MAR: laid out by torch-model-archiver, then made the same to the byte for the same inputs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from config.errors import ArchiveError
+from config.record import RECORD, Record, file_sha256
+
+ENTRY = "marina_entry.py"
+MANIFEST = "MAR-INF/MANIFEST.json"
+# torch-model-archiver writes the moment of packaging here; nothing reads it.
+CREATED_ON = "01/01/1980 00:00:00"
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def lay_out(staged: Path, target: Path, *, name: str, version: str) -> None:
+    """The staged files in the layout TorchServe reads, with its manifest; `target` must not exist."""
+    # It empties `<temporary folder>/<model name>` first, so it gets a temporary folder of its own.
+    with tempfile.TemporaryDirectory(prefix="marina-archiver-") as scratch:
+        exported = Path(scratch) / "exported"
+        exported.mkdir()
+        command = [sys.executable, "-m", "model_archiver.model_packaging"]
+        command += ["--model-name", name, "--version", version, "--handler", str(staged / ENTRY)]
+        command += ["--extra-files", str(staged), "--config-file", str(staged / "model-config.yaml")]
+        command += ["--archive-format", "no-archive", "--export-path", str(exported)]
+        done = subprocess.run(command, env=os.environ | {"TMPDIR": scratch}, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise ArchiveError(f"torch-model-archiver failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+        (exported / name).replace(target)
+    manifest = json.loads((target / MANIFEST).read_text(encoding="utf-8"))
+    manifest["createdOn"] = CREATED_ON
+    (target / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """The sha256 of every file below a folder, by its path."""
+    return {name: file_sha256(folder / name) for name in _files(folder) if name != RECORD}
+
+
+def write_archive(folder: Path, record: Record, mar: Path) -> None:
+    """The folder and its record as a MAR; in place only when it is whole."""
+    (folder / RECORD).write_text(record.json_text(), encoding="utf-8")
+    mar.parent.mkdir(parents=True, exist_ok=True)
+    partial = mar.with_name(f".{mar.name}.partial")
+    try:
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+            for name in _files(folder):
+                entry = zipfile.ZipInfo(name, _TIME)
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, (folder / name).read_bytes())
+        partial.replace(mar)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,203 @@
+"""From a graph to the files a worker runs: AOTInductor packages, or an exported program and its compiled kernels.
+
+Every file is made reproducible: no path of this machine, no time and no random name stays in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from archiver.graph import TensorGraph
+from config.errors import SourceError, ToolMissing
+from config.record import Artifact
+from config.spec import Spec
+
+# Where a node came from: paths, object numbers and source lines of this machine, which nothing reads at run time.
+_TRACES = ("from_node", "nn_module_stack", "source_fn_stack", "stack_trace", "torch_fn")
+# Inductor names some kernels after Python objects, with their addresses.
+_ADDRESS = re.compile(rb"( at 0x)([0-9a-f]+)")
+_ARCHIVE_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def trace(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], *, only_batch: int | None) -> ExportedProgram:
+    """The graph as a program for every batch up to the largest, or for the one batch it can have."""
+    sizes = spec.model.batch_sizes
+    if only_batch is not None and sizes != (only_batch,):
+        raise SourceError(
+            f"{spec.file}: `model.batch_sizes`: got {list(sizes)}, "
+            f"but `{spec.model.source}` was exported for {only_batch} rows",
+            hint=f"batch_sizes: [{only_batch}], or export it with a dynamic first dimension",
+        )
+    shapes = _any_batch(spec, inputs)
+    if shapes is not None and isinstance(graph, TensorGraph):
+        shapes = (shapes,)  # it takes its inputs as *inputs, one tuple
+    try:
+        with torch.no_grad(), _quiet():
+            return torch.export.export(graph, inputs, dynamic_shapes=shapes, strict=True)
+    except Exception as err:
+        reason = next((line.strip() for line in str(err).splitlines() if line.strip()), type(err).__name__)
+        hint = (
+            "use `compile: eager` to see where it fails, or export the model yourself and use `source: ./program.pt2`"
+        )
+        if "batch" in str(err) or "Constraint" in type(err).__name__:
+            hint = f"its batch is fixed by the model's code; `batch_sizes: [{max(sizes)}]` packages that one"
+        raise SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint) from err
+
+
+def compile_aot(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...], batch: int, folder: Path) -> Artifact:
+    """One AOTInductor package with a static batch, for the threads and the machine it will run on."""
+    file = folder / f"model-b{batch}.pt2"
+    rows = tuple(value[:batch].contiguous() for value in inputs)
+    with torch.no_grad(), _quiet(), _threads(spec.threads), _private_cache() as scratch:
+        program = torch.export.export(module, rows)
+        settings: dict[str, object] = {
+            "freezing": True,
+            "aot_inductor.enable_line_tables": False,
+            # Its key holds the compiler's name, which is new in every run, and it needs the program `openssl`.
+            "aot_inductor.precompile_headers": False,
+            "cpp.cxx": (str(_reproducible_compiler(scratch)),),
+        }
+        raw = scratch / "raw.pt2"
+        torch._inductor.aoti_compile_and_package(program, package_path=str(raw), inductor_configs=settings)
+        normalise_package(raw, file)
+    return Artifact(file=file.name, batch=batch)
+
+
+def save_program(program: ExportedProgram, file: Path) -> None:
+    """An exported program without its example inputs, the only part of it that would be pickled."""
+    for graph_module in program.graph_module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            for key in _TRACES:
+                node.meta.pop(key, None)
+    with _quiet(), tempfile.TemporaryDirectory() as scratch:
+        raw = Path(scratch) / "raw.pt2"
+        torch.export.save(program, raw)
+        normalise_package(raw, file)
+
+
+def _any_batch(spec: Spec, inputs: tuple[torch.Tensor, ...]) -> tuple[object, ...] | None:
+    """The dynamic first dimension of every input; None when there is only one batch size."""
+    sizes = spec.model.batch_sizes
+    if len(sizes) == 1:
+        return None
+    batch = torch.export.Dim("batch", min=1, max=max(sizes))
+    return tuple({0: batch} for _ in inputs)
+
+
+def export_again(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> ExportedProgram:
+    """A traced or quantised module as a program for every batch it has to serve."""
+    with torch.no_grad(), _quiet():
+        return torch.export.export(module, inputs, dynamic_shapes=_any_batch(spec, inputs))
+
+
+def prune_cache(cache: Path) -> None:
+    """Leaves of a compile cache what a worker needs to start without a compiler: the kernels."""
+    if not cache.is_dir():
+        return
+    for file in sorted(cache.rglob("*")):
+        if file.is_file() and file.suffix not in (".so", ".bin"):
+            file.unlink()
+    for directory in sorted((path for path in cache.rglob("*") if path.is_dir()), reverse=True):
+        if not any(directory.iterdir()):
+            directory.rmdir()
+
+
+def normalise_package(raw: Path, file: Path) -> None:
+    """A `.pt2` of torch's with what a worker does not read taken out and what differs from run to run made equal."""
+    with zipfile.ZipFile(raw) as source, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as target:
+        kept = {_stable_name(name): source.read(name) for name in source.namelist() if _is_read(name)}
+        for name in sorted(kept):
+            target.writestr(zipfile.ZipInfo(name, _ARCHIVE_TIME), _stable_data(name, kept[name]))
+
+
+def _is_read(name: str) -> bool:
+    return not name.endswith((".cpp", ".kernel_metadata.json"))
+
+
+def _stable_name(name: str) -> str:
+    """torch names files after hashes of paths: the folder after the archive's file, the library after its source."""
+    folder, rest = name.split("/", 1)
+    return re.sub(r"^(data/aotinductor/\w+)/[^/.]+\.", r"\1/model.", rest).join(("model/", "")) if folder else name
+
+
+def _stable_data(name: str, data: bytes) -> bytes:
+    if name.endswith("/.data/serialization_id"):
+        return b"0" * len(data)
+    if "/data/sample_inputs/" in name:
+        # The only pickle in a program; torch takes an empty file for a program without example inputs.
+        return b""
+    if name.endswith(".so"):
+        return _ADDRESS.sub(lambda match: match[1] + b"0" * len(match[2]), data)
+    return data
+
+
+def _reproducible_compiler(folder: Path) -> Path:
+    """A compiler that leaves no path, symbol or build number of this machine in what it makes."""
+    script = folder / "g++"
+    lines = (
+        "#!/bin/sh",
+        'link=""',
+        'case " $* " in *" -shared "*) link="-s -Wl,--build-id=none";; esac',
+        f'exec {find_compiler()} "$@" -Wno-builtin-macro-redefined \'-D__FILE__="model.cpp"\' $link',
+    )
+    script.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    script.chmod(0o755)
+    return script
+
+
+def find_compiler() -> str:
+    """The C++ compiler: `$CXX`, or `g++`; ToolMissing when there is none."""
+    name = os.environ.get("CXX", "g++")
+    found = shutil.which(name)
+    if found is None:
+        raise ToolMissing(
+            f"`compile: aot` and `jit` need a C++ compiler, and `{name}` is not on the PATH",
+            hint="apt-get install g++, or use `compile: eager`",
+        )
+    return found
+
+
+@contextmanager
+def _private_cache() -> Iterator[Path]:
+    """A folder of its own for Inductor: nothing of an earlier compilation is found, nothing is left behind."""
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    with tempfile.TemporaryDirectory(prefix="marina-compile-") as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            if before is None:
+                del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+            else:
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Inductor writes the number of threads into its loops, so compilation runs with those of a worker."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings torch has for its own developers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,129 @@
+"""The graph around the network: everything between a request's bytes and its answer that is tensor work.
+
+uint8 pixels or typed tensors go in; float32 answers come out. Scaling, normalisation, softmax and top-k are inside, so
+that the compiler fuses them and the handler moves bytes only.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from archiver.sources import Source
+from config.errors import SourceError
+from config.record import Port
+from config.spec import Image, Spec
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int8": torch.float32}
+
+
+class ImageGraph(nn.Module):
+    """uint8 N×H×W×C in; the top classes and their probabilities out, or the network's own outputs when `top_k` is 0."""
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+    def __init__(self, network: nn.Module, image: Image, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.network = network
+        self.dtype = dtype
+        self.top_k = image.top_k
+        mean, std = torch.tensor(image.per_channel(image.mean)), torch.tensor(image.per_channel(image.std))
+        # (pixel / 255 - mean) / std as one multiplication and one addition.
+        self.register_buffer("scale", (1 / (255 * std)).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("shift", (-mean / std).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        planes = pixels.permute(0, 3, 1, 2).to(torch.float32) * self.scale + self.shift
+        outputs = self.network(planes.to(self.dtype))
+        if self.top_k == 0:
+            return _flat(outputs)
+        probabilities = torch.softmax(outputs.to(torch.float32), dim=-1)
+        top_probs, top_indices = torch.topk(probabilities, self.top_k)
+        return top_probs, top_indices
+
+
+class TensorGraph(nn.Module):
+    """The network's arguments in, its outputs flat and in float32 where they are floating point."""
+
+    def __init__(self, network: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.network = network
+        self.dtype = dtype
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return _flat(self.network(*(self._cast(value) for value in inputs)))
+
+    def _cast(self, value: torch.Tensor) -> torch.Tensor:
+        return value.to(self.dtype) if value.is_floating_point() and self.dtype != torch.float32 else value
+
+
+def _flat(outputs: object) -> tuple[torch.Tensor, ...]:
+    leaves = pytree.tree_leaves(outputs)
+    return tuple(leaf.to(torch.float32) if leaf.dtype in (torch.bfloat16, torch.float16) else leaf for leaf in leaves)
+
+
+def build_graph(spec: Spec, source: Source, precision: str) -> nn.Module:
+    """The network in one precision inside its graph; the source's own network is left as it is."""
+    dtype = DTYPES[precision]
+    network = source.network if dtype == torch.float32 else copy.deepcopy(source.network).to(dtype)
+    network = network.to(spec.serving.device)
+    if source.image is not None and source.inputs[0].name == "image":
+        return ImageGraph(network, source.image, dtype).to(spec.serving.device)
+    return TensorGraph(network, dtype)
+
+
+def examples(spec: Spec, source: Source, rows: int) -> tuple[torch.Tensor, ...]:
+    """Seeded inputs of the right shapes and types, for tracing and for checks without calibration data."""
+    generator = torch.Generator().manual_seed(spec.model.seed)
+    return tuple(_random(port, rows, generator).to(spec.serving.device) for port in source.inputs)
+
+
+def _random(port: Port, rows: int, generator: torch.Generator) -> torch.Tensor:
+    shape, dtype = (rows, *port.shape), getattr(torch, port.dtype)
+    if dtype.is_floating_point:
+        low, high = port.min if port.min is not None else -1.0, port.max if port.max is not None else 1.0
+        return torch.rand(shape, generator=generator, dtype=dtype) * (high - low) + low
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator, dtype=torch.uint8).to(torch.bool)
+    low, high = int(port.min or 0), int(port.max if port.max is not None else (255 if dtype == torch.uint8 else 1))
+    return torch.randint(low, high + 1, shape, generator=generator, dtype=dtype)
+
+
+def output_ports(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Port, ...]:
+    """Names, shapes and types of what the graph returns; SourceError when it does not work as a served model must."""
+    rows = inputs[0].shape[0]
+    try:
+        with torch.no_grad():
+            outputs = graph(*inputs)
+    except Exception as err:
+        shapes = ", ".join(f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}" for value in inputs)
+        raise SourceError(
+            f"{spec.file}: `model.source`: the model fails on inputs {shapes}: {type(err).__name__}: {err}",
+            hint="compare `model.image` or `model.inputs` with what the model takes",
+        ) from err
+    for value in outputs:
+        if not isinstance(value, torch.Tensor) or value.ndim == 0 or value.shape[0] != rows:
+            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise SourceError(
+                f"{spec.file}: `model.source`: got an output {shape} for {rows} rows, allowed: tensors with a row each"
+            )
+    names = _output_names(spec, graph, len(outputs))
+    return tuple(
+        Port(name=name, shape=tuple(value.shape[1:]), dtype=str(value.dtype).removeprefix("torch."))
+        for name, value in zip(names, outputs, strict=True)
+    )
+
+
+def _output_names(spec: Spec, graph: nn.Module, count: int) -> tuple[str, ...]:
+    if isinstance(graph, ImageGraph) and graph.top_k:
+        return ("top_probs", "top_indices")
+    names = spec.model.outputs
+    if names is None:
+        return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
+    if len(names) != count:
+        raise SourceError(f"{spec.file}: `model.outputs`: got {len(names)} names, but the model has {count} outputs")
+    return names

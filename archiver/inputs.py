@@ -1,0 +1,84 @@
+"""What the model is calibrated and checked on: the spec's calibration folder, or seeded inputs when there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from archiver.graph import examples
+from archiver.sources import Source
+from config.errors import SourceError, listed
+from config.record import Port
+from config.spec import Spec
+from handlers.pixels import decode_image, resize_and_crop
+from handlers.record import ImageSpec
+from handlers.validation import RequestError
+
+IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp")
+GENERATED_ROWS = 64
+# More than this changes neither ranges nor agreement, and packaging would take minutes.
+MOST_ROWS = 512
+
+Rows = tuple[torch.Tensor, ...]
+
+
+def checked_inputs(spec: Spec, source: Source, image: ImageSpec | None) -> Rows:
+    """One tensor an input, with a row for each calibration item; seeded ones without a calibration folder."""
+    if spec.model.calibration is None:
+        return examples(spec, source, GENERATED_ROWS)
+    folder = spec.path(spec.model.calibration)
+    if not folder.is_dir():
+        raise SourceError(f"{spec.file}: `model.calibration`: no such folder: `{folder}`")
+    rows: list[tuple[np.ndarray, ...]] = []
+    for file in sorted(folder.iterdir()):
+        if file.suffix.lower() in (*IMAGE_SUFFIXES, ".npy", ".npz") and len(rows) < MOST_ROWS:
+            rows += list(_rows_of(spec, source, image, file))[: MOST_ROWS - len(rows)]
+    if not rows:
+        allowed = listed((*IMAGE_SUFFIXES, ".npy", ".npz") if image else (".npy", ".npz"))
+        raise SourceError(f"{spec.file}: `model.calibration`: nothing to read in `{folder}`, allowed: {allowed}")
+    return tuple(torch.from_numpy(np.stack(column)).to(spec.serving.device) for column in zip(*rows, strict=True))
+
+
+def batches(inputs: Rows, size: int) -> Iterator[tuple[Rows, int]]:
+    """The inputs cut into batches of exactly `size`, with how many rows of each are real; the last is filled up by
+    repeating its last row."""
+    for begin in range(0, len(inputs[0]), size):
+        cut = tuple(value[begin : begin + size] for value in inputs)
+        real = len(cut[0])
+        yield tuple(torch.cat([value, value[-1:].expand(size - real, *value.shape[1:])]) for value in cut), real
+
+
+def _rows_of(spec: Spec, source: Source, image: ImageSpec | None, file: Path) -> Iterator[tuple[np.ndarray, ...]]:
+    where = f"{spec.file}: `model.calibration`: `{file}`"
+    try:
+        if file.suffix.lower() in IMAGE_SUFFIXES:
+            if image is None:
+                raise SourceError(f"{where}: is an image, allowed for `{spec.model.handler}`: `.npy`, `.npz`")
+            yield (resize_and_crop(decode_image(file.read_bytes(), image), image),)
+            return
+        loaded = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, RequestError) as err:
+        raise SourceError(f"{where}: cannot be read: {err}") from err
+    arrays = {source.inputs[0].name: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    missing = [port.name for port in source.inputs if port.name not in arrays]
+    if missing:
+        raise SourceError(f"{where}: has no {listed(missing)}, found: {listed(arrays)}")
+    columns = [_column(where, port, arrays[port.name]) for port in source.inputs]
+    if len({len(column) for column in columns}) > 1:
+        raise SourceError(f"{where}: its arrays have different numbers of rows")
+    yield from zip(*columns, strict=True)
+
+
+def _column(where: str, port: Port, array: np.ndarray) -> np.ndarray:
+    """An input's rows: an array of one row or of many."""
+    if array.shape == port.shape:
+        array = array[None]
+    if array.shape[1:] != port.shape or str(array.dtype) != port.dtype:
+        raise SourceError(
+            f"{where}: `{port.name}` is {array.dtype} {list(array.shape)}, allowed: {port.dtype} {list(port.shape)} "
+            "or rows of it"
+        )
+    return array

@@ -1,0 +1,219 @@
+"""`marina package`: source → graph → artifacts → agreement → MAR, each step with its time.
+
+Nothing is written unless every step holds.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from archiver import agreement, compiling
+from archiver.archive import file_hashes, lay_out, write_archive
+from archiver.graph import ImageGraph, build_graph, examples, output_ports
+from archiver.inputs import Rows, batches, checked_inputs
+from archiver.quantize import quantize
+from archiver.sources import Source, load_source
+from archiver.stage import stage_code, stage_labels, stage_sample
+from config.errors import AgreementError, SourceError, ToolMissing
+from config.progress import Progress
+from config.record import Agreement, Artifact, Package, Record, file_sha256, write_json
+from config.spec import Spec
+from handlers.artifact import load_artifact, pick_device
+from handlers.machine import machine_key
+from handlers.record import parse_record
+
+CACHE = "compile-cache"
+PROGRAM = "program.pt2"
+
+
+def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
+    """Writes `model.mar` and `package.json` into `out` and returns the record; AgreementError when the artifacts do not
+    answer as the eager fp32 model does."""
+    _check_tools(spec)
+    with tempfile.TemporaryDirectory(prefix="marina-package-") as scratch:
+        staged = Path(scratch) / "staged"
+        staged.mkdir()
+        with progress.step(f"load {spec.model.source}"):
+            source = load_source(spec)
+        draft = _draft(spec, source, staged)
+        inputs = checked_inputs(spec, source, parse_record(draft | {"outputs": draft["inputs"]}).image)
+        reference = build_graph(spec, source, "fp32")
+        sample = next(batches(inputs, max(spec.model.batch_sizes)))[0]
+        outputs = output_ports(spec, reference, sample)
+        _check_classes(spec, source, reference, sample)
+        draft["outputs"] = [port.model_dump(mode="json") for port in outputs]
+        _compile(spec, source, reference, inputs, staged, draft, progress)
+        _write_draft(staged, draft)
+        with progress.step("answer the sample as a worker"):
+            _rehearse(spec, staged)
+        with progress.step(f"compare {len(inputs[0])} answers with eager fp32"):
+            agreed = _agreement(spec, reference, inputs, staged, draft)
+        compiling.prune_cache(staged / CACHE)
+        _check_agreement(spec, agreed)
+        return _write(spec, staged, Path(scratch) / "laid-out", out, draft, agreed)
+
+
+def _check_tools(spec: Spec) -> None:
+    if spec.model.compile != "eager" or spec.model.on_mismatch == "jit":
+        compiling.find_compiler()
+    if spec.serving.device == "cuda" and not torch.cuda.is_available():
+        raise ToolMissing(
+            f"{spec.file}: `serving.device`: got `cuda`, but torch {torch.__version__} sees no GPU on this machine",
+            hint="package on a machine with the GPU that will serve, or use `device: cpu`",
+        )
+
+
+def _draft(spec: Spec, source: Source, staged: Path) -> dict[str, Any]:
+    """The record as far as it is known before compiling; stages the files it names."""
+    model, serving = spec.model, spec.serving
+    device = torch.device("cuda", 0) if serving.device == "cuda" else torch.device("cpu")
+    image = None
+    if source.image is not None:
+        image = source.image.model_dump(mode="json")
+        image["mean"], image["std"] = (source.image.per_channel(image[field]) for field in ("mean", "std"))
+        image["resize"] = image["resize"] or max(source.image.height, source.image.width)
+    return {
+        "schema": "marina.package/1",
+        "name": spec.name,
+        "version": spec.version,
+        "source": model.source,
+        "weights": model.weights,
+        "handler": stage_code(spec, staged),
+        "precision": model.precision,
+        "compile": model.compile,
+        "on_mismatch": model.on_mismatch,
+        "device": serving.device,
+        "workers": spec.workers,
+        "threads": spec.threads,
+        "batch_sizes": list(model.batch_sizes),
+        "image": image,
+        "inputs": [port.model_dump(mode="json") for port in source.inputs],
+        "labels": stage_labels(source, staged),
+        "max_request_bytes": round(serving.max_request_mb * 1_000_000),
+        "max_response_bytes": round(serving.max_response_mb * 1_000_000),
+        "sample": stage_sample(spec, source, staged).model_dump(mode="json"),
+        "key": machine_key(device),
+        "artifacts": [],
+        "program": None,
+        "cache": None,
+    }
+
+
+def _check_classes(spec: Spec, source: Source, reference: nn.Module, sample: Rows) -> None:
+    """Labels fit the classes the model tells apart."""
+    if source.labels is None or not isinstance(reference, ImageGraph):
+        return
+    with torch.no_grad():
+        pixels = sample[0].permute(0, 3, 1, 2).to(torch.float32) * reference.scale + reference.shift
+        classes = reference.network(pixels).shape[-1]
+    if len(source.labels) != classes:
+        raise SourceError(
+            f"{spec.file}: `model.labels`: `{spec.model.labels}` has {len(source.labels)} labels, "
+            f"but the model tells {classes} classes apart"
+        )
+
+
+def _compile(
+    spec: Spec,
+    source: Source,
+    reference: nn.Module,
+    inputs: Rows,
+    staged: Path,
+    draft: dict[str, Any],
+    progress: Progress,
+) -> None:
+    """Puts the compiled files into the staged folder and their names into the draft."""
+    model, largest = spec.model, max(spec.model.batch_sizes)
+    graph = reference if model.precision == "fp32" else build_graph(spec, source, model.precision)
+    example = examples(spec, source, largest)
+    with progress.step("export"):
+        program = compiling.trace(spec, graph, example, only_batch=source.only_batch)
+    module: nn.Module = program.module()
+    if model.precision == "int8":
+        with progress.step(f"calibrate int8 on {len(inputs[0])} inputs"):
+            module = quantize(program, [rows for rows, _ in batches(inputs, largest)])
+    if model.compile == "aot":
+        artifacts: list[Artifact] = []
+        for batch in model.batch_sizes:
+            with progress.step(f"compile {model.precision} for batch {batch}"):
+                artifacts.append(compiling.compile_aot(spec, module, example, batch, staged))
+        draft["artifacts"] = [artifact.model_dump(mode="json") for artifact in artifacts]
+    if model.compile != "aot" or model.on_mismatch == "jit":
+        compiling.save_program(compiling.export_again(spec, module, example), staged / PROGRAM)
+        draft["program"] = PROGRAM
+    if model.compile == "jit":
+        (staged / CACHE).mkdir()
+        draft["cache"] = CACHE
+        _write_draft(staged, draft)
+        with progress.step("compile as a worker does, keeping its kernels"):
+            _rehearse(spec, staged)
+
+
+def _write_draft(staged: Path, draft: dict[str, Any]) -> None:
+    (staged / "marina.json").write_text(json.dumps(draft), encoding="utf-8")
+
+
+def _rehearse(spec: Spec, staged: Path) -> None:
+    """The staged package answers its own sample in a process of its own."""
+    script = Path(__file__).with_name("rehearse.py")
+    # -P: neither this folder nor the current one is on the path, as in a worker.
+    done = subprocess.run([sys.executable, "-P", str(script), str(staged)], capture_output=True, text=True, cwd=staged)
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise SourceError(f"{spec.file}: the packaged model does not load as a worker would load it: {last[0]}")
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    if answer["status"] != 200:
+        raise SourceError(
+            f"{spec.file}: `load.sample`: the packaged model answers it with {answer['status']}: {answer['body'][:300]}"
+        )
+
+
+def _agreement(spec: Spec, reference: nn.Module, inputs: Rows, staged: Path, draft: dict[str, Any]) -> Agreement:
+    record = parse_record(draft)
+    device = pick_device(record, 0 if spec.serving.device == "cuda" else None)
+    loaded = load_artifact(record, staged, device)
+    measured: list[agreement.Compared] = []
+    classes = isinstance(reference, ImageGraph) and reference.top_k > 0
+    for batch in spec.model.batch_sizes:
+        expected = agreement.answers(agreement.eager(reference), inputs, batch)
+        got = agreement.answers(loaded.run, inputs, batch)
+        if classes:
+            measured.append(agreement.compare_classes(expected, got))
+        else:
+            measured.append(agreement.compare_tensors(expected, got, spec.model.tolerance))
+    return agreement.worst(
+        measured,
+        inputs="generated" if spec.model.calibration is None else "calibration",
+        count=len(inputs[0]),
+        measure="top-1" if classes else "tolerance",
+    )
+
+
+def _check_agreement(spec: Spec, agreed: Agreement) -> None:
+    if agreed.agreement < spec.model.min_agreement:
+        raise AgreementError(
+            f"{spec.file}: `model.min_agreement`: the {spec.model.precision} artifact agrees with eager fp32 on "
+            f"{agreed.agreement:.4f} of {agreed.count} {agreed.inputs} inputs ({agreed.measure}), "
+            f"allowed: {spec.model.min_agreement:g} or more; no MAR was written",
+            hint="use another `precision`, calibrate on more of the real inputs, or lower `min_agreement`",
+        )
+
+
+def _write(spec: Spec, staged: Path, laid_out: Path, out: Path, draft: dict[str, Any], agreed: Agreement) -> Package:
+    (staged / "marina.json").unlink()
+    lay_out(staged, laid_out, name=spec.name, version=spec.version)
+    finished = draft | {"agreement": agreed.model_dump(), "files": file_hashes(laid_out)}
+    record = Record.model_validate_json(json.dumps(finished))
+    mar = out / "model.mar"
+    write_archive(laid_out, record, mar)
+    packaged = Package(mar=mar.name, sha256=file_sha256(mar), bytes=mar.stat().st_size, record=record)
+    write_json(out / "package.json", packaged.model_dump(mode="json", by_alias=True))
+    return packaged

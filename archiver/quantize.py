@@ -1,0 +1,31 @@
+"""int8 on x86: torchao's PT2E flow, observed on real inputs, lowered by Inductor to VNNI or AMX kernels."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+
+def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]]) -> nn.Module:
+    """The program with observed int8 weights and activations; `batches` are what it is observed on."""
+    # torchao is imported here and not above: it costs seconds, and only int8 needs it. It reports each CUDA extension
+    # that a CPU build of torch cannot load.
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
+        X86InductorQuantizer,
+        get_default_x86_inductor_quantization_config,
+    )
+
+    quantizer = X86InductorQuantizer()
+    quantizer.set_global(get_default_x86_inductor_quantization_config())
+    observed = prepare_pt2e(program.module(), quantizer)
+    with torch.no_grad():
+        for batch in batches:
+            observed(*batch)
+    converted: nn.Module = convert_pt2e(observed)
+    return converted

@@ -1,0 +1,258 @@
+"""From `model.source` and `model.weights` to an eager fp32 network and what its inputs are.
+
+Three kinds: a torchvision model, a factory in a Python file, an exported program. Each way one can be missing or wrong
+is a SourceError that says what to type.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from urllib.error import URLError
+
+import torch
+from torch import nn
+
+from archiver.torchvision_import import import_torchvision
+from config.errors import SourceError, listed, nearest
+from config.record import Port
+from config.spec import Image, Spec
+
+
+@dataclass(frozen=True)
+class Source:
+    """An eager fp32 network in evaluation mode, and the inputs of the graph around it."""
+
+    network: nn.Module
+    image: Image | None
+    inputs: tuple[Port, ...]
+    labels: tuple[str, ...] | None
+    # An exported program with a fixed batch can serve no other; None when any batch will do.
+    only_batch: int | None = None
+
+
+def load_source(spec: Spec) -> Source:
+    """The network of a spec with its weights, on the CPU."""
+    source = spec.model.source
+    if source.startswith("torchvision:"):
+        loaded = _from_torchvision(spec, source.removeprefix("torchvision:"))
+    elif source.endswith(".pt2"):
+        loaded = _from_program(spec, spec.path(source))
+    else:
+        loaded = _from_file(spec, source)
+    return loaded
+
+
+def _from_torchvision(spec: Spec, name: str) -> Source:
+    import_torchvision()
+    from torchvision import models
+
+    names = models.list_models(module=models)
+    if name not in names:
+        close = nearest(name, names)
+        raise SourceError(
+            f"{spec.file}: `model.source`: torchvision has no model `{name}`",
+            hint=f"source: torchvision:{close}" if close else 'python -c "import torchvision; print(…list_models())"',
+        )
+    choices = models.get_model_weights(name)
+    weights = spec.model.weights or "random"
+    chosen = None
+    if weights in choices.__members__:
+        chosen = choices[weights]
+    elif weights != "random" and not weights.endswith((".pt", ".pth", ".safetensors")):
+        raise SourceError(
+            f"{spec.file}: `model.weights`: got `{weights}`, allowed: {listed(choices.__members__)}, `random` or a file"
+        )
+    network = _built(spec, lambda: models.get_model(name, weights=_downloaded(spec, chosen)))
+    if chosen is None and weights != "random":
+        _load_weights(spec, network, spec.path(weights))
+    preset = (chosen or choices["DEFAULT"]).transforms()
+    labels = (chosen or choices["DEFAULT"]).meta.get("categories") if spec.model.labels == "imagenet" else None
+    return _finished(spec, network, spec.model.image or _preset_image(preset), labels)
+
+
+def _downloaded(spec: Spec, weights: object) -> object:
+    """The weights entry, fetched into torch's cache first so that a failure has a name."""
+    if weights is None:
+        return None
+    try:
+        weights.get_state_dict(progress=sys.stderr.isatty(), check_hash=True)  # type: ignore[attr-defined]
+    except (URLError, OSError, RuntimeError) as err:
+        raise SourceError(
+            f"{spec.file}: `model.weights`: `{spec.model.weights}` could not be downloaded: {err}",
+            hint="copy the file to this machine and use `weights: ./FILE`, or `weights: random` to try the rest",
+        ) from err
+    return weights
+
+
+def _preset_image(preset: object) -> Image | None:
+    """The input of a torchvision classification model; None for presets of other tasks."""
+    if not hasattr(preset, "crop_size"):
+        return None
+    size = preset.crop_size[0]
+    return Image(
+        height=size,
+        width=size,
+        resize=preset.resize_size[0],  # type: ignore[attr-defined]
+        mean=tuple(preset.mean),  # type: ignore[attr-defined]
+        std=tuple(preset.std),  # type: ignore[attr-defined]
+        interpolation=preset.interpolation.value,  # type: ignore[attr-defined]
+    )
+
+
+def _from_file(spec: Spec, source: str) -> Source:
+    text, _, factory_name = source.partition(":")
+    module = import_file(spec, spec.path(text), "model.source")
+    factory = getattr(module, factory_name, None)
+    if not callable(factory):
+        functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        close = nearest(factory_name, functions)
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{text}` has no function `{factory_name}`",
+            hint=f"source: {text}:{close}" if close else None,
+        )
+    network = _built(spec, factory)
+    if not isinstance(network, nn.Module):
+        kind = type(network).__name__
+        raise SourceError(f"{spec.file}: `model.source`: `{source}` returned `{kind}`, allowed: a `torch.nn.Module`")
+    if spec.model.weights and spec.model.weights != "random":
+        _load_weights(spec, network, spec.path(spec.model.weights))
+    return _finished(spec, network, spec.model.image, None)
+
+
+def _built(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:
+    """What a factory makes, with the seed set so that `random` is the same network every time."""
+    torch.manual_seed(spec.model.seed)
+    try:
+        return factory()
+    except SourceError:
+        raise
+    except Exception as err:
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{spec.model.source}` failed: {type(err).__name__}: {err}"
+        ) from err
+
+
+def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
+    """A Python file of the user's as a module; its neighbours can be imported from it."""
+    # A name no installed module has; registered, because torch.export looks a class's module up there.
+    name = f"marina_user_{file.stem}"
+    loader = importlib.util.spec_from_file_location(name, file)
+    if not file.is_file() or loader is None or loader.loader is None:
+        raise SourceError(f"{spec.file}: `{field}`: no such file: `{file}`")
+    module = sys.modules[name] = importlib.util.module_from_spec(loader)
+    sys.path.insert(0, str(file.parent))
+    try:
+        loader.loader.exec_module(module)
+    except Exception as err:
+        raise SourceError(f"{spec.file}: `{field}`: `{file}` failed: {type(err).__name__}: {err}") from err
+    finally:
+        sys.path.remove(str(file.parent))
+    return module
+
+
+def _load_weights(spec: Spec, network: nn.Module, file: Path) -> None:
+    state = _read_state(spec, file)
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as err:
+        # torch's message has a line for each key; the first few say enough.
+        lines = [line.strip() for line in str(err).splitlines()[1:]]
+        hint = None
+        if any(key.startswith("module.") for key in state):
+            hint = "the keys start with `module.`: save `model.module.state_dict()`"
+        shown = "; ".join(line[:200] for line in lines[:3])
+        message = f"{spec.file}: `model.weights`: `{file}` does not fit `{spec.model.source}`: {shown}"
+        raise SourceError(message, hint=hint) from err
+
+
+def _read_state(spec: Spec, file: Path) -> dict[str, torch.Tensor]:
+    where = f"{spec.file}: `model.weights`"
+    if not file.is_file():
+        raise SourceError(f"{where}: no such file: `{file}`")
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(file)
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as err:
+        hint = None
+        if "weights_only" in str(err) or "Weights only" in str(err):
+            hint = "it holds code, not only weights: save `model.state_dict()`, best as safetensors"
+        raise SourceError(f"{where}: `{file}` cannot be read: {str(err).splitlines()[0]}", hint=hint) from err
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        hint = "save `checkpoint['state_dict']` alone" if isinstance(state, dict) and "state_dict" in state else None
+        raise SourceError(f"{where}: `{file}` is no state dict, allowed: names to tensors", hint=hint)
+    return state
+
+
+def _from_program(spec: Spec, file: Path) -> Source:
+    if not file.is_file():
+        raise SourceError(f"{spec.file}: `model.source`: no such file: `{file}`")
+    try:
+        program = torch.export.load(file)
+    except Exception as err:
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{file}` is no exported program: {str(err).splitlines()[0]}",
+            hint="torch.export.save(torch.export.export(model, example), 'program.pt2')",
+        ) from err
+    nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    values = {name: nodes[name] for name in program.graph_signature.user_inputs if isinstance(name, str)}
+    batches = {value.shape[0] for value in values.values() if value.ndim}
+    only = next((batch for batch in batches if isinstance(batch, int)), None)
+    ports = tuple(
+        Port(name=name, shape=tuple(map(int, value.shape[1:])), dtype=str(value.dtype).removeprefix("torch."))
+        for name, value in values.items()
+    )
+    # A program is already in the mode it was exported in; only its unlifted module can be called and exported again.
+    return _finished(spec, program.module(), spec.model.image, None, ports=ports, only_batch=only)
+
+
+def _finished(
+    spec: Spec,
+    network: nn.Module,
+    image: Image | None,
+    labels: list[str] | None,
+    *,
+    ports: tuple[Port, ...] = (),
+    only_batch: int | None = None,
+) -> Source:
+    model = spec.model
+    if not ports:
+        network = network.eval()
+    if image is not None and model.handler != "tensor":
+        ports = (Port(name="image", shape=(image.height, image.width, image.channels), dtype="uint8"),)
+    elif model.inputs is not None:
+        stated = (
+            Port(name=name, shape=tensor.shape, dtype=tensor.dtype, min=tensor.min, max=tensor.max)
+            for name, tensor in model.inputs.items()
+        )
+        ports = tuple(stated)
+    if model.handler == "image" and image is None:
+        raise SourceError(
+            f"{spec.file}: `model.image`: missing: `{model.source}` does not say what its images look like",
+            hint="add `image: {height: 224, width: 224}` under `model`",
+        )
+    return Source(network, image, ports, _labels(spec, labels), only_batch)
+
+
+def _labels(spec: Spec, categories: list[str] | None) -> tuple[str, ...] | None:
+    labels = spec.model.labels
+    if labels is None:
+        return None
+    if labels == "imagenet":
+        if categories is None:
+            import_torchvision()
+            from torchvision.models import ResNet50_Weights
+
+            categories = ResNet50_Weights.DEFAULT.meta["categories"]
+        return tuple(categories)
+    file = spec.path(labels)
+    if not file.is_file():
+        raise SourceError(f"{spec.file}: `model.labels`: no such file: `{file}`")
+    return tuple(file.read_text(encoding="utf-8").splitlines())

@@ -1,0 +1,115 @@
+"""What goes into a MAR besides the compiled model: handlers, entry module, labels, sample, TorchServe's file."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image as Picture
+
+import handlers
+from archiver.archive import ENTRY
+from archiver.graph import examples
+from archiver.sources import Source, import_file
+from config.errors import SourceError, listed, nearest
+from config.record import Sample
+from config.render import render_model_config
+from config.spec import Spec
+from handlers.base import Handler
+
+BUILT_IN = {"image": ("handlers.image", "ImageHandler"), "tensor": ("handlers.tensor", "TensorHandler")}
+CONTENT_TYPES = {
+    ".jpeg": "image/jpeg",
+    ".jpg": "image/jpeg",
+    ".json": "application/json",
+    ".npy": "application/x-npy",
+    ".png": "image/png",
+    ".webp": "image/webp",
+}
+_ENTRY_TEXT = '''"""What TorchServe imports: one class, because it takes exactly one that is defined in this file."""
+
+from {module} import {name}
+
+
+class Service({name}):
+    pass
+'''
+
+
+def stage_code(spec: Spec, folder: Path) -> str:
+    """The `handlers` package, the user's own handler if there is one, and the entry module; what `handler` is called
+    in the record."""
+    source = Path(handlers.__file__).parent
+    shutil.copytree(source, folder / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
+    module, name, recorded = *BUILT_IN.get(spec.model.handler, ("", "")), spec.model.handler
+    if not module:
+        file, _, name = spec.model.handler.partition(":")
+        module = Path(file).stem
+        recorded = f"{module}:{name}"
+        _check_own_handler(spec, spec.path(file), module, name)
+        shutil.copy(spec.path(file), folder / f"{module}.py")
+    (folder / ENTRY).write_text(_ENTRY_TEXT.format(module=module, name=name), encoding="utf-8")
+    (folder / "model-config.yaml").write_text(render_model_config(spec), encoding="utf-8")
+    return recorded
+
+
+def _check_own_handler(spec: Spec, file: Path, module: str, name: str) -> None:
+    where = f"{spec.file}: `model.handler`"
+    # The archive's folder comes first on a worker's path, so such a file would replace what everything imports.
+    if module in sys.stdlib_module_names or module in ("handlers", "ts", "torch", "numpy", ENTRY.removesuffix(".py")):
+        raise SourceError(
+            f"{where}: `{file.name}` would hide the module `{module}` in the worker", hint="rename the file"
+        )
+    loaded = import_file(spec, file, "model.handler")
+    found = getattr(loaded, name, None)
+    if found is None:
+        classes = [key for key, value in vars(loaded).items() if isinstance(value, type)]
+        close = nearest(name, classes)
+        raise SourceError(
+            f"{where}: `{file}` has no class `{name}`, found: {listed(classes) or 'none'}",
+            hint=f"handler: {file.name}:{close}" if close else None,
+        )
+    if not (isinstance(found, type) and issubclass(found, Handler)):
+        raise SourceError(
+            f"{where}: `{name}` is no handler",
+            hint=f"class {name}(TensorHandler): …, with `from handlers import TensorHandler`",
+        )
+
+
+def stage_labels(source: Source, folder: Path) -> str | None:
+    """`labels.txt`, when the model has labels."""
+    if source.labels is None:
+        return None
+    (folder / "labels.txt").write_text("".join(f"{label}\n" for label in source.labels), encoding="utf-8")
+    return "labels.txt"
+
+
+def stage_sample(spec: Spec, source: Source, folder: Path) -> Sample:
+    """The spec's sample, or one made from the inputs."""
+    if spec.load.sample is not None:
+        file = spec.path(spec.load.sample)
+        if not file.is_file():
+            raise SourceError(f"{spec.file}: `load.sample`: no such file: `{file}`")
+        suffix, data = file.suffix.lower(), file.read_bytes()
+    elif source.image is not None:
+        suffix, data = ".png", _drawn(source)
+    else:
+        rows = examples(spec, source, 1)
+        named = {port.name: value[0].tolist() for port, value in zip(source.inputs, rows, strict=True)}
+        suffix, data = ".json", json.dumps(named).encode()
+    (folder / f"sample{suffix}").write_bytes(data)
+    return Sample(file=f"sample{suffix}", content_type=CONTENT_TYPES[suffix])
+
+
+def _drawn(source: Source) -> bytes:
+    """A picture of the model's size with a gradient in it."""
+    height, width, channels = source.inputs[0].shape
+    across = np.linspace(0, 255, width, dtype=np.uint8)
+    pixels = np.broadcast_to(across[None, :, None], (height, width, channels))
+    buffer = io.BytesIO()
+    Picture.fromarray(np.ascontiguousarray(pixels[..., 0] if channels == 1 else pixels)).save(buffer, "PNG")
+    return buffer.getvalue()
