@@ -1,0 +1,15 @@
+"""What runs inside a TorchServe worker. Imports only the standard library, torch, numpy, PIL, simplejpeg, orjson and
+prometheus_client: this folder is copied into every MAR, alone. Public names are loaded on first use."""
+
+from importlib import import_module
+from typing import Any
+
+_ERRORS = ("RequestError", "Malformed", "NotAcceptable", "TooLarge", "Unsupported", "Unprocessable")
+_HOMES = {"Handler": "base", "ImageHandler": "image", "TensorHandler": "tensor"}
+_HOMES |= {"Answer": "request", "Request": "request"} | dict.fromkeys(_ERRORS, "validation")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module `handlers` has no attribute `{name}`")
+    return getattr(import_module(f"handlers.{_HOMES[name]}"), name)

@@ -1,0 +1,160 @@
+"""Arrays of exactly the declared shape and type, from JSON values and `.npy` bodies; and answers from arrays.
+
+JSON lists are walked against the expected shape before numpy sees them: numpy would take `"1.5"`, `true` and ragged
+lists for numbers, and a list with one long string for gigabytes. `.npy` headers are read by pattern, not evaluated."""
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from handlers.record import TensorSpec
+from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe
+
+Array = npt.NDArray[Any]
+
+_LEAVES: dict[str, set[type]] = {"f": {int, float}, "i": {int}, "u": {int}, "b": {bool}}
+_LEAF_NAMES = {"f": "numbers", "i": "whole numbers", "u": "whole numbers", "b": "booleans"}
+_MAX_NPY_HEADER = 4096
+_DESCR = re.compile(rb"'descr':\s*'([<>|=]?[fiub]\d{1,2})'")
+_FORTRAN = re.compile(rb"'fortran_order':\s*(True|False)")
+_SHAPE = re.compile(rb"'shape':\s*\(([\d\s,]{0,200})\)")
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The type in which a handler delivers this input: numpy has no bfloat16, so that travels as float32."""
+    return np.dtype("float32" if name == "bfloat16" else name)
+
+
+def from_json(value: object, spec: TensorSpec) -> Array:
+    dtype = numpy_dtype(spec.dtype)
+    _check_nested(value, spec.shape, dtype.kind, spec.name)
+    try:
+        # Overflow to infinity is found by the check of the range, with a better message than numpy's.
+        with np.errstate(over="ignore"):
+            array = np.array(value, dtype=np.int64 if dtype.kind in "iu" else dtype)
+    except OverflowError as err:
+        raise Unprocessable("a number is out of range", field=spec.name, allowed=_range_text(spec, dtype)) from err
+    return fit(array, spec)
+
+
+def _check_nested(value: object, shape: Sequence[int], kind: str, where: str) -> None:
+    if not shape:
+        _check_leaves([value], kind, where)
+        return
+    expected = f"a list of {shape[0]} {_LEAF_NAMES[kind] if len(shape) == 1 else 'lists'}"
+    if not isinstance(value, list) or len(value) != shape[0]:
+        raise Unprocessable("the shape is wrong", field=where, got=describe(value), allowed=expected)
+    if len(shape) == 1:
+        _check_leaves(value, kind, where)
+        return
+    for index, item in enumerate(value):
+        _check_nested(item, shape[1:], kind, f"{where}[{index}]")
+
+
+def _check_leaves(values: Sequence[object], kind: str, where: str) -> None:
+    if not set(map(type, values)) <= _LEAVES[kind]:
+        wrong = next(value for value in values if type(value) not in _LEAVES[kind])
+        got = "a fraction" if isinstance(wrong, float) else describe(wrong)
+        raise Unprocessable("a value is of the wrong type", field=where, got=got, allowed=_LEAF_NAMES[kind])
+
+
+def fit(array: Array, spec: TensorSpec) -> Array:
+    """The array as the model takes it: of the declared shape, and of the declared type if no value is lost but
+    precision."""
+    dtype = numpy_dtype(spec.dtype)
+    if array.shape != spec.shape:
+        raise Unprocessable(
+            "the shape is wrong", field=spec.name, got=str(list(array.shape)), allowed=str(list(spec.shape))
+        )
+    if not _may_become(array.dtype, dtype):
+        raise Unprocessable("the type is wrong", field=spec.name, got=array.dtype.name, allowed=dtype.name)
+    if array.size and dtype.kind != "b":
+        _check_range(array, spec, dtype)
+    return array.astype(dtype, copy=False)
+
+
+def _may_become(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Whole numbers of any width, if the range fits, and also for fractions; booleans are no numbers."""
+    if "b" in (source.kind, target.kind):
+        return source.kind == target.kind
+    return source.kind in "iu" or np.can_cast(source, target, "same_kind")
+
+
+def _check_range(array: Array, spec: TensorSpec, dtype: np.dtype[Any]) -> None:
+    # min and max of an array that holds NaN are NaN, so two passes find all that is wrong.
+    lowest, highest = array.min().item(), array.max().item()
+    low, high = _limits(spec, dtype)
+    if not (low <= lowest and highest <= high):
+        got = highest if lowest >= low or lowest != lowest else lowest
+        raise Unprocessable("a number is out of range", field=spec.name, got=got, allowed=_range_text(spec, dtype))
+
+
+def _limits(spec: TensorSpec, dtype: np.dtype[Any]) -> tuple[float, float]:
+    info = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
+    low = max(info.min, spec.min) if spec.min is not None else info.min
+    high = min(info.max, spec.max) if spec.max is not None else info.max
+    return (int(low), int(high)) if dtype.kind in "iu" else (float(low), float(high))
+
+
+def _range_text(spec: TensorSpec, dtype: np.dtype[Any]) -> str:
+    low, high = _limits(spec, dtype)
+    return f"{low:g} to {high:g}" if dtype.kind == "f" else f"{low} to {high}"
+
+
+def from_npy(body: bytes | bytearray, *, max_bytes: int, field: str) -> Array:
+    """A view of the body, without a copy: of any numeric type and byte order. Objects are refused, so nothing is
+    unpickled."""
+    header, start = _npy_header(body)
+    descr, fortran, sides = _DESCR.search(header), _FORTRAN.search(header), _SHAPE.search(header)
+    if not (descr and fortran and sides):
+        raise Malformed(
+            "the .npy header is not that of a numeric array", field=field, allowed="a plain array of numbers"
+        )
+    try:
+        dtype = np.dtype(descr[1].decode())
+    except TypeError as err:
+        raise Malformed("the .npy type is unknown", field=field) from err
+    shape = [int(side) for side in sides[1].split(b",") if side.strip().isdigit()]
+    declared = math.prod(shape) * dtype.itemsize
+    if len(shape) > 32 or declared > max_bytes:
+        raise TooLarge(
+            "the .npy header declares too much", field=field, got="a larger array", allowed=f"at most {max_bytes} bytes"
+        )
+    if declared != len(body) - start:
+        raise Malformed(
+            "the .npy body is not as long as its header says",
+            field=field,
+            got=f"{len(body) - start} bytes",
+            allowed=f"{declared} bytes",
+        )
+    array = np.frombuffer(body, dtype, offset=start)
+    return array.reshape(shape[::-1]).T if fortran[1] == b"True" else array.reshape(shape)
+
+
+def _npy_header(body: bytes | bytearray) -> tuple[bytes, int]:
+    """The header's text and where the data starts. Version 1 has a length of 2 bytes, 2 and 3 of 4 bytes."""
+    start = 10 if body[6:7] == b"\x01" else 12
+    length = int.from_bytes(body[8:start], "little")
+    if body[6:7] not in (b"\x01", b"\x02", b"\x03") or length > _MAX_NPY_HEADER or len(body) < start + length:
+        raise Malformed("the .npy header is broken", field="body", allowed="format version 1, 2 or 3")
+    return bytes(body[start : start + length]), start + length
+
+
+def to_npy(array: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def to_json(values: Mapping[str, Any]) -> bytes:
+    """orjson writes NaN and infinity as null, which a client would take for a missing value: they are an error here."""
+    for value in values.values():
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise NonFiniteOutput
+    return orjson.dumps(values, default=np.ndarray.tolist, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,94 @@
+"""The model, loaded as the record says: an AOTInductor package per batch size, or the program compiled here, or run
+eagerly.
+
+Nothing downgrades in silence: a package that does not fit the machine is an error, unless the record allows
+`on_mismatch: jit`, and then the log and `inference_artifact_info` say so."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from handlers.machine import differences
+from handlers.program import RunBatch, compile_program, eager_program, load_program, use_cache
+from handlers.record import Record, RecordError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A function from batched tensors to a flat tuple of batched tensors, for the batch sizes it was compiled for."""
+
+    kind: str
+    """What runs, not what was asked for: `aot`, `jit` or `eager`."""
+    batch_sizes: tuple[int, ...]
+    device: torch.device
+    run_batch: RunBatch
+
+    def run(self, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """`inputs` must have exactly the declared shapes and types: compiled code checks neither, and reads past a
+        short buffer."""
+        return tuple(self.run_batch(inputs))
+
+
+def pick_device(record: Record, gpu_id: int | None) -> torch.device:
+    if record.device == "cpu":
+        return torch.device("cpu")
+    if gpu_id is None or not torch.cuda.is_available():
+        raise RecordError(
+            "`serving.device`: got `cuda`, but TorchServe gave this worker no GPU: "
+            "check `number_of_gpu` and the pod's resources"
+        )
+    torch.cuda.set_device(gpu_id)
+    return torch.device("cuda", gpu_id)
+
+
+def load_artifact(record: Record, directory: Path, device: torch.device) -> Artifact:
+    """Raises `RecordError` if the package does not fit the machine and does not allow to recompile."""
+    kind = record.compile
+    if kind == "aot" and (differing := differences(record.key, device)):
+        if record.on_mismatch != "jit":
+            raise RecordError(
+                f"the compiled model does not fit this machine: {'; '.join(differing)}: "
+                "package on a machine like this one, or set `model.on_mismatch: jit`"
+            )
+        logger.warning("the compiled model does not fit this machine, compiling it here: %s", "; ".join(differing))
+        kind = "jit"
+    if kind == "aot":
+        return _load_aot(record, directory, device)
+    if record.program is None:
+        raise RecordError(f"`program`: missing, but `{kind}` needs it: package again")
+    module = load_program(directory / record.program)
+    if kind == "eager":
+        return Artifact(kind, record.batch_sizes, device, eager_program(module))
+    if record.cache is not None:
+        use_cache(directory / record.cache)
+    return Artifact(kind, record.batch_sizes, device, compile_program(module, device))
+
+
+def _load_aot(record: Record, directory: Path, device: torch.device) -> Artifact:
+    if not record.artifacts:
+        raise RecordError("`artifacts`: empty, but `compile` is `aot`: package again")
+    loaders = {item.batch: _load_package(directory / item.file, device) for item in record.artifacts}
+    return Artifact("aot", tuple(sorted(loaders)), device, _by_batch_size(loaders))
+
+
+def _load_package(path: Path, device: torch.device) -> RunBatch:
+    if not path.is_file():
+        raise RecordError(f"`artifacts`: `{path.name}` is not in the package")
+    index = -1 if device.type == "cpu" else device.index
+    # torch._inductor.aoti_load_package does the same after importing the whole compiler: one second of each cold start.
+    # A worker runs one batch at a time, so one runner and no locking.
+    loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, index)
+    run: RunBatch = loader.run
+    return run
+
+
+def _by_batch_size(loaders: Mapping[int, RunBatch]) -> RunBatch:
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return list(loaders[inputs[0].shape[0]](inputs))
+
+    return run

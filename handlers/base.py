@@ -1,0 +1,203 @@
+"""The life of a handler: load, warm up, and answer batches in which every request succeeds or fails by itself."""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from http.client import responses
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import orjson
+import torch
+
+from handlers.arrays import Array, numpy_dtype
+from handlers.artifact import Artifact, load_artifact, pick_device
+from handlers.batching import Batcher, is_out_of_memory
+from handlers.metrics import BatchReport, Metrics
+from handlers.record import Record, RecordError, load_record
+from handlers.request import Answer, Request
+from handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, RequestError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Where TorchServe has no name for a request, as in the rehearsal of the sample.
+_NO_ID = "-"
+# An illegal header value makes TorchServe's frontend kill the worker.
+_CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
+
+
+class Context(Protocol):
+    """What we use of `ts.context.Context`."""
+
+    @property
+    def system_properties(self) -> Mapping[str, Any]: ...
+    def get_request_id(self, idx: int = 0) -> str | None: ...
+    def get_all_request_header(self, idx: int) -> Mapping[str, Any]: ...
+    def set_response_content_type(self, idx: int, value: str) -> None: ...
+    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None: ...
+
+
+class Failure:
+    """The answer to a request that could not be served."""
+
+    def __init__(self, err: RequestError | AnswerError, request_id: str) -> None:
+        self.status, self.kind = err.status, err.kind
+        details = err.body() if isinstance(err, RequestError) else {"error": err.error, "request_id": request_id}
+        self.answer = Answer(orjson.dumps(details, default=str))
+
+
+class Handler:
+    """Base of all handlers. Derive, override `decode` and `encode`, and `setup` if there is something to load. The spec
+    names the class, here as `model.handler: ./lengths.py:Lengths`:
+
+        from handlers.base import Handler
+        from handlers.request import Answer
+        from handlers.validation import Unprocessable
+
+        class Lengths(Handler):
+            def setup(self):
+                self.words = (self.directory / "words.txt").read_text().split()
+
+            def decode(self, request):  # one array per input of the model, without the batch dimension
+                if len(request.body) > 64:
+                    raise Unprocessable("the text is too long", got=f"{len(request.body)} bytes", allowed="at most 64")
+                return [np.frombuffer(request.body.ljust(64), np.uint8)]
+
+            def encode(self, outputs, request):  # one array per output of the model, without the batch dimension
+                return Answer(self.words[outputs[0].argmax()].encode(), "text/plain")
+
+    A `RequestError` answers its request with a 4xx. Any other exception answers it with a 500 and leaves a trace in the
+    log.
+    """
+
+    record: Record
+    directory: Path
+    device: torch.device
+    artifact: Artifact
+    metrics: Metrics
+
+    def setup(self) -> None:
+        """Called once, after `self.record`, `self.directory` and `self.artifact` are there and before the warm-up."""
+
+    def decode(self, request: Request) -> list[Array]:
+        raise NotImplementedError
+
+    def encode(self, outputs: list[Array], request: Request) -> Answer:
+        raise NotImplementedError
+
+    def load(self) -> Artifact:
+        """The model; override to run something else than what the packager compiled."""
+        return load_artifact(self.record, self.directory, self.device)
+
+    def initialize(self, context: Context) -> None:
+        """Returns when the model is warm in every shape and has answered the sample; raises if the package does not
+        fit."""
+        self.directory = Path(context.system_properties["model_dir"])
+        self.record = load_record(self.directory)
+        _set_threads(self.record.threads)
+        self.device = pick_device(self.record, context.system_properties.get("gpu_id"))
+        self.artifact = self.load()
+        self.setup()
+        self._batcher = Batcher(self.artifact, self.record.inputs, self.record.outputs)
+        self._batcher.warm_up()
+        self._rehearse()
+        self.metrics = Metrics(self.record, self.artifact.kind, self.device)
+
+    def handle(self, data: Sequence[Mapping[str, Any]] | None, context: Context) -> list[bytes]:
+        """One answer per row, whatever is in the rows."""
+        rows = data or []
+        if not rows:
+            return []
+        ids = [context.get_request_id(index) or _NO_ID for index in range(len(rows))]
+        headers = [context.get_all_request_header(index) for index in range(len(rows))]
+        answers, report = self._answer(rows, headers, ids)
+        self.metrics.record(report)
+        return [_send(answer, index, context) for index, answer in enumerate(answers)]
+
+    def _answer(
+        self, rows: Sequence[Mapping[str, Any]], headers: Sequence[Mapping[str, Any]], ids: Sequence[str]
+    ) -> tuple[list[Answer | Failure], BatchReport]:
+        started = perf_counter()
+        decoded = [
+            _guard(self._decode, *request, request_id=request[2]) for request in zip(rows, headers, ids, strict=True)
+        ]
+        ready = perf_counter()
+        results = self._batcher.run([None if isinstance(item, Failure) else item[1] for item in decoded])
+        computed = perf_counter()
+        answers = [
+            item if isinstance(item, Failure) else _guard(self._encode, result, item[0], request_id=item[0].id)
+            for item, result in zip(decoded, results.rows, strict=True)
+        ]
+        seconds = (ready - started, computed - ready, perf_counter() - computed)
+        errors = [answer.kind for answer in answers if isinstance(answer, Failure)]
+        return answers, BatchReport(len(rows), results.padding, seconds, errors)
+
+    def _decode(
+        self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str
+    ) -> tuple[Request, list[Array]]:
+        request = Request(row, headers, request_id=request_id, max_bytes=self.record.max_request_bytes)
+        arrays = self.decode(request)
+        # Compiled code takes any buffer for one of its own shape and reads past its end.
+        for array, spec in zip(arrays, self.record.inputs, strict=True):
+            if array.shape != spec.shape or not np.can_cast(array.dtype, numpy_dtype(spec.dtype), "same_kind"):
+                raise TypeError(
+                    f"decode() gave {array.dtype}{array.shape} for `{spec.name}`, not {spec.dtype}{spec.shape}"
+                )
+        return request, arrays
+
+    def _encode(self, result: list[Array] | AnswerError | None, request: Request) -> Answer:
+        if isinstance(result, AnswerError):
+            raise result
+        answer = self.encode(result or [], request)
+        if not isinstance(answer.body, bytes):
+            raise TypeError(f"encode() gave a body of {type(answer.body).__name__}, not bytes")
+        if len(answer.body) > self.record.max_response_bytes:
+            raise AnswerTooLarge
+        if not _CONTENT_TYPE.fullmatch(answer.content_type):
+            raise ValueError("encode() gave a content type that is no legal header value")
+        return answer
+
+    def _rehearse(self) -> None:
+        """The sample goes the whole way, so that codecs are loaded too and a package that cannot answer never becomes
+        ready."""
+        sample = self.record.sample
+        if sample is None:
+            return
+        body = (self.directory / sample.file).read_bytes()
+        (answer,), _ = self._answer([{"body": body}], [{"content-type": sample.content_type}], [_NO_ID])
+        if isinstance(answer, Failure):
+            raise RecordError(
+                f"`sample`: `{sample.file}` was answered with {answer.status}: {answer.answer.body.decode()}"
+            )
+
+
+def _guard(step: Callable[..., T], *args: Any, request_id: str) -> T | Failure:
+    """The door for one request's exceptions: its neighbours must not notice."""
+    try:
+        return step(*args)
+    except (RequestError, AnswerError) as err:
+        return Failure(err, request_id)
+    except Exception as err:
+        logger.exception("request %s failed", request_id)
+        return Failure(OutOfMemory() if is_out_of_memory(err) else AnswerError(), request_id)
+
+
+def _send(answer: Answer | Failure, index: int, context: Context) -> bytes:
+    if isinstance(answer, Failure):
+        context.set_response_status(answer.status, responses.get(answer.status, ""), index)
+        answer = answer.answer
+    context.set_response_content_type(index, answer.content_type)
+    return answer.body
+
+
+def _set_threads(threads: int) -> None:
+    torch.set_num_threads(threads)
+    if torch.get_num_interop_threads() != 1:
+        try:
+            torch.set_num_interop_threads(1)
+        except RuntimeError:  # allowed once, and only before the first parallel work of the process
+            logger.warning("inter-op threads stay at %d", torch.get_num_interop_threads())

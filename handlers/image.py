@@ -1,0 +1,148 @@
+"""`handler: image`: pictures in, the `top_k` classes out.
+
+Takes JPEG, PNG and WebP bodies (also as a form field), `{"image": "<base64>"}`, `{"image": [...]}` with normalised
+floats in channel-first order, nested or flat, and `.npy` bodies: uint8 [height, width, channels] of the model's size,
+or normalised floats, channel-first. Answers `{"top_indices": [...], "top_probs": [...], "top_labels": [...]}`, the
+labels only if the package has some."""
+
+import base64
+import binascii
+
+import numpy as np
+
+from handlers.arrays import Array, fit, from_json, from_npy, to_json
+from handlers.base import Handler
+from handlers.pixels import decode_image, image_format, setup_pillow
+from handlers.record import ImageSpec, RecordError, TensorSpec
+from handlers.request import Answer, Request
+from handlers.validation import Malformed, Unprocessable, Unsupported, describe
+
+_TAKES = "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
+
+
+class ImageHandler(Handler):
+    """Image classification. The compiled function takes uint8 [batch, height, width, channels] and returns (top_probs,
+    top_indices)."""
+
+    spec: ImageSpec
+    labels: list[str] | None = None
+
+    def setup(self) -> None:
+        if self.record.image is None:
+            raise RecordError("`image`: missing, but the handler is `image`")
+        self.spec = spec = self.record.image
+        self.normalised = Normalised(spec)
+        self.pixels = TensorSpec("image", (spec.height, spec.width, spec.channels), "uint8")
+        if self.record.labels is not None:
+            self.labels = (self.directory / self.record.labels).read_text("utf-8").rstrip("\n").split("\n")
+        setup_pillow()
+
+    def decode(self, request: Request) -> list[Array]:
+        family = "json" if request.is_decoded else _family(request.body)
+        _check_declared(request.content_type, family)
+        if family == "image":
+            return [decode_image(request.body, self.spec)]
+        if family == "npy":
+            array = from_npy(request.body, max_bytes=self.record.max_request_bytes, field="image")
+            return [self._from_array(array)]
+        return [self._from_object(request.json())]
+
+    def encode(self, outputs: list[Array], request: Request) -> Answer:
+        top_probs, top_indices = outputs
+        values: dict[str, object] = {"top_indices": top_indices, "top_probs": top_probs}
+        if self.labels is not None:
+            values["top_labels"] = [self.labels[index] for index in top_indices.tolist()]
+        return Answer(to_json(values))
+
+    def _from_object(self, value: object) -> Array:
+        image = value.get("image") if isinstance(value, dict) else None
+        if isinstance(image, str):
+            return decode_image(_from_base64(image), self.spec)
+        if isinstance(image, list):
+            return self.normalised.pixels(from_json(image, self.normalised.spec_of(image)))
+        got = (
+            "no `image`"
+            if isinstance(value, dict) and image is None
+            else describe(image if isinstance(value, dict) else value)
+        )
+        raise Unprocessable(
+            "an image is needed", field="image", got=got, allowed='{"image": base64 text or normalised floats}'
+        )
+
+    def _from_array(self, array: Array) -> Array:
+        if array.dtype.kind == "f":
+            return self.normalised.pixels(fit(array, self.normalised.nested))
+        if array.shape == self.pixels.shape[:2] and self.spec.channels == 1:
+            array = array[:, :, np.newaxis]
+        return fit(array, self.pixels)
+
+
+class Normalised:
+    """Clients that normalise by themselves: (level / 255 - mean) / std, channel-first. Undone exactly, to the level."""
+
+    def __init__(self, spec: ImageSpec) -> None:
+        self._mean = np.array(spec.mean, np.float32).reshape(-1, 1, 1)
+        self._std = np.array(spec.std, np.float32).reshape(-1, 1, 1)
+        shape = (spec.channels, spec.height, spec.width)
+        self.nested = TensorSpec("image", shape, "float32")
+        self.flat = TensorSpec("image", (spec.channels * spec.height * spec.width,), "float32")
+
+    def spec_of(self, value: list[object]) -> TensorSpec:
+        return self.nested if value and isinstance(value[0], list) else self.flat
+
+    def pixels(self, array: Array) -> Array:
+        levels = (array.reshape(self.nested.shape) * self._std + self._mean) * np.float32(255)
+        # Half a level beyond black and white still rounds to them; more is another normalisation than the model's.
+        for channel, plane in enumerate(levels):
+            if not (plane.min() >= -0.5 and plane.max() <= 255.5):
+                self._refuse(channel, array.reshape(self.nested.shape)[channel])
+        pixels: Array = np.rint(levels).clip(0, 255).astype(np.uint8).transpose(1, 2, 0)
+        return pixels
+
+    def _refuse(self, channel: int, plane: Array) -> None:
+        mean, std = float(self._mean[channel, 0, 0]), float(self._std[channel, 0, 0])
+        low, high = (-mean / std, (1 - mean) / std)
+        raise Unprocessable(
+            f"a normalised value of channel {channel} is out of range",
+            field="image",
+            got=f"{float(plane.min()):.4f} to {float(plane.max()):.4f}",
+            allowed=f"{low:.4f} to {high:.4f}, that is (level / 255 - {mean:g}) / {std:g}",
+        )
+
+
+def _family(body: bytes | bytearray) -> str:
+    if image_format(body):
+        return "image"
+    if body.startswith(b"\x93NUMPY"):
+        return "npy"
+    if body[:64].lstrip()[:1] in (b"{", b"["):
+        return "json"
+    raise Unsupported("the body is of an unknown kind", field="body", allowed=_TAKES)
+
+
+def _check_declared(content_type: str, family: str) -> None:
+    """A declared type that contradicts the bytes points to a mixed-up client. A JPEG that is called PNG is common and
+    harmless."""
+    if content_type.startswith("image/"):
+        declared = "image"
+    elif content_type.endswith(("/json", "+json")) or content_type.startswith("text/"):
+        declared = "json"
+    elif content_type in ("application/x-npy", "application/npy"):
+        declared = "npy"
+    else:
+        return
+    if declared != family:
+        raise Unsupported(
+            "the content type contradicts the body", field="content-type", got=content_type, allowed=_TAKES
+        )
+
+
+def _from_base64(text: str) -> bytes:
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as err:
+        raise Malformed(
+            "the text is not valid base64", field="image", allowed="standard base64 without line breaks"
+        ) from err

@@ -1,0 +1,107 @@
+"""What a worker tells Prometheus. With `PROMETHEUS_MULTIPROC_DIR` set the numbers go to files that the supervisor
+merges, else they stay in this process. prometheus_client decides that when it is imported, so the variable has to be in
+the worker's environment before."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Literal
+
+import torch
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from handlers.record import Record
+
+MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
+STAGES = ("decode", "model", "encode")
+STAGE_BUCKETS = (
+    *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05),
+    *(0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 10.0),
+)
+BATCH_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
+_MEMORY_EVERY_S = 1.0
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class BatchReport:
+    """What one batch cost; `errors` holds a kind per request that was not answered."""
+
+    rows: int
+    padding: int = 0
+    seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    errors: Sequence[str] = field(default_factory=list)
+
+
+class Metrics:
+    """Series of one model. `registry` is for a process that shows its own numbers; in multiprocess mode the files
+    count."""
+
+    def __init__(self, record: Record, kind: str, device: torch.device) -> None:
+        if directory := os.environ.get(MULTIPROC_DIR):
+            os.makedirs(directory, exist_ok=True)
+        self.registry = registry = CollectorRegistry()
+        self._model, self._device, self._memory_due = record.name, device, 0.0
+        stage = Histogram(
+            "inference_stage_duration_seconds",
+            "Time that a batch spent in a stage of the handler",
+            ["model", "stage"],
+            buckets=STAGE_BUCKETS,
+            registry=registry,
+        )
+        self._stages = [stage.labels(record.name, name) for name in STAGES]
+        self._batch = Histogram(
+            "inference_batch_size", "Requests in a batch", ["model"], buckets=BATCH_BUCKETS, registry=registry
+        ).labels(record.name)
+        self._errors = Counter(
+            "inference_errors",
+            "Requests answered with an error by the handler, by kind",
+            ["model", "kind"],
+            registry=registry,
+        )
+        self._padding = Counter(
+            "inference_padding_rows", "Rows that were computed and thrown away", ["model"], registry=registry
+        ).labels(record.name)
+        self._gauges(record, kind)
+
+    def _gauges(self, record: Record, kind: str) -> None:
+        facts = {
+            "model": record.name,
+            "version": record.version,
+            "precision": record.precision,
+            "compile": record.compile,
+            "artifact": kind,
+            "device": record.device,
+            "torch": torch.__version__,
+        }
+        text = "1 per artifact in use; `artifact` differs from `compile` where the model was recompiled"
+        self._gauge("inference_artifact_info", text, facts, "livemax").set(1)
+        model = {"model": record.name}
+        self._memory = self._gauge("inference_worker_resident_bytes", "Resident memory of a worker", model, "liveall")
+        if self._device.type == "cuda":
+            text = "Memory that a worker's torch has reserved on its GPU"
+            self._cuda = self._gauge("inference_worker_cuda_bytes", text, model, "liveall")
+        self._read_memory()
+
+    def _gauge(self, name: str, text: str, labels: dict[str, str], mode: Literal["livemax", "liveall"]) -> Gauge:
+        # `live`: the supervisor drops the files of a worker that died (prometheus_client's mark_process_dead).
+        return Gauge(name, text, list(labels), registry=self.registry, multiprocess_mode=mode).labels(**labels)
+
+    def record(self, report: BatchReport) -> None:
+        for stage, seconds in zip(self._stages, report.seconds, strict=True):
+            stage.observe(seconds)
+        self._batch.observe(report.rows)
+        if report.padding:
+            self._padding.inc(report.padding)
+        for kind in report.errors:
+            self._errors.labels(self._model, kind).inc()
+        if monotonic() >= self._memory_due:
+            self._read_memory()
+
+    def _read_memory(self) -> None:
+        self._memory_due = monotonic() + _MEMORY_EVERY_S
+        self._memory.set(int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE)
+        if self._device.type == "cuda":
+            self._cuda.set(torch.cuda.memory_reserved(self._device))

@@ -1,0 +1,143 @@
+"""`marina.json`, the record that the packager leaves in the MAR: read once, frozen, missing keys are errors.
+
+Unknown keys are ignored, so that an older handler can open a newer package of the same schema."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+RECORD_FILE = "marina.json"
+SCHEMA = "marina.package/1"
+# TorchServe kills the worker over an answer larger than its max_response_size, whose default this is.
+DEFAULT_MAX_RESPONSE_BYTES = 6_553_500
+
+
+class RecordError(Exception):
+    """The package is broken or does not fit this server: the worker must not start."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of the compiled function, without the batch dimension."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    min: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """How image bytes become the model's uint8 pixels; mean and std are on the 0..1 scale, one per channel."""
+
+    height: int
+    width: int
+    resize: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str
+    top_k: int
+    max_pixels: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A request that the model must answer, relative to the model's folder."""
+
+    file: str
+    content_type: str
+
+
+@dataclass(frozen=True)
+class CompiledFile:
+    """One AOTInductor package, compiled for exactly one batch size."""
+
+    file: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class Record:
+    name: str
+    version: str
+    precision: str
+    compile: str
+    on_mismatch: str
+    device: str
+    threads: int
+    image: ImageSpec | None
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    labels: str | None
+    max_request_bytes: int
+    sample: Sample | None
+    key: Mapping[str, Any]
+    artifacts: tuple[CompiledFile, ...]
+    program: str | None
+    cache: str | None
+    batch_sizes: tuple[int, ...]
+    max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
+
+
+def load_record(directory: Path) -> Record:
+    path = directory / RECORD_FILE
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError) as err:
+        raise RecordError(f"{RECORD_FILE}: cannot be read: {err}") from err
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise RecordError(f"{RECORD_FILE}: `schema`: got `{found}`, allowed: `{SCHEMA}`")
+    return parse_record(data)
+
+
+def parse_record(data: Mapping[str, Any]) -> Record:
+    record: Record = _section(
+        Record,
+        data,
+        "",
+        image=_optional(ImageSpec, data.get("image"), "image."),
+        inputs=_list(TensorSpec, data, "inputs"),
+        outputs=_list(TensorSpec, data, "outputs"),
+        sample=_optional(Sample, data.get("sample"), "sample."),
+        artifacts=_list(CompiledFile, data, "artifacts"),
+    )
+    _check(record)
+    return record
+
+
+def _section(kind: type[Any], data: Mapping[str, Any], where: str, **parsed: Any) -> Any:
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        if field.name in data:
+            value = parsed.get(field.name, data[field.name])
+            values[field.name] = tuple(value) if isinstance(value, list) else value
+        elif field.default is MISSING:
+            raise RecordError(f"{RECORD_FILE}: `{where}{field.name}`: missing")
+    return kind(**values)
+
+
+def _optional(kind: type[Any], data: Mapping[str, Any] | None, where: str) -> Any:
+    return None if data is None else _section(kind, data, where)
+
+
+def _list(kind: type[Any], data: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    return tuple(_section(kind, item, f"{name}[{index}].") for index, item in enumerate(data.get(name, ())))
+
+
+def _check(record: Record) -> None:
+    if not record.inputs or not record.outputs:
+        raise RecordError(f"{RECORD_FILE}: `inputs` and `outputs`: at least one of each is needed")
+    if not record.batch_sizes or min(record.batch_sizes) < 1:
+        raise RecordError(
+            f"{RECORD_FILE}: `batch_sizes`: got {list(record.batch_sizes)}, allowed: one or more sizes from 1"
+        )
+    if record.image and record.image.resize < max(record.image.height, record.image.width):
+        raise RecordError(
+            f"{RECORD_FILE}: `image.resize`: got {record.image.resize}, allowed: at least the crop's longer side, "
+            f"{max(record.image.height, record.image.width)}"
+        )

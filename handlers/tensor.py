@@ -1,0 +1,57 @@
+"""`handler: tensor`: arrays in, arrays out, one or several by name.
+
+Takes JSON, `{"<input>": array, ...}` or `{"inputs": {...}}` or, for a model with one input, the bare array; and for one
+input a `.npy` body. Answers in the format of the request, or as `Accept` says: `{"<output>": array, ...}`, or `.npy`
+for a model with one output."""
+
+from handlers.arrays import Array, fit, from_json, from_npy, to_json, to_npy
+from handlers.base import Handler
+from handlers.request import NPY, Answer, Request
+from handlers.validation import NotAcceptable, Unprocessable, Unsupported, describe
+
+
+class TensorHandler(Handler):
+    """Arrays of the record's inputs, without the batch dimension, exactly of their shapes."""
+
+    def decode(self, request: Request) -> list[Array]:
+        if request.wants_npy and len(self.record.outputs) > 1:
+            raise NotAcceptable(
+                "a .npy answer holds one array",
+                field="accept",
+                got=f"{len(self.record.outputs)} outputs",
+                allowed="application/json",
+            )
+        if request.is_npy:
+            return [self._from_npy(request)]
+        return self._from_json(request.json())
+
+    def encode(self, outputs: list[Array], request: Request) -> Answer:
+        if request.wants_npy:
+            return Answer(to_npy(outputs[0]), NPY)
+        return Answer(to_json({spec.name: value for spec, value in zip(self.record.outputs, outputs, strict=True)}))
+
+    def _from_npy(self, request: Request) -> Array:
+        if len(self.record.inputs) > 1:
+            raise Unsupported(
+                "a .npy body holds one array",
+                field="body",
+                got=f"{len(self.record.inputs)} inputs",
+                allowed="application/json",
+            )
+        spec = self.record.inputs[0]
+        return fit(from_npy(request.body, max_bytes=self.record.max_request_bytes, field=spec.name), spec)
+
+    def _from_json(self, value: object) -> list[Array]:
+        specs = self.record.inputs
+        if len(specs) == 1 and not isinstance(value, dict):
+            return [from_json(value, specs[0])]
+        names = {spec.name for spec in specs}
+        if isinstance(value, dict) and set(value) == {"inputs"} != names:
+            value = value["inputs"]
+        if not isinstance(value, dict) or set(value) != names:
+            # A client's own names are payload and stay out of the answer.
+            got = describe(value) + (f", {len(names & set(value))} by a known name" if isinstance(value, dict) else "")
+            raise Unprocessable(
+                "the inputs are not those of the model", field="inputs", got=got, allowed=", ".join(sorted(names))
+            )
+        return [from_json(value[spec.name], spec) for spec in specs]

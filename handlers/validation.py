@@ -1,0 +1,145 @@
+"""Errors that answer one request, and the checks that come before memory is spent.
+
+bytes -> body -> array or pixels -> model -> answer
+
+RequestError             the request's own fault
+  Malformed         400  the bytes are not what they claim to be
+  NotAcceptable     406  the answer cannot be given in the form asked for
+  TooLarge          413  a limit on bytes, pixels or sides
+  Unsupported       415  a kind of body that this model does not take
+  Unprocessable     422  well formed, but of the wrong shape, type or range
+AnswerError              the model's or the server's fault, for this request alone
+  NonFiniteOutput   500
+  AnswerTooLarge    500
+  OutOfMemory       507
+
+`got` says what was found in a few words. It never repeats the payload."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import orjson
+
+MAX_TEXT = 120
+
+
+class RequestError(Exception):
+    """Answers this request with a 4xx and `{"error", "field", "got", "allowed"}`; its neighbours are not touched."""
+
+    status: ClassVar[int] = 400
+    kind: ClassVar[str] = "malformed"
+
+    def __init__(self, error: str, *, field: str | None = None, got: object = None, allowed: object = None) -> None:
+        super().__init__(error)
+        self.details = {"error": error, "field": field, "got": shorten(got), "allowed": allowed}
+
+    def body(self) -> dict[str, Any]:
+        return {name: value for name, value in self.details.items() if value is not None}
+
+
+class Malformed(RequestError):
+    """The bytes are not what they claim to be."""
+
+
+class NotAcceptable(RequestError):
+    """The answer cannot be given in the form that `Accept` names."""
+
+    status, kind = 406, "not_acceptable"
+
+
+class TooLarge(RequestError):
+    """Over a limit on bytes, pixels or sides."""
+
+    status, kind = 413, "too_large"
+
+
+class Unsupported(RequestError):
+    """A kind of body that this model does not take."""
+
+    status, kind = 415, "unsupported"
+
+
+class Unprocessable(RequestError):
+    """Well formed, but of the wrong shape, type or range."""
+
+    status, kind = 422, "unprocessable"
+
+
+class AnswerError(Exception):
+    """Answers this request with a 5xx whose body names the fault and the request, and nothing else."""
+
+    status: ClassVar[int] = 500
+    kind: ClassVar[str] = "internal"
+    error: ClassVar[str] = "internal error"
+
+
+class NonFiniteOutput(AnswerError):
+    """The model gave NaN or infinity, which JSON cannot say."""
+
+    kind, error = "non_finite_output", "non_finite_output: the model gave a number that is not finite"
+
+
+class AnswerTooLarge(AnswerError):
+    """TorchServe would kill the worker over it."""
+
+    kind, error = "answer_too_large", "answer_too_large: the answer is over the server's limit"
+
+
+class OutOfMemory(AnswerError):
+    """Also after the batch was split."""
+
+    status, kind, error = 507, "out_of_memory", "out of memory"
+
+
+def shorten(value: object) -> object:
+    """What may go into `got`: numbers as they are, text cut to a length, anything else by the name of its type."""
+    if value is None or isinstance(value, bool | int):
+        return value if not isinstance(value, int) or abs(value) < 2**53 else "a number over 2**53"
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        text = value.encode(errors="replace").decode()  # half a surrogate pair cannot be sent
+        return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+    return type(value).__name__
+
+
+def check_size(body: bytes | bytearray, limit: int) -> None:
+    if not body:
+        raise Malformed("the body is empty", field="body", got="0 bytes", allowed=f"1 to {limit} bytes")
+    if len(body) > limit:
+        raise TooLarge(
+            "the body is too large", field="body", got=f"{len(body)} bytes", allowed=f"at most {limit} bytes"
+        )
+
+
+def check_pixels(height: int, width: int, *, max_pixels: int, max_ratio: int) -> None:
+    """The decoded size, known from the header: a bomb is refused before it is unpacked."""
+    got = f"{width}x{height} pixels"
+    if height < 1 or width < 1:
+        raise Malformed("the image has no pixels", field="image", got=got)
+    if height * width > max_pixels:
+        raise TooLarge("the image is too large", field="image", got=got, allowed=f"at most {max_pixels} pixels")
+    if max(height, width) > max_ratio * min(height, width):
+        raise TooLarge("the image is too narrow", field="image", got=got, allowed=f"sides of at most 1:{max_ratio}")
+
+
+def parse_json(body: bytes | bytearray) -> object:
+    """orjson refuses NaN, bad UTF-8 and more than 1024 levels without recursing into them."""
+    try:
+        return orjson.loads(body)
+    except ValueError as err:
+        position = getattr(err, "pos", 0)
+        raise Malformed("the body is not valid JSON", field="body", got=f"an error at character {position}") from err
+
+
+def describe(value: object) -> str:
+    """The JSON type of a value, without the value."""
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, Mapping):
+        return f"an object of {len(value)}"
+    names = {str: "a string", type(None): "null", int: "a number", float: "a number"}
+    return names.get(type(value), type(value).__name__)

@@ -1,0 +1,332 @@
+import base64
+import io
+import json
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from fakes import CLASSES, IMAGE, MEAN, RESIZE, SIDE, STD, TOP_K, TinyClassifier, ask, ask_rows, start, write_package
+from PIL import Image
+
+from handlers.image import ImageHandler, Normalised
+from handlers.pixels import MAX_SCANS, decode_image, resize_and_crop
+from handlers.record import ImageSpec
+from handlers.validation import TooLarge
+
+SPEC = ImageSpec(SIDE, SIDE, RESIZE, 3, MEAN, STD, "bilinear", TOP_K, 1_000_000)
+GREY = ImageSpec(SIDE, SIDE, RESIZE, 1, MEAN[:1], STD[:1], "bilinear", TOP_K, 1_000_000)
+
+
+def smooth(height: int, width: int, channels: int = 3) -> np.ndarray:
+    """A picture without sharp edges, different in every corner and channel."""
+    rows, columns = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
+    planes = [rows, columns, (rows + columns) / 2][:channels]
+    return np.stack([40 + 170 * plane for plane in planes], axis=-1).round().astype(np.uint8)
+
+
+def encoded(picture: np.ndarray | Image.Image, kind: str, **options: object) -> bytes:
+    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def png_of(width: int, height: int, depth: int = 8, colour: int = 2) -> bytes:
+    """A PNG that declares a size and has next to no data."""
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)),
+        (b"IDAT", zlib.compress(b"\0" * 99)),
+    ]
+    body = b"\x89PNG\r\n\x1a\n"
+    for name, data in [*chunks, (b"IEND", b"")]:
+        body += struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    return body
+
+
+def reference(pixels: np.ndarray, spec: ImageSpec = SPEC) -> np.ndarray:
+    """torchvision's Resize (tensor, antialias) and CenterCrop, in float."""
+    height, width = pixels.shape[:2]
+    short = min(height, width)
+    size = (int(spec.resize * height / short), int(spec.resize * width / short))
+    batch = torch.from_numpy(pixels).permute(2, 0, 1)[None].float()
+    resized = torch.nn.functional.interpolate(batch, size, mode=spec.interpolation, antialias=True)
+    top, left = round((size[0] - spec.height) / 2.0), round((size[1] - spec.width) / 2.0)
+    cropped = resized[0, :, top : top + spec.height, left : left + spec.width]
+    return cropped.clamp(0, 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+
+
+def distance(left: np.ndarray, right: np.ndarray) -> int:
+    assert left.shape == right.shape
+    return int(np.abs(left.astype(int) - right.astype(int)).max())
+
+
+def normalised(pixels: np.ndarray) -> np.ndarray:
+    scaled = (pixels / 255 - np.array(MEAN)) / np.array(STD)
+    return scaled.transpose(2, 0, 1).astype(np.float32)
+
+
+PICTURE = smooth(90, 70)
+EXACT = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+JPEG = encoded(PICTURE, "JPEG", quality=95)
+PNG = encoded(PICTURE, "PNG")
+
+
+@pytest.fixture(scope="module")
+def handler(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("image")
+    (directory / "labels.txt").write_text("".join(f"class {index}\n" for index in range(CLASSES)))
+    (directory / "sample.png").write_bytes(PNG)
+    sample = {"labels": "labels.txt", "sample": {"file": "sample.png", "content_type": "image/png"}}
+    return start(ImageHandler(), write_package(directory, TinyClassifier, IMAGE, sample))
+
+
+def test_answer_holds_the_top_classes_with_their_labels(handler):
+    (reply,) = ask(handler, PNG)
+    answer = reply.json()
+    assert (reply.status, reply.content_type) == (200, "application/json")
+    assert list(answer) == ["top_indices", "top_probs", "top_labels"]
+    assert answer["top_labels"] == [f"class {index}" for index in answer["top_indices"]]
+    assert answer["top_probs"] == sorted(answer["top_probs"], reverse=True)
+    pixels = torch.from_numpy(reference(PICTURE).copy())[None]
+    assert answer["top_indices"] == TinyClassifier()(pixels)[1][0].tolist()
+
+
+def test_labels_are_left_out_where_the_package_has_none(tmp_path):
+    (reply,) = ask(start(ImageHandler(), write_package(tmp_path, TinyClassifier, IMAGE)), PNG)
+    assert list(reply.json()) == ["top_indices", "top_probs"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(JPEG, id="jpeg"),
+        pytest.param(encoded(PICTURE, "JPEG", progressive=True, quality=95), id="progressive jpeg"),
+        pytest.param(encoded(Image.fromarray(PICTURE).convert("CMYK"), "JPEG", quality=95), id="cmyk jpeg"),
+        pytest.param(encoded(PICTURE[:, :, 0], "JPEG"), id="grey jpeg"),
+        pytest.param(encoded(PICTURE, "PNG"), id="png"),
+        pytest.param(encoded(PICTURE[:, :, 0].astype(np.uint16) * 257, "PNG"), id="16-bit png"),
+        pytest.param(encoded(Image.fromarray(PICTURE).quantize(), "PNG"), id="palette png"),
+        pytest.param(encoded(Image.fromarray(PICTURE).convert("1"), "PNG"), id="1-bit png"),
+        pytest.param(encoded(Image.fromarray(PICTURE).convert("RGBA"), "PNG"), id="png with alpha"),
+        pytest.param(encoded(PICTURE, "WEBP"), id="webp"),
+        pytest.param(encoded(PICTURE, "WEBP", lossless=True), id="lossless webp"),
+        pytest.param(encoded(Image.fromarray(PICTURE).convert("RGBA"), "WEBP"), id="webp with alpha"),
+        pytest.param(encoded(PICTURE[:1, :1], "PNG"), id="one pixel"),
+        pytest.param(encoded(smooth(3, 150), "PNG"), id="narrow"),
+        pytest.param(json.dumps({"image": base64.b64encode(JPEG).decode()}).encode(), id="base64"),
+        pytest.param(json.dumps({"image": "data:image/jpeg;base64," + base64.b64encode(JPEG).decode()}), id="data url"),
+        pytest.param({"image": base64.b64encode(PNG).decode()}, id="base64 decoded by TorchServe"),
+        pytest.param(bytearray(JPEG), id="bytearray"),
+    ],
+)
+def test_every_kind_of_image_is_answered(handler, body):
+    (reply,) = ask(handler, body)
+    assert reply.status == 200, reply.body
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=array.dtype.kind == "O")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(encoded(EXACT, "PNG"), id="png of the exact size"),
+        pytest.param(npy(EXACT), id="npy of pixels"),
+        pytest.param(npy(normalised(EXACT)), id="npy of normalised floats"),
+        pytest.param(json.dumps({"image": normalised(EXACT).tolist()}).encode(), id="nested floats"),
+        pytest.param(json.dumps({"image": normalised(EXACT).ravel().tolist()}).encode(), id="flat floats"),
+        pytest.param({"image": normalised(EXACT).tolist()}, id="floats decoded by TorchServe"),
+    ],
+)
+def test_floats_and_npy_are_the_very_pixels(tmp_path_factory, body):
+    spec = {"image": {**IMAGE["image"], "resize": SIDE}}
+    handler = start(ImageHandler(), write_package(tmp_path_factory.mktemp("exact"), TinyClassifier, IMAGE, spec))
+    expected, reply = ask(handler, npy(EXACT), body)
+    assert reply.body == expected.body
+
+
+def test_every_level_survives_normalisation():
+    levels = np.arange(256, dtype=np.uint8).repeat(SIDE * SIDE * 3 // 256).reshape(SIDE, SIDE, 3)
+    np.testing.assert_array_equal(Normalised(SPEC).pixels(normalised(levels)), levels)
+
+
+BROKEN = bytearray(JPEG)
+BROKEN[700:800] = b"\xff" * 100
+SCANS = encoded(PICTURE, "JPEG", progressive=True)
+SCAN = SCANS[SCANS.rindex(b"\xff\xda") : -2]
+PIXELS = EXACT.tolist()
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status", "field"),
+    [
+        pytest.param(b"", "", 400, "body", id="empty"),
+        pytest.param(JPEG[: len(JPEG) // 2], "", 400, "image", id="half a jpeg"),
+        pytest.param(JPEG[: len(JPEG) // 2] + b"\xff\xd9", "", 400, "image", id="half a jpeg with an end"),
+        pytest.param(JPEG[:-2], "", 400, "image", id="jpeg without its end"),
+        pytest.param(JPEG[:10], "", 400, "image", id="jpeg without a header"),
+        pytest.param(bytes(BROKEN), "", 400, "image", id="jpeg with damage"),
+        pytest.param(SCANS[:-2] + SCAN * MAX_SCANS + b"\xff\xd9", "", 413, "image", id="jpeg with many scans"),
+        pytest.param(PNG[: len(PNG) // 2], "", 400, "image", id="half a png"),
+        pytest.param(PNG[:20], "", 400, "image", id="png without a header"),
+        pytest.param(encoded(PICTURE, "WEBP")[:-9], "", 400, "image", id="webp cut short"),
+        pytest.param(encoded(PICTURE, "WEBP")[:15], "", 400, "image", id="webp without a header"),
+        pytest.param(png_of(50_000, 50_000), "", 413, "image", id="png bomb"),
+        pytest.param(png_of(0, 0), "", 400, "image", id="png without pixels"),
+        pytest.param(png_of(900, 900), "", 400, "image", id="png without data"),
+        pytest.param(encoded(np.zeros((1, 1000, 3), np.uint8), "PNG"), "", 413, "image", id="narrower than 1:64"),
+        pytest.param(encoded(np.zeros((1100, 1000, 3), np.uint8), "JPEG"), "", 413, "image", id="jpeg over the pixels"),
+        pytest.param(encoded(np.zeros((1100, 1000, 3), np.uint8), "WEBP"), "", 413, "image", id="webp over the pixels"),
+        pytest.param(
+            encoded(np.zeros((1100, 1000, 3), np.uint8), "WEBP", lossless=True), "", 413, "image", id="lossless webp"
+        ),
+        pytest.param(encoded(np.zeros((1100, 1000, 4), np.uint8), "WEBP"), "", 413, "image", id="webp with alpha"),
+        pytest.param(encoded(PICTURE, "GIF"), "image/gif", 415, "body", id="gif"),
+        pytest.param(encoded(PICTURE, "TIFF"), "", 415, "body", id="tiff"),
+        pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", "image/svg+xml", 415, "body", id="svg"),
+        pytest.param(b"<!doctype html><p>hello", "text/html", 415, "body", id="html"),
+        pytest.param(np.random.default_rng(1).bytes(3_999_999), "", 415, "body", id="noise"),
+        pytest.param(b"\0" * 20_000_000, "image/jpeg", 413, "body", id="20 MB"),
+        pytest.param(JPEG, "application/json", 415, "content-type", id="jpeg called json"),
+        pytest.param(b'{"image":""}', "image/png", 415, "content-type", id="json called png"),
+        pytest.param(npy(EXACT), "image/png", 415, "content-type", id="npy called png"),
+        pytest.param(b"[" * 100_000, "", 400, "body", id="deep json"),
+        pytest.param(b"{}", "", 422, "image", id="no image"),
+        pytest.param(b'{"image":7}', "", 422, "image", id="image is a number"),
+        pytest.param(b'["image"]', "", 422, "image", id="a list"),
+        pytest.param(b'{"image":"no base64!"}', "", 400, "image", id="broken base64"),
+        pytest.param(b'{"image":"aGVsbG8="}', "", 415, "image", id="base64 of text"),
+        pytest.param(b'{"image":[]}', "", 422, "image", id="no floats"),
+        pytest.param(json.dumps({"image": PIXELS}).encode(), "", 422, "image", id="floats, channel-last"),
+        pytest.param(json.dumps({"image": EXACT.transpose(2, 0, 1).tolist()}).encode(), "", 422, "image", id="levels"),
+        pytest.param(json.dumps({"image": [True] * SIDE * SIDE * 3}).encode(), "", 422, "image", id="booleans"),
+        pytest.param(npy(EXACT[1:]), "", 422, "image", id="npy of another size"),
+        pytest.param(npy(EXACT.transpose(2, 0, 1)), "", 422, "image", id="npy of pixels, channel-first"),
+        pytest.param(npy(normalised(EXACT) + np.float32("nan")), "", 422, "image", id="npy with NaN"),
+        pytest.param(npy(EXACT.astype(np.int32) - 300), "", 422, "image", id="npy of negative levels"),
+        pytest.param(npy(np.array([{}, {}])), "", 400, "image", id="npy with a pickle"),
+    ],
+)
+def test_bad_body_gets_its_own_4xx_and_the_neighbours_their_answers(handler, body, content_type, status, field):
+    expected = ask(handler, JPEG, JPEG, PNG)
+    rows = [{"body": JPEG}, {"body": body}, {"body": PNG}]
+    before, reply, after = ask_rows(handler, rows, [{}, {"Content-Type": content_type}, {}])
+    assert (reply.status, reply.json()["field"]) == (status, field)
+    assert reply.json()["error"]
+    assert (before.status, after.status) == (200, 200)
+    assert (before.body, after.body) == (expected[0].body, expected[2].body)
+
+
+def test_range_of_normalised_values_is_named_per_channel(handler):
+    values = normalised(EXACT)
+    values[1, 0, 0] = 3.0
+    (reply,) = ask(handler, npy(values))
+    assert reply.json() == {
+        "error": "a normalised value of channel 1 is out of range",
+        "field": "image",
+        "got": f"{values[1].min():.4f} to 3.0000",
+        "allowed": "-2.0357 to 2.4286, that is (level / 255 - 0.456) / 0.224",
+    }
+
+
+def test_bomb_is_named_by_its_declared_size(handler):
+    (reply,) = ask(handler, png_of(50_000, 40_000))
+    assert reply.json() == {
+        "error": "the image is too large",
+        "field": "image",
+        "got": "50000x40000 pixels",
+        "allowed": "at most 1000000 pixels",
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(png_of(50_000, 50_000), id="png"),
+        pytest.param(encoded(np.zeros((1100, 1000, 3), np.uint8), "WEBP"), id="webp"),
+        pytest.param(encoded(np.zeros((1100, 1000, 3), np.uint8), "WEBP", lossless=True), id="lossless webp"),
+        pytest.param(encoded(np.zeros((1100, 1000, 4), np.uint8), "WEBP"), id="webp with alpha"),
+        pytest.param(encoded(np.zeros((1100, 1000, 4), np.uint8)[:, :, :3], "JPEG"), id="jpeg"),
+    ],
+)
+def test_large_images_are_refused_before_pillow_opens_them(monkeypatch, body):
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("must not be called"))
+    with pytest.raises(TooLarge):
+        decode_image(body, SPEC)
+
+
+def test_image_may_come_as_a_form_field(handler):
+    part = {"photo": {"content-type": "image/jpeg"}, "content-type": "multipart/form-data; boundary=x"}
+    (reply,) = ask_rows(handler, [{"photo": JPEG}], [part])
+    assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    ("shape", "interpolation"),
+    [
+        pytest.param((90, 70), "bilinear", id="portrait"),
+        pytest.param((70, 91), "bilinear", id="landscape"),
+        pytest.param((20, 25), "bilinear", id="enlarged"),
+        pytest.param((36, 36), "bilinear", id="as it is"),
+        pytest.param((400, 300), "bicubic", id="bicubic"),
+    ],
+)
+def test_resize_and_crop_equals_torchvision_to_one_level(shape, interpolation):
+    spec = ImageSpec(SIDE, SIDE, RESIZE, 3, MEAN, STD, interpolation, TOP_K, 1_000_000)
+    noise = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    assert distance(resize_and_crop(noise, spec), reference(noise, spec)) <= 1
+
+
+def test_scaled_jpeg_decoding_stays_close_to_the_full_decode():
+    picture = smooth(400, 301)
+    body = encoded(picture, "JPEG", quality=95)
+    full = np.array(Image.open(io.BytesIO(body)))
+    assert distance(decode_image(body, SPEC), reference(full)) <= 3
+
+
+def test_crop_that_is_not_square_falls_on_the_centre():
+    spec = ImageSpec(20, 30, 40, 3, MEAN, STD, "bilinear", TOP_K, 1_000_000)
+    assert decode_image(PNG, spec).shape == (20, 30, 3)
+    assert distance(decode_image(PNG, spec), reference(PICTURE, spec)) <= 1
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_exif_orientation_is_applied(kind, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"quality": 95} if kind == "JPEG" else {"lossless": True} if kind == "WEBP" else {}
+    body = encoded(PICTURE, kind, exif=exif.tobytes(), **options)
+    upright = Image.fromarray(PICTURE)
+    turn = [None, 0, 3, 1, 5, 4, 6, 2][orientation - 1]
+    if turn is not None:
+        upright = upright.transpose(Image.Transpose(turn))
+    assert distance(decode_image(body, SPEC), reference(np.array(upright))) <= 4
+
+
+def test_broken_exif_leaves_the_picture_as_it_is():
+    marker = b"\xff\xe1" + struct.pack(">H", 20) + b"Exif\0\0" + b"MM\0\x2a\xff\xff\xff\xff" + b"\0" * 4
+    assert distance(decode_image(JPEG[:2] + marker + JPEG[2:], SPEC), decode_image(JPEG, SPEC)) == 0
+
+
+def test_transparent_pixels_lie_on_white():
+    hidden = np.dstack([PICTURE, np.zeros(PICTURE.shape[:2], np.uint8)])
+    assert decode_image(encoded(hidden, "PNG"), SPEC).min() == 255
+
+
+def test_16_bit_grey_keeps_its_levels():
+    grey = smooth(40, 40, 1)[:, :, 0]
+    pixels = decode_image(encoded(grey.astype(np.uint16) * 257, "PNG"), GREY)
+    assert distance(pixels, reference(grey[:, :, np.newaxis], GREY)) <= 1
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_grey_model_takes_coloured_pictures(kind):
+    pixels = decode_image(encoded(PICTURE, kind, quality=95), GREY)
+    grey = np.array(Image.fromarray(PICTURE).convert("L"))[:, :, np.newaxis]
+    assert distance(pixels, reference(grey, GREY)) <= 4
