@@ -13,7 +13,7 @@ from archiver.sources import Source
 from config.errors import SourceError, listed
 from config.record import Port
 from config.spec import Spec
-from handlers.pixels import decode_image, resize_and_crop
+from handlers.pixels import decode_image
 from handlers.record import ImageSpec
 from handlers.validation import RequestError
 
@@ -57,7 +57,7 @@ def _rows_of(spec: Spec, source: Source, image: ImageSpec | None, file: Path) ->
         if file.suffix.lower() in IMAGE_SUFFIXES:
             if image is None:
                 raise SourceError(f"{where}: is an image, allowed for `{spec.model.handler}`: `.npy`, `.npz`")
-            yield (resize_and_crop(decode_image(file.read_bytes(), image), image),)
+            yield (np.ascontiguousarray(decode_image(file.read_bytes(), image)),)
             return
         loaded = np.load(file, allow_pickle=False)
     except (OSError, ValueError, RequestError) as err:

@@ -25,6 +25,8 @@ def main() -> None:
     service = import_module("marina_entry").Service()
     begin = time.monotonic()
     service.initialize(context)
+    if record["cache"] and record["device"] == "cuda":
+        keep_artifacts(folder / record["cache"])
     loaded = time.monotonic() - begin
     context.request_ids = {0: "rehearsal"}
     context.request_processor = [RequestProcessor({"content-type": record["sample"]["content_type"]})]
@@ -32,6 +34,18 @@ def main() -> None:
     status = context.get_response_status(0)[0]
     text = bytes(body).decode("utf-8", "replace")
     print("\n" + json.dumps({"status": status, "body": text, "load_s": round(loaded, 2)}))
+
+
+def keep_artifacts(cache: Path) -> None:
+    """What torch has compiled so far, for a worker to start from. On the CPU frozen graphs are in no such cache, and
+    the kernels that stay in the folder are what took the time."""
+    import torch
+
+    from handlers.program import ARTIFACTS
+
+    saved = torch.compiler.save_cache_artifacts()
+    if saved is not None:
+        (cache / ARTIFACTS).write_bytes(saved[0])
 
 
 if __name__ == "__main__":

@@ -203,7 +203,7 @@ def _from_program(spec: Spec, file: Path) -> Source:
         ) from err
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     values = {name: nodes[name] for name in program.graph_signature.user_inputs if isinstance(name, str)}
-    batches = {value.shape[0] for value in values.values() if value.ndim}
+    batches = [value.shape[0] for value in values.values() if value.ndim]
     only = next((batch for batch in batches if isinstance(batch, int)), None)
     ports = tuple(
         Port(name=name, shape=tuple(map(int, value.shape[1:])), dtype=str(value.dtype).removeprefix("torch."))

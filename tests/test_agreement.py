@@ -1,0 +1,65 @@
+import pytest
+import torch
+
+from archiver.agreement import answers, compare_classes, compare_tensors, worst
+from archiver.inputs import batches
+
+PROBABILITIES = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
+CLASSES = torch.tensor([[3, 1], [2, 0], [1, 4], [0, 2]])
+
+
+def test_equal_answers_agree_wholly() -> None:
+    compared = compare_classes((PROBABILITIES, CLASSES), (PROBABILITIES, CLASSES))
+    assert (compared.agreement, compared.max_abs_difference) == (1, 0)
+    assert compared.cosine == pytest.approx(1)
+
+
+def test_only_the_first_class_decides_agreement() -> None:
+    swapped = CLASSES.clone()
+    swapped[0] = CLASSES[0].flip(0)
+    second = CLASSES.clone()
+    second[0, 1] = 4
+    assert compare_classes((PROBABILITIES, CLASSES), (PROBABILITIES, swapped)).agreement == 0.75
+    assert compare_classes((PROBABILITIES, CLASSES), (PROBABILITIES, second)).agreement == 1
+
+
+def test_probabilities_are_compared_class_by_class_not_place_by_place() -> None:
+    swapped = (PROBABILITIES, CLASSES.flip(1))
+    assert compare_classes((PROBABILITIES, CLASSES), swapped).max_abs_difference == pytest.approx(0.8)
+
+
+def test_a_tensor_row_agrees_within_a_share_of_its_largest_value() -> None:
+    expected = torch.tensor([[100.0, 1.0], [1.0, 1.0]])
+    off_by_four = expected + torch.tensor([[0.0, 4.0], [0.0, 4.0]])
+    assert compare_tensors((expected,), (off_by_four,), 0.05).agreement == 0.5
+
+
+def test_not_a_number_never_agrees() -> None:
+    expected = torch.ones(2, 3)
+    got = expected.clone()
+    got[1, 2] = float("nan")
+    assert compare_tensors((expected,), (got,), 0.5).agreement == 0.5
+
+
+def test_the_worst_output_of_several_decides() -> None:
+    good, bad = torch.ones(2, 3), torch.full((2, 3), 2.0)
+    compared = compare_tensors((good, good), (good, bad), 0.1)
+    assert (compared.agreement, compared.max_abs_difference) == (0, 1)
+
+
+def test_rows_of_zeros_are_equal() -> None:
+    assert compare_tensors((torch.zeros(2, 3),), (torch.zeros(2, 3),), 0.1).cosine == 1
+
+
+def test_the_record_keeps_the_worst_artifact() -> None:
+    one = compare_tensors((torch.ones(1, 2),), (torch.ones(1, 2),), 0.1)
+    other = compare_tensors((torch.ones(1, 2),), (torch.zeros(1, 2),), 0.1)
+    agreed = worst([one, other], inputs="generated", count=1, measure="tolerance")
+    assert (agreed.agreement, agreed.max_abs_difference, agreed.cosine) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 10])
+def test_every_row_is_answered_once_whatever_the_batch(size: int) -> None:
+    rows = torch.arange(7.0).reshape(7, 1)
+    assert all(len(cut[0]) == size for cut, _ in batches((rows,), size))
+    assert torch.equal(answers(lambda inputs: (inputs[0] * 2,), (rows,), size)[0], rows * 2)

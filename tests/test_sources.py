@@ -1,0 +1,185 @@
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from specs import make_spec
+from torch import nn
+
+from archiver import sources
+from archiver.sources import load_source
+from config.errors import SourceError
+
+MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+    def forward(self, x):
+        return self.layer(x)
+
+def build():
+    return Net()
+
+def fails():
+    raise RuntimeError("no licence")
+
+number = 7
+
+def no_module():
+    return "net"
+"""
+FILE: dict[str, Any] = {
+    "model.source": "./model.py:build",
+    "model.handler": "tensor",
+    "model.inputs": {"x": {"shape": [3]}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+    return tmp_path
+
+
+def load(folder: Path, changes: dict[str, Any]) -> sources.Source:
+    return load_source(make_spec(FILE | changes, folder / "spec.yaml"))
+
+
+def message(folder: Path, changes: dict[str, Any]) -> str:
+    with pytest.raises(SourceError) as raised:
+        load(folder, changes)
+    return str(raised.value).replace(str(folder), "DIR")
+
+
+def test_random_weights_are_the_same_every_time_and_follow_the_seed(folder: Path) -> None:
+    one, same, other = (load(folder, {"model.seed": seed}).network.state_dict() for seed in (0, 0, 1))
+    assert torch.equal(one["layer.weight"], same["layer.weight"])
+    assert not torch.equal(one["layer.weight"], other["layer.weight"])
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "w.pth"])
+def test_a_state_dict_is_loaded_from_every_kind_of_file(name: str, folder: Path) -> None:
+    state = {"layer.weight": torch.full((2, 3), 7.0), "layer.bias": torch.ones(2)}
+    save_file(state, folder / name) if name.endswith("safetensors") else torch.save(state, folder / name)
+    loaded = load(folder, {"model.weights": f"./{name}"}).network.state_dict()
+    assert torch.equal(loaded["layer.weight"], state["layer.weight"])
+
+
+def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
+    assert not load(folder, {}).network.training
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"model.source": "./model.py:biuld"}, "DIR/spec.yaml: `model.source`: `./model.py` has no function "
+                     "`biuld`\n\nhint: source: ./model.py:build", id="a misspelt factory"),
+        pytest.param({"model.source": "./model.py:number"}, "DIR/spec.yaml: `model.source`: `./model.py` has no function "
+                     "`number`", id="a factory that is a number"),
+        pytest.param({"model.source": "./model.py:fails"}, "DIR/spec.yaml: `model.source`: `./model.py:fails` failed: "
+                     "RuntimeError: no licence", id="a factory that fails"),
+        pytest.param({"model.source": "./model.py:no_module"}, "DIR/spec.yaml: `model.source`: `./model.py:no_module` "
+                     "returned `str`, allowed: a `torch.nn.Module`", id="a factory of something else"),
+        pytest.param({"model.source": "./gone.py:build"}, "DIR/spec.yaml: `model.source`: no such file: `DIR/gone.py`",
+                     id="no file"),
+        pytest.param({"model.source": "./broken.py:build"}, "DIR/spec.yaml: `model.source`: `DIR/broken.py` failed: "
+                     "ModuleNotFoundError: No module named 'nowhere'", id="a file that does not import"),
+        pytest.param({"model.source": "./gone.pt2", "model.weights": None}, "DIR/spec.yaml: `model.source`: no such file: "
+                     "`DIR/gone.pt2`", id="no program"),
+        pytest.param({"model.weights": "./gone.pt"}, "DIR/spec.yaml: `model.weights`: no such file: `DIR/gone.pt`",
+                     id="no weights"),
+        pytest.param({"model.weights": "./broken.safetensors"}, "DIR/spec.yaml: `model.weights`: "
+                     "`DIR/broken.safetensors` cannot be read: Error while deserializing header: header too large",
+                     id="broken weights"),
+        pytest.param({"model.weights": "./whole.pt"}, "it holds code, not only weights: save `model.state_dict()`, best "
+                     "as safetensors", id="a pickled model"),
+        pytest.param({"model.weights": "./checkpoint.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/checkpoint.pt` is no "
+                     "state dict, allowed: names to tensors\n\nhint: save `checkpoint['state_dict']` alone",
+                     id="a checkpoint"),
+        pytest.param({"model.weights": "./other.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/other.pt` does not fit "
+                     '`./model.py:build`: Missing key(s) in state_dict: "layer.weight", "layer.bias".; Unexpected '
+                     'key(s) in state_dict: "a".', id="weights of another model"),
+        pytest.param({"model.weights": "./parallel.pt"}, "hint: the keys start with `module.`: save "
+                     "`model.module.state_dict()`", id="weights of DataParallel"),
+    ],
+)  # fmt: skip
+def test_a_wrong_source_says_what_is_wrong(changes: dict[str, Any], expected: str, folder: Path) -> None:
+    (folder / "broken.py").write_text("import nowhere\n", encoding="utf-8")
+    (folder / "broken.safetensors").write_bytes(b"\xff" * 64)
+    torch.save(nn.Linear(3, 2), folder / "whole.pt")
+    torch.save({"state_dict": {}, "epoch": 3}, folder / "checkpoint.pt")
+    torch.save({"a": torch.ones(1)}, folder / "other.pt")
+    torch.save({"module.layer.weight": torch.ones(2, 3)}, folder / "parallel.pt")
+    assert expected in message(folder, changes)
+
+
+def test_a_file_that_is_no_program_says_how_one_is_made(folder: Path) -> None:
+    (folder / "p.pt2").write_bytes(b"no program")
+    text = message(folder, {"model.source": "./p.pt2", "model.weights": None})
+    assert "`DIR/p.pt2` is no exported program" in text
+    assert "torch.export.save" in text
+
+
+def test_a_program_brings_its_inputs(folder: Path) -> None:
+    program = torch.export.export(
+        nn.Linear(3, 2), (torch.zeros(4, 3),), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=8)},)
+    )
+    torch.export.save(program, folder / "p.pt2")
+    loaded = load(folder, {"model.source": "./p.pt2", "model.weights": None, "model.inputs": None})
+    assert [(port.shape, port.dtype) for port in loaded.inputs] == [((3,), "float32")]
+    assert loaded.only_batch is None
+
+
+def test_a_program_of_one_batch_says_so(folder: Path) -> None:
+    torch.export.save(torch.export.export(nn.Linear(3, 2), (torch.zeros(4, 3),)), folder / "p.pt2")
+    loaded = load(folder, {"model.source": "./p.pt2", "model.weights": None, "model.inputs": None})
+    assert loaded.only_batch == 4
+
+
+def test_a_torchvision_model_brings_the_preset_of_its_weights() -> None:
+    source = load_source(make_spec({"model.labels": "imagenet"}))
+    assert source.image is not None
+    assert (source.image.height, source.image.resize, source.image.mean) == (224, 256, (0.485, 0.456, 0.406))
+    assert source.labels is not None
+    assert (len(source.labels), source.labels[0]) == (1000, "tench")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"model.source": "torchvision:resnet81"}, "torchvision has no model `resnet81`\n\n"
+                     "hint: source: torchvision:resnet18", id="a misspelt model"),
+        pytest.param({"model.weights": "IMAGENET1K_V9"}, "spec.yaml: `model.weights`: got `IMAGENET1K_V9`, allowed: "
+                     "`DEFAULT`, `IMAGENET1K_V1`, `random` or a file", id="misspelt weights"),
+    ],
+)  # fmt: skip
+def test_a_wrong_torchvision_name_is_answered_with_the_right_ones(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(SourceError) as raised:
+        load_source(make_spec(changes))
+    assert expected in str(raised.value)
+
+
+def test_weights_that_cannot_be_downloaded_say_what_to_do_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise URLError("no route to host")
+
+    sources.import_torchvision()
+    from torchvision.models._api import WeightsEnum
+
+    monkeypatch.setattr(WeightsEnum, "get_state_dict", offline)
+    with pytest.raises(SourceError) as raised:
+        load_source(make_spec({"model.weights": "IMAGENET1K_V1"}))
+    assert "could not be downloaded: <urlopen error no route to host>" in str(raised.value)
+    assert "weights: ./FILE" in str(raised.value)
+
+
+def test_labels_come_from_a_file(folder: Path) -> None:
+    (folder / "labels.txt").write_text("cat\ndog\n", encoding="utf-8")
+    image = {"model.handler": "image", "model.inputs": None, "model.image": {"height": 8, "width": 8}}
+    assert load(folder, image | {"model.labels": "./labels.txt"}).labels == ("cat", "dog")
