@@ -41,7 +41,10 @@ def check(options: argparse.Namespace) -> int:
         if options.json:
             _print_json([vars(finding) for finding in findings])
         else:
-            print("\n".join(map(str, findings)) or f"{options.properties}: nothing to complain about")
+            for finding in findings:
+                print(f"{finding.level}: {finding}" + (f"\n  hint: {finding.hint}" if finding.hint else ""))
+            if not findings:
+                print(f"{options.properties}: nothing to complain about")
         return 1 if findings else 0
     import yaml
 

@@ -60,8 +60,6 @@ def _batching(values: _Values, given: Set[str]) -> Iterator[Mistake]:
     size = values.get("batchSize", 1)
     if "batchSize" not in given and not one_by_one:
         yield Mistake("batchSize", "warning", "batch-size", "not set, so it is 1: nothing is batched", "batchSize: 8")
-    elif size == 1 and "batchSize" in values and not one_by_one:
-        yield Mistake("batchSize", "warning", "batch-size", "1 means that nothing is batched", "batchSize: 8")
     if values.get("maxBatchDelay") == 0:
         text = "0 does not mean at once, it means the default of 100 ms"
         yield Mistake("maxBatchDelay", "error", "batch-delay", text, "maxBatchDelay: 1")

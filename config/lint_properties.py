@@ -123,14 +123,17 @@ def _check_characters(file: _File, entry: Entry) -> Iterator[Finding]:
     if entry.lost:
         text = f"Java drops the backslash before {', '.join(f'`{char}`' for char in sorted(entry.lost))}"
         yield file.finding(entry, "error", "lost-backslash", text, "write each backslash twice")
-    if entry.key in LAUNCHER_KEYS or entry.key in ("allowed_urls", "blacklist_env_vars", "models"):
+    if entry.key in ("allowed_urls", "blacklist_env_vars", "models"):  # where a dollar means something else
         return
     left = _SHELL_VARIABLE.search(_REPLACED.sub("", entry.value))
-    if left:
+    if left and entry.key in LAUNCHER_KEYS:
+        hint = f"write the value itself: {entry.key}=<value>"
+        yield file.finding(entry, "error", "dollar-substitution", f"`{left[0]}` is not replaced", hint)
+    elif left:
         name = re.sub(r"\W", "", left[0])
-        name = name if len(name) > 1 else "NAME"
         text = f"`{left[0]}` is not replaced, TorchServe knows `$$NAME$$` with a name of two characters or more"
-        yield file.finding(entry, "error", "dollar-substitution", text, f"write `$${name}$$`")
+        hint = f"write `$${name if len(name) > 1 else 'NAME'}$$`"
+        yield file.finding(entry, "error", "dollar-substitution", text, hint)
 
 
 def _unknown(file: _File, entry: Entry) -> Finding:

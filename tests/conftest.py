@@ -1,11 +1,10 @@
 """What many tests share: packages of the digits example, each made once a session."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from specs import digits_spec
+from specs import Packaged, digits_spec
 
 from config.progress import Progress
 from config.record import Package
@@ -18,7 +17,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "eager": {"model.compile": "eager"},
     "fallback": {"model.on_mismatch": "jit"},
 }
-Packaged = Callable[[str], tuple[Path, Package]]
 
 
 @pytest.fixture(scope="session")

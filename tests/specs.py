@@ -1,5 +1,6 @@
 """Specs for tests: the smallest one, and changes to it."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,14 @@ from typing import Any
 import yaml
 
 from config.load import parse_spec
+from config.record import Package
 from config.spec import Spec
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ROOT / "config/examples/digits/spec.yaml"
+
+# A variant of the digits example as a fixture packages it: the folder, and its record.
+Packaged = Callable[[str], tuple[Path, Package]]
 
 MINIMAL: dict[str, Any] = {
     "name": "shells",
