@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import warnings
@@ -44,7 +45,7 @@ def trace(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], *, onl
     if shapes is not None and isinstance(graph, TensorGraph):
         shapes = (shapes,)  # it takes its inputs as *inputs, one tuple
     try:
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), quiet():
             return torch.export.export(graph, inputs, dynamic_shapes=shapes, strict=True)
     except Exception as err:
         reason = next((line.strip() for line in str(err).splitlines() if line.strip()), type(err).__name__)
@@ -60,7 +61,7 @@ def compile_aot(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...],
     """One AOTInductor package with a static batch, for the threads and the machine it will run on."""
     file = folder / f"model-b{batch}.pt2"
     rows = tuple(value[:batch].contiguous() for value in inputs)
-    with torch.no_grad(), _quiet(), _threads(spec.threads), _private_cache() as scratch:
+    with torch.no_grad(), quiet(), threads(spec.threads), _private_cache() as scratch:
         program = torch.export.export(module, rows)
         settings: dict[str, object] = {
             "freezing": True,
@@ -81,7 +82,7 @@ def save_program(program: ExportedProgram, file: Path) -> None:
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
             for key in _TRACES:
                 node.meta.pop(key, None)
-    with _quiet(), tempfile.TemporaryDirectory() as scratch:
+    with quiet(), tempfile.TemporaryDirectory() as scratch:
         raw = Path(scratch) / "raw.pt2"
         torch.export.save(program, raw)
         normalise_package(raw, file)
@@ -98,8 +99,16 @@ def _any_batch(spec: Spec, inputs: tuple[torch.Tensor, ...]) -> tuple[object, ..
 
 def export_again(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> ExportedProgram:
     """A traced or quantised module as a program for every batch it has to serve."""
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quiet():
         return torch.export.export(module, inputs, dynamic_shapes=_any_batch(spec, inputs))
+
+
+@contextmanager
+def reproducible_compiler() -> Iterator[dict[str, str]]:
+    """The environment of a process that compiles kernels as a worker would, only reproducibly."""
+    with tempfile.TemporaryDirectory(prefix="marina-compile-") as folder:
+        name = _reproducible_compiler(Path(folder)).name
+        yield os.environ | {"CXX": name, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
 def prune_cache(cache: Path) -> None:
@@ -144,13 +153,18 @@ def _stable_data(name: str, data: bytes) -> bytes:
 
 
 def _reproducible_compiler(folder: Path) -> Path:
-    """A compiler that leaves no path, symbol or build number of this machine in what it makes."""
-    script = folder / "g++"
+    """A compiler that leaves no path, symbol or build number of this machine in what it makes.
+
+    Asked for its version it answers as the real one, called by the same name: Inductor finds kernels again by that.
+    """
+    compiler = Path(find_compiler())
+    script = folder / compiler.name
     lines = (
         "#!/bin/sh",
-        'link=""',
-        'case " $* " in *" -shared "*) link="-s -Wl,--build-id=none";; esac',
-        f'exec {find_compiler()} "$@" -Wno-builtin-macro-redefined \'-D__FILE__="model.cpp"\' $link',
+        f"PATH={shlex.quote(str(compiler.parent))}:$PATH",
+        f'[ $# -eq 1 ] && exec {compiler.name} "$@"',
+        'case " $* " in *" -shared "*) link="-s -Wl,--build-id=none";; *) link="";; esac',
+        f'exec {compiler.name} "$@" -Wno-builtin-macro-redefined \'-D__FILE__="model.cpp"\' $link',
     )
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
     script.chmod(0o755)
@@ -185,7 +199,7 @@ def _private_cache() -> Iterator[Path]:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def threads(count: int) -> Iterator[None]:
     """Inductor writes the number of threads into its loops, so compilation runs with those of a worker."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -196,7 +210,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the warnings torch has for its own developers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

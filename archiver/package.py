@@ -54,7 +54,9 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         _write_draft(staged, draft)
         with progress.step("answer the sample as a worker"):
             _rehearse(spec, staged)
-        with progress.step(f"compare {len(inputs[0])} answers with eager fp32"):
+        comparing = progress.step(f"compare {len(inputs[0])} answers with eager fp32")
+        # With a worker's threads: Inductor makes other kernels for other numbers of them.
+        with comparing, compiling.quiet(), compiling.threads(spec.threads):
             agreed = _agreement(spec, reference, inputs, staged, draft)
         compiling.prune_cache(staged / CACHE)
         _check_agreement(spec, agreed)
@@ -153,27 +155,24 @@ def _compile(
         (staged / CACHE).mkdir()
         draft["cache"] = CACHE
         _write_draft(staged, draft)
-        with progress.step("compile as a worker does, keeping its kernels"):
-            _rehearse(spec, staged)
+        compiling_kernels = progress.step("compile as a worker does, keeping its kernels")
+        with compiling_kernels, compiling.reproducible_compiler() as environment:
+            _rehearse(spec, staged, environment)
 
 
 def _write_draft(staged: Path, draft: dict[str, Any]) -> None:
     (staged / "marina.json").write_text(json.dumps(draft), encoding="utf-8")
 
 
-def _rehearse(spec: Spec, staged: Path) -> None:
-    """The staged package answers its own sample in a process of its own."""
+def _rehearse(spec: Spec, staged: Path, environment: dict[str, str] | None = None) -> None:
+    """The staged package is loaded, warmed and answers its own sample, in a process of its own."""
     script = Path(__file__).with_name("rehearse.py")
     # -P: neither this folder nor the current one is on the path, as in a worker.
-    done = subprocess.run([sys.executable, "-P", str(script), str(staged)], capture_output=True, text=True, cwd=staged)
+    command = [sys.executable, "-P", str(script), str(staged)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=staged)
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise SourceError(f"{spec.file}: the packaged model does not load as a worker would load it: {last[0]}")
-    answer = json.loads(done.stdout.strip().splitlines()[-1])
-    if answer["status"] != 200:
-        raise SourceError(
-            f"{spec.file}: `load.sample`: the packaged model answers it with {answer['status']}: {answer['body'][:300]}"
-        )
+        raise SourceError(f"{spec.file}: the packaged model does not start as a worker would start it: {last[0]}")
 
 
 def _agreement(spec: Spec, reference: nn.Module, inputs: Rows, staged: Path, draft: dict[str, Any]) -> Agreement:

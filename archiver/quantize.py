@@ -28,4 +28,14 @@ def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]]) 
         for batch in batches:
             observed(*batch)
     converted: nn.Module = convert_pt2e(observed)
+    _drop_unused(converted)
     return converted
+
+
+def _drop_unused(module: nn.Module) -> None:
+    """Without the fp32 weights that the int8 ones replaced; exported, they would be most of the program."""
+    used = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}  # type: ignore[union-attr]
+    for path, owner in list(module.named_modules()):
+        for table in (owner._parameters, owner._buffers):
+            for name in [name for name in table if f"{path}.{name}".lstrip(".") not in used]:
+                del table[name]

@@ -3,33 +3,18 @@
 The packager stores `machine_key()` in the record; the worker compares. Stored flags all have to be here, more may
 be."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-# The vector and matrix extensions that Inductor and oneDNN choose code by.
-ISA_FLAGS = (
-    "avx2",
-    "fma",
-    "f16c",
-    "avx_vnni",
-    "avx512f",
-    "avx512bw",
-    "avx512dq",
-    "avx512vl",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_tile",
-    "amx_int8",
-    "amx_bf16",
-    "asimd",
-    "sve",
-    "sve2",
-    "bf16",
-    "i8mm",
+# What a compiler that is told -march=native may use, and oneDNN chooses code by. A CPU without one of them would stop
+# the worker with an illegal instruction in the middle of a request.
+ISA_FLAGS = re.compile(
+    r"avx\w*|amx_\w+|fma|f16c|bmi[12]|abm|movbe|gfni|vaes|vpclmulqdq"  # x86
+    r"|asimd\w*|sve\w*|bf16|i8mm"  # arm64
 )
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -45,7 +30,7 @@ def machine_key(device: torch.device, cpuinfo: Path = CPUINFO) -> dict[str, Any]
             "cuda": torch.version.cuda,
         }
     present = _cpu_flags(cpuinfo)
-    return {"torch": torch.__version__, "device": "cpu", "isa": [flag for flag in ISA_FLAGS if flag in present]}
+    return {"torch": torch.__version__, "device": "cpu", "isa": sorted(filter(ISA_FLAGS.fullmatch, present))}
 
 
 def differences(key: Mapping[str, Any], device: torch.device, cpuinfo: Path = CPUINFO) -> list[str]:

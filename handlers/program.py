@@ -50,6 +50,9 @@ def compile_program(module: torch.nn.Module, device: torch.device) -> RunBatch:
     # Weights are packed for oneDNN, and int8 convolutions are fused, only when frozen. On CUDA freezing gains little
     # and it keeps graphs out of the compile cache, where Triton's long compilations belong.
     config.freezing = device.type == "cpu"
+    # A precompiled header is compiled anew on every machine, also where every kernel is already there, and asks for
+    # the program `openssl`.
+    config.cpp_cache_precompile_headers = False
     # fullgraph: past torch's limit of recompilations a shape is an error, not a silent fall to eager.
     compiled: RunBatch = _without_grad(torch.compile(module, dynamic=False, fullgraph=True))
     return compiled

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import Packaged
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from specs import ROOT, digits_spec
+from specs import ROOT, Packaged, digits_spec
 
 import marina
 from archiver import package as packaging
@@ -208,21 +207,26 @@ def test_a_defect_in_the_quantised_model_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"model.image.height": 3}, "the model fails on inputs", id="an image the model cannot take"),
+        pytest.param({"model.image.height": 9}, "allowed: uint8 .9, 8, 1. or rows of it", id="other calibration"),
+        pytest.param(
+            {"model.image.height": 1, "model.image.width": 1, "model.calibration": None},
+            "the model fails on inputs",
+            id="an image the model cannot take",
+        ),
         pytest.param({"model.image.top_k": 11}, "the model fails on inputs", id="more classes than there are"),
-        pytest.param({"model.labels": "imagenet"}, "has 1000 labels, but the model tells 10 classes apart", id="labels"),
-        pytest.param({"load.sample": "./labels.json"}, "answers it with 4", id="a sample the model refuses"),
+        pytest.param(
+            {"model.labels": "imagenet"}, "has 1000 labels, but the model tells 10 classes apart", id="labels"
+        ),
+        pytest.param({"load.sample": "sample.json"}, "was answered with 422", id="a sample the model refuses"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_compiled(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    example = tmp_path / "digits"
-    shutil.copytree(ROOT / "config/examples/digits", example)
-    (example / "labels.json").write_text('{"picture": "3.png"}', encoding="utf-8")
-    spec = digits_spec({"model.compile": "eager"} | changes | ({"load.sample": None} if "load.sample" in changes else {}))
-    if "load.sample" in changes:
-        spec = spec.model_copy(update={"load": spec.load.model_copy(update={"sample": str(example / "labels.json")})})
+    (tmp_path / "sample.json").write_text('{"picture": "3.png"}', encoding="utf-8")
+    if changes.get("load.sample"):
+        changes = {"load.sample": str(tmp_path / "sample.json")}
+    spec = digits_spec({"model.compile": "eager"} | changes)
     with pytest.raises(SourceError, match=message):
         packaging.package(spec, tmp_path / "out", progress=Progress(quiet=True))
     assert not (tmp_path / "out").exists()
