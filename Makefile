@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check package inspect test lint format golden clean
+.PHONY: help setup check package serve loadtest calibrate test lint format golden clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,15 @@ check: setup  ## the completed spec, or every error in it            (SPEC=FILE)
 
 package: setup  ## the model as a verified MAR under build/             (SPEC=FILE)
 	$(BIN)/marina package $(SPEC)
+
+serve: setup  ## a running server, until Ctrl-C                     (SPEC=FILE)
+	$(BIN)/marina serve $(SPEC)
+
+loadtest: setup  ## PASS, FAIL or INVALID against the objective        (SPEC=FILE RATE=50)
+	$(BIN)/marina loadtest $(SPEC) $(if $(RATE),--rate $(RATE))
+
+calibrate: setup  ## the highest rate that meets the objective         (SPEC=FILE)
+	$(BIN)/marina calibrate $(SPEC)
 
 test: setup  ## all tests
 	$(BIN)/pytest --quiet $(ARGS)

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from specs import DIGITS
 
 import marina
 
-VERBS = ("check", "inspect", "package")
+VERBS = ("calibrate", "check", "inspect", "loadtest", "package", "serve")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -25,7 +26,7 @@ def test_every_verb_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         marina.main(["--help"])
     text = capsys.readouterr().out
-    assert [verb for verb in VERBS if f"    {verb} " not in text] == []
+    assert [verb for verb in VERBS if not re.search(rf"^ +{verb}\b", text, re.MULTILINE)] == []
 
 
 def test_check_prints_the_completed_spec(capsys: pytest.CaptureFixture[str]) -> None:
