@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check package serve loadtest calibrate test lint format golden clean
+.PHONY: help setup check package serve loadtest calibrate test smoke lint format golden clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ calibrate: setup  ## the highest rate that meets the objective         (SPEC=FIL
 
 test: setup  ## all tests
 	$(BIN)/pytest --quiet $(ARGS)
+
+smoke: setup  ## the wheel with its own dependencies alone starts
+	rm -rf build/smoke && $(PYTHON) -m venv build/smoke
+	build/smoke/bin/pip install --quiet --constraint constraints.txt .
+	cd build && smoke/bin/marina --help >/dev/null && smoke/bin/marina check ../$(SPEC) >/dev/null
+	rm -rf build/smoke build/lib build/bdist.*
 
 lint: setup  ## style, types and module sizes
 	$(BIN)/ruff check .

@@ -28,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(f"error: {err}", file=sys.stderr)
         return err.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # `marina … | head` is no failure; without this Python complains again when it closes stdout.
         sys.stderr.close()

@@ -120,9 +120,12 @@ def render_log4j2(spec: Spec, *, gate: Path) -> str:
     `gate` is a pipe into which TorchServe's own start and stop are logged, and these synchronously: while nobody reads
     it, a stopping TorchServe waits there with its listener closed and its connections alive (`server/gate.py`).
     """
-    pattern = "%d{ISO8601} %-5p %c{1} %m%n"
+    time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
+    pattern = f"{time} %-5p %c{{1}} %m%n"
     if spec.serving.log == "json":
-        fields = ('"time":"%d{ISO8601}"', '"level":"%p"', '"logger":"%c{1}"', '"message":"%enc{%m}{JSON}"')
+        fields = (f'"time":"{time}"', '"level":"%p"', '"logger":"%c{1}"', '"message":"%enc{%m}{JSON}"')
+        # Named, or log4j puts the trace of an exception after the line, and that is no JSON.
+        fields += ('"trace":"%enc{%ex}{JSON}"',)
         pattern = "{" + ",".join(fields) + "}%n"
     pattern = pattern.replace('"', "&quot;")
     return f"""<?xml version="1.0" encoding="UTF-8"?>
@@ -133,7 +136,10 @@ def render_log4j2(spec: Spec, *, gate: Path) -> str:
     <File name="gate" fileName="{gate}" append="true"><PatternLayout pattern="%m%n"/></File>
   </Appenders>
   <Loggers>
-    <Logger name="org.pytorch.serve.ModelServer" level="info" additivity="false"><AppenderRef ref="gate"/></Logger>
+    <Logger name="org.pytorch.serve.ModelServer" level="info" additivity="false">
+      <AppenderRef ref="gate"/>
+      <AppenderRef ref="stderr" level="warn"/>
+    </Logger>
     <Logger name="org.pytorch.serve.util.ServerGroups" level="info" additivity="false">
       <AppenderRef ref="gate"/>
     </Logger>
