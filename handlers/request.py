@@ -7,11 +7,12 @@ from typing import Any
 
 import orjson
 
-from handlers.validation import Malformed, check_size, parse_json
+from handlers.validation import Malformed, Unsupported, check_size, parse_json
 
 NPY = "application/x-npy"
 JSON = "application/json"
 _NPY_TYPES = {NPY, "application/npy"}
+FORM = "application/x-www-form-urlencoded"
 # TorchServe names a plain body `body` and form fields as the form does.
 _BODY_NAMES = ("body", "data", "image", "file")
 
@@ -99,6 +100,15 @@ class Request:
         names = [name for name, value in self.parts.items() if value is not None]
         if len(names) == 1:
             return names[0]
+        declared = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if not names and declared == FORM:
+            # What curl sends when it is not told a type; TorchServe then looks for fields and keeps nothing else.
+            raise Unsupported(
+                "a form without fields",
+                field="content-type",
+                got=FORM,
+                allowed="the type of the body, such as application/json or image/jpeg",
+            )
         raise Malformed(
             "the body was not found",
             field="body",
