@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check package serve loadtest calibrate test smoke lint format golden clean
+.PHONY: bench-generator help setup check package serve loadtest calibrate test smoke lint format golden clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ calibrate: setup  ## the highest rate that meets the objective         (SPEC=FIL
 
 test: setup  ## all tests
 	$(BIN)/pytest --quiet $(ARGS)
+
+bench-generator: setup  ## what the load generator can send, with wrk beside it
+	$(BIN)/pytest --quiet -s tests/bench/bench_generator.py
 
 smoke: setup  ## the wheel with its own dependencies alone starts
 	rm -rf build/smoke && $(PYTHON) -m venv build/smoke

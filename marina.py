@@ -106,7 +106,7 @@ def loadtest(options: argparse.Namespace) -> int:
     from loadtest.runs import Options, run, summary
 
     spec = load_spec(options.spec, files=False)
-    outcome = run(spec, _chosen(Options, options), _where(options, spec.name))
+    outcome = run(spec, _chosen(Options, options), _where(options, spec.name), quiet=options.quiet)
     if options.json:
         _print_json(outcome.to_data())
     else:
@@ -122,29 +122,31 @@ def calibrate(options: argparse.Namespace) -> int:
 
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
-    if options.tune:
-        return _tune(options, spec, out)
-    evidence = run(spec, _chosen(Options, options), _where(options, spec.name))
+    chosen = _chosen(Options, options)
+    # Evidence of settings that were just found to be second best would mislead: the patch comes first.
+    if options.tune and not _tuned(options, spec, chosen, out):
+        return 0
+    evidence = run(spec, chosen, _where(options, spec.name), quiet=options.quiet)
     if options.json:
         _print_json(evidence.to_data())
     else:
         print(summary(evidence))
         print(f"report {out / 'evidence.html'}")
-    return 0 if evidence.status == "PASS" else 3
+    return evidence.exit_code
 
 
-def _tune(options: argparse.Namespace, spec: Any, out: Path) -> int:
-    from loadtest import retune
-    from loadtest.calibrate import Options
+def _tuned(options: argparse.Namespace, spec: Any, chosen: Any, out: Path) -> bool:
+    """Searches better settings and says what it found; true when the spec's own are the best."""
+    from loadtest.retune import record, retune, space_of, summary
     from loadtest.slo import objective_of
 
-    found = retune.retune(spec, _chosen(Options, options), out)
-    space = retune.space_of(spec, objective_of(spec))
-    if options.json:
-        _print_json(retune.record(found, space))
-    else:
-        print(retune.summary(found, space, out))
-    return 0
+    found, space = retune(spec, chosen, out, quiet=options.quiet), space_of(spec, objective_of(spec))
+    best_already = bool(found.best == found.tried[0])
+    if not options.json:
+        print(summary(found, space, out))
+    elif not best_already:
+        _print_json(record(found, space))
+    return best_already
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -235,6 +237,7 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--first", metavar="R", type=float, help="rate of the first run, requests/s")
     add("--trial", dest="trial_s", metavar="S", type=float, help="seconds of each run")
+    add("--tolerance", metavar="SHARE", type=float, help="how closely the knee is found (default: 0.03)")
     add("--tune", action="store_true", help="search workers, threads and batching first; writes a patch to the spec")
 
 

@@ -1,0 +1,94 @@
+"""`evidence.json`: how much a package holds on a machine. `k8s` derives targets, probes and limits from it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from loadtest.arrivals import Arrivals
+from loadtest.machine import Machine, Memory
+from loadtest.outcome import Latency
+from loadtest.verdict import Objective, Reason, Status
+
+SCHEMA: Final = "marina.evidence/1"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Settings(_Record):
+    """The settings of `serving` that decide how much is held."""
+
+    workers: int
+    threads: int
+    max_batch: int
+    max_batch_delay_ms: int
+
+
+class KneeRecord(_Record):
+    """The highest rate that meets the objective, requests/s."""
+
+    rps: float
+    """Median of the searches."""
+    found: tuple[float, ...]
+    """What each search found."""
+    spread: float
+    """Their range, as a share of the median."""
+
+
+class At(_Record):
+    """Latency at one rate."""
+
+    rate: float
+    status: Status
+    response: Latency
+
+
+class TrialRecord(_Record):
+    """One run of the search."""
+
+    rate: float
+    status: Status
+    p50_ms: float | None
+    p99_ms: float | None
+    error_rate: float | None
+    reasons: tuple[Reason, ...]
+
+
+class Evidence(_Record):
+    """The whole record. With status INVALID nothing may be derived from it."""
+
+    schema_: Literal["marina.evidence/1"] = SCHEMA
+    status: Literal["PASS", "INVALID"]
+    reasons: tuple[Reason, ...]
+    name: str
+    version: str
+    package: str | None
+    """Hash of the MAR that was measured."""
+    objective: Objective
+    settings: Settings
+    knee: KneeRecord | None
+    at_knee: At | None
+    at_70_percent: At | None
+    cold_start_s: float | None
+    """From the start of the command to ready; None for a server that was there already."""
+    memory: Memory | None
+    """Peak of the whole calibration; None for a server that was there already."""
+    machine: Machine
+    arrivals: Arrivals
+    at: str
+    trials: tuple[TrialRecord, ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON."""
+        data = self.model_dump(mode="json")
+        if self.memory is not None:
+            data["memory"]["total_bytes"] = self.memory.total_bytes
+        return {"schema": data.pop("schema_"), **data}
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        return 0 if self.status == "PASS" else 3

@@ -1,0 +1,149 @@
+"""Latencies in buckets of at most 1 %, from 10 µs to 10 min, and exact at the limits that are judged.
+
+A bucket holds the values in (edge below, edge], milliseconds. A limit is an edge of its own, so `within(limit)` counts
+samples and estimates nothing, and a percentile is shown above a limit exactly when it is above it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+LOWEST_MS = 0.01
+HIGHEST_MS = 600_000.0
+RATIO = 1.01
+
+
+@cache
+def _edges(limits: tuple[float, ...]) -> tuple[float, ...]:
+    steps = math.ceil(math.log(HIGHEST_MS / LOWEST_MS) / math.log(RATIO))
+    return tuple(sorted({LOWEST_MS * RATIO**step for step in range(steps + 1)} | set(limits)))
+
+
+def bucket_ms(value_ms: float) -> float:
+    """The upper edge of the bucket that a value falls in: at most 1 % above it."""
+    edges = _edges(())
+    index = bisect_left(edges, value_ms)
+    return edges[index] if index < len(edges) else value_ms
+
+
+class Histogram:
+    """Counts of latencies; histograms with the same limits can be merged without loss."""
+
+    __slots__ = ("_counts", "_edges", "count", "limits", "max_ms", "min_ms", "sum_ms")
+
+    def __init__(self, limits: Iterable[float] = ()) -> None:
+        self.limits = tuple(sorted(set(limits)))
+        self._edges = _edges(self.limits)
+        self._counts: dict[int, int] = {}
+        self.count = 0
+        self.sum_ms = 0.0
+        self.min_ms = math.inf
+        self.max_ms = 0.0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Histogram) and self.to_data() == other.to_data()
+
+    def __repr__(self) -> str:
+        return f"Histogram({self.count} values, max {self.max_ms:g} ms)"
+
+    def add(self, value_ms: float, times: int = 1) -> None:
+        """Counts a latency."""
+        index = bisect_left(self._edges, value_ms)
+        self._counts[index] = self._counts.get(index, 0) + times
+        self.count += times
+        self.sum_ms += value_ms * times
+        if value_ms < self.min_ms:
+            self.min_ms = value_ms
+        if value_ms > self.max_ms:
+            self.max_ms = value_ms
+
+    def merge(self, other: Histogram) -> None:
+        """Adds another histogram's counts to this one; ValueError if it was made for other limits."""
+        if other.limits != self.limits:
+            raise ValueError(f"limits differ: {self.limits} and {other.limits}")
+        for index, times in other._counts.items():
+            self._counts[index] = self._counts.get(index, 0) + times
+        self.count += other.count
+        self.sum_ms += other.sum_ms
+        self.min_ms = min(self.min_ms, other.min_ms)
+        self.max_ms = max(self.max_ms, other.max_ms)
+
+    def within(self, limit_ms: float) -> int:
+        """How many values are at most `limit_ms`, exactly; KeyError if it is not one of the limits."""
+        if limit_ms not in self.limits:
+            raise KeyError(limit_ms)
+        last = bisect_left(self._edges, limit_ms)
+        return sum(times for index, times in self._counts.items() if index <= last)
+
+    def over(self, value_ms: float) -> int:
+        """How many values are above `value_ms`, without those in its own bucket."""
+        own = bisect_left(self._edges, value_ms)
+        return sum(times for index, times in self._counts.items() if index > own)
+
+    def percentile(self, share: float) -> float | None:
+        """The nearest-rank percentile: the smallest value that at least `share` of all values do not exceed.
+
+        Returned is the upper edge of its bucket, or the largest value seen if that is lower, so it is never below the
+        true one and at most 1 % above it. None without values.
+        """
+        if not self.count:
+            return None
+        rank = nearest_rank(share, self.count)
+        seen = 0
+        for index, times in self._sorted():
+            seen += times
+            if seen >= rank:
+                return min(self._edges[index], self.max_ms) if index < len(self._edges) else self.max_ms
+        raise AssertionError(f"rank {rank} of {self.count}, but only {seen} values are in buckets")
+
+    @property
+    def mean_ms(self) -> float | None:
+        """The exact mean; None without values."""
+        return self.sum_ms / self.count if self.count else None
+
+    def curve(self) -> Iterator[tuple[float, float]]:
+        """(share of values, latency) for each bucket that is not empty, rising: the percentile curve."""
+        seen = 0
+        for index, times in self._sorted():
+            seen += times
+            edge = self._edges[index] if index < len(self._edges) else self.max_ms
+            yield seen / self.count, min(edge, self.max_ms)
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON: buckets are [upper edge in ms, count]; the edge of what is over 10 min is null."""
+        top = len(self._edges)
+        buckets = [[self._edges[index] if index < top else None, times] for index, times in self._sorted()]
+        low = self.min_ms if self.count else None
+        return {
+            "limits": list(self.limits),
+            "count": self.count,
+            "sum_ms": self.sum_ms,
+            "min_ms": low,
+            "max_ms": self.max_ms if self.count else None,
+            "buckets": buckets,
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Histogram:
+        """The histogram that `to_data` wrote."""
+        made = cls(data["limits"])
+        for edge, times in data["buckets"]:
+            made._counts[len(made._edges) if edge is None else bisect_left(made._edges, edge)] = times
+        made.count = data["count"]
+        made.sum_ms = data["sum_ms"]
+        if made.count:
+            made.min_ms, made.max_ms = data["min_ms"], data["max_ms"]
+        return made
+
+    def _sorted(self) -> list[tuple[int, int]]:
+        return sorted(self._counts.items())
+
+
+def nearest_rank(share: float, count: int) -> int:
+    """Which of `count` sorted values is the percentile, from 1; exact, since 0.07 * 100 is more than 7 in floats."""
+    return max(1, math.ceil(Fraction(str(share)) * count))

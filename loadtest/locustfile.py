@@ -1,0 +1,95 @@
+"""Plain Locust for a spec: `locust -f loadtest/locustfile.py --host http://localhost:8080 --spec SPEC`.
+
+Web UI, `--headless`, `--processes` and distributed workers work as always; at the end the spec's objective decides the
+exit code: 0 PASS, 1 FAIL, 3 INVALID. It is a closed loop, and says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from locust import FastHttpUser, constant, constant_throughput, events, task
+from locust.env import Environment
+
+# Locust runs this file by its path; the packages it belongs to are one folder up.
+if str(Path(__file__).resolve().parent.parent) not in sys.path:
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from config.errors import MarinaError
+from config.load import load_spec
+from config.record import read_package
+from loadtest import answers
+from loadtest.answers import Checker
+from loadtest.closed_loop import FLATTERS, ClosedLoop
+from loadtest.plan import Request
+from loadtest.sample import packaged_request, spec_request
+from loadtest.slo import objective_of
+from loadtest.wire import Answer
+
+_DEFAULT_SPEC = "config/examples/digits/spec.yaml"
+
+
+def add_options(parser: Any) -> None:
+    """Locust's options, and which spec to test."""
+    group = parser.add_argument_group("Marina")
+    group.add_argument("--spec", env_var="MARINA_SPEC", default=_DEFAULT_SPEC, help="the spec whose SLO is asserted")
+    group.add_argument("--out", env_var="MARINA_OUT", default="", help="build folder; default: build/<name>")
+    group.add_argument("--pace", type=float, default=0.0, help="requests/s of each user; 0: as fast as it is answered")
+
+
+def prepare(environment: Environment, **_: object) -> None:
+    """Reads the spec, encodes its sample once, and attaches the verdict."""
+    options: Any = environment.parsed_options
+    try:
+        spec = load_spec(Path(options.spec), files=False)
+        out = Path(options.out or Path("build") / spec.name)
+        packaged = (out / "package.json").exists()
+        request = packaged_request(read_package(out), out, "") if packaged else spec_request(spec, "")
+        ClosedLoop(environment, objective_of(spec)).attach()
+    except MarinaError as err:
+        sys.exit(f"error: {err}")
+    ModelUser.request = request
+    ModelUser.checker = Checker(request.expected)
+    print(FLATTERS, file=sys.stderr)
+
+
+def set_pace(environment: Environment, **_: object) -> None:
+    """As the options say now: a distant worker learns its master's only when the test starts."""
+    options: Any = environment.parsed_options
+    ModelUser.wait_time = constant_throughput(options.pace) if options.pace else constant(0)
+
+
+class ModelUser(FastHttpUser):
+    """Sends the spec's sample and checks the structure of each answer."""
+
+    request: Request
+    checker: Checker
+    wait_time: Any = constant(0)
+    connection_timeout = network_timeout = 10.0
+
+    @task
+    def predict(self) -> None:
+        """One inference."""
+        headers = {"Content-Type": self.request.content_type}
+        client: Any = self.client
+        with client.post(self.request.path, self.request.body, headers=headers, catch_response=True) as response:
+            failure = self._failure(response)
+            if failure is None:
+                response.success()
+            else:
+                response.failure(failure)
+
+    def _failure(self, response: Any) -> str | None:
+        if response.status_code:
+            return self.checker.failure(Answer(response.status_code, response.content or b"", keep_alive=True))
+        if isinstance(response.error, TimeoutError):
+            return answers.TIMEOUT
+        return answers.REFUSED if isinstance(response.error, ConnectionRefusedError) else answers.BROKEN
+
+
+hooks: Any = events
+hooks.init_command_line_parser.add_listener(add_options)
+hooks.init.add_listener(prepare)
+hooks.test_start.add_listener(set_pace)

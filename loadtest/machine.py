@@ -1,0 +1,125 @@
+"""Which machine a number was measured on, and how much memory a server's processes took.
+
+Read from Linux's files; what a system does not have is None.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+MB = 1_000_000
+_NO_LIMIT_BYTES = 1 << 60
+
+
+class Machine(BaseModel):
+    """The processor, what of it may be used, and the memory."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    processor: str
+    cores: int
+    """Cores this process may run on."""
+    cpu_limit: float | None
+    """Cores the cgroup allows; None without a limit."""
+    memory_bytes: int | None
+    memory_limit_bytes: int | None
+    """What the cgroup allows; None without a limit."""
+    system: str
+    python: str
+
+    def __str__(self) -> str:
+        limit = f", cgroup limit {self.cpu_limit:g}" if self.cpu_limit else ""
+        memory = min(filter(None, [self.memory_bytes, self.memory_limit_bytes]), default=None)
+        size = f", {memory / 2**30:.1f} GiB" if memory else ""
+        return f"{self.processor}, {self.cores} cores{limit}{size}"
+
+
+class Memory(BaseModel):
+    """Peak resident memory of a server's processes, bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    java_bytes: int
+    workers_bytes: tuple[int, ...]
+    supervisor_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All together; pages that workers share are counted for each of them."""
+        return self.java_bytes + sum(self.workers_bytes) + self.supervisor_bytes
+
+
+def this_machine(root: Path = Path("/")) -> Machine:
+    """The machine that this process runs on."""
+    cpuinfo, meminfo = _text(root / "proc/cpuinfo"), _text(root / "proc/meminfo")
+    name = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    total = re.search(r"^MemTotal:\s*(\d+) kB", meminfo, re.MULTILINE)
+    groups = root / "sys/fs/cgroup"
+    return Machine(
+        processor=" ".join(name[1].split()) if name else platform.machine(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cpu_limit=_cpu_limit(groups),
+        memory_bytes=int(total[1]) * 1024 if total else None,
+        memory_limit_bytes=_memory_limit(groups),
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+    )
+
+
+def peak_memory(pid: int, proc: Path = Path("/proc")) -> Memory:
+    """Peak memory of a supervisor and what runs under it, of the processes that are alive now."""
+    java, workers, supervisor = 0, [], _peak_bytes(proc / str(pid))
+    for child in _descendants(pid, proc):
+        command = _text(proc / str(child) / "cmdline").split("\0")
+        if Path(command[0]).name == "java":
+            java += _peak_bytes(proc / str(child))
+        elif any("model_service_worker" in word for word in command):
+            workers.append(_peak_bytes(proc / str(child)))
+        else:
+            supervisor += _peak_bytes(proc / str(child))
+    return Memory(java_bytes=java, workers_bytes=tuple(sorted(workers)), supervisor_bytes=supervisor)
+
+
+def _descendants(pid: int, proc: Path) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for status in proc.glob("[0-9]*/stat"):
+        # The name in parentheses may hold anything, spaces and parentheses too.
+        fields = _text(status).rpartition(")")[2].split()
+        if fields:
+            parents.setdefault(int(fields[1]), []).append(int(status.parent.name))
+    found, pending = [], [pid]
+    while pending:
+        children = parents.get(pending.pop(), [])
+        found += children
+        pending += children
+    return found
+
+
+def _peak_bytes(folder: Path) -> int:
+    peak = re.search(r"^VmHWM:\s*(\d+) kB", _text(folder / "status"), re.MULTILINE)
+    return int(peak[1]) * 1024 if peak else 0
+
+
+def _cpu_limit(groups: Path) -> float | None:
+    modern = _text(groups / "cpu.max").split()
+    if modern:
+        return None if modern[0] == "max" else int(modern[0]) / int(modern[1])
+    quota, period = _text(groups / "cpu/cpu.cfs_quota_us").strip(), _text(groups / "cpu/cpu.cfs_period_us").strip()
+    return int(quota) / int(period) if quota and period and int(quota) > 0 else None
+
+
+def _memory_limit(groups: Path) -> int | None:
+    text = (_text(groups / "memory.max") or _text(groups / "memory/memory.limit_in_bytes")).strip()
+    return int(text) if text.isdigit() and int(text) < _NO_LIMIT_BYTES else None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

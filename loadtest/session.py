@@ -1,0 +1,113 @@
+"""One server, one request, any number of runs: what `runs` and `calibrate` share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import InputError
+from config.progress import Progress
+from config.record import Package, read_package
+from config.spec import Spec
+from loadtest import target
+from loadtest.arrivals import Schedule
+from loadtest.generator import generate
+from loadtest.live import LiveLine
+from loadtest.measurement import Identity, Measurement
+from loadtest.plan import Plan, Request
+from loadtest.sample import packaged_request, spec_request
+from loadtest.target import Target
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which server to test, as the command line says it."""
+
+    out: Path
+    """The folder that holds the package, and gets the records: `build/<name>`."""
+    url: str | None = None
+    """A server that is there already; None starts one."""
+    supervisor: str | None = None
+    any_package: bool = False
+    """Do not ask which package the server serves."""
+    command: Sequence[str] | None = None
+    """What starts a server; None is `marina serve`."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A server that can be measured."""
+
+    target: Target
+    request: Request
+    package: Package | None
+    limit_ms: float
+    processes: int
+    timeout_s: float
+    any_package: bool
+    progress: Progress
+    quiet: bool
+
+    def measure(self, schedule: Schedule, label: str) -> Measurement:
+        """One run of a schedule; the server's package is asked for before and after it."""
+        before = self.identify()
+        plans = [
+            Plan(
+                request=self.request,
+                schedule=schedule,
+                part=part,
+                parts=self.processes,
+                timeout_s=self.timeout_s,
+                limit_ms=self.limit_ms,
+            )
+            for part in range(self.processes)
+        ]
+        with LiveLine(label, schedule, quiet=self.quiet) as line:
+            measurement = generate(plans, line.show)
+        after = self.identify()
+        changed = before is not None and before.found is not None and after != before
+        return measurement.model_copy(update={"identity": after if changed else before})
+
+    def identify(self) -> Identity | None:
+        """Which package should be, and which is, served; None when nobody wants to know."""
+        if self.any_package:
+            return None
+        wanted = self.package.sha256 if self.package else None
+        why = None if wanted else "nothing was packaged here, so the server's package cannot be compared"
+        try:
+            return Identity(wanted=wanted, found=target.served_sha256(self.target.supervisor), why_unknown=why)
+        except InputError as err:
+            return Identity(wanted=wanted, found=None, why_unknown=why or err.message)
+
+
+@contextmanager
+def open_session(
+    spec: Spec, where: Where, *, limit_ms: float, processes: int, timeout_s: float, quiet: bool = False
+) -> Iterator[Session]:
+    """A session with the server at `where.url`, or with one that is started for it and stopped after it."""
+    package, progress = _package(where), Progress(quiet=quiet)
+    with ExitStack() as stack:
+        with progress.step("start the server" if where.url is None else f"find {where.url}"):
+            opened = stack.enter_context(_open_target(spec, where))
+        request = packaged_request(package, where.out, opened.url) if package else spec_request(spec, opened.url)
+        yield Session(opened, request, package, limit_ms, processes, timeout_s, where.any_package, progress, quiet)
+
+
+@contextmanager
+def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
+    if where.url is not None:
+        yield target.existing(where.url, where.supervisor)
+        return
+    usual = where.out == Path("build") / spec.name
+    command = where.command or target.serve_command(spec.file, None if usual else where.out.parent)
+    with target.started(spec, where.out / "server.log", command=command) as opened:
+        yield opened
+
+
+def _package(where: Where) -> Package | None:
+    """The package of the build folder; a server that is there already can be tested without one."""
+    if where.url is not None and not (where.out / "package.json").exists():
+        return None
+    return read_package(where.out)

@@ -1,0 +1,115 @@
+"""Reads one HTTP/1.1 answer from the bytes of a connection, however they are cut. No I/O.
+
+Lean on purpose: one process must read thousands of small answers a second and leave the core to the server.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class BrokenAnswer(Exception):
+    """Raised when the bytes are no HTTP answer, or end before it does."""
+
+
+class Answer(NamedTuple):
+    """A complete answer, and whether its connection can be used again."""
+
+    status: int
+    body: bytes
+    keep_alive: bool
+
+
+class _Head(NamedTuple):
+    status: int
+    length: int | None
+    chunked: bool
+    keep_alive: bool
+    body_at: int
+
+
+class AnswerReader:
+    """Fed with what arrives; `feed` returns the answer once it is complete."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._head: _Head | None = None
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing has arrived yet."""
+        return not self._data
+
+    def feed(self, data: bytes) -> Answer | None:
+        """Takes the next bytes; BrokenAnswer if they cannot be an answer."""
+        self._data = self._data + data if self._data else data
+        while self._head is None:
+            end = self._data.find(b"\r\n\r\n")
+            if end < 0:
+                return None
+            head = _parse_head(self._data[:end])
+            if head.status >= 200:
+                self._head = head
+            else:
+                self._data = self._data[end + 4 :]
+        return self._complete(self._head)
+
+    def finish(self) -> Answer:
+        """The answer, when the server closed the connection to end it; BrokenAnswer if something is missing."""
+        head = self._head
+        if head is None or head.chunked or head.length is not None:
+            raise BrokenAnswer("the connection was closed before the answer was complete")
+        return Answer(head.status, self._data[head.body_at :], keep_alive=False)
+
+    def _complete(self, head: _Head) -> Answer | None:
+        if head.chunked:
+            return self._complete_chunks(head)
+        if head.length is None:
+            return None
+        end = head.body_at + head.length
+        if len(self._data) < end:
+            return None
+        # Bytes after the answer belong to no request of ours; the connection cannot be trusted any more.
+        return Answer(head.status, self._data[head.body_at : end], head.keep_alive and len(self._data) == end)
+
+    def _complete_chunks(self, head: _Head) -> Answer | None:
+        at = head.body_at
+        parts: list[bytes] = []
+        while (line_end := self._data.find(b"\r\n", at)) >= 0:
+            try:
+                size = int(self._data[at:line_end].split(b";")[0], 16)
+            except ValueError as err:
+                raise BrokenAnswer("a chunk has no size") from err
+            start, at = line_end + 2, line_end + 2 + size + 2
+            if size == 0:
+                return self._after_trailer(head, start, b"".join(parts))
+            if len(self._data) < at:
+                return None
+            parts.append(self._data[start : start + size])
+        return None
+
+    def _after_trailer(self, head: _Head, start: int, body: bytes) -> Answer | None:
+        while (line_end := self._data.find(b"\r\n", start)) >= 0:
+            if line_end == start:
+                return Answer(head.status, body, head.keep_alive and len(self._data) == line_end + 2)
+            start = line_end + 2
+        return None
+
+
+def _parse_head(data: bytes) -> _Head:
+    if not data.startswith(b"HTTP/1.") or not data[9:12].isdigit():
+        raise BrokenAnswer("what came is no HTTP/1 answer")
+    status, lines = int(data[9:12]), data.lower().split(b"\r\n")
+    length: int | None = 0 if status in (204, 304) else None
+    chunked, keep_alive = False, data.startswith(b"HTTP/1.1")
+    for line in lines[1:]:
+        name, _, value = line.partition(b":")
+        if name == b"content-length":
+            if not value.strip().isdigit():
+                raise BrokenAnswer("content-length is no number")
+            length = int(value)
+        elif name == b"transfer-encoding":
+            chunked = b"chunked" in value
+        elif name == b"connection":
+            keep_alive = b"close" not in value and (keep_alive or b"keep-alive" in value)
+    return _Head(status, length, chunked, keep_alive, len(data) + 4)

@@ -1,0 +1,68 @@
+"""The small server and its package, for the load tests; `loadtest_server` says how it can misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from loadtest import target
+
+SERVER = Path(__file__).parent / "loadtest_server.py"
+SPEC = """
+name: digits
+model: {source: torchvision:resnet18, weights: random, handler: image}
+slo: {p99_ms: 2000, error_rate: 0.01}
+"""
+
+
+def write_package(folder: Path) -> str:
+    """A package record with a MAR that holds only the sample; returns the MAR's hash."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mar = folder / "model.mar"
+    with zipfile.ZipFile(mar, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("sample.png"), b"\x89PNG" + bytes(300))
+    sha256 = hashlib.sha256(mar.read_bytes()).hexdigest()
+    record: dict[str, Any] = {
+        "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
+        "handler": "image", "precision": "fp32", "compile": "aot", "on_mismatch": "fail", "device": "cpu",
+        "workers": 1, "threads": 1, "batch_sizes": [1], "image": None, "inputs": [], "outputs": [], "labels": None,
+        "max_request_bytes": 1, "max_response_bytes": 1,
+        "sample": {"file": "sample.png", "content_type": "image/png"},
+        "key": {"torch": "2", "device": "cpu"}, "artifacts": [], "program": None, "cache": None,
+        "agreement": {
+            "inputs": "generated", "count": 1, "measure": "top-1", "agreement": 1, "max_abs_difference": 0, "cosine": 1,
+        },
+        "files": {},
+    }  # fmt: skip
+    package = {"mar": "model.mar", "sha256": sha256, "bytes": mar.stat().st_size, "record": record}
+    (folder / "package.json").write_text(json.dumps(package))
+    return sha256
+
+
+def command(sha256: str) -> list[str]:
+    return [sys.executable, str(SERVER), sha256]
+
+
+@contextmanager
+def running_server(folder: Path) -> Iterator[str]:
+    """A server of the package that `write_package` makes; yields its URL."""
+    base = target.free_port_base()
+    process = subprocess.Popen([*command(write_package(folder)), "--port-base", str(base)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    yield f"http://127.0.0.1:{base}"
+    process.kill()
+    process.communicate()
+
+
+def behave(url: str, **rules: Any) -> None:
+    request = urllib.request.Request(f"{url}/behave", json.dumps(rules).encode(), method="POST")
+    urllib.request.urlopen(request, timeout=5).close()

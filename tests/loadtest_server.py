@@ -1,0 +1,123 @@
+"""A small HTTP server for the load tests: `python loadtest_server.py SHA256 --port-base N` listens on N and N + 10.
+
+`POST /behave` with JSON changes how it answers predictions: `delay_ms`, `status` with `body`, `broken` (closes in the
+middle), `silent` (never answers), `every` (only each n-th request misbehaves), `capacity` (requests/s of one worker
+with a queue of 100, then it sheds), `freeze_s` (the whole process stands still, once); `sha256` names another package.
+`GET /seen` says how many predictions were asked for since; `/ready` and `/package` are the supervisor's page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from typing import Any
+
+GOOD = b'{"top_indices": [7, 1], "top_probs": [0.9, 0.1]}'
+SHED = b'{"code": 503, "type": "ServiceUnavailableException", "message": "Model m has no worker to serve"}'
+QUEUE = 100
+
+
+class Behaviour:
+    def __init__(self, sha256: str) -> None:
+        self.sha256 = sha256
+        self.rules: dict[str, Any] = {}
+        self.seen = 0
+        self.free_at = 0.0
+
+
+def answer(status: int, body: bytes, close: bool = False) -> bytes:
+    ending = "close" if close else "keep-alive"
+    return f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\nconnection: {ending}\r\n\r\n".encode() + body
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.behaviour = behaviour
+        self.data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        while (end := self.data.find(b"\r\n\r\n")) >= 0:
+            head = self.data[:end]
+            at = head.lower().find(b"content-length:")
+            length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            if len(self.data) < end + 4 + length:
+                return
+            body, self.data = self.data[end + 4 : end + 4 + length], self.data[end + 4 + length :]
+            self.respond(head, body)
+
+    def respond(self, head: bytes, body: bytes) -> None:
+        path = head.split(b" ", 2)[1]
+        if path.startswith(b"/predictions/"):
+            self.predict()
+        elif path == b"/package":
+            sha256 = self.behaviour.rules.get("sha256", self.behaviour.sha256)
+            record = {"name": "digits", "version": "1.0", "sha256": sha256}
+            self.transport.write(answer(200, json.dumps(record).encode()))
+        elif path == b"/seen":
+            self.transport.write(answer(200, str(self.behaviour.seen).encode()))
+        elif path == b"/behave":
+            self.behaviour.rules, self.behaviour.seen = json.loads(body), 0
+            self.transport.write(answer(200, b"{}"))
+        else:
+            self.transport.write(answer(200 if path == b"/ready" else 404, b"{}"))
+
+    def predict(self) -> None:
+        rules = self.behaviour.rules
+        self.behaviour.seen += 1
+        if not rules.keys() - {"sha256"} or self.behaviour.seen % rules.get("every", 1):
+            self.transport.write(answer(200, GOOD))
+        elif "freeze_s" in rules:
+            time.sleep(rules.pop("freeze_s"))
+            self.transport.write(answer(200, GOOD))
+        elif "capacity" in rules:
+            self.queue(1 / rules["capacity"])
+        elif rules.get("broken"):
+            self.transport.write(answer(200, GOOD)[:-10])
+            self.transport.close()
+        elif not rules.get("silent"):
+            body = rules["body"].encode() if "body" in rules else GOOD
+            self.later(rules.get("delay_ms", 0) / 1000, rules.get("status", 200), body)
+
+    def queue(self, service_s: float) -> None:
+        now = asyncio.get_running_loop().time()
+        waits = max(self.behaviour.free_at, now) - now
+        if waits > QUEUE * service_s:
+            self.transport.write(answer(503, SHED, close=True))
+            self.transport.close()
+        else:
+            self.behaviour.free_at = now + waits + service_s
+            self.later(waits + service_s, 200, GOOD)
+
+    def later(self, delay_s: float, status: int, body: bytes) -> None:
+        if not delay_s:
+            self.finish(status, body)
+        else:
+            asyncio.get_running_loop().call_later(delay_s, self.finish, status, body)
+
+    def finish(self, status: int, body: bytes) -> None:
+        self.transport.write(answer(status, body, close=status >= 400))
+        if status >= 400:
+            self.transport.close()
+
+
+async def serve(port: int, sha256: str) -> None:
+    loop, behaviour = asyncio.get_running_loop(), Behaviour(sha256)
+    for number in (port, port + 10):
+        await loop.create_server(lambda: Connection(behaviour), "127.0.0.1", number, backlog=1024)
+    terminated = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, terminated.set)
+    print("ready", flush=True)
+    await terminated.wait()
+    print("terminated", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[sys.argv.index("--port-base") + 1]), sys.argv[1]))
