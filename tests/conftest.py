@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from specs import ROOT, Packaged, digits_spec
+from tools import needs
 
 from config.progress import Progress
 from config.record import Package, read_package
@@ -37,6 +38,7 @@ def packaged() -> Packaged:
     def package(variant: str) -> tuple[Path, Package]:
         folder = home / variant
         if not (folder / "package.json").exists():
+            needs("g++", package="g++")
             from archiver.package import package as build
 
             home.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes import EAGER, ONE_INPUT, FakeContext, TinyDouble, ask, rewrite, start, write_package
+from tools import needs
 
 from handlers.artifact import pick_device
 from handlers.machine import differences, machine_key
@@ -32,6 +33,7 @@ def package(tmp_path):
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     """A real AOTInductor package for each of two batch sizes."""
+    needs("g++", package="g++")
     directory = tmp_path_factory.mktemp("aot")
     for batch in (1, 4):
         program = torch.export.export(TinyDouble(), (torch.ones(batch, 2, 3),))

@@ -1,10 +1,8 @@
-"""The reports in a real browser. Without one the tests say what to install; MARINA_REQUIRE_BROWSER makes them fail."""
+"""The reports in a real browser. Without one the tests say what to install."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from test_loadtest_report import FAILED, INVALID, PASSED, REPEATED, evidence
+from tools import needs
 
 from loadtest.evidence_report import evidence_html
 from loadtest.report import verdict_html
@@ -59,12 +58,7 @@ addEventListener("load", () => {
 
 @pytest.fixture(scope="module")
 def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None and os.environ.get("MARINA_REQUIRE_BROWSER"):
-        pytest.fail("no browser, and MARINA_REQUIRE_BROWSER is set")
-    if found is None:
-        pytest.skip("no browser: apt-get install chromium")
-    return found
+    return needs("chromium", "chromium-browser", "google-chrome", package="chromium")
 
 
 def browse(chromium: str, file: Path, *words: str) -> str:

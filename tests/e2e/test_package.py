@@ -16,6 +16,7 @@ import yaml
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from specs import ROOT, Packaged, digits_spec
+from tools import needs
 
 import marina
 from archiver import package as packaging
@@ -233,6 +234,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_compiled(
 
 
 def test_an_own_handler_and_a_tensor_model_are_packaged(tmp_path: Path) -> None:
+    needs("g++", package="g++")
     spec = ROOT / "config/examples/custom/spec.yaml"
     assert marina.main(["package", str(spec), "--out", str(tmp_path), "--quiet", "--json"]) == 0
     record = read_record(tmp_path / "iris/model.mar")
