@@ -123,9 +123,9 @@ def render_log4j2(spec: Spec, *, gate: Path) -> str:
     time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
     pattern = f"{time} %-5p %c{{1}} %m%n"
     if spec.serving.log == "json":
-        fields = (f'"time":"{time}"', '"level":"%p"', '"logger":"%c{1}"', '"message":"%enc{%m}{JSON}"')
-        # Named, or log4j puts the trace of an exception after the line, and that is no JSON.
-        fields += ('"trace":"%enc{%ex}{JSON}"',)
+        # The trace is named, or log4j puts it after the line, and that is no JSON.
+        trace = '"trace":"%enc{%ex}{JSON}"'
+        fields = (f'"time":"{time}"', '"level":"%p"', '"logger":"%c{1}"', '"message":"%enc{%m}{JSON}"', trace)
         pattern = "{" + ",".join(fields) + "}%n"
     pattern = pattern.replace('"', "&quot;")
     return f"""<?xml version="1.0" encoding="UTF-8"?>
