@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: bench-generator help setup check package serve loadtest calibrate test smoke lint format golden clean
+.PHONY: bench-drain bench-generator bench-start help setup check package serve loadtest calibrate test smoke lint format golden clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ calibrate: setup  ## the highest rate that meets the objective         (SPEC=FIL
 
 test: setup  ## all tests
 	$(BIN)/pytest --quiet $(ARGS)
+
+bench-start: setup  ## cold start of ResNet-50, aot against jit
+	$(BIN)/python tests/bench/bench_start.py
+
+bench-drain: setup  ## requests lost at a stop, with and without the supervisor
+	$(BIN)/python tests/bench/bench_drain.py
 
 bench-generator: setup  ## what the load generator can send, with wrk beside it
 	$(BIN)/pytest --quiet -s tests/bench/bench_generator.py

@@ -1,0 +1,32 @@
+"""`python -m server SPEC --mar MAR`: what `marina serve` does, without the command line's other verbs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from config.errors import MarinaError
+from config.load import load_spec
+from server.serve import serve
+
+
+def main() -> int:
+    """The exit code of the server, or of the error that kept it from starting."""
+    parser = argparse.ArgumentParser(prog="python -m server", description="serve a packaged model")
+    parser.add_argument("spec", type=Path)
+    parser.add_argument("--mar", type=Path, required=True)
+    parser.add_argument("--port-base", type=int, default=8080)
+    parser.add_argument("--host", default="127.0.0.1")
+    options = parser.parse_args()
+    try:
+        return serve(
+            load_spec(options.spec, files=False), mar=options.mar, port_base=options.port_base, host=options.host
+        )
+    except MarinaError as err:
+        print(f"error: {err}", file=sys.stderr)
+        return err.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""What TorchServe's Java answers on loopback: its workers, its counters, one inference."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from config.render import Ports
+
+_SERIES = re.compile(r"^(ts_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+class NoAnswerError(Exception):
+    """Raised when TorchServe does not answer: not up yet, too busy, or gone. What that means is the caller's to say."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker as TorchServe describes it."""
+
+    name: str
+    pid: int
+    ready: bool
+
+
+@dataclass(frozen=True)
+class Description:
+    """A model as TorchServe describes it; without workers when it does not know the model."""
+
+    known: bool
+    workers: tuple[Worker, ...] = ()
+    queued: int = 0
+
+
+@dataclass(frozen=True)
+class Counters:
+    """TorchServe's own counters of one model, over its versions."""
+
+    arrivals: int = 0
+    latency_s: float = 0.0
+    queue_s: float = 0.0
+
+
+class Frontend:
+    """One TorchServe and one model. Each port has one kept connection, used by one thread at a time.
+
+    Kept, because a stopping TorchServe still answers on a connection it has, but takes no new one.
+    """
+
+    def __init__(self, name: str, ports: Ports, host: str) -> None:
+        self._name = name
+        self.port = ports.inference
+        self._management = _Kept("127.0.0.1", ports.management)
+        self._metrics = _Kept("127.0.0.1", ports.metrics)
+        self._inference = ("127.0.0.1" if host in ("0.0.0.0", "::", "") else host, ports.inference)
+
+    def describe(self) -> Description:
+        """The model's workers and queue."""
+        status, body = self._management.get(f"/models/{self._name}")
+        if status == 404:
+            return Description(known=False)
+        if status != 200:
+            raise NoAnswerError(f"describe answered {status}")
+        try:
+            data = json.loads(body)[0]
+            # Not `startTime`: that is when the worker was first made, whatever happened to its process since.
+            facts = [(str(one["id"]), int(one["pid"]), one["status"] == "READY") for one in data["workers"]]
+            return Description(
+                True, tuple(Worker(*fact) for fact in facts), int(data["jobQueueStatus"]["pendingRequests"])
+            )
+        except (ValueError, LookupError) as err:
+            raise NoAnswerError(f"describe answered what is no description: {err}") from err
+
+    def counters(self) -> Counters:
+        """What has arrived so far, shed requests included, unknown models not."""
+        status, body = self._metrics.get("/metrics")
+        if status != 200:
+            raise NoAnswerError(f"metrics answered {status}")
+        return read_counters(body.decode(), self._name)
+
+    def infer(self, body: bytes, content_type: str, *, timeout_s: float, before: Callable[[str], None]) -> int:
+        """The status of one inference on a connection of its own; `before` is told that connection's address."""
+        connection = http.client.HTTPConnection(*self._inference, timeout=timeout_s)
+        try:
+            connection.connect()
+            address, port = connection.sock.getsockname()[:2]
+            before(f"{address}:{port}")
+            connection.request("POST", f"/predictions/{self._name}", body, {"Content-Type": content_type})
+            response = connection.getresponse()
+            response.read()
+            return response.status
+        except (OSError, http.client.HTTPException) as err:
+            raise NoAnswerError(str(err) or type(err).__name__) from err
+        finally:
+            connection.close()
+
+
+def read_counters(page: str, model: str) -> Counters:
+    """The counters of `model` on TorchServe's metrics page."""
+    totals: dict[str, float] = {}
+    for series, labels, value in _SERIES.findall(page):
+        if dict(_LABEL.findall(labels)).get("model_name") == model:
+            totals[series] = totals.get(series, 0.0) + float(value)
+    return Counters(
+        arrivals=int(totals.get("ts_inference_requests_total", 0)),
+        latency_s=totals.get("ts_inference_latency_microseconds", 0.0) / 1e6,
+        queue_s=totals.get("ts_queue_latency_microseconds", 0.0) / 1e6,
+    )
+
+
+class _Kept:
+    """A connection that is opened when first needed and again when it broke."""
+
+    def __init__(self, host: str, port: int, timeout_s: float = 2.0) -> None:
+        self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+        self._lock = threading.Lock()
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        with self._lock:
+            try:
+                self._connection.request("GET", path)
+                response = self._connection.getresponse()
+                return response.status, response.read()
+            except (OSError, http.client.HTTPException) as err:
+                self._connection.close()
+                raise NoAnswerError(str(err) or type(err).__name__) from err

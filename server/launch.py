@@ -1,0 +1,132 @@
+"""The command that starts TorchServe's Java, as data: its options, its environment, its files.
+
+The `torchserve` script is not used: it exits 0 when Java died, ignores SIGTERM as PID 1, and forwards no signal.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import ToolMissing
+from config.render import Ports, render_log4j2, render_properties
+from config.spec import Spec
+from server.checks import Java
+from server.processes import die_with_parent
+from server.rundir import OWNER
+
+
+@dataclass(frozen=True)
+class Launch:
+    """All that is needed to start one TorchServe: nothing of it has happened yet."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    folders: tuple[Path, ...]
+    files: dict[Path, str]
+    link: tuple[Path, Path]
+    """Where the MAR must be found, and where it is."""
+    directory: Path
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Writes the files and starts Java, which dies with the thread that called this."""
+        for folder in self.folders:
+            folder.mkdir(exist_ok=True)
+        for file, text in self.files.items():
+            file.write_text(text, encoding="utf-8")
+        self.link[0].symlink_to(self.link[1])
+        return subprocess.Popen(
+            self.command,
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C goes to a terminal's whole group; only the supervisor may decide when Java stops.
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+
+def plan_launch(spec: Spec, *, mar: Path, ports: Ports, host: str, directory: Path, java: Java) -> Launch:
+    """The launch of one server whose every file lies in `directory`."""
+    temporary, store, metrics = directory / "tmp", directory / "store", directory / "metrics"
+    properties, logging = directory / "config.properties", directory / "log4j2.xml"
+    site = _site_packages()
+    return Launch(
+        command=_command(spec, java, site, directory),
+        environment=_environment(spec, directory),
+        folders=(temporary, store, metrics, directory / "renew"),
+        files={
+            properties: render_properties(
+                spec, ports=ports, host=host, store=store, metrics_config=site / "ts" / "configs" / "metrics.yaml"
+            ),
+            logging: render_log4j2(spec, gate=directory / "gate"),
+        },
+        link=(store / f"{spec.name}.mar", mar.resolve()),
+        directory=directory,
+    )
+
+
+def _command(spec: Spec, java: Java, site: Path, directory: Path) -> tuple[str, ...]:
+    heap = spec.serving.java_heap_mb
+    options = [
+        f"-Xmx{heap}m",
+        # Netty keeps bodies outside the heap; its own default would allow as much again without saying so.
+        f"-XX:MaxDirectMemorySize={heap}m",
+        "-XX:+ExitOnOutOfMemoryError",
+        # One send per batch runs on the common pool; with two cores or fewer it would start a thread each.
+        "-Djava.util.concurrent.ForkJoinPool.common.parallelism=4",
+        f"-Djava.io.tmpdir={directory / 'tmp'}",
+        f"-Dmodel_server_home={site}",
+        f"-Dlog4j.configurationFile=file://{directory / 'log4j2.xml'}",
+    ]
+    if java.version >= 17:
+        options.append("--enable-native-access=ALL-UNNAMED")
+    if java.version >= 23:
+        options.append("--sun-misc-unsafe-memory-access=allow")
+    return (
+        str(java.executable),
+        *options,
+        # No `.` in front, as the script has it: a class in the working directory would be run.
+        *("-cp", f"{site}/ts/frontend/*", "org.pytorch.serve.ModelServer"),
+        *(
+            "--python",
+            sys.executable,
+            "-f",
+            str(directory / "config.properties"),
+            "-s",
+            str(directory / "store"),
+            "-ncs",
+        ),
+    )
+
+
+def _environment(spec: Spec, directory: Path) -> dict[str, str]:
+    """Java's environment; the workers inherit it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TS_", "PYTHON"))}
+    threads = str(spec.threads)
+    return environment | {
+        OWNER: str(directory),
+        "TEMP": str(directory / "tmp"),
+        "TMPDIR": str(directory / "tmp"),
+        "PROMETHEUS_MULTIPROC_DIR": str(directory / "metrics"),
+        "MARINA_RENEW_DIR": str(directory / "renew"),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        # glibc keeps freed memory in up to eight arenas a core; two hold a worker's memory at what it uses.
+        "MALLOC_ARENA_MAX": "2",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _site_packages() -> Path:
+    """Where `ts` is installed, found without importing it."""
+    found = importlib.util.find_spec("ts")
+    if found is None or found.origin is None:
+        raise ToolMissing("TorchServe is not installed", hint="pip install torchserve")
+    return Path(found.origin).parent.parent

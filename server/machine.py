@@ -1,0 +1,45 @@
+"""Whether a MAR fits this machine, without torch: the same key as `handlers/machine.py`, asked before Java is started.
+
+The worker checks again with torch at hand; this is for an answer in milliseconds and words.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from config.errors import listed
+from config.record import Record
+
+CPUINFO = Path("/proc/cpuinfo")
+GPU_DEVICES = Path("/dev")
+
+
+def differences(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path = GPU_DEVICES) -> list[str]:
+    """In which points this machine cannot run the artifacts; empty when it can, or may recompile."""
+    key, found = record.key, []
+    if key.device == "cuda" and not any(devices.glob("nvidia[0-9]*")):
+        found.append("it needs a GPU, and there is none")
+    if record.compile != "aot" or record.on_mismatch == "jit":
+        return found
+    installed = _torch_version()
+    if installed != key.torch:
+        found.append(f"torch {key.torch}, here {installed or 'none'}")
+    if key.device == "cpu" and (missing := set(key.isa) - _cpu_flags(cpuinfo)):
+        found.append(f"this CPU lacks {listed(missing)}")
+    return found
+
+
+def _torch_version() -> str | None:
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_flags(cpuinfo: Path) -> set[str]:
+    for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()

@@ -1,0 +1,70 @@
+"""Lines for stderr, from any thread, never waiting for whoever reads them: the oldest unread ones are dropped."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import BinaryIO
+
+_KEPT_LINES = 10_000
+
+
+def log_line(
+    logger: str, text: str, *, as_json: bool, level: str = "INFO", fields: Mapping[str, object] | None = None
+) -> str:
+    """A line in the form of TorchServe's own (`config.render_log4j2`); `fields` show in JSON only."""
+    now = time.time()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
+    if as_json:
+        return json.dumps({"time": stamp, "level": level, "logger": logger, "message": text, **(fields or {})})
+    return f"{stamp} {level:<5} {logger} {text}"
+
+
+class Output:
+    """One thread writes; everybody else only appends."""
+
+    def __init__(self, stream: BinaryIO | None = None, *, kept: int = _KEPT_LINES) -> None:
+        self._stream = stream or sys.stderr.buffer
+        self._lines: deque[bytes] = deque()
+        self._kept = kept
+        self._changed = threading.Condition()
+        self._closing = False
+        self.dropped = 0
+        self._thread = threading.Thread(target=self._write, name="output", daemon=True)
+        self._thread.start()
+
+    def say(self, *lines: str | bytes) -> None:
+        """Queues lines, given without their ends."""
+        with self._changed:
+            self._lines += [line.encode() if isinstance(line, str) else line for line in lines]
+            while len(self._lines) > self._kept:
+                self._lines.popleft()
+                self.dropped += 1
+            self._changed.notify()
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Writes what is queued, for as long as somebody reads it."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                while not self._lines and not self._closing:
+                    self._changed.wait()
+                if not self._lines:
+                    return
+                text = b"".join(line + b"\n" for line in self._lines)
+                self._lines.clear()
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except (OSError, ValueError):
+                # Nobody reads any more; serving goes on without.
+                return

@@ -1,0 +1,90 @@
+"""A private directory for one server: nothing in it is shared, and what a crashed server left is removed by the next.
+
+`marina-<uid>-<random>.lock` is held locked while the server lives; the directory of the same name is its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+from pathlib import Path
+
+from config.errors import InputError
+
+# Set in Java's environment and so in the workers', to find them again after their supervisor was killed.
+OWNER = "MARINA_RUN"
+
+
+class RunDirectory:
+    """The directory and its lock; `close` removes both."""
+
+    def __init__(self, path: Path, lock: Path, handle: int) -> None:
+        self.path = path
+        self._lock = lock
+        self._handle = handle
+
+    def close(self) -> None:
+        """Removes the directory; safe to call twice."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.unlink(missing_ok=True)
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def create_run_directory(parent: Path | None = None) -> RunDirectory:
+    """A new directory for this process, after the leftovers of dead servers were removed."""
+    parent = parent or temporary_parent()
+    prefix = f"marina-{os.getuid()}-"
+    for leftover in parent.glob(f"{prefix}*.lock"):
+        _remove_if_dead(leftover)
+    try:
+        while True:
+            lock = parent / f"{prefix}{os.urandom(4).hex()}.lock"
+            handle = _locked(lock, os.O_CREAT | os.O_EXCL)
+            # Between creating and locking it another server may have taken it for a leftover.
+            if handle is not None and lock.exists():
+                break
+        path = lock.with_suffix("")
+        path.mkdir(mode=0o700)
+    except OSError as err:
+        hint = "set TMPDIR to a folder that can be written to"
+        raise InputError(f"{parent}: no room for temporary files: {err.strerror}", hint=hint) from err
+    return RunDirectory(path, lock, handle)
+
+
+def temporary_parent() -> Path:
+    """`TMPDIR`, or `/tmp`. Not `tempfile.gettempdir()`, which takes another folder in silence when that one is full."""
+    return Path(os.environ.get("TMPDIR") or "/tmp")
+
+
+def _remove_if_dead(lock: Path) -> None:
+    try:
+        handle = _locked(lock, 0)
+    except OSError:
+        # Removed meanwhile, by its server or by another start.
+        return
+    if handle is None:
+        return
+    path = lock.with_suffix("")
+    mark = f"{OWNER}={path}".encode()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in environment.read_bytes().split(b"\0"):
+                os.kill(int(environment.parent.name), signal.SIGKILL)
+        except OSError:
+            continue
+    RunDirectory(path, lock, handle).close()
+
+
+def _locked(lock: Path, flags: int) -> int | None:
+    """The open lock file, or None when another process holds it."""
+    handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle

@@ -1,0 +1,154 @@
+"""`serve`: everything checked first, then one supervisor around one TorchServe, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from config.record import Record, file_sha256
+from config.render import Ports
+from config.spec import Spec
+from server.checks import check_package, check_ports, check_room, find_java
+from server.child import Child
+from server.follow import RequestLog
+from server.frontend import Frontend
+from server.health import Health
+from server.launch import Launch, plan_launch
+from server.memory import Recycler
+from server.metrics import Facts, Page
+from server.output import Output, log_line
+from server.pages import Answer, json_answer, metrics_answer, serve_pages
+from server.probe import Prober
+from server.processes import adopt_orphans
+from server.rundir import create_run_directory, temporary_parent
+from server.signals import Signals
+from server.supervisor import Supervisor
+from server.traffic import Traffic
+from server.worker_metrics import WorkerMetrics
+
+
+def serve(spec: Spec, *, mar: Path, port_base: int = 8080, host: str = "127.0.0.1") -> int:
+    """Blocks until the server ended; the exit code is one of `Exit`. MarinaError before anything was started.
+
+    `host` is where inference and the supervisor's pages listen; everything else stays on loopback. Needs the main
+    thread, whose SIGTERM and SIGINT it takes.
+    """
+    began = time.monotonic()
+    ports, java = Ports(port_base), find_java()
+    record = check_package(spec, mar)
+    check_ports(ports, host)
+    check_room(mar, temporary_parent())
+    directory = create_run_directory()
+    try:
+        launch = plan_launch(spec, mar=mar, ports=ports, host=host, directory=directory.path, java=java)
+        server = _Server(spec, launch, mar=mar, record=record, ports=ports, host=host)
+        try:
+            return server.run(began)
+        finally:
+            server.close()
+    finally:
+        directory.close()
+
+
+class _Server:
+    """One server's parts, put together. Java is started first: everything else is faster than it."""
+
+    def __init__(self, spec: Spec, launch: Launch, *, mar: Path, record: Record, ports: Ports, host: str) -> None:
+        self._spec, self._mar, self._record, self._ports, self._host = spec, mar, record, ports, host
+        self._directory = launch.directory
+        self._output, self._signals = Output(), Signals()
+        self._say(f"loading {spec.name} {spec.version}: {spec.workers} workers × {spec.threads} threads …")
+        adopt_orphans()
+        traffic, health, frontend = Traffic(spec), Health(spec.workers), Frontend(spec.name, ports, host)
+        self._child = Child(launch, traffic=traffic, log=RequestLog(spec), output=self._output)
+        timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
+        prober = Prober(frontend, health, traffic, self._sample(), timeout_s=timeout_s, gpu=gpu)
+        limit_mb, renew = spec.serving.max_worker_memory_mb, launch.directory / "renew"
+        recycler = Recycler(limit_mb, renew, health, nudge=prober.nudge, say=self._say)
+        self._facts = Facts(
+            sha256=file_sha256(mar),
+            java_pid=self._child.pid,
+            supervisor_pid=os.getpid(),
+            recycled=lambda: recycler.recycled,
+            dropped_lines=lambda: self._output.dropped,
+        )
+        metrics = WorkerMetrics(launch.directory / "metrics")
+        self._page = Page(spec, frontend, traffic, health, metrics, self._facts)
+        self._supervisor = Supervisor(
+            child=self._child,
+            signals=self._signals,
+            health=health,
+            prober=prober,
+            frontend=frontend,
+            traffic=traffic,
+            recycler=recycler,
+            say=self._say,
+        )
+
+    def run(self, began: float) -> int:
+        """Until the end; `began` is when the user asked for a server."""
+
+        def ready() -> None:
+            self._facts.ready_after_s = time.monotonic() - began
+            self._announce(self._facts.ready_after_s)
+
+        pages = serve_pages(self._host, self._ports.supervisor, self._routes())
+        try:
+            return self._supervisor.run(self._spec.serving, ready=ready)
+        finally:
+            pages.shutdown()
+            pages.server_close()
+
+    def close(self) -> None:
+        """Leaves no process, no thread that writes and no signal handler."""
+        self._child.kill()
+        self._output.close()
+        self._signals.close()
+
+    def _routes(self) -> dict[str, Callable[[], Answer]]:
+        supervisor, record = self._supervisor, self._record
+        package = {"name": record.name, "version": record.version, "compile": record.compile}
+        package |= {"sha256": self._facts.sha256, "mar": str(self._mar)}
+
+        def ready() -> Answer:
+            body = supervisor.readiness()
+            return json_answer(200 if body["ready"] else 503, body)
+
+        return {
+            "/": lambda: json_answer(200, package),
+            "/live": lambda: json_answer(200, {"live": True, "state": supervisor.state}),
+            "/ready": ready,
+            "/metrics": lambda: metrics_answer(self._page.text()),
+            "/package": lambda: json_answer(200, package),
+        }
+
+    def _sample(self) -> tuple[bytes, str]:
+        with zipfile.ZipFile(self._mar) as archive:
+            return archive.read(self._record.sample.file), self._record.sample.content_type
+
+    def _announce(self, took_s: float) -> None:
+        name = self._spec.load.sample
+        file = self._spec.path(name) if name else None
+        if file is None or not file.is_file():
+            file = self._directory / Path(self._record.sample.file).name
+            file.write_bytes(self._sample()[0])
+        url = f"http://{_reachable(self._host)}:{self._ports.inference}"
+        body = ["-H", f"Content-Type: {self._record.sample.content_type}", "--data-binary", f"@{file}"]
+        self._say(f"ready in {took_s:.1f} s at {url}")
+        self._say(shlex.join(["curl", *body, f"{url}/predictions/{self._spec.name}"]))
+
+    def _say(self, text: str) -> None:
+        as_json = self._spec.serving.log == "json"
+        level = "ERROR" if text.startswith("error: ") else "INFO"
+        # A person at a terminal needs no time and no level.
+        plain = sys.stderr.isatty() and not as_json
+        self._output.say(f"marina: {text}" if plain else log_line("marina", text, as_json=as_json, level=level))
+
+
+def _reachable(host: str) -> str:
+    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host

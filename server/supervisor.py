@@ -1,0 +1,158 @@
+"""One server from start to end, in the main thread: loading, warming, ready, draining, stopped.
+
+It is PID 1 of the pod: it starts Java and nothing else, reaps what is orphaned, and its exit code says how it ended.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from config.spec import Serving
+from server.child import Child
+from server.drain import drain
+from server.exits import Exit
+from server.frontend import Frontend, NoAnswerError
+from server.health import Health
+from server.memory import Recycler
+from server.probe import Prober
+from server.signals import Signals
+from server.sockets import Sockets, read_sockets
+from server.traffic import Traffic
+
+# How often a worker's death is looked for when nobody asks `/ready`.
+_LOOK_S = 0.02
+_WATCHING = ("loading", "warming", "ready", "recovering")
+
+
+class Supervisor:
+    """Watches one child; `run` returns how it ended."""
+
+    def __init__(
+        self,
+        *,
+        child: Child,
+        signals: Signals,
+        health: Health,
+        prober: Prober,
+        frontend: Frontend,
+        traffic: Traffic,
+        recycler: Recycler,
+        say: Callable[[str], None],
+    ) -> None:
+        self.child, self.signals, self.health, self.prober = child, signals, health, prober
+        self.frontend, self.traffic, self.recycler, self.say = frontend, traffic, recycler, say
+        self.state = "loading"
+
+    def run(self, serving: Serving, *, ready: Callable[[], None]) -> Exit:
+        """Until a signal, or a failure that only a new server cures. `ready` is called at the first readiness."""
+        while not self.signals.stops:
+            self.signals.wait(_LOOK_S)
+            self.child.reap()
+            self.child.told()
+            if not self.child.running:
+                return self._died()
+            if self.prober.model_unknown:
+                return self._fail("TorchServe could not take the MAR", "its last lines above say why")
+            if (failing_s := self.health.failing_for_s()) > (window_s := serving.retry_window_s):
+                text = f"a worker has been failing for {failing_s:.0f} s, `serving.retry_window_s` is {window_s}"
+                return self._fail(text, "its last lines above say why")
+            self._follow_state(ready)
+        return self._stop(serving)
+
+    def readiness(self) -> dict[str, object]:
+        """The body of `/ready`."""
+        missing = self.health.missing()
+        if missing and self.prober.last_failure:
+            missing.append(f"last inference of the sample: {self.prober.last_failure}")
+        ready = sum(seat.serving for seat in self.health.seats())
+        return {
+            "ready": not missing,
+            "state": self._state() if self.state in _WATCHING else self.state,
+            "missing": missing,
+            "workers": {"declared": self.health.declared, "ready": ready},
+        }
+
+    def _follow_state(self, ready: Callable[[], None]) -> None:
+        if self.health.look():
+            self.prober.hurry()
+        self.recycler.look()
+        before, state = self.state, self._state()
+        if state == before:
+            return
+        self.state = state
+        if state == "ready" and before in ("loading", "warming"):
+            ready()
+        elif state == "recovering":
+            self.say(f"not ready: {'; '.join(self.health.missing())}")
+        elif state == "ready":
+            self.say("ready again")
+        else:
+            self.say(f"{state} …")
+
+    def _state(self) -> str:
+        if self.health.ready:
+            return "ready"
+        if self.state in ("ready", "recovering"):
+            return "recovering"
+        return "loading" if self.health.generation is None else "warming"
+
+    def _stop(self, serving: Serving) -> Exit:
+        first, was = self.signals.stops[0], self.state
+        self.state = "draining"
+        self.health.take_out("the server is stopping")
+        if was in ("loading", "warming"):
+            self.say(f"{first.name}: stopped before it was ready")
+            self._end()
+            return Exit.DRAINED
+        # A person at a terminal is no load balancer: nothing has to learn of the end first.
+        propagation_s = 0.0 if first == signal.SIGINT else serving.drain_propagation_s
+        result = drain(self, propagation_s=propagation_s, timeout_s=serving.drain_timeout_s, say=self.say)
+        self._end()
+        if result.reason is None:
+            self.say(f"stopped after {result.took_s:.1f} s: all that was sent before the listener closed is answered")
+            return Exit.DRAINED
+        self.say(f"stopped after {result.took_s:.1f} s with {result.left} requests open: {result.reason}")
+        return Exit.CUT if result.left else Exit.DRAINED
+
+    def _died(self) -> Exit:
+        text, hint = self.child.epitaph()
+        return self._fail(text, hint, Exit.JAVA_DIED)
+
+    def _fail(self, text: str, hint: str | None, end: Exit = Exit.MODEL_FAILED) -> Exit:
+        self.state = "failed"
+        self.health.take_out("the server is stopping")
+        self._end()
+        self.say(f"error: {text}" + (f"\n\nhint: {hint}" if hint else ""))
+        return end
+
+    def _end(self) -> None:
+        self.prober.stop()
+        self.child.kill()
+        self.state = "stopped"
+
+    # What a drain asks and does.
+
+    def close_listener(self) -> None:
+        self.child.close_listener()
+
+    def open_requests(self) -> int | None:
+        completed = self.traffic.completed
+        try:
+            return max(0, self.frontend.counters().arrivals - completed)
+        except NoAnswerError:
+            return None
+
+    def sockets(self) -> Sockets:
+        return read_sockets(self.frontend.port)
+
+    def java_runs(self) -> bool:
+        self.child.reap()
+        return self.child.running
+
+    def hurried(self, timeout_s: float) -> bool:
+        until = time.monotonic() + timeout_s
+        while len(self.signals.stops) < 2 and self.java_runs() and (left := until - time.monotonic()) > 0:
+            self.signals.wait(min(left, _LOOK_S))
+        return len(self.signals.stops) > 1

@@ -1,0 +1,146 @@
+"""Counts of one model's requests: what was answered (from the access log), how fast, and what is still open.
+
+The supervisor's own inferences are answered like any other, so they are counted as completions, and kept out of what
+users and autoscalers see.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from config.spec import Spec
+
+_LINE = re.compile(r'^A /?(\S*) "(\S+) (.*) (\S+)" (\d+) (\d+)$')
+# Around the objective finely, because a percentile is only known to a bucket; the objective itself is an edge, so that
+# the share of requests within it is exact.
+_FACTORS = (0.1, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 30)
+_DEFAULT_P99_MS = 100.0
+_SURPLUS_LOOKS = 5
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One line of the access log."""
+
+    client: str
+    method: str
+    path: str
+    code: int
+    duration_ms: int
+
+
+@dataclass
+class Histogram:
+    """Observations of one status code; `buckets` has one count more than there are edges."""
+
+    buckets: list[int]
+    total_s: float = 0.0
+
+    @property
+    def count(self) -> int:
+        return sum(self.buckets)
+
+
+def parse_line(line: str) -> Answered | None:
+    """An access log line of TorchServe, without the query of its URI; None for anything else on its stdout."""
+    found = _LINE.match(line)
+    if found is None:
+        return None
+    client, method, uri, _, code, duration = found.groups()
+    return Answered(client, method, uri.partition("?")[0], int(code), int(duration))
+
+
+def bucket_edges_s(spec: Spec) -> tuple[float, ...]:
+    """Upper edges around the spec's p99, in seconds; none under a millisecond, which is what TorchServe measures in."""
+    p99_ms = spec.slo.p99_ms if spec.slo else _DEFAULT_P99_MS
+    return tuple(float(f"{factor * p99_ms / 1000:.6g}") for factor in _FACTORS if factor * p99_ms >= 1)
+
+
+class Traffic:
+    """Safe to use from any thread."""
+
+    def __init__(self, spec: Spec) -> None:
+        name, version = re.escape(spec.name), re.escape(spec.version)
+        # What TorchServe counts as an arrival: every path that finds this model. Another version is its 404, uncounted.
+        self._inference = re.compile(
+            rf"/(?:predictions|explanations)/{name}(?:/(?:{version}(?:/.*)?)?)?|/v1/models/{name}:(?:predict|explain)"
+            rf"|/v2/models/{name}/(?:infer|explain)|/invocations|.*InferenceAPIsService/Predictions"
+        )
+        self.edges_s = bucket_edges_s(spec)
+        self._lock = threading.Lock()
+        self._histograms = {200: self._empty()}
+        self._own_sent = 0
+        self._own_open: set[str] = set()
+        self._completed = 0
+        self._lost = 0
+        self._surplus: deque[int] = deque(maxlen=_SURPLUS_LOOKS)
+        self._shown_arrivals = 0
+
+    def sending(self, client: str) -> None:
+        """The supervisor is about to send an inference of its own from this address."""
+        with self._lock:
+            self._own_open.add(client)
+            self._own_sent += 1
+
+    def record(self, answers: Iterable[Answered]) -> list[Answered]:
+        """Counts answers; gives back those that users got."""
+        with self._lock:
+            return [answer for answer in answers if self._record(answer)]
+
+    def is_inference(self, answer: Answered) -> bool:
+        """Whether TorchServe counted this request as one of the model's."""
+        return self._inference.fullmatch(answer.path) is not None
+
+    def arrivals(self, counted: int) -> int:
+        """Arrivals of users, out of all that TorchServe counted. Never falls: an own one may be sent, not counted."""
+        with self._lock:
+            self._shown_arrivals = max(self._shown_arrivals, counted - self._own_sent)
+            return self._shown_arrivals
+
+    @property
+    def completed(self) -> int:
+        """Everything answered or known to be lost, own inferences too."""
+        with self._lock:
+            return self._completed + self._lost
+
+    @property
+    def own_open(self) -> int:
+        """Own inferences without an answer."""
+        with self._lock:
+            return len(self._own_open)
+
+    def compare(self, counted_open: int, connected: int) -> None:
+        """Call about once a second. TorchServe forgets the requests that a dying worker was collecting for its batch:
+        they arrive and are never answered. A request without a connection, for seconds on end, is such a one."""
+        with self._lock:
+            self._surplus.append(counted_open - connected)
+            if len(self._surplus) == self._surplus.maxlen and min(self._surplus) > 0:
+                self._lost += min(self._surplus)
+                self._surplus.clear()
+
+    def histograms(self) -> dict[int, Histogram]:
+        """A copy of the histograms by status code; 200 is always there."""
+        with self._lock:
+            return {code: Histogram(list(one.buckets), one.total_s) for code, one in sorted(self._histograms.items())}
+
+    def _record(self, answer: Answered) -> bool:
+        if not self.is_inference(answer):
+            return False
+        self._completed += 1
+        if answer.client in self._own_open:
+            self._own_open.discard(answer.client)
+            return False
+        histogram = self._histograms.get(answer.code)
+        if histogram is None:
+            histogram = self._histograms[answer.code] = self._empty()
+        histogram.buckets[bisect.bisect_left(self.edges_s, answer.duration_ms / 1000)] += 1
+        histogram.total_s += answer.duration_ms / 1000
+        return True
+
+    def _empty(self) -> Histogram:
+        return Histogram([0] * (len(self.edges_s) + 1))

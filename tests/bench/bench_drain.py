@@ -1,0 +1,102 @@
+"""SIGTERM in the middle of a steady load, many times over: Marina's drain, and the same run with TorchServe alone.
+
+    python tests/bench/bench_drain.py [--rounds 20]
+
+Every request is on a connection of its own, so one whose connection was made was sent before the listener closed. The
+control gets the same configuration and the signal directly, without the `torchserve` script that swallows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "e2e")]
+
+from load import Load  # noqa: E402
+from tiny import make_tiny  # noqa: E402
+
+from config.render import Ports  # noqa: E402
+from config.spec import Spec  # noqa: E402
+from server.checks import find_java  # noqa: E402
+from server.launch import plan_launch  # noqa: E402
+from server.running import free_port_base, running  # noqa: E402
+
+RATE, SERVICE_S = 60.0, 0.02
+
+
+@contextmanager
+def alone(spec: Spec, mar: Path, port_base: int) -> Iterator[subprocess.Popen[bytes]]:
+    """TorchServe without Marina's supervisor and without its logging, which is what holds a stop back."""
+    with tempfile.TemporaryDirectory(prefix="bench-drain-") as folder:
+        java = find_java()
+        directory = Path(folder)
+        launch = plan_launch(spec, mar=mar, ports=Ports(port_base), host="127.0.0.1", directory=directory, java=java)
+        command = tuple(word for word in launch.command if not word.startswith("-Dlog4j.configurationFile"))
+        launch = replace(launch, command=command, environment=launch.environment | {"LOG_LOCATION": folder})
+        process = launch.start()
+        output = [stream for stream in (process.stdout, process.stderr) if stream]
+        readers = [subprocess.Popen(["cat"], stdin=stream, stdout=subprocess.DEVNULL) for stream in output]
+        try:
+            describe = f"http://127.0.0.1:{port_base + 1}/models/{spec.name}"
+            while not _all_ready(describe):
+                time.sleep(0.05)
+            yield process
+        finally:
+            process.kill()
+            for one in (process, *readers):
+                one.wait()
+
+
+def _all_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url) as answer:
+            workers = json.load(answer)[0]["workers"]
+    except OSError:
+        return False
+    return all(worker["status"] == "READY" for worker in workers)
+
+
+def one_round(spec: Spec, mar: Path, *, marina: bool) -> Counter[str]:
+    """What became of the requests whose connection was made."""
+    base = free_port_base()
+    context = running(spec, mar=mar, port_base=base) if marina else alone(spec, mar, base)
+    body = json.dumps({"sleep_s": SERVICE_S}).encode()
+    with context as server, Load(base, f"/predictions/{spec.name}", body, RATE) as load:
+        time.sleep(1.5)
+        process = server if isinstance(server, subprocess.Popen) else server.process
+        process.terminate()
+        process.wait()
+        time.sleep(0.2)
+        load.finish()
+    return Counter(one.outcome for one in load.sent if one.connected)
+
+
+def main() -> None:
+    """Prints a line a round and a table at the end."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=20)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as folder:
+        spec, mar = make_tiny(Path(folder), workers=2, drain_propagation_s=0.5, access_log="off")
+        print(f"{rounds} rounds at {RATE:g} requests/s, {SERVICE_S * 1000:g} ms each, one connection a request\n")
+        print(f"{'':<20} {'sent':>6} {'lost':>6} {'rounds with a loss':>20}")
+        for name, marina in (("Marina", True), ("TorchServe alone", False)):
+            fates = [one_round(spec, mar, marina=marina) for _ in range(rounds)]
+            lost = [fate.total() - fate["200"] for fate in fates]
+            print(f"{name:<20} {sum(fate.total() for fate in fates):>6} {sum(lost):>6} {sum(map(bool, lost)):>20}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""A steady open-loop load in one thread: every request has its time, and its fate is known by name."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Sent:
+    """One request. `began` is when the client turned to it, `written` when all of it was given to a connection."""
+
+    began: float
+    ended: float = 0.0
+    connected: bool = False
+    kept: bool = False
+    written: float | None = None
+    outcome: str = "open"
+    refusal: bytes = b""
+
+    @property
+    def latency_s(self) -> float:
+        return self.ended - self.began
+
+
+@dataclass
+class Load:
+    """Sends `body` at `rate` until stopped; with `keep` every second request is on a connection that is used again."""
+
+    port: int
+    path: str
+    body: bytes
+    rate: float
+    content_type: str = "application/json"
+    keep: bool = False
+    timeout_s: float = 60
+    sent: list[Sent] = field(default_factory=list)
+
+    def __enter__(self) -> "Load":
+        self._stop = threading.Event()
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.finish()
+
+    def finish(self) -> Counter[str]:
+        """Sends no more, waits for what is open; how many requests ended in which way."""
+        self._stop.set()
+        self._thread.join()
+        return Counter(one.outcome for one in self.sent)
+
+    def latency_s(self, share: float, *, outcome: str = "200") -> float:
+        """A percentile of the latencies, exact."""
+        times = sorted(one.latency_s for one in self.sent if one.outcome == outcome)
+        return times[min(len(times) - 1, int(share * len(times)))]
+
+    async def _run(self) -> None:
+        begin, tasks = time.monotonic(), set()
+        while not self._stop.is_set():
+            due = begin + len(self.sent) / self.rate
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            one = Sent(time.monotonic())
+            self.sent.append(one)
+            task = asyncio.create_task(self._send(one))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        await asyncio.gather(*tasks)
+        for _, writer in self._idle:
+            writer.close()
+
+    async def _send(self, one: Sent) -> None:
+        try:
+            one.outcome = await asyncio.wait_for(self._exchange(one), self.timeout_s)
+        except ConnectionRefusedError:
+            one.outcome = "refused"
+        except TimeoutError:
+            one.outcome = "timeout"
+        except (OSError, EOFError) as err:
+            one.outcome = type(err).__name__
+        one.ended = time.monotonic()
+
+    async def _exchange(self, one: Sent) -> str:
+        keep = self.keep and len(self.sent) % 2 == 0
+        one.kept = keep and bool(self._idle)
+        reader, writer = self._idle.pop() if one.kept else await asyncio.open_connection("127.0.0.1", self.port)
+        one.connected = True
+        head = f"POST {self.path} HTTP/1.1\r\nHost: x\r\nContent-Type: {self.content_type}\r\n"
+        writer.write(f"{head}Content-Length: {len(self.body)}\r\n\r\n".encode() + self.body)
+        one.written = time.monotonic()
+        answer = await reader.readuntil(b"\r\n\r\n")
+        fields = dict(line.lower().split(b": ", 1) for line in answer.split(b"\r\n")[1:] if line)
+        text = await reader.readexactly(int(fields[b"content-length"]))
+        if not answer.startswith(b"HTTP/1.1 200"):
+            one.refusal = text
+        if keep and fields.get(b"connection") != b"close":
+            self._idle.append((reader, writer))
+        else:
+            writer.close()
+        return answer.split(b" ", 2)[1].decode()

@@ -1,0 +1,138 @@
+"""Bodies nobody should send, through a real TorchServe: each is answered alone and no worker dies of it."""
+
+import io
+import json
+import struct
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+from specs import ROOT
+
+from server import Running
+
+pytestmark = pytest.mark.e2e
+
+SAMPLES = sorted((ROOT / "config/examples/digits/samples").glob("*.png"))
+DIGIT = SAMPLES[3].read_bytes()
+
+
+def encoded(picture: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def bomb() -> bytes:
+    """A PNG of a few bytes that says it is 50,000 pixels wide and high."""
+    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0)
+    chunk = b"IHDR" + header
+    start = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", len(header)) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return start + b"\0\0\0\0IEND\xaeB`\x82"
+
+
+PHOTO = Image.effect_noise((320, 240), 60)
+JPEG = encoded(PHOTO, "JPEG")
+TENSOR = [[[0.0] * 8] * 8]
+MULTIPART = (
+    b'--b\r\nContent-Disposition: form-data; name="image"; filename="3.png"\r\nContent-Type: image/png\r\n\r\n'
+    + DIGIT
+    + b"\r\n--b--\r\n"
+)
+
+GOOD = [
+    pytest.param(JPEG, "image/jpeg", id="jpeg"),
+    pytest.param(encoded(PHOTO, "JPEG", progressive=True), "image/jpeg", id="progressive jpeg"),
+    pytest.param(encoded(PHOTO.convert("CMYK"), "JPEG"), "image/jpeg", id="cmyk jpeg"),
+    pytest.param(encoded(Image.fromarray(np.full((8, 8), 40_000, np.uint16)), "PNG"), "image/png", id="16-bit png"),
+    pytest.param(encoded(PHOTO, "WEBP"), "image/webp", id="webp"),
+    pytest.param(json.dumps({"image": TENSOR}).encode(), "application/json", id="json tensor"),
+    pytest.param(MULTIPART, "multipart/form-data; boundary=b", id="multipart"),
+]
+BAD = [
+    pytest.param(DIGIT, "application/x-www-form-urlencoded", {415}, id="curl without a content type"),
+    pytest.param(b"", "image/png", {400}, id="0 bytes"),
+    pytest.param(JPEG[: len(JPEG) // 2], "image/jpeg", {400}, id="truncated jpeg"),
+    pytest.param(DIGIT[:60], "image/png", {400}, id="truncated png"),
+    pytest.param(bomb(), "image/png", {413}, id="decompression bomb"),
+    pytest.param(DIGIT, "application/json", {415}, id="an image called json"),
+    pytest.param(b"[" * 100_000, "application/json", {400}, id="deep json"),
+    pytest.param(b'{"image": NaN}', "application/json", {400}, id="NaN"),
+    pytest.param(json.dumps({"image": [[0.0] * 8] * 8}).encode(), "application/json", {422}, id="wrong rank"),
+    pytest.param(np.random.default_rng(0).bytes(9_000_000), "image/jpeg", {415}, id="9 MB of noise"),
+    pytest.param(b"--b\r\n--b--\r\n", "multipart/form-data; boundary=b", {400}, id="multipart without parts"),
+    pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", "image/svg+xml", {415}, id="svg"),
+]
+
+
+def ask(server: Running, body: bytes, content_type: str, path: str = "") -> tuple[int, bytes]:
+    url = f"{server.url}/predictions/digits{path}"
+    request = urllib.request.Request(url, data=body, headers={"Content-Type": content_type}, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as err:
+        return err.code, err.read()
+
+
+def worker_pids(server: Running) -> list[str]:
+    url = f"http://127.0.0.1:{server.ports.management}/models/digits"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return sorted(str(worker["pid"]) for worker in json.load(answer)[0]["workers"])
+
+
+@pytest.fixture
+def server(digits_server: Running) -> Iterator[Running]:
+    """The shared server; its workers must be the same ones afterwards."""
+    before = worker_pids(digits_server)
+    yield digits_server
+    assert worker_pids(digits_server) == before
+    assert digits_server.readiness()[0]
+
+
+@pytest.mark.parametrize(("body", "content_type"), GOOD)
+def test_a_good_body_is_answered(server: Running, body: bytes, content_type: str) -> None:
+    status, answer = ask(server, body, content_type)
+    assert status == 200, answer
+    assert set(json.loads(answer)) == {"top_indices", "top_probs", "top_labels"}
+
+
+@pytest.mark.parametrize(("body", "content_type", "statuses"), BAD)
+def test_a_bad_body_gets_its_own_4xx_and_its_neighbours_their_answers(
+    server: Running, body: bytes, content_type: str, statuses: set[int]
+) -> None:
+    alone = [ask(server, sample.read_bytes(), "image/png") for sample in SAMPLES]
+    with ThreadPoolExecutor(len(SAMPLES) + 1) as clients:
+        bad = clients.submit(ask, server, body, content_type)
+        together = list(clients.map(lambda sample: ask(server, sample.read_bytes(), "image/png"), SAMPLES))
+    status, answer = bad.result()
+    assert status in statuses, answer
+    assert json.loads(answer)["error"]
+    assert [json.loads(body)["top_indices"] for _, body in together] == [
+        json.loads(body)["top_indices"] for _, body in alone
+    ]
+    assert {status for status, _ in together} == {200}
+
+
+def test_a_body_over_the_limit_is_refused_by_torchserve_itself(server: Running) -> None:
+    """With 413 and no body: it reads no more than the limit, so no handler ever sees the request."""
+    try:
+        outcome: object = ask(server, np.random.default_rng(0).bytes(20_000_000), "image/jpeg")
+    except urllib.error.URLError:
+        # It may close while we are still sending, and then there is no answer to read.
+        outcome = "closed"
+    assert outcome in ((413, b""), "closed")
+
+
+def test_a_request_cannot_spoil_its_batch_with_headers(server: Running) -> None:
+    """`describe` and `explain` make TorchServe's own handlers answer a whole batch with one thing."""
+    url = f"{server.url}/predictions/digits"
+    headers = {"Content-Type": "image/png", "describe": "True", "explain": "True"}
+    request = urllib.request.Request(url, data=DIGIT, headers=headers, method="POST")
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert json.load(answer)["top_labels"][0] == "3"

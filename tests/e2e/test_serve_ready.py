@@ -1,0 +1,84 @@
+import re
+import shlex
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Start, served_digits
+from waiting import DIGIT, ask, eventually
+
+from config.render import Ports
+from server.running import Running, free_port_base, start
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def fresh_digits(digits_mar: Path, tmp_path: Path) -> Running:
+    server = start(served_digits(), mar=digits_mar, ports=Ports(free_port_base()), log=tmp_path / "server.log")
+    yield server
+    server.stop()
+
+
+def timed(server: Running) -> float:
+    begin = time.perf_counter()
+    assert ask(server, DIGIT, "image/png") == 200
+    return time.perf_counter() - begin
+
+
+def test_first_request_after_ready_succeeds_and_is_not_slow(fresh_digits: Running) -> None:
+    statuses = []
+    while not statuses or statuses[-1] != 200:
+        statuses.append(fresh_digits.get("/ready")[0])
+        assert fresh_digits.process.poll() is None, fresh_digits.tail()
+        time.sleep(0.02)
+    first = timed(fresh_digits)
+    steady = sorted(timed(fresh_digits) for _ in range(500))
+    assert set(statuses) <= {0, 503, 200}
+    assert statuses.count(503) > 10
+    assert first <= 3 * steady[int(0.99 * len(steady))]
+
+
+def test_ready_says_what_is_missing_until_it_is_ready(start_tiny: Start) -> None:
+    server = start_tiny(wait=False, environment={"TINY_LOAD_S": "1"})
+    loading = eventually(lambda: server.readiness()[1])
+    assert loading["ready"] is False
+    assert loading["state"] == "loading"
+    assert loading["missing"]
+    server.wait_ready(60)
+    assert server.readiness()[1] == {
+        "ready": True,
+        "state": "ready",
+        "missing": [],
+        "workers": {"declared": 1, "ready": 1},
+    }
+
+
+def test_curl_line_in_the_log_works(digits_server: Running) -> None:
+    told = digits_server.log.read_text()
+    steps = rf"marina loading digits 1\.0.*marina warming.*marina ready in \d+\.\d s at {digits_server.url}\n"
+    assert re.search(steps, told, re.DOTALL)
+    line = re.search(r"curl .*", told)
+    assert line
+    answer = subprocess.run([*shlex.split(line[0]), "-s", "-f"], capture_output=True, check=True)
+    assert b'"top_indices":[3' in answer.stdout.replace(b" ", b"")
+
+
+def test_package_page_names_what_is_served(digits_server: Running, digits_mar: Path) -> None:
+    import hashlib
+    import json
+
+    status, body = digits_server.get("/package")
+    assert status == 200
+    package = json.loads(body)
+    assert package["name"] == "digits"
+    assert package["sha256"] == hashlib.sha256(digits_mar.read_bytes()).hexdigest()
+
+
+def test_two_servers_on_one_machine_do_not_meet(start_tiny: Start) -> None:
+    one, other = start_tiny(), start_tiny()
+    assert ask(one, b"{}") == ask(other, b"{}") == 200
+    assert one.stop() == 0
+    assert ask(other, b"{}") == 200
+    assert other.readiness()[0]

@@ -1,0 +1,51 @@
+"""A handler without a model, for tests of the server: a request says what is to happen to it, as JSON.
+
+`{"sleep_s": 0.5}` answers later, `{"hang": true}` never, `{"exit": 3}` ends the worker, `{"leak_mb": 20}` keeps memory,
+`{"count": 5}` counts in a metric, anything else is answered at once. While the file that `TINY_FAIL_LOAD` names exists,
+loading fails.
+"""
+
+import json
+import os
+import time
+
+import renewal
+from prometheus_client import Counter
+
+COUNTED = Counter("tiny_counted_total", "What requests asked to count")
+
+
+class TinyHandler:
+    """Answers `{"pid": …}` for every request of a batch."""
+
+    def __init__(self):
+        self.kept = []
+
+    def initialize(self, context):
+        """Fails while the file of `TINY_FAIL_LOAD` exists; takes `TINY_LOAD_S` seconds."""
+        if os.path.exists(os.environ.get("TINY_FAIL_LOAD", "")):
+            raise ValueError("told to fail")
+        time.sleep(float(os.environ.get("TINY_LOAD_S", "0")))
+        renewal.arm(context)
+
+    def handle(self, rows, context):
+        """One answer a row; the longest `sleep_s` of the batch delays all of it."""
+        orders = [self._order(row) for row in rows]
+        time.sleep(max(order.get("sleep_s", 0) for order in orders))
+        for order in orders:
+            if "exit" in order:
+                os._exit(order["exit"])
+            while order.get("hang"):
+                time.sleep(1)
+            COUNTED.inc(order.get("count", 0))
+            if "leak_mb" in order:
+                self.kept.append(b"x" * (order["leak_mb"] << 20))
+        return [json.dumps({"pid": os.getpid()}).encode() for _ in rows]
+
+    def _order(self, row):
+        body = row.get("body") if row.get("body") is not None else row.get("data")
+        try:
+            order = json.loads(bytes(body)) if body else {}
+        except ValueError:
+            order = {}
+        return order if isinstance(order, dict) else {}

@@ -1,0 +1,46 @@
+"""Awaiting conditions, metrics by name, and the digits' request."""
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import TypeVar
+
+from prometheus_client.parser import text_string_to_metric_families
+from specs import ROOT
+
+from server import Running
+
+T = TypeVar("T")
+DIGIT = (ROOT / "config/examples/digits/samples/3.png").read_bytes()
+
+
+def eventually(check: Callable[[], T], *, within_s: float = 30) -> T:
+    """The first true answer of `check`; fails with its last one."""
+    deadline = time.monotonic() + within_s
+    while not (answer := check()):
+        assert time.monotonic() < deadline, f"still {answer!r} after {within_s} s"
+        time.sleep(0.02)
+    return answer
+
+
+def metric(server: Running, name: str, **labels: str) -> float:
+    """The sum of a metric's samples with these labels, of the page as it is now."""
+    status, page = server.get("/metrics")
+    assert status == 200
+    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
+
+
+def ask(server: Running, body: bytes, content_type: str = "application/json", *, timeout_s: float = 60) -> int:
+    """The status of one inference; 0 when the connection broke."""
+    request = urllib.request.Request(
+        f"{server.url}/predictions/{server.spec.name}", body, {"Content-Type": content_type}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            return answer.status
+    except urllib.error.HTTPError as err:
+        return err.code
+    except OSError:
+        return 0
