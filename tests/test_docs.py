@@ -1,0 +1,57 @@
+"""Promises of the pages: commands exist, options exist, links lead somewhere, files named in the map are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+from specs import ROOT
+
+import marina
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z-]+):.*?## ", MAKEFILE, re.MULTILINE))
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def commands(page: Path, program: str) -> list[str]:
+    """What a page tells a reader to type, in code blocks and between backticks."""
+    text = text_of(page)
+    code = re.findall(r"^\$ (.+)$", text, re.MULTILINE) + re.findall(r"`([^`\n]+)`", text)
+    return [part for line in code for part in re.split(r"\s*&&\s*|\s{2,}#", line) if part.split()[:1] == [program]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_target_a_page_names_is_in_the_makefile(page: Path) -> None:
+    named = {word for line in commands(page, "make") for word in line.split()[1:] if "=" not in word}
+    assert named <= TARGETS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_marina_command_of_a_page_parses(page: Path) -> None:
+    for line in commands(page, "marina"):
+        words = line.split()[1:]
+        if "VERB" in words:
+            continue
+        options = marina._parser().parse_args(words)
+        assert options.run.__name__ == words[0]
+
+
+def test_every_verb_is_in_the_readme() -> None:
+    verbs = {"calibrate", "check", "inspect", "loadtest", "package", "serve"}
+    assert {line.split()[1] for line in commands(ROOT / "README.md", "marina") if len(line.split()) > 1} >= verbs
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_link_is_dead(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", text_of(page)):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_file_of_the_map_is_there() -> None:
+    named = re.findall(r"`((?:\w+/)+[\w*.]+|marina\.py)`", text_of(ROOT / "CONTRIBUTING.md"))
+    assert len(named) > 20
+    assert [name for name in named if not list(ROOT.glob(name))] == []
