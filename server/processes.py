@@ -33,14 +33,14 @@ def identify(pid: int) -> Identity | None:
         return None
     # The name in parentheses may hold anything, spaces and parentheses too.
     fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else Identity(pid, int(fields[19]))
+    return None if not fields or fields[0] in "ZX" else Identity(pid, int(fields[19]))
 
 
 def resident_bytes(pid: int) -> int:
     """Resident memory; 0 when the process is gone."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
-    except OSError:
+    except (OSError, IndexError):
         return 0
 
 

@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from config.errors import InputError
 from config.record import Record, file_sha256
 from config.render import Ports
 from config.spec import Spec
@@ -97,7 +98,11 @@ class _Server:
             self._facts.ready_after_s = time.monotonic() - began
             self._announce(self._facts.ready_after_s)
 
-        pages = serve_pages(self._host, self._ports.supervisor, self._routes())
+        port = self._ports.supervisor
+        try:
+            pages = serve_pages(self._host, port, self._routes())
+        except OSError as err:
+            raise InputError(f"`--port-base`: port {port} (supervisor) was taken meanwhile: {err.strerror}") from err
         try:
             return self._supervisor.run(self._spec.serving, ready=ready)
         finally:

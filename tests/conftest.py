@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def packaged() -> Packaged:
             home.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=home) as partial:
                 build(digits_spec(VARIANTS[variant]), Path(partial, "out"), progress=Progress(quiet=True))
-                os.replace(Path(partial, "out"), folder)
+                # Another session may have been faster; one of two equal packages stays.
+                with suppress(OSError):
+                    os.replace(Path(partial, "out"), folder)
         return folder, read_package(folder)
 
     for old in home.parent.glob("*"):
