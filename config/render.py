@@ -20,6 +20,10 @@ HIDDEN_ENVIRONMENT = (
 )
 
 
+# Up to this many times its limit a body is read, so that its sender can be told.
+SAID_WHY = 2.5
+
+
 @dataclass(frozen=True)
 class Ports:
     """The ports of one server, all from one base; only `inference` and `supervisor` may leave loopback."""
@@ -102,7 +106,8 @@ def render_properties(spec: Spec, *, ports: Ports, host: str, store: Path, metri
         "blacklist_env_vars": HIDDEN_ENVIRONMENT,
         # The handler decodes, so that it also sees what is not JSON and can answer with a name.
         "decode_input_request": "false",
-        "max_request_size": round(serving.max_request_mb * 1_000_000),
+        # The handler refuses what is over the limit and says why; only far above it TorchServe does, without a word.
+        "max_request_size": round(serving.max_request_mb * 1_000_000 * SAID_WHY),
         # TorchServe kills the worker over a larger answer, so the handler's own limit comes first.
         "max_response_size": round(serving.max_response_mb * 1_000_000) + 65_536,
         "job_queue_size": serving.queue,

@@ -155,7 +155,8 @@ class Serving(Section):
     """How long a failing worker is started again before it is given up, s; at least `startup_timeout_s` + 60. Lands in
     `model-config.yaml` as `maxRetryTimeoutInSec`."""
     max_request_mb: Annotated[float, Field(gt=0, le=1024)] = 10
-    """Larger bodies get 413, MB of 1,000,000 bytes. Lands in `config.properties` as `max_request_size`."""
+    """Larger bodies get 413, MB of 1,000,000 bytes. Lands in the record of the MAR, and 2.5 times as large in
+    `config.properties` as `max_request_size`: above that TorchServe itself answers 413, without a body."""
     max_response_mb: Annotated[float, Field(gt=0, le=1024)] = 10
     """Larger answers get 500, MB. Lands in `config.properties` as `max_response_size`."""
     java_heap_mb: Annotated[int, Field(ge=64)] = 512

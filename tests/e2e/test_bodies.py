@@ -65,6 +65,7 @@ BAD = [
     pytest.param(b'{"image": NaN}', "application/json", {400}, id="NaN"),
     pytest.param(json.dumps({"image": [[0.0] * 8] * 8}).encode(), "application/json", {422}, id="wrong rank"),
     pytest.param(np.random.default_rng(0).bytes(9_000_000), "image/jpeg", {415}, id="9 MB of noise"),
+    pytest.param(np.random.default_rng(0).bytes(20 * 2**20), "image/jpeg", {413}, id="20 MB of noise"),
     pytest.param(b"--b\r\n--b--\r\n", "multipart/form-data; boundary=b", {400}, id="multipart without parts"),
     pytest.param(b"<svg xmlns='http://www.w3.org/2000/svg'/>", "image/svg+xml", {415}, id="svg"),
 ]
@@ -119,10 +120,10 @@ def test_a_bad_body_gets_its_own_4xx_and_its_neighbours_their_answers(
     assert {status for status, _ in together} == {200}
 
 
-def test_a_body_over_the_limit_is_refused_by_torchserve_itself(server: Running) -> None:
-    """With 413 and no body: it reads no more than the limit, so no handler ever sees the request."""
+def test_a_body_far_over_the_limit_is_refused_by_torchserve_itself(server: Running) -> None:
+    """With 413 and no body: it reads no more than that, so no handler ever sees the request."""
     try:
-        outcome: object = ask(server, np.random.default_rng(0).bytes(20_000_000), "image/jpeg")
+        outcome: object = ask(server, bytes(30_000_000), "image/jpeg")
     except urllib.error.URLError:
         # It may close while we are still sending, and then there is no answer to read.
         outcome = "closed"
