@@ -135,6 +135,8 @@ class Supervisor:
     # What a drain asks and does.
 
     def close_listener(self) -> None:
+        # The port of the counters closes too: whoever has not asked by then has no connection to ask on.
+        self.open_requests()
         self.child.close_listener()
 
     def open_requests(self) -> int | None:

@@ -1,10 +1,13 @@
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from server import drain as drain_module
 from server.drain import Drained, drain, is_quiet
+from server.frontend import Counters
 from server.sockets import Sockets
+from server.supervisor import Supervisor
 
 BUSY = Sockets(connected=1)
 
@@ -96,3 +99,15 @@ def test_cut_says_why_and_how_many(drained: Callable[..., Drained], server: Fake
 )
 def test_quiet_is_when_nothing_is_open_or_on_its_way(open_requests: int | None, sockets: Sockets, quiet: bool) -> None:
     assert is_quiet(open_requests, sockets) is quiet
+
+
+def test_the_counters_are_asked_while_their_port_still_takes_connections() -> None:
+    calls: list[str] = []
+    supervisor = Supervisor(
+        child=SimpleNamespace(close_listener=lambda: calls.append("close")),
+        frontend=SimpleNamespace(counters=lambda: calls.append("ask") or Counters()),
+        traffic=SimpleNamespace(completed=0),
+        **dict.fromkeys(("signals", "health", "prober", "recycler", "say")),
+    )
+    supervisor.close_listener()
+    assert calls == ["ask", "close"]

@@ -1,3 +1,4 @@
+import http.client
 import signal
 import threading
 import time
@@ -46,6 +47,16 @@ def test_sigterm_under_load_loses_nothing_twenty_times(digits_mar: Path, tmp_pat
             assert len(due) > 30
             assert {one.outcome for one in load.sent if not one.connected} == {"refused"}
             assert code == Exit.DRAINED, told
+
+
+def test_stopping_right_after_ready_sees_that_nothing_is_open(start_tiny: Start) -> None:
+    server = start_tiny(drain_propagation_s=0)
+    kept = http.client.HTTPConnection("127.0.0.1", server.ports.inference)
+    kept.request("POST", "/predictions/tiny", b"{}")
+    assert kept.getresponse().read()
+    # Before anything has asked TorchServe for its counters, and with a connection that carries nothing.
+    assert server.stop() == Exit.DRAINED
+    kept.close()
 
 
 def test_request_in_flight_is_answered_although_the_listener_is_closed(start_tiny: Start) -> None:
