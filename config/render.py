@@ -20,6 +20,12 @@ HIDDEN_ENVIRONMENT = (
 )
 
 
+# What TorchServe's workers say of themselves at every start and batch; what a handler says is logged.
+_CHATTER = (
+    r"(Backend received inference at|Connection accepted: |Listening on port: |Python runtime: |Torch worker started"
+    r"|Successfully loaded .*metrics.yaml|\[PID\]|model_name: |s_name_part0=).*"
+)
+
 # Up to this many times its limit a body is read, so that its sender can be told.
 SAID_WHY = 2.5
 
@@ -151,7 +157,7 @@ def render_log4j2(spec: Spec, *, gate: Path) -> str:
     <AsyncLogger name="ACCESS_LOG" level="info" additivity="false"><AppenderRef ref="access"/></AsyncLogger>
     <AsyncLogger name="MODEL_LOG" level="info" additivity="false">
       <AppenderRef ref="stderr"/>
-      <RegexFilter regex="Backend received inference at.*" onMatch="DENY" onMismatch="NEUTRAL"/>
+      <RegexFilter regex="{_CHATTER}" onMatch="DENY" onMismatch="NEUTRAL"/>
     </AsyncLogger>
     <AsyncLogger name="MODEL_METRICS" level="off" additivity="false"/>
     <AsyncLogger name="TS_METRICS" level="off" additivity="false"/>

@@ -56,7 +56,8 @@ def test_ready_says_what_is_missing_until_it_is_ready(start_tiny: Start) -> None
 
 
 def test_curl_line_in_the_log_works(digits_server: Running) -> None:
-    told = digits_server.log.read_text()
+    # It is ready a moment before it says so.
+    told = eventually(lambda: (text := digits_server.log.read_text()).count("curl ") and text)
     steps = rf"marina loading digits 1\.0.*marina warming.*marina ready in \d+\.\d s at {digits_server.url}\n"
     assert re.search(steps, told, re.DOTALL)
     line = re.search(r"curl .*", told)
