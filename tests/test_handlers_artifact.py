@@ -88,6 +88,7 @@ def test_package_of_another_torch_is_refused_with_the_remedy(compiled, monkeypat
 
 
 def test_mismatch_that_is_allowed_compiles_here_and_says_so(package, caplog):
+    needs("g++", package="g++")
     change(package, compile="aot", on_mismatch="jit", key={"torch": "1.0", "device": "cpu"}, batch_sizes=[2])
     with caplog.at_level(logging.WARNING):
         handler = start(TensorHandler(), package)
@@ -101,6 +102,7 @@ def test_mismatch_that_is_allowed_compiles_here_and_says_so(package, caplog):
 
 
 def test_compiled_kernels_of_the_package_are_used(package, monkeypatch):
+    needs("g++", package="g++")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "another folder")
     (package / "cache").mkdir()
     change(package, compile="jit", cache="cache", batch_sizes=[3])  # a kernel that no other test compiles

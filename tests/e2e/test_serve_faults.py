@@ -101,7 +101,7 @@ def test_worker_that_fails_to_load_is_visible_and_recovers(start_tiny: Start, tm
     assert not status
     assert re.search(r"worker 9000: died \d+ s ago, \d+ restarts", body["missing"][0])
     assert server.get("/live")[0] == 200
-    assert "told to fail" in server.log.read_text()
+    eventually(lambda: "told to fail" in server.log.read_text())
     fail.unlink()
     server.wait_ready(60)
     assert ask(server, b"{}") == 200
