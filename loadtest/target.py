@@ -20,12 +20,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from config.errors import InputError, MarinaError
+from config.render import Ports
 from config.spec import Spec
 from loadtest.machine import Memory, peak_memory
 
-SUPERVISOR_OFFSET = 10
-# Offsets from the port base that `marina serve` uses: inference, management, metrics, two of gRPC, supervisor.
-_OFFSETS = (0, 1, 2, 3, 4, 10)
 _PORT_BASES = range(21_000, 32_000, 20)
 _PR_SET_PDEATHSIG = 1
 _BEYOND_STARTUP_S = 60
@@ -64,7 +62,7 @@ def existing(url: str, supervisor: str | None = None) -> Target:
     except OSError as err:
         raise InputError(f"`--url`: got `{url}`, but `{parts.hostname}` cannot be found: {err.strerror}") from err
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return Target(url=url, supervisor=supervisor or f"http://{host}:{port + SUPERVISOR_OFFSET}")
+    return Target(url=url, supervisor=supervisor or f"http://{host}:{Ports(port).supervisor}")
 
 
 @contextmanager
@@ -85,7 +83,7 @@ def started(spec: Spec, log: Path, *, command: Sequence[str] | None = None) -> I
             start_new_session=True,
             preexec_fn=_stop_with_parent,
         )
-    supervisor = f"http://127.0.0.1:{base + SUPERVISOR_OFFSET}"
+    supervisor = f"http://127.0.0.1:{Ports(base).supervisor}"
     try:
         _wait_until_ready(process, supervisor, spec.serving.startup_timeout_s + _BEYOND_STARTUP_S, log)
         cold_start_s = time.monotonic() - begun
@@ -115,7 +113,7 @@ def free_port_base() -> int:
     bases = list(_PORT_BASES)
     first = os.getpid() % len(bases)
     for base in bases[first:] + bases[:first]:
-        if all(_is_free(base + offset) for offset in _OFFSETS):
+        if all(map(_is_free, Ports(base).all().values())):
             return base
     raise MarinaError(f"no free ports between {_PORT_BASES[0]} and {_PORT_BASES[-1]}")
 

@@ -70,7 +70,7 @@ print(json.dumps({"kind": artifact.kind, "answers": answers, "inductor": "torch.
 """
 
 
-def test_images() -> tuple[np.ndarray, np.ndarray]:
+def held_out_images() -> tuple[np.ndarray, np.ndarray]:
     """The quarter that train.py did not train on."""
     digits = load_digits()
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
@@ -78,12 +78,9 @@ def test_images() -> tuple[np.ndarray, np.ndarray]:
     return parts[1][..., None], parts[3]
 
 
-test_images.__test__ = False  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("variant", ["fp32", "bf16", "int8", "jit", "eager", "fallback"])
 def test_a_package_keeps_the_accuracy_in_a_process_of_its_own(variant: str, packaged: Packaged, tmp_path: Path) -> None:
-    images, digits = test_images()
+    images, digits = held_out_images()
     folder = unpacked(packaged, variant, tmp_path)
     np.save(folder / "test.npy", images)
     result = run(folder, ANSWER_TEST_SET)
@@ -94,7 +91,7 @@ def test_a_package_keeps_the_accuracy_in_a_process_of_its_own(variant: str, pack
 
 def test_an_aot_package_loads_without_compiler_and_model_source(packaged: Packaged, tmp_path: Path) -> None:
     folder = unpacked(packaged, "int8", tmp_path)
-    np.save(folder / "test.npy", test_images()[0][:8])
+    np.save(folder / "test.npy", held_out_images()[0][:8])
     without_compiler = "import os; os.environ['PATH'] = '/nowhere'; os.environ['CXX'] = '/nowhere/g++'\n"
     result = run(folder, without_compiler + ANSWER_TEST_SET)
     assert not result["inductor"]
@@ -105,7 +102,7 @@ def test_an_aot_package_loads_without_compiler_and_model_source(packaged: Packag
 def test_a_jit_package_starts_without_compiling(packaged: Packaged, tmp_path: Path) -> None:
     """torch asks the compiler for its version, and then finds every kernel in the package."""
     folder = unpacked(packaged, "jit", tmp_path / "model")
-    np.save(folder / "test.npy", test_images()[0][:8])
+    np.save(folder / "test.npy", held_out_images()[0][:8])
     real = shutil.which("g++")
     compiler = tmp_path / "bin" / "g++"
     compiler.parent.mkdir()
