@@ -49,6 +49,16 @@ def test_only_the_packager_and_the_handlers_import_torch(package: str) -> None:
         assert not imported(file) & {"torch", "torchvision"}, file
 
 
+def test_the_command_line_imports_stages_only_when_their_verb_runs() -> None:
+    for file in sorted((ROOT / "marina").rglob("*.py")):
+        top = {
+            (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name or "").partition(".")[0]
+            for node in ast.parse(file.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.ImportFrom | ast.Import)
+        }
+        assert not top & (OURS - {"config"}), file
+
+
 def test_serving_never_imports_torchvision() -> None:
     for file in modules("handlers"):
         assert "torchvision" not in imported(file), file
@@ -56,7 +66,7 @@ def test_serving_never_imports_torchvision() -> None:
 
 def test_every_folder_of_ours_is_a_package_that_is_installed() -> None:
     declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("packages = [")[2].partition("]")[0]
-    present = {name for name in OURS if (ROOT / name / "__init__.py").is_file()}
+    present = {name for name in OURS | {"marina"} if (ROOT / name / "__init__.py").is_file()}
     assert {name.strip(' "') for name in declared.split(",")} == present
 
 

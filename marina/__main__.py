@@ -1,0 +1,8 @@
+"""`python -m marina`."""
+
+import sys
+
+from marina.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""What the verbs have in common: their options, their help, and how they print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+EXIT_CODES = "exit codes: 0 done · 1 the answer is no · 2 the input is wrong · 3 the measurement cannot be trusted"
+DEFAULT_SPEC = Path("config/examples/digits/spec.yaml")
+BUILD = Path("build")
+
+
+def verb(
+    verbs: Any, run: Callable[[argparse.Namespace], int], text: str, *examples: str, spec: bool = True
+) -> argparse.ArgumentParser:
+    """One verb with what all have: --json, --quiet and examples in its help."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        run.__name__,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog="examples:\n  " + "\n  ".join(examples) + f"\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if spec:
+        shown = f"default: {DEFAULT_SPEC}"
+        parser.add_argument("spec", metavar="SPEC", type=Path, nargs="?", default=DEFAULT_SPEC, help=shown)
+    parser.add_argument("--json", action="store_true", help="print the record as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def with_build(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The folder of records that stages meet in."""
+    text = "folder that holds NAME/model.mar and the records (default: build)"
+    parser.add_argument("--out", metavar="DIR", type=Path, default=BUILD, help=text)
+    return parser
+
+
+def chosen(kind: Any, options: argparse.Namespace) -> Any:
+    """A stage's options from those that were given; InputError says which one is out of range."""
+    from pydantic import ValidationError
+
+    from config.errors import InputError
+
+    given = {name: value for name in kind.model_fields if (value := getattr(options, name, None)) is not None}
+    try:
+        return kind(**given)
+    except ValidationError as err:
+        first = err.errors()[0]
+        name = str(first["loc"][0]).removesuffix("_s")
+        raise InputError(f"`--{name}`: got `{first['input']}`: {first['msg'].lower()}") from err
+
+
+def print_json(data: Any) -> None:
+    """A record on stdout."""
+    print(json.dumps(data, indent=2))

@@ -1,0 +1,104 @@
+"""`loadtest` and `calibrate`: a verdict on the objective, and the rate that meets it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from marina.arguments import chosen, print_json, verb, with_build
+
+
+def add_verbs(verbs: Any) -> None:
+    """Their options."""
+    _loadtest_options(verb(verbs, loadtest, "a verdict on the objective: PASS, FAIL or INVALID",
+                           "marina loadtest --rate 200 --duration 60",
+                           "marina loadtest my/spec.yaml --url http://10.0.0.7:8080 --repeat 3"))  # fmt: skip
+    _calibrate_options(verb(verbs, calibrate, "the highest rate that meets the objective, as evidence",
+                            "marina calibrate", "marina calibrate my/spec.yaml --tune"))  # fmt: skip
+
+
+def loadtest(options: argparse.Namespace) -> int:
+    from config.load import load_spec
+    from loadtest.runs import Options, run, summary
+
+    spec = load_spec(options.spec, files=False)
+    outcome = run(spec, chosen(Options, options), _where(options, spec.name), quiet=options.quiet)
+    if options.json:
+        print_json(outcome.to_data())
+    else:
+        print(summary(outcome))
+        print(f"report {options.out / spec.name / 'verdict.html'}")
+    return outcome.verdict.exit_code
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    from config.load import load_spec
+    from loadtest.calibrate import Options, summary
+    from loadtest.calibrate import calibrate as run
+
+    spec = load_spec(options.spec, files=False)
+    out = options.out / spec.name
+    how = chosen(Options, options)
+    # Evidence of settings that were just found to be second best would mislead: the patch comes first.
+    if options.tune and not _tuned(options, spec, how, out):
+        return 0
+    evidence = run(spec, how, _where(options, spec.name), quiet=options.quiet)
+    if options.json:
+        print_json(evidence.to_data())
+    else:
+        print(summary(evidence))
+        print(f"report {out / 'evidence.html'}")
+    return evidence.exit_code
+
+
+def _tuned(options: argparse.Namespace, spec: Any, how: Any, out: Path) -> bool:
+    """Searches better settings and says what it found; true when the spec's own are the best."""
+    from loadtest.retune import record, retune, space_of, summary
+    from loadtest.slo import objective_of
+
+    found, space = retune(spec, how, out, quiet=options.quiet), space_of(spec, objective_of(spec))
+    best_already = bool(found.best == found.tried[0])
+    if not options.json:
+        print(summary(found, space, out))
+    elif not best_already:
+        print_json(record(found, space))
+    return best_already
+
+
+def _target_options(parser: argparse.ArgumentParser) -> None:
+    """What the verbs that load a server have in common."""
+    add = with_build(parser).add_argument
+    add("--url", metavar="U", help="a server that is there already (default: start one)")
+    add("--supervisor", metavar="U", help="its supervisor's pages (default: ten ports above --url)")
+    add("--any-package", action="store_true", help="do not ask which package the server serves")
+    add("--repeat", metavar="N", type=int, help="runs, or searches")
+    add("--processes", metavar="P", type=int, help="generator processes (default: 1)")
+    add("--arrivals", choices=("constant", "poisson"), help="the schedule of requests, fixed beforehand")
+    add("--seed", metavar="N", type=int, help="of the poisson schedule (default: 0)")
+    add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds before anything is measured")
+    add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds a client waits (default: 10)")
+
+
+def _loadtest_options(parser: argparse.ArgumentParser) -> None:
+    _target_options(parser)
+    parser.add_argument("--rate", metavar="R", type=float, help="requests/s (default: the spec's `slo.throughput_rps`)")
+    text = "seconds that are measured (default: 30, or what p99 needs)"
+    parser.add_argument("--duration", dest="duration_s", metavar="S", type=float, help=text)
+
+
+def _calibrate_options(parser: argparse.ArgumentParser) -> None:
+    _target_options(parser)
+    add = parser.add_argument
+    add("--first", metavar="R", type=float, help="rate of the first run, requests/s")
+    add("--trial", dest="trial_s", metavar="S", type=float, help="seconds of each run")
+    add("--tolerance", metavar="SHARE", type=float, help="how closely the knee is found (default: 0.03)")
+    add("--tune", action="store_true", help="search workers, threads and batching first; writes a patch to the spec")
+
+
+def _where(options: argparse.Namespace, name: str) -> Any:
+    from loadtest.session import Where
+
+    return Where(
+        out=options.out / name, url=options.url, supervisor=options.supervisor, any_package=options.any_package
+    )

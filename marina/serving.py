@@ -1,0 +1,31 @@
+"""`serve`: one TorchServe under its supervisor."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from marina.arguments import verb, with_build
+
+
+def add_verbs(verbs: Any) -> None:
+    """Its options."""
+    added = verb(verbs, serve, "a running server, until it is told to stop", "marina serve",
+                 "marina serve my/spec.yaml --port-base 9000 --host 0.0.0.0")  # fmt: skip
+    add = with_build(added).add_argument
+    add("--mar", metavar="FILE", type=Path, help="the archive (default: DIR/NAME/model.mar)")
+    add("--port-base", metavar="N", type=int, default=8080,
+        help="inference on N, management N+1, metrics N+2, gRPC N+3 and N+4, pages N+10 (default: 8080)")  # fmt: skip
+    add("--host", metavar="ADDRESS", default="127.0.0.1",
+        help="where inference and the pages listen; all else is on loopback (default: 127.0.0.1)")  # fmt: skip
+
+
+def serve(options: argparse.Namespace) -> int:
+    from config.load import load_spec
+    from server.serve import serve as run
+
+    # A pod has the spec and the MAR, but not the files that the model was made of.
+    spec = load_spec(options.spec, files=False)
+    mar = options.mar or options.out / spec.name / "model.mar"
+    return run(spec, mar=mar, port_base=options.port_base, host=options.host)
