@@ -11,7 +11,7 @@ from config.record import write_json, write_text
 from config.spec import Spec
 from loadtest import knee
 from loadtest.arrivals import Arrivals, Schedule
-from loadtest.evidence import At, Evidence, KneeRecord, Settings, TrialRecord
+from loadtest.evidence import MAY_HOLD_MORE, At, Evidence, KneeRecord, Settings, TrialRecord, knee_text
 from loadtest.evidence_report import evidence_html
 from loadtest.knee import Knee, Untrusted, find_knee
 from loadtest.machine import this_machine
@@ -91,6 +91,10 @@ class Trials:
             raise Untrusted("the calibration was interrupted")
         return verdict.status
 
+    def holds(self, rate: float) -> bool:
+        """Whether a rate is held within the objective; Untrusted when no run at it can be trusted."""
+        return knee.holds(self.at, rate)
+
     def find(self, first: float | None) -> Knee:
         """The knee; Untrusted when it cannot be found."""
         if first is None:
@@ -138,7 +142,9 @@ def calibrate(spec: Spec, options: Options, where: Where, *, quiet: bool = False
             package=session.package.sha256 if session.package else None,
             objective=objective,
             settings=settings_of(spec),
-            knee=KneeRecord(rps=found.rps, found=found.found, spread=found.spread) if found else None,
+            knee=KneeRecord(rps=found.rps, found=found.found, spread=found.spread, limit=found.limit)
+            if found
+            else None,
             at_knee=trials.nearest_pass(found.rps) if found else None,
             at_70_percent=long_run,
             cold_start_s=session.target.cold_start_s,
@@ -160,7 +166,9 @@ def summary(evidence: Evidence) -> str:
     if found is None:
         return "\n".join([f"knee: {evidence.status}", *lines])
     spread = f"{figure(min(found.found))} to {figure(max(found.found))} in {len(found.found)} searches"
-    return "\n".join([f"knee: {evidence.status} {figure(found.rps)} requests/s, {spread}", *lines])
+    if found.limit == "generator":
+        lines.append(f"  {MAY_HOLD_MORE}")
+    return "\n".join([f"knee: {evidence.status} {knee_text(found)}, {spread}", *lines])
 
 
 def settings_of(spec: Spec) -> Settings:

@@ -7,8 +7,10 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from loadtest.arrivals import Arrivals
+from loadtest.knee import Limit
 from loadtest.machine import Machine, Memory
 from loadtest.outcome import Latency
+from loadtest.units import figure
 from loadtest.verdict import Objective, Reason, Status
 
 SCHEMA: Final = "marina.evidence/1"
@@ -36,6 +38,16 @@ class KneeRecord(_Record):
     """What each search found."""
     spread: float
     """Their range, as a share of the median."""
+    limit: Limit
+    """`generator`: no higher rate could be measured from here, so the server may hold more."""
+
+
+MAY_HOLD_MORE = "the generator reached its limit, not the server: send the load from another machine to find more"
+
+
+def knee_text(knee: KneeRecord) -> str:
+    """`at least 4,038 requests/s`: the rate, and whether it is the server's limit."""
+    return ("at least " if knee.limit == "generator" else "") + f"{figure(knee.rps)} requests/s"
 
 
 class At(_Record):

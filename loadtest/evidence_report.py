@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from loadtest.chart import Axis, Chart, Line, linear_axis, log_axis, milliseconds
-from loadtest.evidence import Evidence, TrialRecord
+from loadtest.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, knee_text
 from loadtest.figures import drawing
 from loadtest.machine import MB
 from loadtest.report import facts, ms, reason_list
@@ -16,7 +16,7 @@ from loadtest.units import figure, percent
 def evidence_html(evidence: Evidence) -> str:
     """The file's text."""
     name = escape(f"{evidence.name} {evidence.version}")
-    headline = f"{figure(evidence.knee.rps)} requests/s" if evidence.knee else "no knee"
+    headline = knee_text(evidence.knee) if evidence.knee else "no knee"
     body = [
         f'<header><span class="badge {evidence.status}">{evidence.status}</span><h1>{name}: {headline}</h1></header>',
         '<p class="lead">The highest rate that meets the objective, found by raising and bisecting.</p>',
@@ -32,6 +32,8 @@ def _knee(evidence: Evidence) -> str:
     if evidence.knee:
         found = ", ".join(f"{figure(rate)}" for rate in evidence.knee.found)
         rows.append(("Found by each search", f"{found} requests/s, {percent(evidence.knee.spread)} apart"))
+        if evidence.knee.limit == "generator":
+            rows.append(("Limit", MAY_HOLD_MORE))
     for label, at in (("Latency at the knee", evidence.at_knee), ("At 70 % of it, long run", evidence.at_70_percent)):
         if at:
             latency = f"p50 {ms(at.response.p50)}, p99 {ms(at.response.p99)}"

@@ -35,12 +35,17 @@ class NeverHeld(Untrusted):
     """Raised when the objective does not hold at any rate."""
 
 
+Limit = Literal["objective", "generator"]
+"""What ended a search: the objective broke, or nothing above could be measured, so the server may hold more."""
+
+
 @dataclass(frozen=True)
 class Knee:
     """The median of several searches, and what they found each."""
 
     rps: float
     found: tuple[float, ...]
+    limit: Limit = "objective"
 
     @property
     def spread(self) -> float:
@@ -65,41 +70,65 @@ def estimate(held: Callable[[float], float], first: float) -> float:
 
 
 def find_knee(trial: Trial, first: float, repeats: int, tolerance: float = TOLERANCE) -> Knee:
-    """Searches from `first`, then again from what was found; Untrusted when a rate cannot be judged or none passes."""
-    found = [_search(trial, first, _RAISE, tolerance)]
-    while len(found) < repeats:
+    """Searches from `first`, then again from what was found; Untrusted when nothing can be judged or none passes."""
+    searches = [_Search(trial, tolerance).run(first, _RAISE)]
+    while len(searches) < repeats:
         # From another start, or every search would try the same rates and agree only by that.
-        found.append(_search(trial, _ELSEWHERE * found[-1], _RAISE_AGAIN, tolerance))
-    return Knee(median(found), tuple(found))
+        searches.append(_Search(trial, tolerance).run(_ELSEWHERE * searches[-1].low, _RAISE_AGAIN))
+    found = tuple(search.low for search in searches)
+    return Knee(median(found), found, "generator" if any(search.untrusted for search in searches) else "objective")
 
 
-def _search(trial: Trial, start: float, step: float, tolerance: float) -> float:
-    """One search: out from `start` until one rate passes and one fails, then in between."""
-    if _passes(trial, start):
-        low, high = start, start * step
-        while _passes(trial, high):
-            low, high = high, high * step
-            if high > _HIGHEST_RPS:
-                raise Untrusted(f"the objective still holds at {low:,.0f} requests/s, the highest rate tried")
-    else:
-        low, high = start / step, start
-        while not _passes(trial, low):
-            low, high = low / step, low
-            if low < _LOWEST_RPS:
-                raise NeverHeld(f"the objective does not hold even at {high:.3g} requests/s")
-    while high / low > 1 + tolerance:
-        middle = math.sqrt(low * high)
-        if _passes(trial, middle):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _passes(trial: Trial, rate: float) -> bool:
+def holds(trial: Trial, rate: float) -> bool:
     """A trusted answer at a rate, tried again while it is INVALID."""
     for _ in range(_TRIES):
         status = trial(rate)
         if status != "INVALID":
             return status == "PASS"
     raise Untrusted(f"{_TRIES} runs at {figure(rate)} requests/s were INVALID")
+
+
+class _Search:
+    """One search: out from a start until one rate passes and one does not, then in between."""
+
+    def __init__(self, trial: Trial, tolerance: float) -> None:
+        self._trial = trial
+        self._tolerance = tolerance
+        self.low = 0.0
+        """The highest rate that passed."""
+        self.untrusted = False
+        """Whether the rate above it, which ended the search, could not be measured."""
+
+    def run(self, start: float, step: float) -> _Search:
+        if holds(self._trial, start):
+            self.low, high = start, start * step
+            while self._passes(high):
+                self.low, high = high, high * step
+                if high > _HIGHEST_RPS:
+                    raise Untrusted(
+                        f"the objective still holds at {figure(self.low)} requests/s, the highest rate tried"
+                    )
+        else:
+            self.low, high = start / step, start
+            while not holds(self._trial, self.low):
+                self.low, high = self.low / step, self.low
+                if self.low < _LOWEST_RPS:
+                    raise NeverHeld(f"the objective does not hold even at {figure(high)} requests/s")
+        while high / self.low > 1 + self._tolerance:
+            middle = math.sqrt(self.low * high)
+            if self._passes(middle):
+                self.low = middle
+            else:
+                high = middle
+        return self
+
+    def _passes(self, rate: float) -> bool:
+        """Above a rate that passed, one that cannot be measured ends the search as one that fails would."""
+        try:
+            passed = holds(self._trial, rate)
+        except Untrusted:
+            self.untrusted = True
+            return False
+        # Only the last rate that did not pass says what the limit is.
+        self.untrusted = self.untrusted and passed
+        return passed

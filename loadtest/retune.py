@@ -29,7 +29,6 @@ from loadtest.verdict import Objective
 DELAYS_MS = (1, 2, 5, 10, 20)
 # Wide enough to tell settings apart in a few runs each; the knee of the best is found exactly afterwards.
 _TOLERANCE = 0.08
-_START_BELOW = 0.8
 _PATHS = (
     ("model", "source"),
     ("model", "weights"),
@@ -68,7 +67,7 @@ def record(found: Tuning, space: Space) -> dict[str, Any]:
         "rps": found.best.rps,
         "why": list(found.why),
         "grid": space.size,
-        "tried": [tried.settings.model_dump() | {"rps": tried.rps} for tried in found.tried],
+        "tried": [tried.settings.model_dump() | {"rps": tried.rps, "to_beat": tried.to_beat} for tried in found.tried],
     }
 
 
@@ -76,34 +75,38 @@ def summary(found: Tuning, space: Space, out: Path) -> str:
     """The tuning as a few lines for a terminal."""
     start = found.tried[0]
     lines = [*(f"  {reason}" for reason in found.why), f"tried {len(found.tried)} of {space.size} settings"]
+    if found.best.rps is None:
+        return "\n".join([*lines, "none of them meets the objective at any rate"])
     if found.best == start:
         return "\n".join([*lines, "the spec's settings are the best found"])
-    change = f"{figure(start.rps)} to {figure(found.best.rps)} requests/s"
+    change = f"{figure(start.rps or 0)} to {figure(found.best.rps)} requests/s"
     return "\n".join([*lines, f"better settings: {change}", f"hint: patch -p0 < {out / 'tune.patch'}"])
 
 
 class _Measure:
-    """Measures settings; each search starts a little below the best rate known."""
+    """Measures settings: first whether they beat the best known at all, and only then by how much."""
 
     def __init__(self, serve: Serve, objective: Objective, options: Options) -> None:
         self._serve = serve
         self._objective = objective
         self._options = options.model_copy(update={"repeat": 1, "tolerance": max(_TOLERANCE, options.tolerance)})
-        self._best = 0.0
 
-    def __call__(self, settings: Settings) -> float:
-        first = _START_BELOW * self._best if self._best else self._options.first
+    def __call__(self, settings: Settings, to_beat: float) -> float | None:
         with self._serve(settings) as session:
+            trials = Trials(session, self._objective, self._options)
             try:
-                held = Trials(session, self._objective, self._options).find(first).rps
+                if to_beat and not trials.holds(to_beat):
+                    return None
+                return trials.find(to_beat or self._options.first).rps
             except NeverHeld:
-                held = 0.0
+                return None
             except Untrusted as err:
+                if to_beat:
+                    # What cannot be shown to be better is not taken for it.
+                    return None
                 raise MarinaError(
                     f"`{settings}` cannot be measured: {err}", hint="try again on a quieter machine"
                 ) from err
-        self._best = max(self._best, held)
-        return held
 
 
 def _server(spec: Spec, options: Options, objective: Objective, out: Path, quiet: bool) -> Serve:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from loadtest.evidence import Settings
 from loadtest.units import figure
 
-Measure = Callable[[Settings], float]
-"""The rate that settings hold within the objective, requests/s; 0 when they hold none."""
+Measure = Callable[[Settings, float], float | None]
+"""The rate that settings hold within the objective, requests/s; None when it is less than the rate given."""
 
 # Less than this is noise: two searches for one knee differ by as much.
 _BETTER = 1.03
@@ -41,10 +41,11 @@ class Space:
 
 @dataclass(frozen=True)
 class Tried:
-    """One setting and what it holds."""
+    """One setting and what it holds; None when it does not hold `to_beat`, and then it is not measured further."""
 
     settings: Settings
-    rps: float
+    rps: float | None
+    to_beat: float
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Tuning:
 def tune(measure: Measure, start: Settings, space: Space) -> Tuning:
     """Searches the space from `start`."""
     search = _Search(measure)
-    best = search.try_settings(start)
+    best = search.try_settings(start, 0.0)
     improved = True
     while improved:
         before = best
@@ -78,15 +79,18 @@ class _Search:
         self.tried: dict[Settings, Tried] = {}
         self.why: list[str] = []
 
-    def try_settings(self, settings: Settings) -> Tried:
+    def try_settings(self, settings: Settings, to_beat: float) -> Tried:
+        # What did not hold an earlier bar does not hold a later one, which is higher.
         if settings not in self.tried:
-            self.tried[settings] = Tried(settings, self._measure(settings))
+            self.tried[settings] = Tried(settings, self._measure(settings, to_beat), to_beat)
         return self.tried[settings]
 
     def best_of(self, best: Tried, others: Sequence[Settings], name: str) -> Tried:
         known = len(self.tried)
-        found = max([best, *map(self.try_settings, others)], key=lambda tried: tried.rps)
-        winner = found if _is_better(found, best) else best
+        winner = best
+        for settings in others:
+            tried = self.try_settings(settings, _BETTER * _rps(winner))
+            winner = tried if _is_better(tried, winner) else winner
         if winner != best or len(self.tried) > known:
             self._explain(name, best, winner)
         return winner
@@ -99,7 +103,7 @@ class _Search:
         down = [value for value in sorted(values, reverse=True) if value < current]
         for direction in (up, down):
             for value in direction:
-                tried = self.try_settings(best.settings.model_copy(update={field: value}))
+                tried = self.try_settings(best.settings.model_copy(update={field: value}), _BETTER * _rps(best))
                 if not _is_better(tried, best):
                     break
                 best = tried
@@ -111,11 +115,11 @@ class _Search:
 
     def _explain(self, name: str, before: Tried, after: Tried) -> None:
         if after == before:
-            kept = f"{_shown(name, after)}, {figure(after.rps)} requests/s"
+            kept = f"{_shown(name, after)}, {figure(_rps(after))} requests/s"
             self.why.append(f"`{name}`: nothing else tried is better than {kept}")
         else:
             change = f"{_shown(name, before)} to {_shown(name, after)}"
-            rates = f"{figure(before.rps)} to {figure(after.rps)} requests/s"
+            rates = f"{figure(_rps(before))} to {figure(_rps(after))} requests/s"
             self.why.append(f"`{name}`: {change} raises the knee from {rates}")
 
 
@@ -124,7 +128,11 @@ def _split(settings: Settings, workers: int, threads: int) -> Settings:
 
 
 def _is_better(one: Tried, other: Tried) -> bool:
-    return one.rps > _BETTER * other.rps
+    return _rps(one) > _BETTER * _rps(other)
+
+
+def _rps(tried: Tried) -> float:
+    return tried.rps or 0.0
 
 
 def _shown(name: str, tried: Tried) -> str:

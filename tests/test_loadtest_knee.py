@@ -110,6 +110,18 @@ def test_a_rate_that_stays_invalid_ends_the_search() -> None:
         find_knee(lambda _: "INVALID", 50, repeats=1)
 
 
+def test_what_cannot_be_measured_above_a_rate_that_passed_ends_the_search_there() -> None:
+    knee = find_knee(lambda rate: "PASS" if rate <= 100 else "INVALID", 20, repeats=3, tolerance=0.02)
+    assert (knee.limit, 97 < knee.rps <= 100) == ("generator", True)
+
+
+def test_a_rate_that_fails_below_one_that_could_not_be_measured_is_the_servers_limit() -> None:
+    def answers(rate: float) -> Status:
+        return "PASS" if rate <= 100 else "FAIL" if rate <= 110 else "INVALID"
+
+    assert find_knee(answers, 20, repeats=1, tolerance=0.02).limit == "objective"
+
+
 def test_a_server_that_never_meets_the_objective_has_no_knee() -> None:
     with pytest.raises(NeverHeld, match="does not hold even at"):
         find_knee(lambda _: "FAIL", 50, repeats=1)
@@ -128,12 +140,16 @@ SPACE = Space(cores=8, batches=(1, 2, 4, 8, 16), delays_ms=(1, 2, 5, 10, 20))
 START = Settings(workers=8, threads=1, max_batch=1, max_batch_delay_ms=2)
 
 
-def surface(settings: Settings) -> float:
+def held(settings: Settings) -> float:
     """More workers of fewer threads help until four; a batch helps until eight; waiting costs."""
     split = {1: 60, 2: 90, 4: 100, 8: 80}[settings.workers]
     batch = {1: 1.0, 2: 1.5, 4: 2.1, 8: 2.5, 16: 2.2}[settings.max_batch]
     waiting = 1 - 0.01 * abs(settings.max_batch_delay_ms - 5) * (settings.max_batch > 1)
     return split * batch * waiting
+
+
+def surface(settings: Settings, to_beat: float) -> float | None:
+    return rate if (rate := held(settings)) >= to_beat else None
 
 
 def tuned() -> Tuning:
@@ -142,7 +158,7 @@ def tuned() -> Tuning:
 
 def test_the_best_settings_are_found_in_far_fewer_runs_than_the_grid() -> None:
     best = max(
-        surface(Settings(workers=workers, threads=threads, max_batch=batch, max_batch_delay_ms=delay))
+        held(Settings(workers=workers, threads=threads, max_batch=batch, max_batch_delay_ms=delay))
         for workers, threads in SPACE.splits
         for batch in SPACE.batches
         for delay in SPACE.delays_ms
@@ -159,10 +175,17 @@ def test_tuning_begins_with_the_specs_own_settings_and_says_why_it_left_them() -
     assert any(reason.startswith("`max_batch`: 1 to 8 raises the knee") for reason in found.why)
 
 
+def test_a_setting_that_does_not_beat_the_best_is_not_measured_further() -> None:
+    bars = [tried.to_beat for tried in tuned().tried]
+    assert bars[0] == 0
+    assert bars[1] == pytest.approx(1.03 * held(START))
+    assert bars == sorted(bars)
+
+
 def test_settings_that_are_best_already_stay() -> None:
     best = Settings(workers=4, threads=2, max_batch=8, max_batch_delay_ms=5)
     assert tune(surface, best, SPACE).best.settings == best
 
 
 def test_a_difference_within_the_noise_changes_nothing() -> None:
-    assert tune(lambda settings: 100 + settings.max_batch / 10, START, SPACE).best.settings == START
+    assert tune(lambda settings, _: 100 + settings.max_batch / 10, START, SPACE).best.settings == START

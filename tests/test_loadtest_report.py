@@ -242,7 +242,7 @@ def test_the_live_line_moves_on_a_terminal_only() -> None:
         assert ("\r" in stream.getvalue()) is moves
 
 
-def evidence() -> Evidence:
+def evidence(limit: str = "objective") -> Evidence:
     trials = [
         TrialRecord(rate=rate, status=status, p50_ms=5, p99_ms=p99, error_rate=0, reasons=())  # type: ignore[arg-type]
         for rate, status, p99 in ((50, "PASS", 12), (100, "FAIL", 90), (70, "INVALID", 900), (75, "PASS", 40))
@@ -251,7 +251,8 @@ def evidence() -> Evidence:
     return Evidence(
         status="PASS", reasons=(), name="digits", version="1.0", package="ab" * 32, objective=OBJECTIVE,
         settings=Settings(workers=2, threads=1, max_batch=4, max_batch_delay_ms=2),
-        knee=KneeRecord(rps=75, found=(74, 75, 76), spread=0.027), at_knee=at, at_70_percent=at, cold_start_s=4.2,
+        knee=KneeRecord(rps=75, found=(74, 75, 76), spread=0.027, limit=limit),  # type: ignore[arg-type]
+        at_knee=at, at_70_percent=at, cold_start_s=4.2,
         memory=Memory(java_bytes=200_000_000, workers_bytes=(300_000_000, 310_000_000), supervisor_bytes=40_000_000),
         machine=MACHINE, arrivals="poisson", at="2026-01-02T03:04:05Z", trials=tuple(trials),
     )  # fmt: skip
@@ -273,3 +274,10 @@ def test_evidence_is_drawn_without_the_runs_that_say_nothing() -> None:
     assert text.count("<circle") == 6
     assert "75 requests/s" in reader.words
     assert "850 MB" in reader.words
+
+
+def test_a_knee_that_the_generator_ended_is_only_a_lower_bound() -> None:
+    assert "at least" not in evidence_html(evidence())
+    bound = evidence_html(evidence("generator"))
+    assert "at least 75 requests/s" in bound
+    assert "send the load from another machine" in bound

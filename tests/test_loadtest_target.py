@@ -204,6 +204,9 @@ class FakeTrials:
     def __init__(self, *_: object) -> None:
         pass
 
+    def holds(self, rate: float) -> bool:
+        return 100.0 * self.served.max_batch >= rate
+
     def find(self, first: float | None) -> Any:
         del first
         if self.served.max_batch == 1:
