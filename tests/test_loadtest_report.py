@@ -263,7 +263,7 @@ def test_evidence_names_package_machine_and_memory() -> None:
     assert data["schema"] == "marina.evidence/1"
     assert data["package"] == "ab" * 32
     assert data["memory"]["total_bytes"] == 850_000_000
-    assert data["knee"] == {"rps": 75, "found": [74, 75, 76], "spread": 0.027}
+    assert data["knee"] == {"rps": 75, "found": [74, 75, 76], "spread": 0.027, "limit": "objective"}
 
 
 def test_evidence_is_drawn_without_the_runs_that_say_nothing() -> None:
