@@ -1,6 +1,6 @@
-"""One generator process: `python -m loadtest.worker`, started by `generator`.
+"""One generator process: `python -m loadtest.worker`, started by `generator` or, on other machines, by `crew`.
 
-It reads a `Plan` as one line, says `ready`, reads the start time as a second line, prints a line each second and the
+It reads a `Plan` as one line, says `ready`, reads the start time as a second line, says a line each second and the
 `Measurement` as the last one. When its input ends before that, the one who asked is gone or wants it to stop.
 """
 
@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 import gevent
@@ -23,21 +24,36 @@ from loadtest.plan import Plan
 
 
 def main() -> None:
-    """Runs one plan."""
+    """Runs one plan, told on stdin."""
     # Ctrl-C reaches the whole terminal's group; the parent decides, by closing our input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    orders: Any = FileObjectPosix(sys.stdin.buffer.fileno(), "rb", closefd=False)
+    work(FileObjectPosix(sys.stdin.buffer.fileno(), "rb", closefd=False), sys.stdout)
+
+
+def work(orders: Any, answers: Any) -> None:
+    """Runs the plan that comes in `orders`; what there is to say goes to `answers`."""
+
+    def say(data: dict[str, Any]) -> None:
+        answers.write(json.dumps(data) + "\n")
+        answers.flush()
+
+    def say_beat(beat: Beat, second: Second) -> None:
+        say({"beat": beat.model_dump(), "second": second.model_dump(mode="json")})
+
     _go_first()
-    engine = OpenLoop(Plan.model_validate_json(orders.readline()), _say_beat)
-    _say({"ready": True})
-    start = orders.readline()
-    if not start:
+    engine = OpenLoop(Plan.model_validate_json(orders.readline()), say_beat)
+    say({"ready": True})
+    line = orders.readline()
+    if not line:
         return
+    start = json.loads(line)
+    # From another machine the start comes as a distance, because clocks differ.
+    moment = start["start"] if "start" in start else time.perf_counter() + start["start_in"]
     gevent.spawn(_stop_at_end, orders, engine)
     # What exists now lives as long as the run; the collector need not walk it while requests are timed.
     gc.collect()
     gc.freeze()
-    _say({"measurement": engine.run(json.loads(start)["start"]).model_dump(mode="json")})
+    say({"measurement": engine.run(moment).model_dump(mode="json")})
 
 
 def _go_first() -> None:
@@ -53,15 +69,6 @@ def _go_first() -> None:
 def _stop_at_end(orders: Any, engine: OpenLoop) -> None:
     orders.read()
     engine.stop()
-
-
-def _say_beat(beat: Beat, second: Second) -> None:
-    _say({"beat": beat.model_dump(), "second": second.model_dump(mode="json")})
-
-
-def _say(data: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(data) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
