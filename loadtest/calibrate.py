@@ -14,7 +14,6 @@ from loadtest.arrivals import Arrivals, Schedule
 from loadtest.evidence import MAY_HOLD_MORE, At, Evidence, KneeRecord, Settings, TrialRecord, knee_text
 from loadtest.evidence_report import evidence_html
 from loadtest.knee import Knee, Untrusted, find_knee
-from loadtest.machine import this_machine
 from loadtest.measurement import Measurement
 from loadtest.outcome import latency_of
 from loadtest.session import Session, Where, open_session
@@ -149,7 +148,7 @@ def calibrate(spec: Spec, options: Options, where: Where, *, quiet: bool = False
             at_70_percent=long_run,
             cold_start_s=session.target.cold_start_s,
             memory=session.target.memory,
-            machine=this_machine(),
+            machine=session.machine,
             arrivals=options.arrivals,
             at=at,
             trials=tuple(_record(measurement, verdict) for measurement, verdict in trials.runs),

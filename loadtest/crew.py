@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from config.errors import InputError, MarinaError
 from loadtest.generator import Channel, LocalProcess, generate
+from loadtest.machine import Machine, this_machine
 from loadtest.measurement import Beat, Measurement, Second
 from loadtest.plan import Plan
 
@@ -68,7 +69,7 @@ def lead(plan: Plan, port: int, log: TextIO) -> None:
     with socket.create_server(("", port), backlog=plan.parts) as listener:
         others = _gather(listener, plan.parts)
         measured = generate(plans, on_second, lambda each: others[each.part] if each.part else LocalProcess())
-    for line in record_lines(measured):
+    for line in record_lines(measured, this_machine()):
         print(line, file=log, flush=True)
 
 
@@ -97,17 +98,18 @@ def seconds_in(line: str) -> tuple[int, Second, list[Beat]] | None:
     return said["number"], Second.model_validate(said["second"]), beats
 
 
-def record_lines(measured: Measurement) -> Iterator[str]:
-    """A measurement as lines that a log can hold."""
-    packed = base64.b64encode(zlib.compress(measured.model_dump_json().encode())).decode()
+def record_lines(measured: Measurement, machine: Machine) -> Iterator[str]:
+    """A measurement, and the machine of the one who leads, as lines that a log can hold."""
+    record = {"measurement": measured.model_dump(mode="json"), "machine": machine.model_dump(mode="json")}
+    packed = base64.b64encode(zlib.compress(json.dumps(record).encode())).decode()
     pieces = [packed[at : at + _PIECE] for at in range(0, len(packed), _PIECE)]
     digest = hashlib.sha256(packed.encode()).hexdigest()
     for number, piece in enumerate(pieces, 1):
         yield f"{_RECORD}{number}/{len(pieces)} {digest} {piece}"
 
 
-def record_in(lines: Iterable[str]) -> Measurement:
-    """The measurement that a log ends with; InputError when it is not there or not whole."""
+def record_in(lines: Iterable[str]) -> tuple[Measurement, Machine]:
+    """The measurement and the machine that a log ends with; InputError when it is not there or not whole."""
     pieces: dict[int, str] = {}
     wanted, digest = 0, ""
     for line in lines:
@@ -118,7 +120,8 @@ def record_in(lines: Iterable[str]) -> Measurement:
     packed = "".join(pieces[number] for number in sorted(pieces))
     if not wanted or len(pieces) != wanted or hashlib.sha256(packed.encode()).hexdigest() != digest:
         raise InputError(f"the log of the load test holds {len(pieces)} of {wanted or '?'} pieces of its record")
-    return Measurement.model_validate_json(zlib.decompress(base64.b64decode(packed)))
+    record = json.loads(zlib.decompress(base64.b64decode(packed)))
+    return Measurement.model_validate(record["measurement"]), Machine.model_validate(record["machine"])
 
 
 class _Connection:

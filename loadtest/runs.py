@@ -14,7 +14,6 @@ from config.record import write_json, write_text
 from config.spec import Spec
 from loadtest.arrivals import Arrivals, Schedule
 from loadtest.junit import verdict_xml
-from loadtest.machine import this_machine
 from loadtest.outcome import Load, Outcome, Run, Subject, run_of
 from loadtest.report import verdict_html
 from loadtest.session import Session, Where, open_session
@@ -79,7 +78,7 @@ def run(spec: Spec, options: Options, where: Where, *, quiet: bool = False) -> O
             objective=objective,
             tested=_tested(spec, session, runs),
             load=_load(options, schedules[0], session),
-            machine=this_machine(),
+            machine=session.machine,
             at=at,
             runs=tuple(runs),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from config.errors import InputError
 from config.progress import Progress
@@ -13,12 +14,29 @@ from config.record import Package, read_package
 from config.spec import Spec
 from loadtest import target
 from loadtest.arrivals import Schedule
-from loadtest.generator import generate
+from loadtest.generator import OnSecond, generate
 from loadtest.live import LiveLine
+from loadtest.machine import Machine, this_machine
 from loadtest.measurement import Identity, Measurement
 from loadtest.plan import Plan, Request
 from loadtest.sample import packaged_request, spec_request
 from loadtest.target import Target
+
+
+class Elsewhere(Protocol):
+    """A server with generators beside it, in a network that is not ours."""
+
+    url: str
+    """As the generators see it."""
+
+    def generate(self, plans: Sequence[Plan], on_second: OnSecond) -> Measurement:
+        """Runs the plans there."""
+
+    def served_sha256(self) -> str:
+        """The hash of the package that the server serves; InputError when it does not say."""
+
+    def machine(self) -> Machine:
+        """The machine that sent the load; ours before anything was sent."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +52,7 @@ class Where:
     """Do not ask which package the server serves."""
     command: Sequence[str] | None = None
     """What starts a server; None is `marina serve`."""
+    elsewhere: Elsewhere | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +68,12 @@ class Session:
     any_package: bool
     progress: Progress
     quiet: bool
+    elsewhere: Elsewhere | None = None
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that sent the load."""
+        return self.elsewhere.machine() if self.elsewhere else this_machine()
 
     def measure(self, schedule: Schedule, label: str) -> Measurement:
         """One run of a schedule; the server's package is asked for before and after it."""
@@ -65,7 +90,7 @@ class Session:
             for part in range(self.processes)
         ]
         with LiveLine(label, schedule, quiet=self.quiet) as line:
-            measurement = generate(plans, line.show)
+            measurement = (self.elsewhere.generate if self.elsewhere else generate)(plans, line.show)
         after = self.identify()
         changed = before is not None and before.found is not None and after != before
         return measurement.model_copy(update={"identity": after if changed else before})
@@ -77,9 +102,13 @@ class Session:
         wanted = self.package.sha256 if self.package else None
         why = None if wanted else "nothing was packaged here, so the server's package cannot be compared"
         try:
-            return Identity(wanted=wanted, found=target.served_sha256(self.target.supervisor), why_unknown=why)
+            ask = self.elsewhere.served_sha256 if self.elsewhere else self._served_sha256
+            return Identity(wanted=wanted, found=ask(), why_unknown=why)
         except InputError as err:
             return Identity(wanted=wanted, found=None, why_unknown=why or err.message)
+
+    def _served_sha256(self) -> str:
+        return target.served_sha256(self.target.supervisor)
 
 
 @contextmanager
@@ -89,14 +118,29 @@ def open_session(
     """A session with the server at `where.url`, or with one that is started for it and stopped after it."""
     package, progress = _package(where), Progress(quiet=quiet)
     with ExitStack() as stack:
-        with progress.step("start the server" if where.url is None else f"find {where.url}"):
+        url = where.elsewhere.url if where.elsewhere else where.url
+        with progress.step("start the server" if url is None else f"find {url}"):
             opened = stack.enter_context(_open_target(spec, where))
         request = packaged_request(package, where.out, opened.url) if package else spec_request(spec, opened.url)
-        yield Session(opened, request, package, limit_ms, processes, timeout_s, where.any_package, progress, quiet)
+        yield Session(
+            opened,
+            request,
+            package,
+            limit_ms,
+            processes,
+            timeout_s,
+            where.any_package,
+            progress,
+            quiet,
+            where.elsewhere,
+        )
 
 
 @contextmanager
 def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
+    if where.elsewhere is not None:
+        yield Target(where.elsewhere.url, supervisor="")
+        return
     if where.url is not None:
         yield target.existing(where.url, where.supervisor)
         return
@@ -108,6 +152,6 @@ def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
 
 def _package(where: Where) -> Package | None:
     """The package of the build folder; a server that is there already can be tested without one."""
-    if where.url is not None and not (where.out / "package.json").exists():
+    if (where.url is not None or where.elsewhere is not None) and not (where.out / "package.json").exists():
         return None
     return read_package(where.out)

@@ -14,7 +14,7 @@ from specs import ROOT
 from config.errors import InputError
 from loadtest import crew
 from loadtest.arrivals import Schedule
-from loadtest.measurement import Measurement
+from loadtest.machine import this_machine
 from loadtest.plan import Plan, Request
 
 pytestmark = pytest.mark.e2e
@@ -56,7 +56,8 @@ def start(command: list[str]) -> "subprocess.Popen[str]":
 
 
 def test_the_parts_send_the_schedule_together(log: list[str]) -> None:
-    measured = crew.record_in(log)
+    measured, machine = crew.record_in(log)
+    assert machine == this_machine()
     assert (measured.planned, measured.sent, measured.good, measured.warmup) == (180, 180, 180, 90)
     assert len(measured.generators) == PARTS
 
@@ -72,8 +73,8 @@ def test_no_line_is_longer_than_a_container_log_keeps_whole(log: list[str]) -> N
 
 
 def test_a_log_that_lost_a_line_is_no_record(log: list[str]) -> None:
-    measured: Measurement = crew.record_in(log)
-    pieces = list(crew.record_lines(measured.model_copy(update={"seconds": measured.seconds * 200})))
+    measured, machine = crew.record_in(log)
+    pieces = list(crew.record_lines(measured.model_copy(update={"seconds": measured.seconds * 200}), machine))
     assert len(pieces) > 1
     with pytest.raises(InputError, match="pieces of its record"):
         crew.record_in(pieces[1:])
