@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: bench-drain bench-generator bench-start help setup check package serve loadtest calibrate test smoke lint format golden clean
+.PHONY: bench-drain bench-generator bench-overhead bench-peers bench-serve bench-start help setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test smoke lint format golden clean demo doctor init
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 check: setup  ## the completed spec, or every error in it            (SPEC=FILE)
 	$(BIN)/marina check $(SPEC)
 
+demo: setup  ## the whole way once: package, serve, load, verdict, manifests
+	$(BIN)/marina demo $(SPEC)
+
+doctor: setup  ## what is missing here, for which verb, and what to type
+	$(BIN)/marina doctor
+
+init: setup  ## a folder to start from                             (NAME=mine SOURCE=torchvision:resnet18)
+	$(BIN)/marina init $(if $(SOURCE),--source $(SOURCE)) $(NAME)
+
 package: setup  ## the model as a verified MAR under build/             (SPEC=FILE)
 	$(BIN)/marina package $(SPEC)
 
@@ -31,8 +40,38 @@ loadtest: setup  ## PASS, FAIL or INVALID against the objective        (SPEC=FIL
 calibrate: setup  ## the highest rate that meets the objective         (SPEC=FILE)
 	$(BIN)/marina calibrate $(SPEC)
 
+manifests: setup  ## Kubernetes manifests under build/                 (SPEC=FILE)
+	$(BIN)/marina manifests $(SPEC)
+
+verify: setup  ## whether manifests will work, without a cluster       (SPEC=FILE, or ARGS='--dir DIR')
+	$(BIN)/marina verify $(SPEC) $(ARGS)
+
+deploy: setup  ## into a cluster, until it serves             (SPEC=FILE CONTEXT=C)
+	$(BIN)/marina deploy $(SPEC) $(if $(CONTEXT),--context $(CONTEXT))
+
+rollback: setup  ## back to the revision that ran before        (SPEC=FILE CONTEXT=C)
+	$(BIN)/marina rollback $(SPEC) $(if $(CONTEXT),--context $(CONTEXT))
+
+image: setup  ## a container image of the package                  (SPEC=FILE ARGS=--push)
+	$(BIN)/marina image $(SPEC) $(ARGS)
+
+image-cuda: setup  ## the CUDA image, the model mounted at run time       (SPEC=FILE)
+	$(BIN)/marina image $(SPEC) --target cuda --model-at-runtime $(ARGS)
+
+wheels: setup  ## what an image is installed from, for builds without an index (EXTRA=serve)
+	$(BIN)/python docker/install.py download $(or $(EXTRA),serve) build/wheels
+
 test: setup  ## all tests
 	$(BIN)/pytest --quiet $(ARGS)
+
+bench-serve: setup  ## requests a second of ResNet-50, against others and the ceiling
+	$(BIN)/python tests/bench/bench_serve.py $(ARGS)
+
+bench-overhead: setup  ## what the tensor handler costs, against a handler that does nothing
+	$(BIN)/python tests/bench/bench_overhead.py $(ARGS)
+
+bench-peers: setup  ## the same model behind FastAPI, LitServe, BentoML and Ray Serve
+	$(BIN)/python tests/bench/bench_peers.py $(ARGS)
 
 bench-start: setup  ## cold start of ResNet-50, aot against jit
 	$(BIN)/python tests/bench/bench_start.py
@@ -53,6 +92,9 @@ lint: setup  ## style, types and module sizes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy docker/install.py docker/bom.py
+	$(BIN)/hadolint docker/Dockerfile
+	$(BIN)/shellcheck docker/base.sh .ci/run
 	$(BIN)/python tests/sizes.py
 
 format: setup  ## put the code into the common form
@@ -60,7 +102,7 @@ format: setup  ## put the code into the common form
 	$(BIN)/ruff format .
 
 golden: setup  ## write the golden files and docs/spec.md again
-	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/test_render.py tests/test_reference.py
+	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/test_render.py tests/test_reference.py tests/test_k8s_golden.py tests/test_k8s_verify.py
 
 clean:  ## remove what was built, keep the virtual environment
 	rm -rf build

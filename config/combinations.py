@@ -120,7 +120,7 @@ def _inputs_fit_handler(spec: Spec) -> Found:
             )
         if model.inputs is not None:
             yield "model.inputs", "not for the `image` handler, whose input is described by `image`", "delete `inputs`"
-    elif model.inputs is None and not model.source.endswith(".pt2"):
+    elif model.inputs is None and not model.source.endswith(".pt2") and not _own_image(spec):
         yield (
             "model.inputs",
             f"missing: the handler `{model.handler}` needs the inputs of `{model.source}`",
@@ -135,6 +135,11 @@ def _inputs_fit_handler(spec: Spec) -> Found:
             )
         if model.labels is not None:
             yield "model.labels", "not for the `tensor` handler, whose answers have no classes", "delete `labels`"
+
+
+def _own_image(spec: Spec) -> bool:
+    """An own handler that takes images: its input is the picture."""
+    return spec.model.handler != "tensor" and (spec.model.image is not None or _torchvision(spec))
 
 
 @_rule("model.inputs")
@@ -232,6 +237,8 @@ def _gpus_fit_device(spec: Spec) -> Found:
 
 @_rule("kubernetes.resources", "serving.java_heap_mb")
 def _heap_fits_memory(spec: Spec) -> Found:
+    if spec.kubernetes.resources.memory == "auto":
+        return
     memory_mb = quantity(spec.kubernetes.resources.memory) / 1e6
     if spec.serving.java_heap_mb * 1.048576 > memory_mb / 2:
         yield (
@@ -280,6 +287,21 @@ def _replicas_ordered(spec: Spec) -> Found:
         yield "scaling.min_replicas", f"got {low}, but `max_replicas` is {high}", None
 
 
+@_rule("scaling.metric", "scaling.autoscaler", "kubernetes.resources.gpu")
+def _gpus_can_be_watched(spec: Spec) -> Found:
+    if spec.scaling.metric == "gpu" and spec.kubernetes.resources.gpu == 0:
+        yield "scaling.metric", "got `gpu`, but `kubernetes.resources.gpu` is 0", "metric: requests"
+
+
+@_rule("kubernetes.network")
+def _policy_is_rendered(spec: Spec) -> Found:
+    network = spec.kubernetes.network
+    for name in ("clients", "egress"):
+        if getattr(network, name) and not network.policy:
+            field = f"kubernetes.network.{name}"
+            yield field, "given, but `policy` is `false`, so nothing would come of it", f"delete `{name}`"
+
+
 @_rule("model", "load", into=_FILES)
 def _named_files_exist(spec: Spec) -> Found:
     model = spec.model
@@ -293,9 +315,20 @@ def _named_files_exist(spec: Spec) -> Found:
         named["model.weights"] = model.weights
     for field, file in named.items():
         if file and not spec.path(file).is_file():
-            yield field, f"no such file: `{spec.path(file)}`", None
+            yield field, f"no such file: `{spec.path(file)}`", _in_its_place(spec, field, file)
     if model.calibration and not spec.path(model.calibration).is_dir():
         yield "model.calibration", f"no such folder: `{spec.path(model.calibration)}`", None
+
+
+def _in_its_place(spec: Spec, field: str, file: str) -> str:
+    """What to type for a file that is not there: its neighbour of a similar name, or how to do without."""
+    folder, key = spec.path(file).parent, field.rpartition(".")[2]
+    beside = [each.name for each in folder.iterdir() if each.is_file()] if folder.is_dir() else []
+    if close := nearest(Path(file).name, beside):
+        return f"{key}: {file.removesuffix(Path(file).name)}{close}"
+    if key == "weights":
+        return "put it there, or try the rest with `weights: random`"
+    return "put it there" if key in ("handler", "source") else f"put it there, or delete `{key}`"
 
 
 @_rule("load.sample")

@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from config.errors import listed, nearest
-from config.spec import PATTERNS, Spec
+from config.section import PATTERNS
+from config.spec import Spec
 from config.yaml_lines import Location
 
 _WANTED = {

@@ -6,6 +6,7 @@
     │   ├── SourceError      2     the model, its weights or its data cannot be had
     │   └── ArchiveError     2     a MAR is damaged, foreign or for another machine
     ├── ToolMissing          2     a program this step needs is not on the machine
+    ├── ClusterError         2     a cluster cannot be reached, does not allow or does not have what is needed
     └── Refused              1     the work was done and the answer is no
         └── AgreementError   1     an artifact does not answer as the eager model does
 
@@ -71,6 +72,10 @@ class ArchiveError(InputError):
 
 class ToolMissing(MarinaError):
     """Raised when a program that a step needs is not on this machine."""
+
+
+class ClusterError(MarinaError):
+    """Raised when a cluster cannot be reached, does not allow what is needed, or lacks it."""
 
 
 class Refused(MarinaError):

@@ -26,6 +26,8 @@ _PLACEHOLDERS: dict[Location, object] = {
     ("model", "image", "height"): 1,
     ("model", "image", "width"): 1,
     ("slo", "p99_ms"): 1e9,
+    ("kubernetes", "log_shipper", "image"): "placeholder",
+    ("kubernetes", "route", "gateway"): "placeholder/placeholder",
 }
 
 
@@ -37,7 +39,7 @@ def load_spec(file: Path, *, files: bool = True) -> Spec:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as err:
-        raise InputError(f"{file}: no such spec", hint="marina check config/examples/digits/spec.yaml") from err
+        raise InputError(f"{file}: no such spec", hint="marina init mine, or the path of one that is there") from err
     except IsADirectoryError as err:
         raise InputError(f"{file}: is a folder, a spec is a file", hint=f"marina check {file / 'spec.yaml'}") from err
     except (OSError, UnicodeDecodeError) as err:

@@ -56,6 +56,8 @@ def _words(part: Any) -> Iterator[str]:
         yield plain[part]
     elif get_origin(part) is Literal:
         yield ", ".join(f"`{word}`" for word in get_args(part))
+    elif get_origin(part) is dict and not section_in(part):
+        yield "texts by name"
     elif get_origin(part) is tuple:
         inner = next(types_in(get_args(part)[0]))
         yield "list of " + {"text": "texts"}.get(plain[inner], f"{plain[inner]}s")

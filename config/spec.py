@@ -10,30 +10,13 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from config.deployment import Kubernetes, Scaling
 from config.quantity import quantity
+from config.section import Count, Identifier, Name, Seconds, Section, Share, Version
 
-# Patterns, with the words that errors use for them.
-PATTERNS = {
-    r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$": "lower-case letters, digits and `-`, from a letter on, at most 40",
-    r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,30}[A-Za-z0-9])?$": "letters, digits, `.`, `_` and `-`, at most 32",
-    r"^[A-Za-z_][A-Za-z0-9_]*$": "a name of letters, digits and `_`",
-}
-_NAME, _VERSION, _IDENTIFIER = PATTERNS
-Name = Annotated[str, StringConstraints(pattern=_NAME)]
-Version = Annotated[str, StringConstraints(pattern=_VERSION)]
-Identifier = Annotated[str, StringConstraints(pattern=_IDENTIFIER)]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
-
-
-class Section(BaseModel):
-    """Frozen, with unknown keys forbidden and no silent conversion of text to numbers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class Image(Section):
@@ -194,56 +177,6 @@ class Load(Section):
 
     sample: str | None = None
     """An image, `.json` or `.npy` file; default: one generated from the model's inputs. Lands in the MAR."""
-
-
-class Scaling(Section):
-    """How many pods."""
-
-    min_replicas: Count = 2
-    """Pods at rest. Lands in the HorizontalPodAutoscaler."""
-    max_replicas: Count = 10
-    """Pods at most. Lands in the HorizontalPodAutoscaler."""
-    target_rps_per_pod: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    """Rate a pod should run at, requests/s; auto: the measured knee × `headroom`. Lands in the autoscaler."""
-    headroom: Annotated[float, Field(gt=0, le=1)] = 0.7
-    """Share of the knee that a pod should run at. Lands in the autoscaler."""
-    cpu_percent: Annotated[int, Field(ge=1, le=100)] = 80
-    """Safety net beside the rate, percent of the cpu request. Lands in the autoscaler."""
-
-
-class Resources(Section):
-    """What one pod may use."""
-
-    cpu: str = "2"
-    """Cores of a pod, request and limit, a Kubernetes quantity; `workers: auto` fills them. Lands in the Deployment."""
-    memory: str = "2Gi"
-    """Memory of a pod, request and limit, as a Kubernetes quantity. Lands in the Deployment."""
-    gpu: Annotated[int, Field(ge=0)] = 0
-    """GPUs of a pod. Lands in the Deployment as `nvidia.com/gpu`."""
-
-    @field_validator("cpu", mode="before")
-    @classmethod
-    def _bare_number(cls, cores: object) -> object:
-        # Kubernetes takes `cpu: 2` without quotes, so do we.
-        return str(cores) if isinstance(cores, (int, float)) and not isinstance(cores, bool) else cores
-
-    @field_validator("cpu", "memory")
-    @classmethod
-    def _is_quantity(cls, text: str) -> str:
-        if quantity(text) <= 0:
-            raise ValueError("allowed: more than 0")
-        return text
-
-
-class Kubernetes(Section):
-    """Where it runs."""
-
-    namespace: Name = "marina"
-    """Every object is in it. Lands in all manifests."""
-    registry: str = "registry.local/marina"
-    """Prefix of the image's name. Lands in the image and the Deployment."""
-    resources: Resources = Resources()
-    """What one pod may use."""
 
 
 class Spec(Section):

@@ -12,12 +12,15 @@ from config.errors import InputError, Problem, SpecError
 Location = tuple[str | int, ...]
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+
+
 class _Reader:
     """Builds plain data from YAML nodes and remembers the line of each key and item."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, line: int = 1) -> None:
         self.file = file
-        self.lines: dict[Location, int] = {(): 1}
+        self.lines: dict[Location, int] = {(): line}
         self.problems: list[Problem] = []
         self._scalars = yaml.constructor.SafeConstructor()
 
@@ -37,7 +40,12 @@ class _Reader:
 
     def _entries(self, node: yaml.MappingNode, location: Location) -> Iterator[tuple[str, yaml.Node]]:
         seen: dict[str, int] = {}
+        merged: list[tuple[yaml.Node, yaml.Node]] = []
         for key, value in node.value:
+            if key.tag == _MERGE:
+                sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                merged += [pair for one in sources if isinstance(one, yaml.MappingNode) for pair in one.value]
+                continue
             name, line = str(key.value), key.start_mark.line + 1
             if name in seen:
                 field = ".".join(map(str, (*location, name)))
@@ -47,6 +55,10 @@ class _Reader:
             seen[name] = line
             self.lines[(*location, name)] = line
             yield name, value
+        for key, value in merged:
+            if str(key.value) not in seen:
+                seen[str(key.value)] = self.lines[(*location, str(key.value))] = key.start_mark.line + 1
+                yield str(key.value), value
 
 
 def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int], list[Problem]]:
@@ -64,3 +76,28 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int]
     reader = _Reader(file)
     data = reader.build(node, ())
     return data, reader.lines, reader.problems
+
+
+class _AsJson(yaml.SafeLoader):
+    """Kubernetes' own reader makes JSON of YAML, and JSON has neither dates nor a bare `=`: they are text."""
+
+
+_AsJson.yaml_implicit_resolvers = {
+    first: [one for one in resolvers if one[0].rpartition(":")[2] not in ("timestamp", "value")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read_documents(text: str, file: str) -> Iterator[tuple[Any, dict[Location, int], list[Problem]]]:
+    """As `read_yaml` for each document of a text, whatever is at its top; empty ones are left out."""
+    try:
+        for node in yaml.compose_all(text, Loader=_AsJson):
+            if node.tag == "tag:yaml.org,2002:null":
+                continue
+            reader = _Reader(file, node.start_mark.line + 1)
+            yield reader.build(node, ()), reader.lines, reader.problems
+    except yaml.MarkedYAMLError as err:
+        line = err.problem_mark.line + 1 if err.problem_mark else 1
+        raise SpecError([Problem(file, line, "", f"not readable as YAML: {err.problem}")]) from err
+    except yaml.YAMLError as err:
+        raise InputError(f"{file}: not readable as YAML: {err}".splitlines()[0]) from err

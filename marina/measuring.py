@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ def add_verbs(verbs: Any) -> None:
     """Their options."""
     _loadtest_options(verb(verbs, loadtest, "a verdict on the objective: PASS, FAIL or INVALID",
                            "marina loadtest --rate 200 --duration 60",
-                           "marina loadtest my/spec.yaml --url http://10.0.0.7:8080 --repeat 3"))  # fmt: skip
+                           "marina loadtest my/spec.yaml --url http://10.0.0.7:8080 --repeat 3",
+                           "marina loadtest --in-cluster --processes 4"))  # fmt: skip
     _calibrate_options(verb(verbs, calibrate, "the highest rate that meets the objective, as evidence",
                             "marina calibrate", "marina calibrate my/spec.yaml --tune"))  # fmt: skip
 
@@ -22,8 +24,19 @@ def loadtest(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from loadtest.runs import Options, run, summary
 
-    spec = load_spec(options.spec, files=False)
-    outcome = run(spec, chosen(Options, options), _where(options, spec.name), quiet=options.quiet)
+    spec, how = load_spec(options.spec, files=False), chosen(Options, options)
+    where = _where(options, spec.name)
+    if options.in_cluster or options.dry_run:
+        from k8s.plan import make_plan
+        from marina import in_cluster
+
+        plan = make_plan(spec, options.out / spec.name)
+        image = options.image or f"{spec.kubernetes.registry}/marina-loadtest:{_version()}"
+        if options.dry_run:
+            print(in_cluster.shown(spec, plan, image, how, options), end="")
+            return 0
+        where = replace(where, elsewhere=in_cluster.elsewhere(plan, image, options))
+    outcome = run(spec, how, where, quiet=options.quiet)
     if options.json:
         print_json(outcome.to_data())
     else:
@@ -84,7 +97,13 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     _target_options(parser)
     parser.add_argument("--rate", metavar="R", type=float, help="requests/s (default: the spec's `slo.throughput_rps`)")
     text = "seconds that are measured (default: 30, or what p99 needs)"
-    parser.add_argument("--duration", dest="duration_s", metavar="S", type=float, help=text)
+    add = parser.add_argument
+    add("--duration", dest="duration_s", metavar="S", type=float, help=text)
+    add("--in-cluster", action="store_true", help="load the deployed service from pods beside it, one a process")
+    add("--context", metavar="C", help="of the kubeconfig, for --in-cluster (default: the current one)")
+    add("--kubeconfig", metavar="FILE", type=Path, help="for --in-cluster (default: $KUBECONFIG, ~/.kube/config)")
+    add("--image", metavar="REF", help="what those pods run (default: REGISTRY/marina-loadtest:VERSION)")
+    add("--dry-run", action="store_true", help="print the manifests of --in-cluster and load nothing")
 
 
 def _calibrate_options(parser: argparse.ArgumentParser) -> None:
@@ -94,6 +113,12 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     add("--trial", dest="trial_s", metavar="S", type=float, help="seconds of each run")
     add("--tolerance", metavar="SHARE", type=float, help="how closely the knee is found (default: 0.03)")
     add("--tune", action="store_true", help="search workers, threads and batching first; writes a patch to the spec")
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("marina")
 
 
 def _where(options: argparse.Namespace, name: str) -> Any:

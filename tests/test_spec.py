@@ -8,7 +8,8 @@ from specs import DIGITS, MINIMAL, ROOT, changed, make_spec
 from config.errors import InputError, SpecError
 from config.load import load_spec, parse_spec
 from config.quantity import quantity
-from config.spec import Section, Spec
+from config.section import Section
+from config.spec import Spec
 
 FILE_SOURCE = {"model.source": "./model.py:build", "model.handler": "tensor", "model.inputs": {"x": {"shape": [3]}}}
 IMAGE = {"height": 8, "width": 8}
@@ -123,7 +124,8 @@ ERRORS: list[Any] = [
     pytest.param({"serving.device": "cuda", "kubernetes.resources": {"gpu": 2, "cpu": 3}, "serving.workers": 3},
                  "spec.yaml:10: `kubernetes.resources.gpu`: got 2, but `serving.workers` is 3: workers must be a multiple "
                  "of GPUs", id="workers that do not share GPUs evenly"),
-    pytest.param({"serving.java_heap_mb": 1500}, "spec.yaml:6: `serving.java_heap_mb`: got 1500, but "
+    pytest.param({"serving.java_heap_mb": 1500, "kubernetes.resources.memory": "2Gi"},
+                 "spec.yaml:6: `serving.java_heap_mb`: got 1500, but "
                  "`kubernetes.resources.memory` is 2Gi and workers need the larger half", id="Java takes it all"),
     pytest.param({"serving.retry_window_s": 100}, "spec.yaml:6: `serving.retry_window_s`: got 100, but a start may take "
                  "360 s with its pauses\n\nhint: retry_window_s: 360", id="a window shorter than a start"),
@@ -135,6 +137,40 @@ ERRORS: list[Any] = [
                  id="more at rest than at most"),
     pytest.param({"load.sample": "cat.gif"}, "spec.yaml:6: `load.sample`: got `cat.gif`, allowed: a file that ends in "
                  "`.jpeg`, `.jpg`, `.json`, `.npy`, `.png`, `.webp`", id="a sample of an unknown kind"),
+    pytest.param({"scaling.metric": "gpu"}, "spec.yaml:6: `scaling.metric`: got `gpu`, but `kubernetes.resources.gpu` is 0\n\nhint: metric: requests",
+                 id="a metric of GPUs that are not there"),
+    pytest.param({"scaling.metric": "cpu"}, "spec.yaml:6: `scaling.metric`: got `cpu`, allowed: `gpu`, `queue_time`, `requests`",
+                 id="a metric that is none"),
+    pytest.param({"scaling.prometheus": "prometheus:9090"}, "spec.yaml:6: `scaling.prometheus`: got `prometheus:9090`, allowed: an address from `http://` or `https://` on",
+                 id="an address without its scheme"),
+    pytest.param({"kubernetes.network": {"policy": False, "clients": ["shop"]}}, "spec.yaml:8: `kubernetes.network.clients`: given, but `policy` is `false`, so nothing would come of it\n\nhint: delete `clients`",
+                 id="clients without a policy"),
+    pytest.param({"kubernetes.network.egress": ["10.0.0.0/8"]}, 'spec.yaml:7: `kubernetes.network.egress`: got `["10.0.0.0/8"]`, allowed: `CIDR:PORT` such as `10.0.0.0/8:443`',
+                 id="egress without a port"),
+    pytest.param({"kubernetes.model": {"url": "https://s/m", "claim": "x"}}, 'spec.yaml:6: `kubernetes.model`: got `{"url": "https://s/m", "claim": "x"}`, allowed: exactly one of `claim`, `image`, `url`',
+                 id="a MAR from two places"),
+    pytest.param({"kubernetes.model": {}}, "spec.yaml:6: `kubernetes.model`: got `{}`, allowed: exactly one of `claim`, `image`, `url`",
+                 id="a MAR from nowhere"),
+    pytest.param({"kubernetes.model": {"url": "https://s/m", "path": "x"}}, "spec.yaml:8: `kubernetes.model.path`: got `x`, but what `url` names is no volume: put the path into it",
+                 id="a path beside a URL"),
+    pytest.param({"kubernetes.model": {"claim": "x", "path": "../x"}}, "spec.yaml:8: `kubernetes.model.path`: got `../x`, allowed: a path such as `models/digits.mar`",
+                 id="a path out of the volume"),
+    pytest.param({"kubernetes.tolerations": ["a=b=c:Sometimes"]}, "spec.yaml:7: `kubernetes.tolerations.0`: got `a=b=c:Sometimes`, allowed: a taint such as `gpu=yes:NoSchedule`",
+                 id="a taint with another effect"),
+    pytest.param({"kubernetes.node_selector": {"pool": "a b"}}, 'spec.yaml:6: `kubernetes.node_selector`: got `{"pool": "a b"}`, allowed: names and values that Kubernetes takes as labels',
+                 id="a label with a space"),
+    pytest.param({"kubernetes.node_selector": {"pool": 1}}, 'spec.yaml:7: `kubernetes.node_selector.pool`: got `1`, allowed: text\n\nhint: put it in quotes: pool: "1"',
+                 id="a label that is a number"),
+    pytest.param({"kubernetes.registry": "https://registry.local/"}, "spec.yaml:6: `kubernetes.registry`: got `https://registry.local/`, allowed: a registry and a path such as `registry.local/team`",
+                 id="a registry with a scheme"),
+    pytest.param({"kubernetes.route": {"gateway": "public"}}, "spec.yaml:7: `kubernetes.route.gateway`: got `public`, allowed: `NAMESPACE/NAME`",
+                 id="a gateway without its namespace"),
+    pytest.param({"kubernetes.log_shipper": {"image": "x", "memory": "0"}}, 'spec.yaml:8: `kubernetes.log_shipper.memory`: got `"0"`, allowed: more than 0',
+                 id="a shipper without memory"),
+    pytest.param({"kubernetes.resources.gpu_resource": "gpu"}, "spec.yaml:7: `kubernetes.resources.gpu_resource`: got `gpu`, allowed: a resource such as `nvidia.com/gpu`",
+                 id="a resource without its vendor"),
+    pytest.param({"kubernetes.log_shipper": {"args": ["-v"]}}, "spec.yaml:6: `kubernetes.log_shipper.image`: missing\n\nhint: add `image` to the spec; docs/spec.md says what it means",
+                 id="a shipper without its image"),
 ]  # fmt: skip
 
 

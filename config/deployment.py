@@ -1,0 +1,215 @@
+"""The sections of a spec about the cluster: how many pods, what each may use, who may reach and who watches them."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from config.quantity import quantity
+from config.section import (
+    Count,
+    DeviceName,
+    HostName,
+    ImageName,
+    InsidePath,
+    Labels,
+    Name,
+    NamespacedName,
+    ObjectName,
+    Registry,
+    Section,
+    Taint,
+    Url,
+)
+
+
+class Scaling(Section):
+    """How many pods."""
+
+    autoscaler: Literal["hpa", "keda", "none"] = "hpa"
+    """hpa: a HorizontalPodAutoscaler, which asks prometheus-adapter; keda: a ScaledObject, which asks Prometheus; none:
+    `min_replicas` pods, always. Lands in the manifests."""
+    metric: Literal["gpu", "queue_time", "requests"] = "requests"
+    """What tells that more pods are needed: requests/s of a pod, the time that requests wait for a worker, or the
+    utilisation of the GPUs (needs NVIDIA's DCGM exporter). Lands in the autoscaler and the adapter's values."""
+    min_replicas: Count = 2
+    """Pods at rest. Lands in the autoscaler."""
+    max_replicas: Count = 10
+    """Pods at most. Lands in the autoscaler."""
+    target_rps_per_pod: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
+    """Rate a pod should run at, requests/s; auto: the measured knee × `headroom`. Lands in the autoscaler."""
+    headroom: Annotated[float, Field(gt=0, le=1)] = 0.7
+    """Share of the knee that a pod should run at. Lands in the autoscaler."""
+    target_queue_ms: Annotated[float, Field(gt=0)] = 20
+    """For `metric: queue_time`: the mean time a request may wait for a worker, ms. Lands in the autoscaler."""
+    target_gpu_percent: Annotated[int, Field(ge=1, le=100)] = 70
+    """For `metric: gpu`: mean utilisation a pod's GPUs should run at, percent. Lands in the autoscaler."""
+    cpu_percent: Annotated[int, Field(ge=1, le=100)] = 80
+    """Safety net beside the metric, percent of the cpu request. Lands in the autoscaler."""
+    prometheus: Url = "http://prometheus-operated.monitoring:9090"
+    """For `autoscaler: keda`: the Prometheus it asks. Lands in the ScaledObject."""
+
+
+class Resources(Section):
+    """What one pod may use."""
+
+    cpu: str = "2"
+    """Cores of a pod, request and limit, a Kubernetes quantity; `workers: auto` fills them. Lands in the Deployment."""
+    memory: str = "auto"
+    """Memory of a pod, request and limit, a Kubernetes quantity; auto: a quarter over the measured peak, without
+    evidence 2Gi. Lands in the Deployment."""
+    gpu: Annotated[int, Field(ge=0)] = 0
+    """GPUs of a pod. Lands in the Deployment."""
+    gpu_resource: DeviceName = "nvidia.com/gpu"
+    """What the cluster calls one, `nvidia.com/mig-1g.10gb` for a slice of one. Lands in the Deployment."""
+
+    @field_validator("cpu", mode="before")
+    @classmethod
+    def _bare_number(cls, cores: object) -> object:
+        # Kubernetes takes `cpu: 2` without quotes, so do we.
+        return str(cores) if isinstance(cores, (int, float)) and not isinstance(cores, bool) else cores
+
+    @field_validator("cpu", "memory")
+    @classmethod
+    def _is_quantity(cls, text: str, info: ValidationInfo) -> str:
+        if (info.field_name, text) != ("memory", "auto") and quantity(text) <= 0:
+            raise ValueError("allowed: more than 0")
+        return text
+
+
+class Monitoring(Section):
+    """How the cluster's Prometheus sees it."""
+
+    monitor: Literal["annotations", "none", "pod", "service"] = "pod"
+    """A PodMonitor or a ServiceMonitor for the Prometheus operator, `prometheus.io/scrape` annotations for a Prometheus
+    without it, or nothing. Lands in `monitoring/` beside the manifests."""
+    namespace: ObjectName = "monitoring"
+    """Where Prometheus runs: from there, and from nowhere else, the pages of a pod may be read. Lands in the
+    NetworkPolicy."""
+    scrape_interval_s: Annotated[int, Field(ge=1, le=120)] = 15
+    """How often Prometheus reads the page of a pod, s; the autoscaler's rate is over four readings. Lands in the
+    monitor and in every rule."""
+    runbook_url: str = "docs/alerts.md"
+    """Where people who are woken find the runbook: the address at which you publish `docs/alerts.md`. Each alert links
+    to its own heading there."""
+    labels: Labels = Field(default={})
+    """Labels by which your Prometheus operator and Grafana choose what they read, such as `release: prometheus`. Land
+    in the monitor, the rules and the dashboard."""
+
+
+class Network(Section):
+    """Who may reach the pods, and whom they may reach."""
+
+    policy: bool = True
+    """Whether a NetworkPolicy is rendered; `false` where the cluster's owner writes them. Lands in the manifests."""
+    clients: tuple[ObjectName, ...] = ()
+    """Namespaces that may ask for inferences beside the service's own: your gateway's, for one. Lands in the
+    NetworkPolicy."""
+    egress: tuple[str, ...] = ()
+    """What pods may reach, as `CIDR:PORT`; default: nothing, or what `model.url` needs. Lands in the NetworkPolicy."""
+
+    @field_validator("egress")
+    @classmethod
+    def _addresses(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in entries:
+            network, _, port = entry.rpartition(":")
+            try:
+                ip_network(network)
+                valid = 0 < int(port) < 65536
+            except ValueError:
+                valid = False
+            if not valid:
+                raise ValueError("allowed: `CIDR:PORT` such as `10.0.0.0/8:443`")
+        return entries
+
+
+class ModelStore(Section):
+    """Where the pod gets the MAR from, instead of from its image; its checksum is compared before the server starts."""
+
+    url: Url | None = None
+    """Downloaded by an init container into the pod. Lands in the Deployment."""
+    claim: ObjectName | None = None
+    """A PersistentVolumeClaim that holds it; mounted read-only. Lands in the Deployment."""
+    image: ImageName | None = None
+    """An image that holds it, mounted as a volume (Kubernetes 1.35, or from 1.31 with the feature gate ImageVolume).
+    Lands in the Deployment."""
+    path: InsidePath = "model.mar"
+    """Where it lies in `claim` or `image`. Lands in the Deployment."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> ModelStore:
+        given = [name for name in ("url", "claim", "image") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError("allowed: exactly one of `claim`, `image`, `url`")
+        if self.url and "path" in self.model_fields_set:
+            raise ValueError("path|but what `url` names is no volume: put the path into it")
+        return self
+
+
+class LogShipper(Section):
+    """A sidecar that sends the server's log on; it starts before the server and stops after it."""
+
+    image: ImageName
+    """Image of Fluent Bit, Vector or the like; it reads `/var/log/marina/*.log`. Lands in the Deployment."""
+    args: tuple[str, ...] = ()
+    """Its arguments. Lands in the Deployment."""
+    config_map: ObjectName | None = None
+    """A ConfigMap with its configuration, mounted at `/etc/shipper`. Lands in the Deployment."""
+    cpu: str = "50m"
+    """Cores it may use, on top of the pod's. Lands in the Deployment."""
+    memory: str = "64Mi"
+    """Memory it may use, on top of the pod's. Lands in the Deployment."""
+
+    @field_validator("cpu", "memory")
+    @classmethod
+    def _is_quantity(cls, text: str) -> str:
+        if quantity(text) <= 0:
+            raise ValueError("allowed: more than 0")
+        return text
+
+
+class Route(Section):
+    """The way in through a Gateway (Gateway API)."""
+
+    gateway: NamespacedName
+    """The Gateway as `NAMESPACE/NAME`; it must allow routes from this namespace. Lands in the HTTPRoute."""
+    hostnames: tuple[HostName, ...] = ()
+    """Names that clients ask for; default: all that the Gateway listens for. Lands in the HTTPRoute."""
+    path: Annotated[str, Field(min_length=1)] | None = None
+    """Requests whose path starts with it come here; default: `/predictions/NAME`. Lands in the HTTPRoute."""
+
+
+class Kubernetes(Section):
+    """Where it runs."""
+
+    namespace: Name = "marina"
+    """Every object is in it. Lands in all manifests."""
+    create_namespace: bool = True
+    """Whether the manifests hold the Namespace itself; `false` where only its owner may make one."""
+    registry: Registry = "registry.local/marina"
+    """Prefix of the image's name. Lands in the image and the Deployment."""
+    pull_secrets: tuple[ObjectName, ...] = ()
+    """Secrets that open the registry. Land in the Deployment."""
+    resources: Resources = Resources()
+    """What one pod may use."""
+    node_selector: Labels = Field(default={})
+    """Labels that a node must have. Lands in the Deployment."""
+    tolerations: tuple[Taint, ...] = ()
+    """Taints that a node may have, as kubectl writes them: `dedicated=gpu:NoSchedule`; `nvidia.com/gpu` is tolerated
+    anyway by pods with a GPU. Lands in the Deployment."""
+    priority_class: ObjectName | None = None
+    """A PriorityClass of the cluster: who is evicted for whom. Lands in the Deployment."""
+    runtime_class: ObjectName | None = None
+    """A RuntimeClass of the cluster, `nvidia` on some. Lands in the Deployment."""
+    network: Network = Network()
+    """Who may reach the pods, and whom they may reach."""
+    model: ModelStore | None = None
+    """Where the pod gets the MAR from; default: it is in the image."""
+    log_shipper: LogShipper | None = None
+    """A sidecar that sends the log on; default: none, a cluster's node agent reads what containers print."""
+    route: Route | None = None
+    """The way in through a Gateway; default: none, only the Service."""
+    monitoring: Monitoring = Monitoring()
+    """How the cluster's Prometheus sees it."""

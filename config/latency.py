@@ -1,0 +1,26 @@
+"""The edges of the latency histogram: the same for every model and objective.
+
+So pods of all versions can be added up, and another objective is a change of alerts and dashboards, never of pods.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+# Whole milliseconds, which is what TorchServe counts in; close where objectives are.
+_DECADE = (10, 12, 14, 17, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90)
+_SLOW = (1000, 1250, 1500, 2000, 2500, 3000, 4000, 5000, 6000, 8000, 10_000, 15_000, 20_000, 30_000, 60_000)
+_OUTLIERS = (120_000, 300_000, 600_000)
+EDGES_MS = (*range(1, 10), *_DECADE, *(10 * edge for edge in _DECADE), *_SLOW, *_OUTLIERS)
+EDGES_S = tuple(edge / 1000 for edge in EDGES_MS)
+
+
+def around(limit_s: float) -> tuple[float, float, float]:
+    """The edges on both sides of a limit, and how far it is from the first to the second: what lies between them is
+    taken to be spread evenly. An edge, or what is beyond the last one, has itself on both sides."""
+    above = bisect_left(EDGES_S, limit_s - 1e-9)
+    if above in (0, len(EDGES_S)) or abs(EDGES_S[above] - limit_s) < 1e-9:
+        edge = EDGES_S[min(above, len(EDGES_S) - 1)]
+        return edge, edge, 0.0
+    low, high = EDGES_S[above - 1], EDGES_S[above]
+    return low, high, (limit_s - low) / (high - low)

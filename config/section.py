@@ -1,0 +1,57 @@
+"""What the sections of a spec are made of: their base class, and the types that more than one of them uses."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+# Patterns, with the words that errors use for them.
+PATTERNS = {
+    r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$": "lower-case letters, digits and `-`, from a letter on, at most 40",
+    r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,30}[A-Za-z0-9])?$": "letters, digits, `.`, `_` and `-`, at most 32",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "a name of letters, digits and `_`",
+    r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "a name of lower-case letters, digits, `-` and `.`",
+    r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "`NAMESPACE/NAME`",
+    r"^[^\s=:]+(=[^\s=:]*)?(:(NoSchedule|PreferNoSchedule|NoExecute))?$": "a taint such as `gpu=yes:NoSchedule`",
+    r"^https?://[^\s/?#]+[^\s?#]*$": "an address from `http://` or `https://` on",
+    r"^[^\s@:]([^\s]*[^\s:])?$": "a reference such as `registry.local/team/name:tag`",
+    r"^\w[\w.-]*(/\w[\w.-]*)*$": "a path such as `models/digits.mar`",
+    r"^(\*\.)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "a host name such as `digits.example.org` or `*.example.org`",
+    r"^[a-z0-9]([-a-z0-9._:/]*[a-z0-9])?$": "a registry and a path such as `registry.local/team`",
+    r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9][\w.-]{0,62}$": "a resource such as `nvidia.com/gpu`",
+}
+_NAME, _VERSION, _IDENTIFIER, _OBJECT, _NAMESPACED, _TAINT, _URL, _IMAGE, _INSIDE, _HOST, _REGISTRY, _DEVICE = PATTERNS
+_LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
+
+
+def _labels(labels: dict[str, str]) -> dict[str, str]:
+    for key, value in labels.items():
+        if not _LABEL.fullmatch(key) or (value and ("/" in value or not _LABEL.fullmatch(value))):
+            raise ValueError("allowed: names and values that Kubernetes takes as labels")
+    return labels
+
+
+Name = Annotated[str, StringConstraints(pattern=_NAME)]
+Version = Annotated[str, StringConstraints(pattern=_VERSION)]
+Identifier = Annotated[str, StringConstraints(pattern=_IDENTIFIER)]
+ObjectName = Annotated[str, StringConstraints(pattern=_OBJECT)]
+NamespacedName = Annotated[str, StringConstraints(pattern=_NAMESPACED)]
+Taint = Annotated[str, StringConstraints(pattern=_TAINT)]
+Url = Annotated[str, StringConstraints(pattern=_URL)]
+ImageName = Annotated[str, StringConstraints(pattern=_IMAGE)]
+InsidePath = Annotated[str, StringConstraints(pattern=_INSIDE)]
+HostName = Annotated[str, StringConstraints(pattern=_HOST)]
+Registry = Annotated[str, StringConstraints(pattern=_REGISTRY)]
+DeviceName = Annotated[str, StringConstraints(pattern=_DEVICE)]
+Labels = Annotated[dict[str, str], AfterValidator(_labels)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """Frozen, with unknown keys forbidden and no silent conversion of text to numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)

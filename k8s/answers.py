@@ -1,0 +1,141 @@
+"""What an API server answers when it does not do what was asked, as errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+
+from config.errors import ClusterError
+
+_OWNER = re.compile(r'conflicts? with "(?P<manager>[^"]+)"(?: with subresource "(?P<subresource>[^"]+)")?')
+_FORBIDDEN = re.compile(
+    r'User "(?P<user>[^"]+)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
+    r'(?: in the namespace "(?P<namespace>[^"]+)")?'
+)
+# A patch that the schema refuses is answered with 500 too, and always will be.
+_FINAL = re.compile(r"field not declared in schema|typed patch object|strict decoding error")
+_PASSING = frozenset({429, 500, 502, 503, 504})
+
+
+class ApiError(ClusterError):
+    """One answer of the API server that is not a success."""
+
+    def __init__(self, status: int, message: str, *, body: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = str(body.get("reason", ""))
+        self.causes: list[dict[str, Any]] = (body.get("details") or {}).get("causes") or []
+        self.retry_after_s = _seconds(headers.get("Retry-After"))
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same request may succeed a moment later."""
+        return self.status in _PASSING and not _FINAL.search(self.message)
+
+    @property
+    def conflicts(self) -> list[Conflict]:
+        """The fields that another manager owns; empty for every other error."""
+        found = []
+        for cause in self.causes:
+            owner = _OWNER.search(str(cause.get("message", "")))
+            if cause.get("reason") == "FieldManagerConflict" and owner:
+                found.append(Conflict(str(cause.get("field", "")), owner["manager"], owner["subresource"] or ""))
+        return found
+
+    @property
+    def lost_race(self) -> bool:
+        """Whether somebody wrote the object, or made it, between our look and our write."""
+        return self.status == 409 and not self.conflicts
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A field of ours that somebody else owns with another value."""
+
+    field: str
+    manager: str
+    subresource: str = ""
+
+    @property
+    def autoscaled(self) -> bool:
+        """Whether it is the number of replicas as an autoscaler set it."""
+        return self.field == ".spec.replicas" and self.subresource == "scale"
+
+    def __str__(self) -> str:
+        through = f" through `{self.subresource}`" if self.subresource else ""
+        return f"`{self.field}` belongs to `{self.manager}`{through}"
+
+
+def api_error(status: int, reason: str, data: bytes, headers: Mapping[str, str]) -> ApiError:
+    """The error that an answer stands for, with what to type where that is known."""
+    try:
+        body = json.loads(data)
+    except ValueError:
+        body = {}
+    if not isinstance(body, dict):
+        body = {}
+    text = str(body.get("message") or data.decode(errors="replace").strip() or reason or f"status {status}")
+    error = ApiError(status, text, body=body, headers=headers)
+    error.hint = _hint(error)
+    return error
+
+
+def _hint(error: ApiError) -> str | None:
+    if error.status == 401:
+        return "log in again: the credentials of this context are not, or no longer, accepted"
+    if error.status == 429:
+        return "the cluster is busy; try again in a minute"
+    if found := _FORBIDDEN.search(error.message):
+        group = f".{found['group']}" if found["group"] else ""
+        return grant(found["user"], {(found["resource"] + group, found["verb"])}, found["namespace"])
+    return None
+
+
+def grant(user: str, wanted: set[tuple[str, str]], namespace: str | None) -> str:
+    """What an administrator types to allow `user` verbs on resources, given as (`deployments.apps`, `patch`): no more
+    than that, so a role for each set of verbs."""
+    scope, kind = (f" -n {namespace}", "role") if namespace else ("", "clusterrole")
+    _, _, account = user.partition("system:serviceaccount:")
+    subject = f"--serviceaccount={account}" if account else f"--user={user}"
+    verbs_of: dict[str, set[str]] = defaultdict(set)
+    for resource, verb in wanted:
+        verbs_of[resource].add(verb)
+    together: dict[str, list[str]] = defaultdict(list)
+    for resource, verbs in sorted(verbs_of.items()):
+        together[",".join(sorted(verbs))].append(resource)
+    lines = ["an administrator of the cluster types"]
+    for number, (allowed, resources) in enumerate(together.items(), 1):
+        name = "marina-deployer" + (f"-{number}" if number > 1 else "")
+        lines.append(f"kubectl{scope} create {kind} {name} --verb={allowed} --resource={','.join(resources)}")
+        lines.append(f"kubectl{scope} create {kind}binding {name} --{kind}={name} {subject}")
+    return "\n      ".join(lines)
+
+
+def unreachable(err: Exception) -> tuple[str, str | None]:
+    """Why there was no answer at all, and what may help."""
+    if isinstance(err, urllib3.exceptions.SSLError):
+        return f"its certificate is not accepted: {err}", "check `certificate-authority-data` of the context"
+    if isinstance(err, urllib3.exceptions.NameResolutionError):
+        return "its name cannot be resolved", "is a VPN needed? `kubectl config view --minify`"
+    if isinstance(err, urllib3.exceptions.NewConnectionError):
+        return "nobody answers there", "is the cluster running? `kubectl cluster-info`"
+    if isinstance(err, urllib3.exceptions.ConnectTimeoutError):
+        return "no connection in time", "is a VPN or a proxy needed?"
+    if isinstance(err, urllib3.exceptions.ReadTimeoutError):
+        return "it took the request and did not answer in time", None
+    return f"the connection broke: {err}", None
+
+
+def may_come_back(error: ClusterError) -> bool:
+    """Whether another try may get an answer where there was none."""
+    return not isinstance(error.__cause__, urllib3.exceptions.SSLError | urllib3.exceptions.NameResolutionError)
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text and text.isdigit() else None

@@ -1,0 +1,91 @@
+"""What `marina calibrate` measured, as far as manifests need it: a reader of its own, because stages meet in files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from config.errors import InputError
+from config.record import Package
+
+SCHEMA: Final = "marina.evidence/1"
+
+
+class _Part(BaseModel):
+    # What calibrate adds later is none of our business; what we read must be there.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Knee(_Part):
+    """The highest rate that meets the objective, requests/s."""
+
+    rps: float
+
+
+class Memory(_Part):
+    """Peak resident memory of all processes of one server."""
+
+    total_bytes: int
+
+
+class Objective(_Part):
+    """What the knee was searched for."""
+
+    p99_ms: float
+    error_rate: float
+
+
+class Machine(_Part):
+    """Where it was measured."""
+
+    cores: int
+    cpu_limit: float | None = None
+
+    @property
+    def usable_cores(self) -> float:
+        """Cores that the server could use there."""
+        return min(self.cores, self.cpu_limit or self.cores)
+
+
+class Evidence(_Part):
+    """Measurements of one package; `sha256` is that of the file."""
+
+    sha256: str
+    package: str | None
+    objective: Objective
+    knee: Knee | None
+    cold_start_s: float | None
+    memory: Memory | None
+    machine: Machine
+
+
+def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> Evidence | None:
+    """`evidence.json` of a build folder, None when there is none; refused when it cannot be trusted or is of another
+    package."""
+    file = folder / "evidence.json"
+    again = f"marina calibrate {spec_file}, or delete {file} to go without"
+    try:
+        text = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        data = json.loads(text)
+        if data.get("schema") != SCHEMA:
+            raise InputError(f"{file}: got schema `{data.get('schema')}`, allowed: `{SCHEMA}`", hint=again)
+        evidence = Evidence.model_validate({**data, "sha256": hashlib.sha256(text).hexdigest()})
+    except (ValueError, AttributeError, ValidationError) as err:
+        raise InputError(f"{file}: not an evidence record of this version", hint=again) from err
+    if data.get("status") != "PASS":
+        reasons = "; ".join(reason.get("text", "") for reason in data.get("reasons", [])) or "no reason given"
+        raise InputError(f"{file}: is {data.get('status')}, so nothing may be derived from it: {reasons}", hint=again)
+    if package is None:
+        text_ = f"{file}: measured on a package, but there is no `package.json` beside it to compare"
+        raise InputError(text_, hint=f"marina package {spec_file}")
+    if evidence.package != package.sha256:
+        measured = f"sha256 {evidence.package[:12]}…" if evidence.package else "an unknown package"
+        raise InputError(f"{file}: measured on {measured}, but packaged is {package.sha256[:12]}…", hint=again)
+    return evidence

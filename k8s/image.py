@@ -1,0 +1,57 @@
+"""`image.json`: which image runs, as `marina image` wrote it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from config.errors import InputError
+from config.record import Package
+from config.spec import Spec
+
+SCHEMA: Final = "marina.image/1"
+
+
+class Image(BaseModel):
+    """One built image; without a digest it was not pushed yet."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    ref: str
+    tag: str
+    digest: str | None
+    package_sha256: str | None
+    target: Literal["cpu", "cuda"]
+
+    @property
+    def reference(self) -> str:
+        """What a pod asks for: by digest when there is one, so that nobody can exchange it."""
+        return f"{self.ref}:{self.tag}" + (f"@{self.digest}" if self.digest else "")
+
+
+def read_image(folder: Path, spec: Spec, package: Package | None) -> Image | None:
+    """`image.json` of a build folder, None when there is none; refused when it holds another package."""
+    file = folder / "image.json"
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if data.get("schema") != SCHEMA:
+            raise InputError(f"{file}: got schema `{data.get('schema')}`, allowed: `{SCHEMA}`", hint=_again(spec))
+        image = Image.model_validate(data)
+    except FileNotFoundError:
+        return None
+    except (ValueError, AttributeError, ValidationError) as err:
+        raise InputError(f"{file}: not an image record of this version", hint=_again(spec)) from err
+    if image.target != spec.serving.device:
+        text = f"{file}: an image for `{image.target}`, but `serving.device` is `{spec.serving.device}`"
+        raise InputError(text, hint=_again(spec))
+    if image.package_sha256 and package and image.package_sha256 != package.sha256:
+        text = f"{file}: holds package {image.package_sha256[:12]}…, but packaged is {package.sha256[:12]}…"
+        raise InputError(text, hint=_again(spec))
+    return image
+
+
+def _again(spec: Spec) -> str:
+    return f"marina image {spec.file}"

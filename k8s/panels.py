@@ -1,0 +1,149 @@
+"""Panels of a Grafana dashboard as plain data, and their places on its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+WIDTH = 24
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One query of a panel and how its series are called; `instant` asks for now only."""
+
+    expr: str
+    legend: str
+    form: str = "time_series"
+    instant: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel; `limits` are values that turn it yellow or red, drawn as lines in a chart."""
+
+    title: str
+    description: str
+    unit: str
+    lines: tuple[Line, ...]
+    kind: str = "timeseries"
+    width: int = 8
+    height: int = 8
+    limits: tuple[float, ...] = ()
+    low_is_bad: bool = False
+    stacked: bool = False
+    most: float | None = None
+
+    def json(self, ident: int, place: Json) -> Json:
+        """As Grafana reads it."""
+        return {
+            "id": ident,
+            "type": self.kind,
+            "title": self.title,
+            "description": self.description,
+            "datasource": DATASOURCE,
+            "gridPos": place,
+            "targets": [self._target(number, line) for number, line in enumerate(self.lines)],
+            "fieldConfig": {"defaults": self._defaults(), "overrides": []},
+            "options": _OPTIONS[self.kind],
+            **({"transformations": _TABLE} if self.kind == "table" else {}),
+        }
+
+    def _target(self, number: int, line: Line) -> Json:
+        return {
+            "refId": chr(ord("A") + number),
+            "datasource": DATASOURCE,
+            "expr": line.expr,
+            "legendFormat": line.legend,
+            "format": line.form,
+            "instant": line.instant,
+            "range": not line.instant,
+        }
+
+    def _defaults(self) -> Json:
+        defaults: Json = {"unit": self.unit, "thresholds": {"mode": "absolute", "steps": self._steps()}}
+        if self.most is not None:
+            defaults["max"] = self.most
+        if self.kind == "timeseries":
+            defaults["color"] = {"mode": "palette-classic"}
+            defaults["min"] = 0
+            defaults["custom"] = {
+                "drawStyle": "line",
+                "lineWidth": 1,
+                "fillOpacity": 20 if self.stacked else 5,
+                "showPoints": "never",
+                "spanNulls": False,
+                "stacking": {"mode": "normal" if self.stacked else "none", "group": "A"},
+                "thresholdsStyle": {"mode": "dashed" if self.limits else "off"},
+                # The limit stays in sight, however far below it things are.
+                **({"axisSoftMax": 1.2 * max(self.limits)} if self.limits and self.most is None else {}),
+            }
+        return defaults
+
+    def _steps(self) -> list[Json]:
+        colours = ["green", "red"] if len(self.limits) < 2 else ["green", "yellow", "red"]
+        if self.low_is_bad:
+            colours.reverse()
+        return [
+            {"color": colour, "value": value}
+            for colour, value in zip(colours, (None, *sorted(self.limits)), strict=False)
+        ]
+
+
+def laid_out(rows: Iterable[tuple[str, Iterable[Panel]]]) -> list[Json]:
+    """Rows of panels from left to right, each row under a heading."""
+    placed: list[Json] = []
+    top = 0
+    for title, panels in rows:
+        placed.append(_heading(len(placed) + 1, title, top))
+        top, left, deepest = top + 1, 0, 0
+        for panel in panels:
+            if left + panel.width > WIDTH:
+                top, left, deepest = top + deepest, 0, 0
+            place = {"x": left, "y": top, "w": panel.width, "h": panel.height}
+            placed.append(panel.json(len(placed) + 1, place))
+            left, deepest = left + panel.width, max(deepest, panel.height)
+        top += deepest
+    return placed
+
+
+def _heading(ident: int, title: str, top: int) -> Json:
+    place = {"x": 0, "y": top, "w": WIDTH, "h": 1}
+    return {"id": ident, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+
+
+_OPTIONS: dict[str, Json] = {
+    "timeseries": {
+        "legend": {"displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"], "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    },
+    "stat": {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "colorMode": "value",
+        "graphMode": "area",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "textMode": "auto",
+    },
+    "heatmap": {
+        "calculate": False,
+        "cellGap": 1,
+        "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5, "fill": "dark-orange"},
+        "filterValues": {"le": 1e-9},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto"},
+        "tooltip": {"mode": "single", "showColorScale": False, "yHistogram": False},
+        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": "s"},
+    },
+    "table": {"cellHeight": "sm", "showHeader": True, "footer": {"show": False}},
+}
+_TABLE = [
+    {
+        "id": "organize",
+        "options": {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {"Value": "pods"}},
+    }
+]

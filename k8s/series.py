@@ -1,0 +1,122 @@
+"""Every metric that a rule, a panel or the adapter may name: its type, its labels and who exports it.
+
+The page of a pod is the supervisor's `/metrics`; a scrape adds `TARGET_LABELS` to it. The others come with the cluster:
+kube-state-metrics and the kubelet's cAdvisor with any usual Prometheus, DCGM with NVIDIA's GPU operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from config.spec import Spec
+
+Kind = Literal["counter", "gauge", "histogram"]
+Source = Literal["cadvisor", "dcgm", "kube-state-metrics", "page", "rule"]
+
+# A page must not use them: Prometheus would rename its own to `exported_…`.
+TARGET_LABELS = frozenset({"container", "endpoint", "instance", "job", "namespace", "node", "pod", "service"})
+HISTOGRAM_PARTS = ("_bucket", "_count", "_sum")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric as it is stored; `labels` are those of the exporter itself."""
+
+    name: str
+    kind: Kind
+    source: Source
+    labels: frozenset[str]
+    late: bool = False
+    """Whether it first appears with what it counts."""
+    only_on: str = ""
+    """The device it exists on; empty: every one."""
+
+    def has(self, label: str) -> bool:
+        """Whether a stored sample has this label."""
+        added = TARGET_LABELS if self.source == "page" else frozenset()
+        return label in self.labels | added or (label == "le" and self.kind == "histogram")
+
+
+def _series(
+    source: Source, kind: Kind, names: str, labels: str, *, late: bool = False, only_on: str = ""
+) -> list[Series]:
+    return [Series(name, kind, source, frozenset(labels.split()), late, only_on) for name in names.split()]
+
+
+_POD = "namespace pod uid container"
+_HPA = "namespace horizontalpodautoscaler"
+_CADVISOR = "namespace pod container id image name node cpu"
+_DCGM = "gpu UUID device modelName Hostname namespace pod container exported_namespace exported_pod exported_container"
+
+CATALOGUE: dict[str, Series] = {
+    one.name: one
+    for one in [
+        *_series("page", "counter", "ts_inference_requests_total", "model_name model_version"),
+        *_series("page", "counter", "ts_queue_latency_seconds_total", "model_name model_version"),
+        *_series("page", "histogram", "inference_request_duration_seconds", "model version code"),
+        *_series("page", "histogram", "inference_stage_duration_seconds", "model stage"),
+        *_series("page", "histogram", "inference_batch_size", "model"),
+        *_series("page", "counter", "inference_padding_rows_total", "model"),
+        *_series("page", "counter", "inference_errors_total", "model kind", late=True),
+        *_series("page", "gauge", "inference_artifact_info", "model version precision compile artifact device torch"),
+        *_series("page", "gauge", "inference_worker_cuda_bytes", "model pid", only_on="cuda"),
+        *_series("page", "gauge", "marina_ready marina_in_flight marina_queued", "model"),
+        *_series("page", "gauge", "marina_workers_declared marina_workers_ready", "model"),
+        *_series("page", "gauge", "marina_start_duration_seconds", "model"),
+        *_series("page", "gauge", "marina_package_info", "model version sha256"),
+        *_series("page", "counter", "marina_worker_restarts_total", "model worker"),
+        *_series("page", "counter", "marina_worker_recycles_total marina_log_lines_dropped_total", "model"),
+        *_series("page", "gauge", "marina_worker_resident_memory_bytes", "model worker"),
+        *_series("page", "gauge", "marina_resident_memory_bytes", "process"),
+        *_series("kube-state-metrics", "counter", "kube_pod_container_status_restarts_total", _POD),
+        *_series(
+            "kube-state-metrics",
+            "gauge",
+            "kube_pod_container_resource_requests kube_pod_container_resource_limits",
+            f"{_POD} node resource unit",
+        ),
+        *_series(
+            "kube-state-metrics",
+            "gauge",
+            "kube_deployment_spec_replicas kube_deployment_status_replicas_available",
+            "namespace deployment",
+        ),
+        *_series(
+            "kube-state-metrics",
+            "gauge",
+            "kube_horizontalpodautoscaler_spec_max_replicas kube_horizontalpodautoscaler_spec_min_replicas"
+            " kube_horizontalpodautoscaler_status_desired_replicas",
+            _HPA,
+        ),
+        *_series(
+            "kube-state-metrics", "gauge", "kube_horizontalpodautoscaler_status_condition", f"{_HPA} condition status"
+        ),
+        *_series("cadvisor", "counter", "container_cpu_usage_seconds_total", _CADVISOR),
+        *_series(
+            "cadvisor",
+            "counter",
+            "container_cpu_cfs_periods_total container_cpu_cfs_throttled_periods_total",
+            _CADVISOR,
+        ),
+        *_series("cadvisor", "gauge", "container_memory_working_set_bytes", _CADVISOR),
+        # What Prometheus says of its own rules.
+        *_series("rule", "gauge", "ALERTS", "alertname alertstate severity model namespace"),
+        *_series("dcgm", "gauge", "DCGM_FI_DEV_FB_USED DCGM_FI_DEV_FB_FREE DCGM_FI_DEV_GPU_UTIL", _DCGM),
+    ]
+}
+
+
+def find_series(stored: str) -> Series | None:
+    """The metric that a stored name belongs to: `x_bucket` is a part of histogram `x`."""
+    if found := CATALOGUE.get(stored):
+        return found if found.kind != "histogram" else None
+    for part in HISTOGRAM_PARTS:
+        if (found := CATALOGUE.get(stored.removesuffix(part))) and stored.endswith(part) and found.kind == "histogram":
+            return found
+    return None
+
+
+def series_of(spec: Spec) -> list[Series]:
+    """What the page of this spec's pods must have, sooner or later."""
+    return [one for one in CATALOGUE.values() if one.source == "page" and one.only_on in ("", spec.serving.device)]

@@ -1,0 +1,100 @@
+"""`loadtest --in-cluster`: the load comes from pods beside the service, the verdict is made here as always."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from config.errors import ClusterError, InputError
+from config.progress import Progress
+from config.spec import Spec
+from k8s.client import Cluster
+from k8s.loadjob import LoadJob, load_objects
+from k8s.loadrun import run_load, served_packages
+from k8s.plan import Plan
+from k8s.yaml_text import to_yaml
+from loadtest import crew
+from loadtest.generator import OnSecond
+from loadtest.machine import Machine, this_machine
+from loadtest.measurement import Measurement
+from loadtest.plan import Plan as Load
+from loadtest.runs import Options
+from loadtest.sample import packaged_request
+from loadtest.slo import objective_of
+
+
+class InCluster:
+    """The service of a plan and pods that load it, as `loadtest.session.Elsewhere`."""
+
+    def __init__(self, plan: Plan, image: str, cluster: Cluster, progress: Progress) -> None:
+        self.url = url_of(plan)
+        self._plan = plan
+        self._image = image
+        self._cluster = cluster
+        self._progress = progress
+        self._machine: Machine | None = None
+
+    def generate(self, plans: Sequence[Load], on_second: OnSecond) -> Measurement:
+        """One Job for all parts."""
+        told = 0
+
+        def on_line(line: str) -> None:
+            nonlocal told
+            said = crew.seconds_in(line)
+            if said and said[0] > told:
+                told = said[0]
+                on_second(*said)
+
+        job = job_of(self._image, plans[0], f"{self._plan.name}-load-{secrets.token_hex(3)}")
+        lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
+        measured, self._machine = crew.record_in(lines)
+        return measured
+
+    def served_sha256(self) -> str:
+        """What all ready pods serve; InputError when they cannot be asked or differ."""
+        try:
+            found = sorted(set(served_packages(self._cluster, self._plan)))
+        except ClusterError as err:
+            raise InputError(err.message, hint=err.hint) from err
+        if len(found) > 1:
+            raise InputError(f"the pods serve different packages: {', '.join(sha[:12] for sha in found)}")
+        return found[0]
+
+    def machine(self) -> Machine:
+        """That of the pod that led."""
+        return self._machine or this_machine()
+
+
+def url_of(plan: Plan) -> str:
+    """The Service, as pods of the cluster know it."""
+    return f"http://{plan.name}.{plan.namespace}.svc:{plan.ports.inference}"
+
+
+def job_of(image: str, load: Load, name: str) -> LoadJob:
+    """One run as a Job."""
+    seconds = load.schedule.total_s + load.timeout_s
+    return LoadJob(name=name, image=image, text=load.model_dump_json(), parts=load.parts, seconds=seconds)
+
+
+def shown(spec: Spec, plan: Plan, image: str, how: Options, options: argparse.Namespace) -> str:
+    """The objects of a run, as `kubectl create -f -` takes them."""
+    if plan.package is None:
+        raise InputError("nothing was packaged yet, so there is no sample to send", hint=f"marina package {spec.file}")
+    objective = objective_of(spec)
+    load = Load(
+        request=packaged_request(plan.package, options.out / spec.name, url_of(plan)),
+        schedule=how.schedule(spec, objective),
+        parts=how.processes,
+        timeout_s=how.timeout_s,
+        limit_ms=objective.p99_ms,
+    )
+    return to_yaml(load_objects(plan, job_of(image, load, f"{plan.name}-load")))
+
+
+def elsewhere(plan: Plan, image: str, options: argparse.Namespace) -> Any:
+    """The service in the cluster of `--context`."""
+    from k8s.client import connect
+
+    return InCluster(plan, image, connect(options.context, options.kubeconfig), Progress(quiet=options.quiet))

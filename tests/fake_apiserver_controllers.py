@@ -1,0 +1,282 @@
+"""The controllers behind the fake API server: Deployments make ReplicaSets, those make pods, pods do as they are told.
+
+What pods do is a script: a list of steps, each the status of the pod from then on and the warnings that come with it.
+A script is chosen by a word in the container's image, so that a test deploys the failure it wants to see.
+"""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import fake_apiserver_fields as fields
+from fake_apiserver_kinds import BUILT_IN, Kind
+from fake_apiserver_store import Document, Store, key, now
+
+_REVISION = "deployment.kubernetes.io/revision"
+KIND = {kind.kind: kind for kind in BUILT_IN}
+
+
+@dataclass(frozen=True)
+class Step:
+    """The pod from now on: its phase, its container's state, whether ready, and the warnings it gives rise to."""
+
+    phase: str = "Pending"
+    state: Document = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
+    ready: bool = False
+    restarts: int = 0
+    last: Document = field(default_factory=dict)
+    unscheduled: str = ""
+    warnings: tuple[tuple[str, str], ...] = ()
+    """Reason and message of each."""
+
+
+RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+
+
+def _backoff(reason: str, words: str) -> Document:
+    return {"waiting": {"reason": reason, "message": words}}
+
+
+def _ended(code: int, reason: str = "Error") -> Document:
+    return {"terminated": {"exitCode": code, "reason": reason}}
+
+
+_PULL = 'Failed to pull image "{image}": rpc error: code = NotFound desc = failed to resolve: {image}: not found'
+SCRIPTS: dict[str, tuple[Step, ...]] = {
+    "good": (Step(), Step("Running", RUNNING), Step("Running", RUNNING, ready=True)),
+    "no-such-image": (
+        Step(),
+        Step(state=_backoff("ErrImagePull", "rpc error: not found"), warnings=(("Failed", _PULL),)),
+        Step(state=_backoff("ImagePullBackOff", 'Back-off pulling image "{image}"')),
+    ),
+    "nowhere": (
+        Step(
+            unscheduled="0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+            warnings=(("FailedScheduling", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."),),
+        ),
+    ),
+    "crashing": (
+        Step("Running", RUNNING),
+        Step("Running", _ended(3)),
+        Step(
+            "Running",
+            _backoff("CrashLoopBackOff", "back-off 10s restarting failed container"),
+            restarts=3,
+            last=_ended(3),
+        ),
+    ),
+    "greedy": (
+        Step("Running", RUNNING),
+        Step("Running", _backoff("CrashLoopBackOff", "back-off"), restarts=3, last=_ended(137, "OOMKilled")),
+    ),
+    "unready": (
+        Step(
+            "Running",
+            RUNNING,
+            warnings=(("Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503"),),
+        ),
+    ),
+    "slow": tuple([Step("Running", RUNNING)] * 5 + [Step("Running", RUNNING, ready=True)]),
+}
+
+
+class Controllers:
+    """One thread that brings the world closer to what is wanted, a step at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self.refused = ""
+        """When set, no pod is let in, with these words."""
+        self.stuck = False
+        """When set, no controller does anything."""
+        self.scripts = dict(SCRIPTS)
+        self._store = store
+        self._stop = threading.Event()
+        self._steps: dict[str, int] = {}
+        self._warned: set[tuple[str, str]] = set()
+        self._thread = threading.Thread(target=self._run, name="controllers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.03):
+            with self._store.lock:
+                if not self.stuck:
+                    for document in self._store.list(KIND["Deployment"], ""):
+                        self._deployment(document)
+
+    def _deployment(self, deployment: Document) -> None:
+        wanted = deployment["spec"]["replicas"]
+        newest, older = self._replicasets(deployment)
+        pods = self._pods(newest)
+        for index in range(len(pods), wanted):
+            if self.refused:
+                self._warn(newest, "FailedCreate", f'Error creating: pods "x" is forbidden: {self.refused}')
+            else:
+                self._make_pod(newest, index)
+        for pod in pods[wanted:]:
+            self._delete(pod, "Pod")
+        for pod in self._pods(newest):
+            self._advance(pod)
+        pods = self._pods(newest)
+        ready = [pod for pod in pods if _ready(pod)]
+        if len(ready) >= wanted:
+            for old in older:
+                for pod in self._pods(old):
+                    self._delete(pod, "Pod")
+        self._report(deployment, newest, older, pods, ready)
+
+    def _replicasets(self, deployment: Document) -> tuple[Document, list[Document]]:
+        mine = [one for one in self._store.list(KIND["ReplicaSet"], "") if _owned(one, deployment)]
+        template = deployment["spec"]["template"]
+        same = [one for one in mine if one["metadata"]["annotations"]["template"] == _hash(template)]
+        last = max((int(one["metadata"]["annotations"][_REVISION]) for one in mine), default=0)
+        if same and same[0]["metadata"]["annotations"][_REVISION] != str(last):
+            same[0]["metadata"]["annotations"][_REVISION] = str(last + 1)
+            same = [self._store.put(KIND["ReplicaSet"], same[0])]
+        newest = same[0] if same else self._make_replicaset(deployment, last + 1)
+        number = newest["metadata"]["annotations"][_REVISION]
+        if (deployment["metadata"].get("annotations") or {}).get(_REVISION) != number:
+            changed = deepcopy(deployment)
+            changed["metadata"].setdefault("annotations", {})[_REVISION] = number
+            stored = self._write(KIND["Deployment"], deployment, changed)
+            deployment["metadata"] = stored["metadata"]
+        return newest, [one for one in mine if one["metadata"]["uid"] != newest["metadata"]["uid"]]
+
+    def _make_replicaset(self, deployment: Document, number: int) -> Document:
+        template = deployment["spec"]["template"]
+        metadata = {
+            "name": f"{deployment['metadata']['name']}-{_hash(template)[:8]}",
+            "namespace": deployment["metadata"]["namespace"],
+            "labels": template["metadata"].get("labels", {}),
+            "annotations": {_REVISION: str(number), "template": _hash(template)},
+            "ownerReferences": [_reference(deployment)],
+        }
+        document = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": {"template": template}}
+        return self._store.put(KIND["ReplicaSet"], document)
+
+    def _make_pod(self, replicaset: Document, index: int) -> None:
+        template = replicaset["spec"]["template"]
+        suffix = hashlib.sha256(f"{replicaset['metadata']['uid']}{index}".encode()).hexdigest()[:5]
+        metadata = {
+            "name": f"{replicaset['metadata']['name']}-{suffix}",
+            "namespace": replicaset["metadata"]["namespace"],
+            "labels": template["metadata"].get("labels", {}),
+            "ownerReferences": [_reference(replicaset)],
+        }
+        document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"], "status": {}}
+        self._store.put(KIND["Pod"], document)
+
+    def _advance(self, pod: Document) -> None:
+        """One step on in the pod's script; the last one stays."""
+        image = pod["spec"]["containers"][0]["image"]
+        script = next((steps for word, steps in self.scripts.items() if word in image), self.scripts["good"])
+        uid = pod["metadata"]["uid"]
+        at = min(self._steps.get(uid, -1) + 1, len(script) - 1)
+        self._steps[uid] = at
+        step = _filled(script[at], image)
+        scheduled = {"type": "PodScheduled", "status": "True"}
+        if step.unscheduled:
+            scheduled = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": step.unscheduled,
+            }
+        container = {"name": pod["spec"]["containers"][0]["name"], "image": image, "ready": step.ready,
+                     "restartCount": step.restarts, "state": step.state, "lastState": step.last}  # fmt: skip
+        pod["status"] = {
+            "phase": step.phase,
+            "conditions": [scheduled, {"type": "Ready", "status": str(step.ready)}],
+            "containerStatuses": [] if step.unscheduled else [container],
+        }
+        self._store.put(KIND["Pod"], pod)
+        for reason, message in step.warnings:
+            self._warn(pod, reason, message)
+
+    def _report(
+        self, deployment: Document, newest: Document, older: list[Document], pods: list[Document], ready: list[Document]
+    ) -> None:
+        old = sum(len(self._pods(one)) for one in older)
+        changed = deepcopy(deployment)
+        conditions = [{"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"}]
+        if self.refused and not pods:
+            message = f'pods "x" is forbidden: {self.refused}'
+            conditions.append(
+                {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+            )
+        changed["status"] = {
+            "observedGeneration": deployment["metadata"]["generation"],
+            "replicas": len(pods) + old,
+            "updatedReplicas": len(pods),
+            "readyReplicas": len(ready),
+            "availableReplicas": len(ready) + old,
+            "conditions": conditions,
+        }
+        # As in a real cluster, the new pods count as available once they are; old ones keep serving meanwhile.
+        if old and len(ready) < len(pods):
+            changed["status"]["availableReplicas"] = old
+        self._write(KIND["Deployment"], deployment, changed, "status")
+
+    def _write(self, kind: Kind, before: Document, after: Document, subresource: str = "") -> Document:
+        written = fields.update(before, after, "kube-controller-manager", moment=now(), subresource=subresource)
+        return self._store.put(kind, written)
+
+    def _warn(self, about: Document, reason: str, message: str) -> None:
+        if (about["metadata"]["uid"], message) in self._warned:
+            return
+        self._warned.add((about["metadata"]["uid"], message))
+        metadata = {
+            "name": f"{about['metadata']['name']}.{len(self._warned)}",
+            "namespace": about["metadata"]["namespace"],
+        }
+        involved = {"kind": about["kind"], "name": about["metadata"]["name"], "uid": about["metadata"]["uid"]}
+        event = {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "type": "Warning", "reason": reason,
+                 "message": message, "involvedObject": involved, "lastTimestamp": now()}  # fmt: skip
+        self._store.put(KIND["Event"], event)
+
+    def _pods(self, replicaset: Document) -> list[Document]:
+        return [one for one in self._store.list(KIND["Pod"], "") if _owned(one, replicaset)]
+
+    def _delete(self, document: Document, kind: str) -> None:
+        metadata = document["metadata"]
+        self._store.remove(key(KIND[kind], metadata["namespace"], metadata["name"]))
+
+
+def ready_pods(store: Store, selector: dict[str, str], namespace: str) -> Iterator[Document]:
+    """The pods that a Service with this selector sends to."""
+    for pod in store.list(KIND["Pod"], namespace):
+        if _ready(pod) and selector.items() <= pod["metadata"]["labels"].items():
+            yield pod
+
+
+def _filled(step: Step, image: str) -> Step:
+    text = json.dumps([step.state, step.last, step.warnings]).replace("{image}", image)
+    state, last, warnings = json.loads(text)
+    return Step(step.phase, state, step.ready, step.restarts, last, step.unscheduled, tuple(map(tuple, warnings)))
+
+
+def _ready(pod: Document) -> bool:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def _owned(document: Document, owner: Document) -> bool:
+    return any(ref["uid"] == owner["metadata"]["uid"] for ref in document["metadata"].get("ownerReferences", []))
+
+
+def _reference(owner: Document) -> dict[str, Any]:
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"], "controller": True}  # fmt: skip
+
+
+def _hash(template: Document) -> str:
+    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()
