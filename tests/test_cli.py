@@ -6,10 +6,11 @@ import pytest
 import yaml
 from golden import GOLDEN
 from specs import DIGITS
+from test_docs import every_verb
 
 import marina
 
-VERBS = ("calibrate", "check", "inspect", "loadtest", "package", "serve")
+VERBS = tuple(every_verb())
 
 
 @pytest.mark.parametrize("verb", VERBS)

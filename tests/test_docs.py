@@ -13,6 +13,10 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):.*?## ", MAKEFILE, re.MULTILINE))
 
 
+def every_verb() -> list[str]:
+    return [verb for action in parser()._subparsers._group_actions for verb in action.choices or ()]  # type: ignore[union-attr]
+
+
 def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
@@ -41,8 +45,8 @@ def test_every_marina_command_of_a_page_parses(page: Path) -> None:
 
 
 def test_every_verb_is_in_the_readme() -> None:
-    verbs = {"calibrate", "check", "inspect", "loadtest", "package", "serve"}
-    assert {line.split()[1] for line in commands(ROOT / "README.md", "marina") if len(line.split()) > 1} >= verbs
+    named = {line.split()[1] for line in commands(ROOT / "README.md", "marina") if len(line.split()) > 1}
+    assert set(every_verb()) - named == {"demo"}  # which is shown as `make demo`
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
