@@ -18,10 +18,18 @@ def main() -> int:
     parser.add_argument("--mar", type=Path, required=True)
     parser.add_argument("--port-base", type=int, default=8080)
     parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--docs", action="store_true", help="the page to try the model; nothing for a cluster")
+    parser.add_argument("--log-file", metavar="FILE", type=Path, help="also keep here what is printed, in two pieces")
     options = parser.parse_args()
     try:
+        spec = load_spec(options.spec, files=False)
         return serve(
-            load_spec(options.spec, files=False), mar=options.mar, port_base=options.port_base, host=options.host
+            spec,
+            mar=options.mar,
+            port_base=options.port_base,
+            host=options.host,
+            docs=options.docs,
+            log_file=options.log_file,
         )
     except MarinaError as err:
         print(f"error: {err}", file=sys.stderr)

@@ -10,6 +10,7 @@ from pathlib import Path
 from server.follow import RequestLog, follow_access_log, follow_errors
 from server.gate import Gate
 from server.launch import Launch
+from server.listener import Listener
 from server.output import Output
 from server.processes import children
 from server.rundir import OWNER
@@ -25,7 +26,9 @@ class Child:
     def __init__(self, launch: Launch, *, traffic: Traffic, log: RequestLog, output: Output) -> None:
         self._directory = launch.directory
         self._gate = Gate(launch.directory / "gate")
-        self._process: subprocess.Popen[bytes] = launch.start()
+        self._listener = Listener()
+        self._process: subprocess.Popen[bytes] = launch.start(self._listener.install)
+        self._listener.lend(self._process.pid)
         assert self._process.stdout
         assert self._process.stderr
         self._readers = [
@@ -45,6 +48,16 @@ class Child:
     def told(self) -> list[str]:
         """What TorchServe said of its start; keeps its gate open."""
         return self._gate.lines(0)
+
+    def settled(self, port: int) -> str | None:
+        """Call once it listens on `port`; what keeps the supervisor from turning connections away there, if anything
+        does."""
+        self._listener.settle(port)
+        return self._listener.why_not
+
+    def turn_away(self) -> bool:
+        """No new connection can be made any more, if that can be done here."""
+        return self._listener.turn_away()
 
     def close_listener(self) -> None:
         """TorchServe takes no new connections and stays so, answering on those it has."""

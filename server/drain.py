@@ -1,7 +1,8 @@
-"""The end of a server: not ready, serve on while load balancers learn of it, close the listener, answer what is open.
+"""The end of a server: not ready, serve on while load balancers learn of it, let nobody new in, close the listener,
+answer what is open.
 
-The order is the point. The listener is closed first and Java is ended last: between the two it answers every request
-that was sent to it, although no new connection can be made.
+The order is the point. First no new connection can be made, then what was made is accepted, then the listener is
+closed, and Java is ended last: until then it answers every request that was sent to it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ _QUIET_LOOKS = 5
 # to close: after this long one look at which nothing is open must do. All that was sent before the listener closed is
 # answered by then.
 _PATIENCE_S = 2.0
+# How long connections that are being made may take; a client that began one and fell silent would keep us for a minute.
+_ACCEPTING_S = 1.0
 
 
 class Stopping(Protocol):
     """What a drain asks and does; the supervisor is one."""
+
+    def turn_away(self) -> bool: ...
 
     def close_listener(self) -> None: ...
 
@@ -52,6 +57,8 @@ def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Call
         say(f"draining: not ready; serving on for {propagation_s:g} s while load balancers learn of it")
     if server.hurried(propagation_s):
         return _cut(server, "a second signal", begin)
+    if server.turn_away():
+        _wait_until_accepted(server)
     server.close_listener()
     say("draining: no new connections; answering what is open")
     closed, quiet = time.monotonic(), 0
@@ -64,6 +71,13 @@ def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Call
         if server.hurried(_LOOK_S):
             return _cut(server, "a second signal", begin)
     return Drained(0, None, time.monotonic() - begin)
+
+
+def _wait_until_accepted(server: Stopping) -> None:
+    # Twice, because one look is not of one moment: a connection may be made after the queue was read.
+    until, clear = time.monotonic() + _ACCEPTING_S, 0
+    while clear < 2 and time.monotonic() < until and not server.hurried(_LOOK_S):
+        clear = 0 if server.sockets().waiting else clear + 1
 
 
 def is_quiet(open_requests: int | None, sockets: Sockets) -> bool:

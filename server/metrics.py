@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from config.latency import EDGES_S
 from config.spec import Spec
 from server.exposition import Labels, family, histogram_family
 from server.frontend import Counters, Frontend, NoAnswerError
@@ -36,6 +37,7 @@ class Facts:
     java_pid: int = 0
     supervisor_pid: int = 0
     recycled: Callable[[], int] = lambda: 0
+    recycles_failed: Callable[[], int] = lambda: 0
     dropped_lines: Callable[[], int] = lambda: 0
     ready_after_s: float | None = None
 
@@ -89,7 +91,7 @@ class Page:
         return histogram_family(
             "inference_request_duration_seconds",
             "Time from a request's last byte to its answer, as TorchServe's frontend measured it, by status code.",
-            self.traffic.edges_s,
+            EDGES_S,
             [({**labels, "code": code}, histogram) for code, histogram in self.traffic.histograms().items()],
         )
 
@@ -106,6 +108,12 @@ class Page:
             ("marina_in_flight", "gauge", "Requests that arrived and are not answered.", one(in_flight)),
             ("marina_queued", "gauge", "Requests without a worker, as last described.", one(self.health.queued)),
             ("marina_worker_recycles_total", "counter", "Workers renewed for their memory.", one(facts.recycled())),
+            (
+                "marina_worker_recycles_failed_total",
+                "counter",
+                "Renewals that a worker did not take up or finish in time.",
+                one(facts.recycles_failed()),
+            ),
             ("marina_log_lines_dropped_total", "counter", "Lines that nobody read.", one(facts.dropped_lines())),
             ("marina_package_info", "gauge", "The MAR that is served.", [(package, 1)]),
         ]

@@ -8,9 +8,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import BinaryIO
+from typing import Protocol
 
 _KEPT_LINES = 10_000
+
+
+class Sink(Protocol):
+    """Where lines go."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
 
 
 def log_line(
@@ -27,8 +35,8 @@ def log_line(
 class Output:
     """One thread writes; everybody else only appends."""
 
-    def __init__(self, stream: BinaryIO | None = None, *, kept: int = _KEPT_LINES) -> None:
-        self._stream = stream or sys.stderr.buffer
+    def __init__(self, stream: Sink | None = None, *, kept: int = _KEPT_LINES) -> None:
+        self._stream: Sink = stream or sys.stderr.buffer
         self._lines: deque[bytes] = deque()
         self._kept = kept
         self._changed = threading.Condition()

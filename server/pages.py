@@ -1,13 +1,18 @@
-"""The supervisor's own port: `/live`, `/ready`, `/metrics`, `/package`. It answers from memory, never asks a worker."""
+"""The supervisor's own port: `/live`, `/ready`, `/metrics`, `/package`. It answers from memory, never asks a worker;
+what takes a body (`Post`) is there only with the page to try the model."""
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
+from typing import Any
+from urllib.parse import urlsplit
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -19,6 +24,15 @@ class Answer:
     status: int
     body: bytes
     content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Post:
+    """A page that takes a body of up to `limit_bytes`, from its own site only."""
+
+    limit_bytes: int
+    answer: Callable[[bytes, Message], Answer]
 
 
 def json_answer(status: int, data: object) -> Answer:
@@ -31,11 +45,14 @@ def metrics_answer(text: str) -> Answer:
     return Answer(200, text.encode(), _METRICS_TYPE)
 
 
-def serve_pages(host: str, port: int, pages: Mapping[str, Callable[[], Answer]]) -> ThreadingHTTPServer:
+def serve_pages(
+    host: str, port: int, pages: Mapping[str, Callable[[], Answer]], posts: Mapping[str, Post] | None = None
+) -> ThreadingHTTPServer:
     """Starts answering in a thread of its own; `server_close` after `shutdown` ends it."""
 
     class Handler(_Handler):
         routes = pages
+        forms = posts or {}
 
     server = _Server((host, port), Handler)
     threading.Thread(target=server.serve_forever, name="pages", kwargs={"poll_interval": 0.1}, daemon=True).start()
@@ -53,29 +70,90 @@ class _Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A prober that hangs up early is no news either.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     routes: Mapping[str, Callable[[], Answer]] = {}
+    forms: Mapping[str, Post] = {}
     protocol_version = "HTTP/1.1"
     # A connection without a request is not kept longer: each holds a thread.
     timeout = 30
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        page = self.routes.get(self.path.partition("?")[0])
-        answer = page() if page else json_answer(404, {"error": "no such page", "allowed": sorted(self.routes)})
+        page = self.routes.get(self._page)
+        self._send(page() if page else self._unknown())
+
+    def do_POST(self) -> None:
+        form = self.forms.get(self._page)
+        if form is None:
+            self._refuse(self._unknown())
+            return
+        if self._is_foreign():
+            self._refuse(json_answer(403, {"error": "asked for by a page of another site"}))
+            return
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()):
+            self._refuse(json_answer(411, {"error": "a body without its length", "field": "content-length"}))
+            return
+        if int(length) > form.limit_bytes:
+            allowed = f"at most {form.limit_bytes} bytes"
+            error = {"error": "the body is too large", "field": "body", "got": f"{length} bytes", "allowed": allowed}
+            self._refuse(json_answer(413, error))
+            return
+        body = self.rfile.read(int(length))
+        if len(body) == int(length):
+            self._send(form.answer(body, self.headers))
+
+    def _not_allowed(self) -> None:
+        self._refuse(self._unknown())
+
+    do_DELETE = do_OPTIONS = do_PATCH = do_PUT = do_TRACE = _not_allowed  # noqa: N815  (as http.server looks for them)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    @property
+    def _page(self) -> str:
+        return self.path.partition("?")[0]
+
+    def _unknown(self) -> Answer:
+        """The answer to a method that a page has not, or to a page that is not there."""
+        allowed = ["GET", "HEAD"] if self._page in self.routes else ["POST"] if self._page in self.forms else []
+        if allowed:
+            return Answer(405, b'{"error": "no such method"}\n', headers={"Allow": ", ".join(allowed)})
+        return json_answer(404, {"error": "no such page", "allowed": sorted({*self.routes, *self.forms})})
+
+    def _is_foreign(self) -> bool:
+        """A browser names the site that a request comes from; what is no browser does not."""
+        origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site", "same-origin")
+        return site not in ("same-origin", "none") or (
+            origin is not None and urlsplit(origin).netloc != self.headers.get("Host")
+        )
+
+    def _refuse(self, answer: Answer) -> None:
+        """Without reading the body, which would be taken for the next request."""
+        self.close_connection = True
+        self._send(answer)
+
+    def _send(self, answer: Answer) -> None:
         try:
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)
             self.send_header("Content-Length", str(len(answer.body)))
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            if self.close_connection:
+                self.send_header("Connection", "close")
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(answer.body)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
 
     def log_message(self, *_: object) -> None:
         """Probes are no news."""

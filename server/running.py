@@ -95,11 +95,13 @@ def running(
     log: Path | None = None,
     environment: Mapping[str, str] | None = None,
     wait: bool = True,
+    docs: bool = False,
 ) -> Iterator[Running]:
     """A server for `spec`, ready when entered unless `wait` is false, drained and stopped when left."""
     ports = Ports(port_base if port_base is not None else free_port_base())
     with tempfile.TemporaryDirectory(prefix="marina-log-") as folder:
-        server = start(spec, mar=mar, ports=ports, log=log or Path(folder) / "server.log", environment=environment)
+        log = log or Path(folder) / "server.log"
+        server = start(spec, mar=mar, ports=ports, log=log, environment=environment, docs=docs)
         try:
             if wait:
                 server.wait_ready(spec.serving.startup_timeout_s + 60)
@@ -108,7 +110,15 @@ def running(
             server.stop()
 
 
-def start(spec: Spec, *, mar: Path, ports: Ports, log: Path, environment: Mapping[str, str] | None = None) -> Running:
+def start(
+    spec: Spec,
+    *,
+    mar: Path,
+    ports: Ports,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    docs: bool = False,
+) -> Running:
     """Starts the server's process and returns at once."""
     root = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
@@ -116,6 +126,7 @@ def start(spec: Spec, *, mar: Path, ports: Ports, log: Path, environment: Mappin
     given = log.with_suffix(".spec.json")
     given.write_text(spec.model_dump_json(exclude_none=True), encoding="utf-8")
     command = [sys.executable, "-m", "server", str(given), "--mar", str(mar), "--port-base", str(ports.base)]
+    command += ["--docs"] if docs else []
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command,

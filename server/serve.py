@@ -16,13 +16,15 @@ from config.render import Ports
 from config.spec import Spec
 from server.checks import check_package, check_ports, check_room, find_java
 from server.child import Child
+from server.docs_page import Docs
 from server.follow import RequestLog
 from server.frontend import Frontend
 from server.health import Health
 from server.launch import Launch, plan_launch
+from server.logfile import LogFile
 from server.memory import Recycler
 from server.metrics import Facts, Page
-from server.output import Output, log_line
+from server.output import Output, Sink, log_line
 from server.pages import Answer, json_answer, metrics_answer, serve_pages
 from server.probe import Prober
 from server.processes import adopt_orphans
@@ -32,22 +34,35 @@ from server.supervisor import Supervisor
 from server.traffic import Traffic
 from server.worker_metrics import WorkerMetrics
 
+_LEVELS = {"error: ": "ERROR", "warning: ": "WARN"}
 
-def serve(spec: Spec, *, mar: Path, port_base: int = 8080, host: str = "127.0.0.1") -> int:
+
+def serve(
+    spec: Spec,
+    *,
+    mar: Path,
+    port_base: int = 8080,
+    host: str = "127.0.0.1",
+    docs: bool = False,
+    log_file: Path | None = None,
+) -> int:
     """Blocks until the server ended; the exit code is one of `Exit`. MarinaError before anything was started.
 
-    `host` is where inference and the supervisor's pages listen; everything else stays on loopback. Needs the main
-    thread, whose SIGTERM and SIGINT it takes.
+    `host` is where inference and the supervisor's pages listen; everything else stays on loopback. `docs` adds the page
+    to try the model; `log_file` keeps what is printed, for a sidecar that ships it. Needs the main thread, whose
+    SIGTERM and SIGINT it takes.
     """
     began = time.monotonic()
     ports, java = Ports(port_base), find_java()
     record = check_package(spec, mar)
     check_ports(ports, host)
     check_room(mar, temporary_parent())
+    sink = _log_sink(log_file)
     directory = create_run_directory()
     try:
         launch = plan_launch(spec, mar=mar, ports=ports, host=host, directory=directory.path, java=java)
-        server = _Server(spec, launch, mar=mar, record=record, ports=ports, host=host)
+        output = Output(sink)
+        server = _Server(spec, launch, mar=mar, record=record, ports=ports, host=host, docs=docs, output=output)
         try:
             return server.run(began)
         finally:
@@ -59,25 +74,37 @@ def serve(spec: Spec, *, mar: Path, port_base: int = 8080, host: str = "127.0.0.
 class _Server:
     """One server's parts, put together. Java is started first: everything else is faster than it."""
 
-    def __init__(self, spec: Spec, launch: Launch, *, mar: Path, record: Record, ports: Ports, host: str) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        launch: Launch,
+        *,
+        mar: Path,
+        record: Record,
+        ports: Ports,
+        host: str,
+        docs: bool,
+        output: Output,
+    ) -> None:
         self._spec, self._mar, self._record, self._ports, self._host = spec, mar, record, ports, host
         self._directory = launch.directory
-        self._output, self._signals = Output(), Signals()
+        self._output, self._signals = output, Signals()
         self._say(f"loading {spec.name} {spec.version}: {spec.workers} workers × {spec.threads} threads …")
         adopt_orphans()
         traffic, health, frontend = Traffic(spec), Health(spec.workers), Frontend(spec.name, ports, host)
         self._child = Child(launch, traffic=traffic, log=RequestLog(spec), output=self._output)
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
         prober = Prober(frontend, health, traffic, self._sample(), timeout_s=timeout_s, gpu=gpu)
-        limit_mb, renew = spec.serving.max_worker_memory_mb, launch.directory / "renew"
-        recycler = Recycler(limit_mb, renew, health, nudge=prober.nudge, say=self._say)
+        recycler = Recycler(spec.serving, launch.directory / "renew", health, nudge=prober.nudge, say=self._say)
         self._facts = Facts(
             sha256=file_sha256(mar),
             java_pid=self._child.pid,
             supervisor_pid=os.getpid(),
             recycled=lambda: recycler.recycled,
+            recycles_failed=lambda: recycler.failed,
             dropped_lines=lambda: self._output.dropped,
         )
+        self._docs = self._make_docs() if docs else None
         metrics = WorkerMetrics(launch.directory / "metrics")
         self._page = Page(spec, frontend, traffic, health, metrics, self._facts)
         self._supervisor = Supervisor(
@@ -100,7 +127,7 @@ class _Server:
 
         port = self._ports.supervisor
         try:
-            pages = serve_pages(self._host, port, self._routes())
+            pages = serve_pages(self._host, port, self._routes(), self._docs.posts() if self._docs else {})
         except OSError as err:
             raise InputError(f"`--port-base`: port {port} (supervisor) was taken meanwhile: {err.strerror}") from err
         try:
@@ -124,13 +151,24 @@ class _Server:
             body = supervisor.readiness()
             return json_answer(200 if body["ready"] else 503, body)
 
-        return {
+        routes = self._docs.routes() if self._docs else {}
+        return routes | {
             "/": lambda: json_answer(200, package),
             "/live": lambda: json_answer(200, {"live": True, "state": supervisor.state}),
             "/ready": ready,
             "/metrics": lambda: metrics_answer(self._page.text()),
             "/package": lambda: json_answer(200, package),
         }
+
+    def _make_docs(self) -> Docs:
+        return Docs(
+            self._record,
+            self._sample()[0],
+            sha256=self._facts.sha256,
+            host=_reachable(self._host),
+            ports=self._ports,
+            timeout_s=self._spec.serving.response_timeout_s,
+        )
 
     def _sample(self) -> tuple[bytes, str]:
         with zipfile.ZipFile(self._mar) as archive:
@@ -146,13 +184,24 @@ class _Server:
         body = ["-H", f"Content-Type: {self._record.sample.content_type}", "--data-binary", f"@{file}"]
         self._say(f"ready in {took_s:.1f} s at {url}")
         self._say(shlex.join(["curl", *body, f"{url}/predictions/{self._spec.name}"]))
+        if self._docs:
+            self._say(f"try it at http://{_reachable(self._host)}:{self._ports.supervisor}/docs")
 
     def _say(self, text: str) -> None:
         as_json = self._spec.serving.log == "json"
-        level = "ERROR" if text.startswith("error: ") else "INFO"
+        level = next((name for start, name in _LEVELS.items() if text.startswith(start)), "INFO")
         # A person at a terminal needs no time and no level.
         plain = sys.stderr.isatty() and not as_json
         self._output.say(f"marina: {text}" if plain else log_line("marina", text, as_json=as_json, level=level))
+
+
+def _log_sink(file: Path | None) -> Sink | None:
+    if file is None:
+        return None
+    try:
+        return LogFile(sys.stderr.buffer, file)
+    except OSError as err:
+        raise InputError(f"`--log-file`: got `{file}`: {err.strerror}") from err
 
 
 def _reachable(host: str) -> str:

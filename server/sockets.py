@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_ESTABLISHED, _CLOSE_WAIT, _LISTEN = "01", "08", "0A"
+_ESTABLISHED, _SYN_RECV, _CLOSE_WAIT, _LISTEN = "01", "03", "08", "0A"
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,8 @@ class Sockets:
     """The sockets on one local port."""
 
     listening: bool = False
+    waiting: int = 0
+    """Connections that the kernel has made or is making and the server has not accepted."""
     connected: int = 0
     """Connections that may still carry an answer: at most one request is open on each."""
     unread: int = 0
@@ -25,7 +27,7 @@ class Sockets:
 
 def read_sockets(port: int, tables: Iterable[Path] = _TABLES) -> Sockets:
     """The state of every socket bound to `port` in this network namespace."""
-    wanted, listening, connected, unread, unsent = f":{port:04X}", False, 0, 0, 0
+    wanted, listening, waiting, connected, unread, unsent = f":{port:04X}", False, 0, 0, 0, 0
     for table in tables:
         try:
             lines = table.read_text(encoding="ascii").splitlines()[1:]
@@ -37,9 +39,12 @@ def read_sockets(port: int, tables: Iterable[Path] = _TABLES) -> Sockets:
                 continue
             if state == _LISTEN:
                 listening = True
+                waiting += int(queues.partition(":")[2], 16)
+            elif state == _SYN_RECV:
+                waiting += 1
             elif state in (_ESTABLISHED, _CLOSE_WAIT):
                 connected += 1
                 sent, _, received = queues.partition(":")
                 unsent += int(sent, 16)
                 unread += int(received, 16)
-    return Sockets(listening, connected, unread, unsent)
+    return Sockets(listening, waiting, connected, unread, unsent)

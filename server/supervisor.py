@@ -83,6 +83,8 @@ class Supervisor:
             return
         self.state = state
         if state == "ready" and before in ("loading", "warming"):
+            if why_not := self.child.settled(self.frontend.port):
+                self.say(f"a stop may reset connections that TorchServe has not accepted: {why_not}")
             ready()
         elif state == "recovering":
             self.say(f"not ready: {'; '.join(self.health.missing())}")
@@ -99,7 +101,8 @@ class Supervisor:
         return "loading" if self.health.generation is None else "warming"
 
     def _stop(self, serving: Serving) -> Exit:
-        first, was = self.signals.stops[0], self.state
+        # Not the state as last followed: it may have become ready, and been told so, since.
+        first, was = self.signals.stops[0], self._state()
         self.state = "draining"
         self.health.take_out("the server is stopping")
         if was in ("loading", "warming"):
@@ -133,6 +136,10 @@ class Supervisor:
         self.state = "stopped"
 
     # What a drain asks and does.
+
+    def turn_away(self) -> bool:
+        self.child.settled(self.frontend.port)
+        return self.child.turn_away()
 
     def close_listener(self) -> None:
         # The port of the counters closes too: whoever has not asked by then has no connection to ask on.

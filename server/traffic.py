@@ -13,14 +13,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from config.latency import EDGES_S
 from config.spec import Spec
 
 _LINE = re.compile(r'^A /?(\S*) "(\S+) (.*) (\S+)" (\d+) (\d+)$')
-# Around the objective finely, because a percentile is only known to a bucket; the objective itself is an edge, so that
-# the share of requests within it is exact.
-_FACTORS = (0.1, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 30)
-_DEFAULT_P99_MS = 100.0
 _SURPLUS_LOOKS = 5
+# What Prometheus first sees of a series is no increase: a code that appears with its first failures hides them.
+_ALWAYS_SHOWN = (200, 500, 503)
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,6 @@ def parse_line(line: str) -> Answered | None:
     return Answered(client, method, uri.partition("?")[0], int(code), int(duration))
 
 
-def bucket_edges_s(spec: Spec) -> tuple[float, ...]:
-    """Upper edges around the spec's p99, in seconds; none under a millisecond, which is what TorchServe measures in."""
-    p99_ms = spec.slo.p99_ms if spec.slo else _DEFAULT_P99_MS
-    return tuple(float(f"{factor * p99_ms / 1000:.6g}") for factor in _FACTORS if factor * p99_ms >= 1)
-
-
 class Traffic:
     """Safe to use from any thread."""
 
@@ -71,9 +64,8 @@ class Traffic:
             rf"/(?:predictions|explanations)/{name}(?:/(?:{version}(?:/.*)?)?)?|/v1/models/{name}:(?:predict|explain)"
             rf"|/v2/models/{name}/(?:infer|explain)|/invocations|.*InferenceAPIsService/Predictions"
         )
-        self.edges_s = bucket_edges_s(spec)
         self._lock = threading.Lock()
-        self._histograms = {200: self._empty()}
+        self._histograms = {code: self._empty() for code in _ALWAYS_SHOWN}
         self._own_sent = 0
         self._own_open: set[str] = set()
         self._completed = 0
@@ -124,7 +116,7 @@ class Traffic:
                 self._surplus.clear()
 
     def histograms(self) -> dict[int, Histogram]:
-        """A copy of the histograms by status code; 200 is always there."""
+        """A copy of the histograms by status code; those of `_ALWAYS_SHOWN` are always there."""
         with self._lock:
             return {code: Histogram(list(one.buckets), one.total_s) for code, one in sorted(self._histograms.items())}
 
@@ -138,9 +130,9 @@ class Traffic:
         histogram = self._histograms.get(answer.code)
         if histogram is None:
             histogram = self._histograms[answer.code] = self._empty()
-        histogram.buckets[bisect.bisect_left(self.edges_s, answer.duration_ms / 1000)] += 1
+        histogram.buckets[bisect.bisect_left(EDGES_S, answer.duration_ms / 1000)] += 1
         histogram.total_s += answer.duration_ms / 1000
         return True
 
     def _empty(self) -> Histogram:
-        return Histogram([0] * (len(self.edges_s) + 1))
+        return Histogram([0] * (len(EDGES_S) + 1))

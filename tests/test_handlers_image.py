@@ -314,6 +314,16 @@ def test_broken_exif_leaves_the_picture_as_it_is():
     assert distance(decode_image(JPEG[:2] + marker + JPEG[2:], SPEC), decode_image(JPEG, SPEC)) == 0
 
 
+def test_exif_is_found_behind_another_segment_and_fill_bytes():
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    turned = encoded(PICTURE, "JPEG", quality=95, exif=exif.tobytes())
+    comment = b"\xff\xfe" + struct.pack(">H", 12) + b"Exif\0\0MM\0\x2a"
+    body = turned[:2] + comment + b"\xff\xff" + turned[2:]
+    assert distance(decode_image(body, SPEC), decode_image(turned, SPEC)) == 0
+    assert distance(decode_image(body, SPEC), decode_image(encoded(PICTURE, "JPEG", quality=95), SPEC)) > 0
+
+
 def test_transparent_pixels_lie_on_white():
     hidden = np.dstack([PICTURE, np.zeros(PICTURE.shape[:2], np.uint8)])
     assert decode_image(encoded(hidden, "PNG"), SPEC).min() == 255

@@ -16,12 +16,22 @@ class FakeServer:
     """A server whose open requests are scripted; time passes only in `hurried`."""
 
     def __init__(
-        self, open_requests: list[int | None], *, dies_after: int = 10**9, second_signal: bool = False
+        self,
+        open_requests: list[int | None],
+        *,
+        waiting: list[int] | None = None,
+        dies_after: int = 10**9,
+        second_signal: bool = False,
     ) -> None:
         self.left = open_requests
+        self.waiting = waiting
         self.calls: list[str] = []
         self.now = 0.0
         self._dies_after, self._second_signal = dies_after, second_signal
+
+    def turn_away(self) -> bool:
+        self.calls.append("turn_away")
+        return self.waiting is not None
 
     def close_listener(self) -> None:
         self.calls.append("close_listener")
@@ -30,7 +40,11 @@ class FakeServer:
         return self.left.pop(0) if len(self.left) > 1 else self.left[0]
 
     def sockets(self) -> Sockets:
-        return BUSY
+        return (
+            BUSY
+            if not self.waiting or "close_listener" in self.calls
+            else Sockets(listening=True, waiting=self.waiting.pop(0))
+        )
 
     def java_runs(self) -> bool:
         self._dies_after -= 1
@@ -54,9 +68,22 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Drained]:
 def test_serves_on_before_the_listener_closes_and_ends_when_quiet(drained: Callable[..., Drained]) -> None:
     server = FakeServer([2, 1, 0])
     result = drained(server)
-    assert server.calls[:2] == ["wait 5", "close_listener"]
+    assert server.calls[:3] == ["wait 5", "turn_away", "close_listener"]
     assert (result.left, result.reason) == (0, None)
     assert result.took_s == pytest.approx(5 + 7 * 0.02)
+
+
+def test_listener_closes_when_nobody_waits_in_two_looks_in_a_row(drained: Callable[..., Drained]) -> None:
+    server = FakeServer([0], waiting=[2, 0, 1])
+    drained(server)
+    assert server.calls[:2] == ["wait 5", "turn_away"]
+    assert server.calls[2:8] == ["wait 0.02"] * 5 + ["close_listener"]
+
+
+def test_client_that_never_finishes_connecting_is_not_waited_for_long(drained: Callable[..., Drained]) -> None:
+    server = FakeServer([0], waiting=[1] * 1000)
+    assert drained(server).reason is None
+    assert server.calls.index("close_listener") == pytest.approx(2 + 1 / 0.02, abs=1)
 
 
 def test_one_quiet_look_is_not_enough_at_first(drained: Callable[..., Drained]) -> None:

@@ -7,10 +7,7 @@ import pytest
 from specs import ROOT
 
 from config.errors import InputError
-from server.frontend import Description, Worker
 from server.gate import Gate
-from server.health import Health
-from server.memory import Recycler
 from server.processes import identify, resident_bytes
 from server.rundir import OWNER, create_run_directory
 from server.sockets import Sockets, read_sockets
@@ -74,11 +71,12 @@ def test_sockets_of_a_port_are_counted_from_the_kernels_table(tmp_path: Path) ->
         "   2: 0100007F:1F90 0100007F:D432 08 00000000:0000000F 00:0 0 0 0\n"
         "   3: 0100007F:1F90 0100007F:D433 06 00000000:00000000 00:0 0 0 0\n"
         "   4: 0100007F:1F91 0100007F:D434 01 00000001:00000001 00:0 0 0 0\n"
+        "   6: 0100007F:1F90 0100007F:D435 03 00000000:00000000 00:0 0 0 0\n"
         "   5: 0100007F:D431 0100007F:1F90 01 00000007:00000000 00:0 0 0 0\n"
     )
     (tmp_path / "tcp").write_text(head + rows)
     tables = (tmp_path / "tcp", tmp_path / "no tcp6")
-    assert read_sockets(0x1F90, tables) == Sockets(listening=True, connected=2, unread=15, unsent=16)
+    assert read_sockets(0x1F90, tables) == Sockets(listening=True, waiting=3, connected=2, unread=15, unsent=16)
     assert read_sockets(80, tables) == Sockets()
 
 
@@ -113,45 +111,3 @@ def test_counters_of_dead_workers_are_kept_in_one_file(tmp_path: Path) -> None:
     assert "seen_total 7.0\n" in page
     assert "held" not in page
     assert [file.name for file in tmp_path.iterdir()] == ["counter_0.db"]
-
-
-class Clock:
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-def test_one_worker_is_renewed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr("server.memory.time", clock)
-    processes = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
-    health = Health(2)
-    health.observe(Description(True, tuple(Worker(str(p.pid), p.pid, True) for p in processes)))
-    health.prove(health.generation or frozenset())
-    memory = {process.pid: 2_000_000 for process in processes}
-    monkeypatch.setattr("server.memory.resident_bytes", memory.__getitem__)
-    nudges: list[int] = []
-    recycler = Recycler(1, tmp_path, health, nudge=lambda: nudges.append(1), say=print)
-
-    def look() -> list[str]:
-        clock.now += 1
-        recycler.look()
-        return [file.name for file in tmp_path.iterdir()]
-
-    (first,) = look()
-    assert look() == [first]
-    assert nudges
-    (tmp_path / first).rename(tmp_path / f"{first}.busy")
-    assert look() == [f"{first}.busy"]
-    (tmp_path / f"{first}.busy").unlink()
-    memory[int(first)] = 500_000
-    assert look() == []
-    assert recycler.recycled == 1
-    (second,) = look()
-    assert second != first
-    for process in processes:
-        process.kill()
-        process.wait()
-    assert look() == []
-    assert recycler.recycled == 1

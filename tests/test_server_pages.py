@@ -1,4 +1,5 @@
 import socket
+import struct
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -124,3 +125,15 @@ def test_clients_that_say_nothing_hold_nobody_up(served: int) -> None:
 
 def test_metrics_page_has_prometheus_content_type() -> None:
     assert metrics_answer("").content_type == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_a_client_that_hangs_up_early_is_no_news(served: int, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(5):
+        hasty = socket.create_connection(("127.0.0.1", served))
+        hasty.sendall(b"GET /re")
+        # Without waiting: the kernel sends a reset.
+        hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        hasty.close()
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(f"http://127.0.0.1:{served}/ready", timeout=5)
+    assert capsys.readouterr().err == ""

@@ -1,7 +1,10 @@
+from itertools import pairwise
+
 import pytest
 from specs import make_spec
 
-from server.traffic import Answered, Traffic, bucket_edges_s, parse_line
+from config.latency import EDGES_MS, EDGES_S
+from server.traffic import Answered, Traffic, parse_line
 
 SPEC = make_spec({"name": "m", "version": "1.0", "slo": {"p99_ms": 50}})
 
@@ -40,19 +43,18 @@ def test_only_what_torchserve_counts_as_an_arrival_is_counted(path: str, counts:
     assert Traffic(SPEC).is_inference(answered(path)) is counts
 
 
-def test_edges_lie_around_the_objective_and_hold_it() -> None:
-    edges = bucket_edges_s(SPEC)
-    assert 0.05 in edges
-    assert edges == tuple(sorted(edges))
-    assert sum(0.025 <= edge <= 0.1 for edge in edges) >= 8
-    assert min(bucket_edges_s(make_spec({"slo": {"p99_ms": 3}}))) >= 0.001
+def test_edges_are_whole_milliseconds_and_close_where_objectives_are() -> None:
+    assert list(EDGES_MS) == sorted(set(EDGES_MS))
+    assert min(EDGES_MS) >= 1
+    near = [edge for edge in EDGES_MS if 10 <= edge <= 1000]
+    assert max(high / low for low, high in pairwise(near)) <= 1.25
 
 
 def test_duration_on_an_edge_is_within_it() -> None:
     traffic = Traffic(SPEC)
-    traffic.record([answered(ms=50), answered(ms=51), answered(ms=9_000, code=503)])
+    traffic.record([answered(ms=50), answered(ms=51), answered(ms=900_000, code=503)])
     histograms = traffic.histograms()
-    within = traffic.edges_s.index(0.05) + 1
+    within = EDGES_S.index(0.05) + 1
     assert sum(histograms[200].buckets[:within]) == 1
     assert histograms[200].count == 2
     assert histograms[200].total_s == pytest.approx(0.101)

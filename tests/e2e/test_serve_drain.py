@@ -1,4 +1,5 @@
 import http.client
+import os
 import signal
 import threading
 import time
@@ -6,45 +7,44 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import Start, served_digits
+from conftest import Start, packaged_for, served_digits
 from load import Load
-from tiny import make_tiny
-from waiting import DIGIT, ask, eventually
+from tools import skip_unless_required
+from waiting import DIGIT, ask, eventually, metric, scan, worker_pids
 
 from config.spec import Spec
 from server import Exit, running
 
 pytestmark = pytest.mark.e2e
 
-# Most with the tiny model, whose server starts in two seconds.
-ROUNDS = [("digits", False), ("digits", True), *[("tiny", number % 4 == 0) for number in range(18)]]
+# Half of a worker's time at this rate, so that every stop finds requests in the middle of their work.
+BODY, TYPE, RATE = scan(512), "image/png", 50
 
 
 def stop_under_load(spec: Spec, mar: Path, log: Path, *, keep: bool) -> tuple[int, Load, str]:
-    body, content_type = (DIGIT, "image/png") if spec.name == "digits" else (b'{"sleep_s": 0.01}', "application/json")
     with running(spec, mar=mar, log=log) as server:
-        load = Load(server.ports.inference, f"/predictions/{spec.name}", body, 60, content_type, keep=keep)
+        load = Load(server.ports.inference, "/predictions/digits", BODY, RATE, TYPE, keep=keep)
         with load:
             eventually(lambda: len(load.sent) > 30)
             code = server.stop()
             eventually(lambda: load.sent[-1].outcome == "refused")
-        return code, load, server.tail()
+        return code, load, log.read_text()
 
 
 def test_sigterm_under_load_loses_nothing_twenty_times(digits_mar: Path, tmp_path: Path) -> None:
-    changes = {"drain_propagation_s": 0.5, "access_log": "errors"}
-    packages = {"digits": (served_digits(**changes), digits_mar), "tiny": make_tiny(tmp_path, workers=2, **changes)}
-    with ThreadPoolExecutor(3) as pool:
+    spec = served_digits(workers=1, drain_propagation_s=0.5, access_log="errors")
+    mar = packaged_for(spec, digits_mar, tmp_path / "model.mar")
+    with ThreadPoolExecutor(2) as pool:
         runs = [
-            pool.submit(stop_under_load, *packages[name], tmp_path / f"{number}.log", keep=keep)
-            for number, (name, keep) in enumerate(ROUNDS)
+            pool.submit(stop_under_load, spec, mar, tmp_path / f"{number}.log", keep=number % 4 == 0)
+            for number in range(20)
         ]
         for code, load, told in (run.result() for run in runs):
-            # TorchServe accepts in order: what began before its last answered connection had reached it. What the
-            # kernel took later and TorchServe had not accepted when it closed is reset, which nobody can prevent.
-            fresh = [one for one in load.sent if one.connected and not one.kept]
-            accepted = max(one.began for one in fresh if one.outcome == "200")
-            due = [one for one in load.sent if one.connected and one.began <= accepted]
+            if "may reset connections" in told:
+                skip_unless_required(told)
+            closed = min(one.began for one in load.sent if one.outcome == "refused")
+            # On a new connection everything that was sent; on a kept one what was sent before the listener closed.
+            due = [one for one in load.sent if one.connected and (not one.kept or one.began < closed)]
             assert [one for one in due if one.outcome != "200"] == []
             assert len(due) > 30
             assert {one.outcome for one in load.sent if not one.connected} == {"refused"}
@@ -61,14 +61,18 @@ def test_stopping_right_after_ready_sees_that_nothing_is_open(start_tiny: Start)
     kept.close()
 
 
-def test_request_in_flight_is_answered_although_the_listener_is_closed(start_tiny: Start) -> None:
-    server = start_tiny()
+def test_request_in_flight_is_answered_although_the_listener_is_closed(start_digits: Start) -> None:
+    server = start_digits(workers=1)
+    (worker,) = worker_pids(server)
+    os.kill(worker, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(ask, server, b'{"sleep_s": 3}')
-        eventually(lambda: 'marina_in_flight{model="tiny"} 1' in server.get("/metrics")[1])
+        slow = pool.submit(ask, server, DIGIT, "image/png")
+        eventually(lambda: metric(server, "marina_in_flight") == 1)
         server.process.send_signal(signal.SIGINT)
-        eventually(lambda: ask(server, b"{}") == 0)
+        eventually(lambda: "no new connections" in server.log.read_text())
+        assert ask(server, DIGIT, "image/png") == 0
         assert server.readiness()[1]["state"] == "draining"
+        os.kill(worker, signal.SIGCONT)
         assert slow.result() == 200
     assert server.process.wait(30) == Exit.DRAINED
 

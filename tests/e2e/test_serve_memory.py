@@ -1,7 +1,7 @@
 import pytest
 from conftest import Start
 from load import Load
-from waiting import ask, eventually, metric
+from waiting import DIGIT, ask, eventually, metric
 
 pytestmark = pytest.mark.e2e
 
@@ -30,11 +30,13 @@ def test_idle_worker_is_renewed_too_and_the_only_one_is_not_ready_meanwhile(star
     assert ask(server, b"{}") == 200
 
 
-def test_limit_below_what_the_model_needs_does_not_renew_for_ever(start_tiny: Start) -> None:
-    server = start_tiny(max_worker_memory_mb=1)
-    eventually(lambda: metric(server, "marina_worker_recycles_total") == 1)
-    server.wait_ready(60)
-    with Load(server.ports.inference, "/predictions/tiny", b"{}", 50) as load:
-        eventually(lambda: len(load.sent) > 150)
+def test_limit_below_what_the_model_needs_renews_each_worker_once(start_digits: Start) -> None:
+    server = start_digits(workers=2, max_worker_memory_mb=1)
+    with Load(server.ports.inference, "/predictions/digits", DIGIT, 50, "image/png") as load:
+        eventually(lambda: metric(server, "marina_worker_recycles_total") == 2, within_s=120)
+        sent = len(load.sent)
+        eventually(lambda: len(load.sent) > sent + 150)
         assert set(load.finish()) == {"200"}
-    assert metric(server, "marina_worker_recycles_total") == 1
+    assert metric(server, "marina_worker_recycles_total") == 2
+    assert metric(server, "marina_worker_recycles_failed_total") == 0
+    assert metric(server, "marina_worker_restarts_total") == 0

@@ -1,15 +1,19 @@
-"""Awaiting conditions, metrics by name, and the digits' request."""
+"""Awaiting conditions, metrics by name, processes of a server, and the digits' requests."""
 
+import functools
+import io
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import TypeVar
 
+from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 from specs import ROOT
 
 from server import Running
+from server.processes import children, identify
 
 T = TypeVar("T")
 DIGIT = (ROOT / "config/examples/digits/samples/3.png").read_bytes()
@@ -44,3 +48,24 @@ def ask(server: Running, body: bytes, content_type: str = "application/json", *,
         return err.code
     except OSError:
         return 0
+
+
+@functools.cache
+def scan(side: int) -> bytes:
+    """The digit as a scanner gives it, a PNG of `side` × `side` pixels: on one core 512 take some 10 ms to decode, 1024
+    some 30, 2048 some 100. That makes real work of a model that answers its own 8 × 8 pixels in no time."""
+    file = io.BytesIO()
+    with Image.open(io.BytesIO(DIGIT)) as digit:
+        digit.resize((side, side), Image.Resampling.BICUBIC).save(file, "PNG")
+    return file.getvalue()
+
+
+def java_pid(server: Running) -> int:
+    """TorchServe's process."""
+    (pid,) = children(server.process.pid)
+    return pid
+
+
+def worker_pids(server: Running) -> list[int]:
+    """TorchServe's workers, those that run."""
+    return [pid for pid in children(java_pid(server)) if identify(pid)]
