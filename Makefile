@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: bench-drain bench-generator bench-overhead bench-peers bench-serve bench-start help setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test smoke lint format golden clean demo doctor init
+.PHONY: bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start help setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test smoke lint format golden clean demo doctor init
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ bench-serve: setup  ## requests a second of ResNet-50, against others and the ce
 
 bench-overhead: setup  ## what the tensor handler costs, against a handler that does nothing
 	$(BIN)/python tests/bench/bench_overhead.py $(ARGS)
+
+bench-parts: setup  ## the parts of an answer, each with and without what was done for its speed
+	$(BIN)/python tests/bench/bench_parts.py
 
 bench-peers: setup  ## the same model behind FastAPI, LitServe, BentoML and Ray Serve
 	$(BIN)/python tests/bench/bench_peers.py $(ARGS)

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import torch
 
-from handlers import renewal
+from handlers import receive, renewal
 from handlers.arrays import Array, numpy_dtype
 from handlers.artifact import Artifact, load_artifact, pick_device
 from handlers.batching import Batcher, is_out_of_memory
@@ -107,6 +107,7 @@ class Handler:
         self._batcher.warm_up()
         self._rehearse()
         self.metrics = Metrics(self.record, self.artifact.kind, self.device)
+        receive.install()
         renewal.arm(context)
 
     def handle(self, data: Sequence[Mapping[str, Any]] | None, context: Context) -> list[bytes]:

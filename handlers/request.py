@@ -78,11 +78,11 @@ class Request:
         """TorchServe has parsed the JSON already (`decode_input_request=true` and exactly `application/json`)."""
         return not isinstance(self._value, bytes | bytearray)
 
-    @property
+    @cached_property
     def is_npy(self) -> bool:
         return not self.is_decoded and self.body.startswith(b"\x93NUMPY")
 
-    @property
+    @cached_property
     def wants_npy(self) -> bool:
         """The answer's format: as `Accept` says, else that of the request."""
         accepted = {item.partition(";")[0].strip().lower() for item in self.headers.get("accept", "").split(",")}

@@ -1,0 +1,158 @@
+"""ResNet-50 over HTTP, one photo: the handler of a tutorial, TorchServe's stock handler, and the kit's ways to compile.
+
+    python tests/bench/bench_serve.py [--rounds 5] [--only int8 --only bf16]
+
+All servers run at once and are measured in turn, round after round, so that what the machine does meanwhile meets all
+of them; the ceiling is the int8 artifact without a server, in the same turns. Packages are made once, under
+`build/bench-serve`. The clients run on the same cores; what they cost stands beside what the server costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+from anatomy import anatomy  # noqa: E402
+from board import Column, table, write_report  # noqa: E402
+from ceiling import ceiling  # noqa: E402
+from contestants import PHOTO, STOCK, Contestant, kit, kit_mar, kit_spec, stock  # noqa: E402
+from rounds import Course, measure, start, summary, worker_environment  # noqa: E402
+
+from config.spec import Spec  # noqa: E402
+
+HOME = ROOT / "build" / "bench-serve"
+KIT = {
+    name: {"compile": compiled, "precision": precision, "batch_sizes": [1, 4, 8]}
+    for name, compiled, precision in (
+        ("eager", "eager", "fp32"),
+        ("jit", "jit", "fp32"),
+        ("fp32", "aot", "fp32"),
+        ("bf16", "aot", "bf16"),
+        ("int8", "aot", "int8"),
+    )
+}
+# int8 in other numbers of workers and threads: on one core, for what a second core adds, and one worker with both.
+SPLITS: dict[str, tuple[dict[str, int], set[int] | None]] = {
+    "int8, 1 core": ({"workers": 1, "threads": 1}, {0}),
+    "int8, 1 × 2": ({"workers": 1, "threads": 2}, None),
+}
+# With a thread for every core in every worker, as TorchServe starts it: an answer takes a second or more where they get
+# in each other's way. Measured when it is asked for.
+DEFAULTS = "stock, its threads"
+COLUMNS = (
+    Column("rps", "requests/s"),
+    Column("spread", "spread", "{:.0%}"),
+    Column("cpu_ms", "server CPU ms"),
+    Column("client_cpu_ms", "client CPU ms", "{:.2f}"),
+    Column("p50_ms", "p50 at 70 %"),
+    Column("p99_ms", "p99 at 70 %"),
+    Column("resident_mb", "MB", "{:,.0f}"),
+    Column("start_s", "start s"),
+    Column("foreign", "foreign", "{:.0%}"),
+)
+
+
+def contestants(names: list[str]) -> tuple[list[Contestant], Spec, Path]:
+    """The servers, and the package whose ceiling is measured."""
+    found: list[Contestant] = []
+    if "article" in names:
+        found.append(stock("article", HOME / "article", article=True))
+    if "stock" in names:
+        _stock_packages()
+        found.append(stock("stock", HOME / "stock"))
+    if DEFAULTS in names:
+        _stock_packages()
+        found.append(stock(DEFAULTS, HOME / "stock", threads=None))
+    for name, model in KIT.items():
+        spec = kit_spec(model)
+        if name in names or name == "int8":
+            mar = kit_mar(spec, HOME / f"resnet50-{name}")
+        if name in names:
+            found.append(kit(name, spec, mar))
+    for name, (split, cores) in SPLITS.items():
+        if name in names:
+            other = kit_spec(KIT["int8"], split)
+            folder = HOME / f"resnet50-int8-{other.workers}-{other.threads}"
+            found.append(kit(name, other, kit_mar(other, folder), cores=cores))
+    return found, spec, mar
+
+
+def _stock_packages() -> None:
+    folder, wanted = HOME / "stock-packages", STOCK / "requirements.txt"
+    if not (folder / "captum").is_dir():
+        words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        subprocess.run([*words, "--requirement", str(wanted)], check=True)
+
+
+def main() -> None:
+    """Prints a line a measurement and a table at the end, and writes `bench.json` and `bench.html`."""
+    every = ["article", "stock", *KIT, *SPLITS]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", choices=[*every, DEFAULTS])
+    parser.add_argument("--seconds", type=float, default=3.0, help="of a measurement at saturation")
+    parser.add_argument("--open", type=float, default=5.0, help="seconds of a measurement at 70 %% of it")
+    options = parser.parse_args()
+    servers, spec, mar = contestants(options.only or every)
+    course = Course(rounds=options.rounds, seconds=options.seconds, open_s=options.open, cores=spec.workers)
+    batch, environment = spec.max_batch, worker_environment(spec, mar)
+    with ExitStack() as stack:
+        top = stack.enter_context(ceiling(mar, PHOTO, batch=batch, processes=spec.workers, environment=environment))
+        up = start(servers, stack)
+        found = measure(up, course, beside={"ceiling": lambda: asdict(top.measure(options.seconds))})
+        parts = anatomy(up["int8"], course) if "int8" in up else {}
+    rows = {name: summary(each) for name, each in found.items()}
+    report(rows, found, course, parts)
+
+
+def report(
+    rows: dict[str, dict[str, Any]],
+    found: dict[str, list[dict[str, Any]]],
+    course: Course,
+    parts: dict[str, float],
+) -> None:
+    """The table, the ratios that the kit promises, and the files."""
+    print("\n" + table(rows, COLUMNS) + "\n")
+    for name, value in ratios(rows).items():
+        print(f"{name:<32} {value:5.2f}")
+    if parts:
+        print("\nint8, CPU ms of an answer")
+    for name, value in parts.items():
+        print(f"  {name:<30} {value:5.2f}")
+    write_report(
+        HOME,
+        title="ResNet-50 over HTTP",
+        lead=f"One 720×720 JPEG of 110 kB, {course.clients} clients, medians of {course.rounds} interleaved rounds.",
+        record={
+            "schema": "marina.bench-serve/1",
+            "course": asdict(course),
+            "rounds": found,
+            "ratios": ratios(rows),
+            "anatomy": parts,
+        },
+        rows=rows,
+        columns=COLUMNS,
+        bars=[("rps", "Requests a second"), ("cpu_ms", "Server CPU a request, ms"), ("p99_ms", "p99 at 70 %, ms")],
+    )
+    print(f"\n{HOME / 'bench.html'}")
+
+
+def ratios(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """int8 over HTTP against the others."""
+    if "int8" not in rows:
+        return {}
+    others = [name for name in ("ceiling", "stock", "article", *SPLITS) if name in rows]
+    return {f"int8 / {name}": rows["int8"]["rps"] / rows[name]["rps"] for name in others}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""How a bench reports: medians over its rounds, a table on the terminal, a JSON record, and a page with bars."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from config.record import write_json, write_text
+from loadtest.machine import this_machine
+from loadtest.theme import page
+
+_BAR_WIDTH, _ROW, _LABEL, _FIGURE = 420, 26, 150, 56
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of each row: its key in the record, its heading, how it is written."""
+
+    key: str
+    heading: str
+    form: str = "{:,.1f}"
+
+    def text(self, value: Any) -> str:
+        """The value as it stands in the table; a dash for one that was not measured."""
+        if value is None:
+            return "–"
+        return value if isinstance(value, str) else self.form.format(value)
+
+
+def median(values: Sequence[float | None]) -> float | None:
+    """The middle of the values that were measured."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def spread(values: Sequence[float]) -> float:
+    """Highest less lowest, as a share of the median."""
+    middle = statistics.median(values)
+    return (max(values) - min(values)) / middle if middle else 0.0
+
+
+def table(rows: Mapping[str, Mapping[str, Any]], columns: Sequence[Column]) -> str:
+    """The rows as aligned text."""
+    cells = [["", *(column.heading for column in columns)]]
+    cells += [[name, *(column.text(row.get(column.key)) for column in columns)] for name, row in rows.items()]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(cells[0]))]
+    return "\n".join(
+        "  ".join(
+            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        ).rstrip()
+        for line in cells
+    )
+
+
+def write_report(
+    folder: Path,
+    *,
+    title: str,
+    lead: str,
+    record: Mapping[str, Any],
+    rows: Mapping[str, Mapping[str, Any]],
+    columns: Sequence[Column],
+    bars: Sequence[tuple[str, str]],
+) -> None:
+    """`bench.json` and `bench.html` in a folder; `bars` names the figures that are drawn, with their titles."""
+    machine = this_machine()
+    write_json(folder / "bench.json", {**record, "machine": machine.model_dump(), "rows": rows})
+    charts = "".join(
+        f'<section class="card"><h2>{escape(heading)}</h2>{_bars(heading, rows, key)}</section>'
+        for key, heading in bars
+    )
+    body = (
+        f"<header><h1>{escape(title)}</h1></header>\n"
+        f'<p class="lead">{escape(lead)} On {escape(str(machine))}.</p>\n'
+        f'<div class="charts">{charts}</div>\n<section class="card wide">{_html_table(rows, columns)}</section>'
+    )
+    write_text(folder / "bench.html", page(escape(title), body))
+
+
+def _bars(title: str, rows: Mapping[str, Mapping[str, Any]], key: str) -> str:
+    values = {name: row[key] for name, row in rows.items() if row.get(key) is not None}
+    longest = max(values.values(), default=0) or 1
+    room = _BAR_WIDTH - _LABEL - _FIGURE
+    parts = [f'<svg viewBox="0 0 {_BAR_WIDTH} {_ROW * len(values)}" role="img" aria-label="{escape(title)}">']
+    for index, (name, value) in enumerate(values.items()):
+        y, length = _ROW * index, max(1.0, room * value / longest)
+        parts.append(
+            f'<text class="end" x="{_LABEL - 8}" y="{y + 17}">{escape(name)}</text>'
+            f'<rect class="bar e4" x="{_LABEL}" y="{y + 5}" width="{length:.1f}" height="{_ROW - 10}" rx="2"/>'
+            f'<text x="{_LABEL + length + 6:.1f}" y="{y + 17}">{value:,.3g}</text>'
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def _html_table(rows: Mapping[str, Mapping[str, Any]], columns: Sequence[Column]) -> str:
+    head = "".join(f'<th class="number">{escape(column.heading)}</th>' for column in columns)
+    lines = [
+        f"<tr><th>{escape(name)}</th>"
+        + "".join(f'<td class="number">{escape(column.text(row.get(column.key)))}</td>' for column in columns)
+        + "</tr>"
+        for name, row in rows.items()
+    ]
+    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
