@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from config.errors import MarinaError, SpecError
-from marina import measuring, packaging, serving
+from marina import cluster, demo, doctor, init, measuring, packaging, serving
 from marina.arguments import EXIT_CODES, print_json
 
 # In the order of the flow.
-_STAGES = (packaging, serving, measuring)
+_STAGES = (init, packaging, serving, measuring, cluster, demo, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,6 +19,8 @@ def add_verbs(verbs: Any) -> None:
         help="inference on N, management N+1, metrics N+2, gRPC N+3 and N+4, pages N+10 (default: 8080)")  # fmt: skip
     add("--host", metavar="ADDRESS", default="127.0.0.1",
         help="where inference and the pages listen; all else is on loopback (default: 127.0.0.1)")  # fmt: skip
+    add("--docs", action=argparse.BooleanOptionalAction, default=True,
+        help="a page to try the model, /docs on port N+10, and /openapi.json (default: on)")  # fmt: skip
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -28,4 +30,4 @@ def serve(options: argparse.Namespace) -> int:
     # A pod has the spec and the MAR, but not the files that the model was made of.
     spec = load_spec(options.spec, files=False)
     mar = options.mar or options.out / spec.name / "model.mar"
-    return run(spec, mar=mar, port_base=options.port_base, host=options.host)
+    return run(spec, mar=mar, port_base=options.port_base, host=options.host, docs=options.docs)

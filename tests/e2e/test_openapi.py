@@ -1,0 +1,204 @@
+"""The OpenAPI description against the server it describes: requests made from it, good and bad, and their answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from PIL import Image
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    positive_data_acceptance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from archiver.package import package
+from config.load import parse_spec
+from config.progress import Progress
+from server import Running, running
+
+pytestmark = pytest.mark.e2e
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+MODEL = """
+from torch import nn
+
+class Mix(nn.Module):
+    def forward(self, left, right, keep):
+        return left * right.unsqueeze(-1), (left.sum(-1) * keep).to(left.dtype)
+
+def build():
+    return Mix()
+"""
+SPEC = """
+name: mix
+model:
+  source: ./model.py:build
+  weights: random
+  handler: tensor
+  compile: eager
+  inputs:
+    left: {shape: [2, 3], min: -10, max: 10}
+    right: {shape: [2], dtype: int32, min: 0, max: 5}
+    keep: {shape: [2], dtype: bool}
+  outputs: [product, total]
+serving: {workers: 1, drain_propagation_s: 0, java_heap_mb: 128}
+"""
+
+
+def picture(kind: str, height: int, width: int, color: tuple[int, int, int]) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height), color).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def saved(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+SIDE, LEVEL = st.integers(1, 40), st.integers(0, 255)
+for form in ("jpeg", "png", "webp"):
+    schemathesis.openapi.media_type(
+        f"image/{form}", st.builds(picture, st.just(form.upper()), SIDE, SIDE, st.tuples(LEVEL, LEVEL, LEVEL))
+    )
+schemathesis.openapi.media_type("application/x-npy", arrays(np.uint8, (8, 8, 1)).map(saved))
+
+
+def described(server: Running) -> Any:
+    with urllib.request.urlopen(f"{server.pages}/openapi.json", timeout=10) as answer:
+        return schemathesis.openapi.from_dict(json.load(answer))
+
+
+def fuzz(server: Running, path: str, mode: GenerationMode, checks: list[Any], *, examples: int, url: str) -> set[int]:
+    """Sends what the description of a path allows, or what it does not; the statuses that came back."""
+    schema, seen = described(server), set()
+    operation = next(iter(schema.include(path=path).get_all_operations())).ok()
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def ask(case: Any) -> None:
+        # TorchServe itself answers 500 to a form that it cannot take apart, before any handler sees it.
+        assume(mode == GenerationMode.POSITIVE or case.media_type != "multipart/form-data")
+        case.body = whole(case.body)
+        seen.add(case.call_and_validate(base_url=url, checks=checks).status_code)
+
+    ask()
+    return seen
+
+
+def whole(value: Any) -> Any:
+    """2.0 as 2: to JSON Schema the same number, to this server a fraction."""
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    if isinstance(value, dict):
+        return {name: whole(item) for name, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
+def is_sure(case: Any) -> bool:
+    """Whether a body that fits the schema must be taken: of text, it cannot say that it is a picture."""
+    image = case.body.get("image") if isinstance(case.body, dict) else None
+    return case.media_type != "multipart/form-data" and not isinstance(image, str)
+
+
+@schemathesis.check
+def what_fits_is_taken(ctx: Any, response: Any, case: Any) -> bool | None:
+    return positive_data_acceptance(ctx, response, case) if is_sure(case) else None
+
+
+@pytest.fixture(scope="module")
+def mix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder: Path = tmp_path_factory.mktemp("mix")
+    (folder / "model.py").write_text(MODEL, encoding="utf-8")
+    spec = parse_spec(SPEC, folder / "spec.yaml")
+    packaged = package(spec, folder, progress=Progress(quiet=True))
+    with running(spec, mar=folder / packaged.mar, docs=True) as server:
+        yield server
+
+
+def test_what_fits_is_answered_as_described(digits_server: Running) -> None:
+    checks = [*CHECKS, what_fits_is_taken]
+    seen = fuzz(
+        digits_server, "/predictions/digits", GenerationMode.POSITIVE, checks, examples=60, url=digits_server.url
+    )
+    assert 200 in seen
+
+
+def test_what_does_not_fit_is_refused_as_described(digits_server: Running) -> None:
+    checks = [*CHECKS, negative_data_rejection]
+    seen = fuzz(
+        digits_server, "/predictions/digits", GenerationMode.NEGATIVE, checks, examples=60, url=digits_server.url
+    )
+    assert seen
+    assert 200 not in seen
+
+
+def test_arrays_that_fit_are_answered_as_described(mix: Running) -> None:
+    checks = [*CHECKS, positive_data_acceptance]
+    seen = fuzz(mix, "/predictions/mix", GenerationMode.POSITIVE, checks, examples=60, url=mix.url)
+    assert seen == {200}
+
+
+def test_arrays_that_do_not_fit_are_refused_as_described(mix: Running) -> None:
+    checks = [*CHECKS, negative_data_rejection]
+    seen = fuzz(mix, "/predictions/mix", GenerationMode.NEGATIVE, checks, examples=60, url=mix.url)
+    assert seen <= {400, 415, 422}
+    assert 422 in seen
+
+
+def test_the_page_sends_on_what_it_describes(mix: Running) -> None:
+    checks = [*CHECKS, positive_data_acceptance]
+    assert fuzz(mix, "/docs/try", GenerationMode.POSITIVE, checks, examples=15, url=mix.pages) == {200}
+
+
+def test_the_supervisors_pages_are_as_described(digits_server: Running) -> None:
+    schema = described(digits_server)
+    checks = [*CHECKS, unsupported_method]
+    paths = [found.ok() for found in schema.include(method="GET").get_all_operations()]
+    assert {operation.path for operation in paths} >= {"/live", "/ready", "/metrics", "/package", "/docs"}
+    for operation in paths:
+        response = operation.Case().call_and_validate(base_url=digits_server.pages, checks=checks)
+        assert response.status_code == 200
+
+
+def test_a_description_that_lies_is_found_out(mix: Running) -> None:
+    """What the tests above are worth: the same with one wrong number in the description."""
+    with urllib.request.urlopen(f"{mix.pages}/openapi.json", timeout=10) as answer:
+        text = answer.read().decode()
+    schema = schemathesis.openapi.from_dict(json.loads(text.replace('"maximum": 5', '"maximum": 50')))
+    operation = schema["/predictions/mix"]["POST"]
+    body = {"left": [[0.0] * 3] * 2, "right": [50, 0], "keep": [True, False]}
+    response = operation.Case(body=body, media_type="application/json").call(base_url=mix.url)
+    assert response.status_code == 422
+
+
+def test_the_description_says_where_inference_is(digits_server: Running) -> None:
+    with urllib.request.urlopen(f"{digits_server.pages}/openapi.json", timeout=10) as answer:
+        found = json.load(answer)
+    assert (found["info"]["title"], found["info"]["version"]) == ("digits", "1.0")
+    variables = found["paths"]["/predictions/digits"]["servers"][0]["variables"]
+    assert variables["port"]["default"] == str(digits_server.ports.inference)

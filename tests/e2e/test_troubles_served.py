@@ -1,0 +1,123 @@
+"""The symptoms of docs/troubleshooting.md that only a running server shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from conftest import Start
+from specs import ROOT
+from test_serve_faults import java_pid, worker_pids
+from troubles import shows
+from waiting import ask, eventually, metric
+
+from server import Exit, Running
+
+pytestmark = pytest.mark.e2e
+
+
+def get(url: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:
+    request = urllib.request.Request(url, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as err:
+        return err.code, err.read().decode()
+
+
+def predict(server: Running, order: dict[str, object]) -> tuple[int, str]:
+    url = f"{server.url}/predictions/{server.spec.name}"
+    return get(url, json.dumps(order).encode(), Content_Type="application/json")
+
+
+def test_requests_of_the_wrong_kind(digits_server: Running) -> None:
+    url = f"{digits_server.url}/predictions/digits"
+    command = ["curl", "-s", "--data-binary", f"@{ROOT / 'config/examples/digits/samples/3.png'}", url]
+    shows("form", subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    status, body = get(f"{digits_server.url}/predictions/digit", b"{}", Content_Type="application/json")
+    assert status == 404
+    shows("unknown-model", body)
+    assert get(f"{digits_server.url}/metrics")[0] == 404
+    assert get(f"{digits_server.pages}/metrics")[0] == 200
+    shows("no-metrics", "")
+    try:
+        outcome: object = get(url, bytes(30_000_000), Content_Type="image/jpeg")
+    except urllib.error.URLError:
+        outcome = "closed"
+    assert outcome in ((413, ""), "closed")
+    shows("far-too-large", "")
+
+
+def test_the_page_to_try_the_model(digits_server: Running, start_tiny: Start) -> None:
+    status, body = get(f"{digits_server.pages}/docs/try", b"{}", Origin="http://elsewhere.example")
+    assert status == 403
+    shows("foreign-page", body)
+    status, body = get(f"{start_tiny().pages}/docs")
+    assert status == 404
+    shows("no-docs", body)
+
+
+def test_a_server_that_is_loading(start_tiny: Start) -> None:
+    server = start_tiny(wait=False, environment={"TINY_LOAD_S": "3"})
+    status, body = eventually(lambda: (found := server.get("/ready"))[0] and found)
+    assert status == 503
+    shows("not-ready", body)
+
+
+def test_a_worker_that_cannot_load(start_tiny: Start, tmp_path: Path) -> None:
+    (tmp_path / "fail").touch()
+    server = start_tiny(wait=False, environment={"TINY_FAIL_LOAD": str(tmp_path / "fail")})
+    eventually(lambda: server.get("/metrics")[0] and metric(server, "marina_worker_restarts_total"))
+    shows("crash-loop", server.get("/ready")[1])
+
+
+def test_java_that_was_killed(start_tiny: Start) -> None:
+    server = start_tiny()
+    os.kill(java_pid(server), signal.SIGKILL)
+    assert server.process.wait(30) == Exit.JAVA_DIED
+    shows("java-ended", server.log.read_text())
+
+
+def test_a_queue_that_is_full(start_tiny: Start) -> None:
+    server = start_tiny(queue=1)
+    threads = [threading.Thread(target=predict, args=(server, {"sleep_s": 2})) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    status, body = eventually(lambda: (found := predict(server, {}))[0] == 503 and found)
+    assert status == 503
+    shows("shed", body)
+    for thread in threads:
+        thread.join()
+
+
+def test_a_worker_that_was_killed(start_tiny: Start) -> None:
+    server = start_tiny()
+    found: list[tuple[int, str]] = []
+    thread = threading.Thread(target=lambda: found.append(predict(server, {"hang": True})))
+    thread.start()
+    eventually(lambda: metric(server, "marina_in_flight") == 1)
+    os.kill(worker_pids(server)[0], signal.SIGKILL)
+    shows("worker-died", eventually(lambda: "died" in (body := server.get("/ready")[1]) and body))
+    thread.join()
+    assert found[0][0] in (500, 507)
+
+
+def test_a_batch_that_takes_too_long(start_tiny: Start) -> None:
+    status, body = predict(start_tiny(response_timeout_s=1), {"hang": True})
+    assert status == 500
+    shows("too-slow", body)
+
+
+def test_a_request_that_outlasts_the_drain(start_tiny: Start) -> None:
+    server = start_tiny(drain_timeout_s=0.5, response_timeout_s=300)
+    threading.Thread(target=ask, args=(server, b'{"hang": true}'), daemon=True).start()
+    eventually(lambda: metric(server, "marina_in_flight") == 1)
+    assert server.stop() == Exit.CUT
+    shows("cut", server.log.read_text())

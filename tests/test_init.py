@@ -1,0 +1,222 @@
+"""`marina init`: what it writes works, what it is told wrongly it says, and what is there it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import yaml
+from specs import ROOT
+
+import marina
+from config.load import load_spec
+
+NETS = """
+from torch import nn
+
+def grey():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+def table():
+    return nn.Sequential(nn.Linear(7, 3))
+
+def silent():
+    return nn.Flatten()
+"""
+SMALL = "torchvision:shufflenet_v2_x0_5"
+PACKAGED = [
+    pytest.param([], "image", id="image"),
+    pytest.param(["--handler", "own"], "./handler.py:OwnHandler", id="own"),
+    pytest.param(["--source", "nets.py:grey", "--handler", "own"], "./handler.py:OwnHandler", id="grey images"),
+    pytest.param(["--source", "fixed.pt2", "--handler", "own"], "./handler.py:OwnHandler", id="program of one batch"),
+]
+CHECKED = [
+    pytest.param(["--handler", "tensor"], "tensor", id="tensor"),
+    pytest.param(["--source", SMALL], "image", id="torchvision"),
+    pytest.param(["--source", SMALL, "--handler", "own"], "./handler.py:OwnHandler", id="photographs"),
+    pytest.param(["--source", SMALL, "--handler", "tensor"], "tensor", id="torchvision tensor"),
+    pytest.param(["--source", "./nets.py:table"], "tensor", id="table"),
+    pytest.param(["--source", "nets.py:silent", "--shape", "2,5"], "tensor", id="shape given"),
+    pytest.param(["--source", "free.pt2"], "tensor", id="program"),
+]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text(NETS, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """A program for any batch, and one for a batch of four."""
+    import torch
+
+    folder, network, rows = tmp_path_factory.mktemp("programs"), torch.nn.Linear(5, 2), torch.zeros(4, 5)
+    any_batch = ({0: torch.export.Dim("batch", min=1, max=64)},)
+    for name, dynamic in (("free", any_batch), ("fixed", None)):
+        torch.export.save(torch.export.export(network, (rows,), dynamic_shapes=dynamic), folder / f"{name}.pt2")
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def init(*arguments: str) -> int:
+    return marina.main(["init", "mine", "--quiet", *arguments])
+
+
+@pytest.fixture
+def put_programs(here: Path, programs: dict[str, bytes]) -> None:
+    for name, program in programs.items():
+        (here / name).write_bytes(program)
+
+
+@pytest.mark.usefixtures("put_programs")
+@pytest.mark.parametrize(("arguments", "handler"), PACKAGED)
+def test_what_it_writes_packages_at_once(
+    arguments: list[str], handler: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(*arguments) == 0
+    spec = here / "mine/spec.yaml"
+    assert load_spec(spec).model.handler == handler
+    # Not compiled, which saves half a minute each; the sample is answered by the handler all the same.
+    spec.write_text(spec.read_text(encoding="utf-8").replace("compile: aot", "compile: eager"), encoding="utf-8")
+    assert marina.main(["package", "mine/spec.yaml", "--quiet"]) == 0
+    assert "agreement 1.0000" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("put_programs")
+@pytest.mark.parametrize(("arguments", "handler"), CHECKED)
+def test_what_it_writes_passes_the_check(arguments: list[str], handler: str, here: Path) -> None:
+    assert init(*arguments) == 0
+    assert load_spec(here / "mine/spec.yaml").model.handler == handler
+
+
+def test_it_says_what_to_type_next_and_all_of_it_parses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert init("--handler", "tensor") == 0
+    said, _, following = capsys.readouterr().out.partition("\nnext\n")
+    assert [line.split()[0] for line in said.splitlines()] == [
+        "mine/model.py",
+        "mine/samples/sample.json",
+        "mine/spec.yaml",
+    ]
+    verbs = [marina.command.parser().parse_args(line.split()[1:]).run.__name__ for line in following.splitlines()]
+    assert verbs == ["check", "package", "serve", "loadtest"]
+
+
+def test_as_json_it_lists_the_files(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init("--handler", "own", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["files"] == [
+        f"mine/{name}" for name in ("handler.py", "model.py", "samples/sample.json", "spec.yaml")
+    ]
+    assert all((here / file).is_file() for file in record["files"])
+
+
+def test_every_line_that_is_commented_out_may_be_put_in(here: Path) -> None:
+    assert init() == 0
+    spec = here / "mine/spec.yaml"
+    text = spec.read_text(encoding="utf-8")
+    (here / "mine/calibration").mkdir()
+    (here / "mine/labels.txt").write_text("".join(f"{digit}\n" for digit in range(10)), encoding="utf-8")
+    spec.write_text(
+        text.replace("  # labels", "  labels").replace("  # calibration", "  calibration"), encoding="utf-8"
+    )
+    assert set(yaml.safe_load(spec.read_text(encoding="utf-8"))["model"]) >= {"labels", "calibration"}
+    assert load_spec(spec).model.labels == "./labels.txt"
+
+
+def test_nothing_that_is_there_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine").mkdir()
+    (here / "mine/model.py").write_text("mine", encoding="utf-8")
+    assert init() == 2
+    assert capsys.readouterr().err == (
+        "error: `NAME`: already there: `mine/model.py`; nothing is overwritten\n\nhint: marina init ANOTHER-NAME\n"
+    )
+    assert (here / "mine/model.py").read_text(encoding="utf-8") == "mine"
+    assert [file.name for file in (here / "mine").iterdir()] == ["model.py"]
+
+
+def test_a_model_that_is_in_the_folder_already_is_used(here: Path) -> None:
+    (here / "mine").mkdir()
+    (here / "nets.py").rename(here / "mine/nets.py")
+    assert init("--source", "mine/nets.py:table") == 0
+    assert load_spec(here / "mine/spec.yaml").model.source == "./nets.py:table"
+
+
+WRONG = [
+    pytest.param(
+        ["--source", "torchvision:resnet5"],
+        "`--source`: torchvision has no model `resnet5`\n\nhint: --source torchvision:resnet50",
+        id="misspelt",
+    ),
+    pytest.param(["--source", "gone.py:build"], "`--source`: no such file: `gone.py`", id="no file"),
+    pytest.param(
+        ["--source", "nets.py:tabel"],
+        "`--source`: `./nets.py` has no function `tabel`\n\nhint: --source ./nets.py:table",
+        id="no function",
+    ),
+    pytest.param(
+        ["--source", "nets.py"],
+        "`--source`: got `./nets.py`, allowed: `torchvision:NAME`, `./file.py:factory` or `./program.pt2`",
+        id="no factory named",
+    ),
+    pytest.param(
+        ["--source", "nets.py:silent"],
+        "`--shape`: missing: `nets.py:silent` does not show what it takes\n\nhint: --shape 3,224,224",
+        id="shape unknown",
+    ),
+    pytest.param(
+        ["--source", "nets.py:table", "--shape", "4,x"],
+        "`--shape`: got `4,x`, allowed: whole numbers such as `3,224,224` or `4`",
+        id="shape misspelt",
+    ),
+    pytest.param(
+        ["--source", "nets.py:table", "--handler", "image"],
+        "`--handler`: got `image`, but the model takes [7], allowed: 1 or 3 channels, rows, columns\n\n"
+        "hint: marina init --source nets.py:table --handler image --shape 3,224,224 mine",
+        id="no image",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_what_is_wrong_is_said_and_nothing_written(
+    arguments: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(*arguments) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+    assert not (here / "mine").exists()
+
+
+def test_a_shape_that_the_model_does_not_take_is_found_by_trying(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init("--source", "nets.py:table", "--shape", "8") == 2
+    message = capsys.readouterr().err
+    assert "`--source`: the model fails on inputs (4, 8) float32: RuntimeError: " in message
+    assert message.endswith("hint: --shape with what the model takes, such as `--shape 3,64,64`\n")
+    assert not (here / "mine").exists()
+
+
+def test_a_name_that_kubernetes_would_refuse_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert marina.main(["init", "My_Model"]) == 2
+    assert "error: `NAME`: got `My_Model`, allowed: lower-case letters, digits and `-`" in capsys.readouterr().err
+
+
+def test_what_is_no_python_in_our_packages_is_installed_too() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    left_out = [
+        file
+        for name in setuptools["packages"]
+        if name != "config"  # its examples are for readers of the repository
+        for file in (ROOT / name).rglob("*")
+        if file.is_file() and file.suffix not in (".py", ".pyc")
+        if not any(
+            fnmatch(file.relative_to(ROOT / name).as_posix(), pattern)
+            for pattern in setuptools["package-data"].get(name, [])
+        )
+    ]
+    assert left_out == []

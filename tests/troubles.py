@@ -1,0 +1,35 @@
+"""The rows of docs/troubleshooting.md, to compare with what is really seen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from specs import ROOT
+
+_ROW = re.compile(r'^\| <a id="([a-z0-9-]+)"></a>(.+?) \| (.+?) \| (.+?) \|$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One symptom."""
+
+    seen: str
+    cause: str
+    cure: str
+
+    @property
+    def quoted(self) -> list[str]:
+        """What is quoted of messages and answers."""
+        return re.findall(r"`([^`]+)`", self.seen)
+
+
+ROWS = {anchor: Row(*cells) for anchor, *cells in _ROW.findall((ROOT / "docs/troubleshooting.md").read_text("utf-8"))}
+
+
+def shows(anchor: str, output: str) -> None:
+    """Fails unless what the page quotes for a symptom is in what was seen; `…` is anything."""
+    plain = output.replace("`", "")
+    for quote in ROWS[anchor].quoted:
+        pattern = ".*?".join(map(re.escape, quote.split("…")))
+        assert re.search(pattern, plain, re.DOTALL), f"{anchor}: `{quote}` is not in:\n{output}"
