@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import secrets
 from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from config.errors import ClusterError, InputError
@@ -65,6 +68,15 @@ class InCluster:
     def machine(self) -> Machine:
         """That of the pod that led."""
         return self._machine or this_machine()
+
+
+def image_of(spec: Spec, folder: Path) -> str:
+    """What the pods run: by digest once `marina image --target loadtest --push` recorded it."""
+    file = folder / "image-loadtest.json"
+    if not file.exists():
+        return f"{spec.kubernetes.registry}/marina-loadtest:{version('marina')}"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    return f"{record['ref']}:{record['tag']}" + (f"@{record['digest']}" if record["digest"] else "")
 
 
 def url_of(plan: Plan) -> str:

@@ -31,7 +31,7 @@ def loadtest(options: argparse.Namespace) -> int:
         from marina import in_cluster
 
         plan = make_plan(spec, options.out / spec.name)
-        image = options.image or f"{spec.kubernetes.registry}/marina-loadtest:{_version()}"
+        image = options.image or in_cluster.image_of(spec, options.out / spec.name)
         if options.dry_run:
             print(in_cluster.shown(spec, plan, image, how, options), end="")
             return 0
@@ -102,7 +102,7 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     add("--in-cluster", action="store_true", help="load the deployed service from pods beside it, one a process")
     add("--context", metavar="C", help="of the kubeconfig, for --in-cluster (default: the current one)")
     add("--kubeconfig", metavar="FILE", type=Path, help="for --in-cluster (default: $KUBECONFIG, ~/.kube/config)")
-    add("--image", metavar="REF", help="what those pods run (default: REGISTRY/marina-loadtest:VERSION)")
+    add("--image", metavar="REF", help="what those pods run (default: what `marina image --target loadtest` made)")
     add("--dry-run", action="store_true", help="print the manifests of --in-cluster and load nothing")
 
 
@@ -113,12 +113,6 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     add("--trial", dest="trial_s", metavar="S", type=float, help="seconds of each run")
     add("--tolerance", metavar="SHARE", type=float, help="how closely the knee is found (default: 0.03)")
     add("--tune", action="store_true", help="search workers, threads and batching first; writes a patch to the spec")
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("marina")
 
 
 def _where(options: argparse.Namespace, name: str) -> Any:

@@ -5,7 +5,8 @@ The worker checks again with torch at hand; this is for an answer in millisecond
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+import importlib.util
+import re
 from pathlib import Path
 
 from config.errors import listed
@@ -31,10 +32,13 @@ def differences(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path = GPU_
 
 
 def _torch_version() -> str | None:
-    try:
-        return version("torch")
-    except PackageNotFoundError:
+    """As torch itself says it: the metadata of PyPI's wheel lacks the `+cu130` that is in the key."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
         return None
+    text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")
+    said = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
+    return said[1] if said else None
 
 
 def _cpu_flags(cpuinfo: Path) -> set[str]:

@@ -7,6 +7,7 @@ import pytest
 from specs import ROOT
 
 from config.errors import InputError
+from server import machine
 from server.gate import Gate
 from server.processes import identify, resident_bytes
 from server.rundir import OWNER, create_run_directory
@@ -111,3 +112,22 @@ def test_counters_of_dead_workers_are_kept_in_one_file(tmp_path: Path) -> None:
     assert "seen_total 7.0\n" in page
     assert "held" not in page
     assert [file.name for file in tmp_path.iterdir()] == ["counter_0.db"]
+
+
+def test_torch_is_asked_for_its_version_and_not_its_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('imported')", encoding="utf-8")
+    (package / "version.py").write_text("__version__ = '2.13.0+cu130'\ndebug = False\n", encoding="utf-8")
+    metadata = tmp_path / "torch-2.13.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n", encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert machine._torch_version() == "2.13.0+cu130"
+
+
+def test_the_version_is_the_one_that_a_package_is_made_with() -> None:
+    import torch
+
+    assert machine._torch_version() == torch.__version__
