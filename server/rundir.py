@@ -15,6 +15,8 @@ from config.errors import InputError
 
 # Set in Java's environment and so in the workers', to find them again after their supervisor was killed.
 OWNER = "MARINA_RUN"
+# TorchServe's workers listen on such a file in it, and the kernel takes no longer name for a socket.
+_SOCKET, _LONGEST_SOCKET = "tmp/.ts.sock.9000", 107
 
 
 class RunDirectory:
@@ -38,6 +40,10 @@ def create_run_directory(parent: Path | None = None) -> RunDirectory:
     """A new directory for this process, after the leftovers of dead servers were removed."""
     parent = parent or temporary_parent()
     prefix = f"marina-{os.getuid()}-"
+    longest = _LONGEST_SOCKET - len(f"/{prefix}01234567/{_SOCKET}")
+    if len(os.fsencode(parent)) > longest:
+        text = f"`TMPDIR`: got `{parent}`, too long for TorchServe's sockets, allowed: at most {longest} characters"
+        raise InputError(text, hint="TMPDIR=/tmp")
     for leftover in parent.glob(f"{prefix}*.lock"):
         _remove_if_dead(leftover)
     try:

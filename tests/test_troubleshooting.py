@@ -114,6 +114,17 @@ def test_a_port_that_is_taken(told: Any, tmp_path: Path) -> None:
         shows("port-in-use", told("serve", spec.file, "--mar", mar, "--port-base", base))
 
 
+def test_temporary_files_in_a_folder_with_a_long_name(
+    told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, mar = make_tiny(tmp_path)
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    shows("long-tmpdir", told("serve", spec.file, "--mar", mar, "--port-base", free_port_base()))
+    assert list(folder.iterdir()) == []
+
+
 def test_no_java(told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, mar = make_tiny(tmp_path)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

@@ -39,7 +39,7 @@ class Course:
     warmup_s: float = 1.0
     share: float = 0.7
     """Of the saturation, in the open loop."""
-    foreign: float = 0.08
+    foreign: float = 0.15
     """Where others took a larger share of the cores, a measurement is made again."""
     patience: int = 10
     """How many measurements are made again at most, in all rounds together."""

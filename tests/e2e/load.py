@@ -26,7 +26,7 @@ class Sent:
 
 @dataclass
 class Load:
-    """Sends `body` at `rate` until stopped; with `keep` every second request is on a connection that is used again."""
+    """Sends `body` at `rate`, which may be changed, until stopped; with `keep` every second request is on a connection that is used again."""
 
     port: int
     path: str
@@ -59,9 +59,9 @@ class Load:
         return times[min(len(times) - 1, int(share * len(times)))]
 
     async def _run(self) -> None:
-        begin, tasks = time.monotonic(), set()
+        due, tasks = time.monotonic(), set()
         while not self._stop.is_set():
-            due = begin + len(self.sent) / self.rate
+            due += 1 / self.rate
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             one = Sent(time.monotonic())
             self.sent.append(one)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,8 +35,8 @@ class Demo:
     """One demo in a process of its own, whose children can be told from all others."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
+        # Short: TorchServe's sockets are in it.
+        self.temporary = Path(tempfile.mkdtemp(prefix="demo-"))
         self.out = folder / "out"
         self._mark = uuid.uuid4().hex
         command = [sys.executable, "-m", "marina", "demo", *arguments, "--out", str(self.out)]
@@ -81,6 +82,7 @@ def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
         for process in [started.process, *started.relatives()]:
             process.kill()
         started.process.communicate()
+        shutil.rmtree(started.temporary)
 
 
 @pytest.fixture

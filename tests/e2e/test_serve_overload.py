@@ -14,10 +14,10 @@ from server import Exit, Running, running
 
 pytestmark = pytest.mark.e2e
 
-MINUTE_S = 60
+MINUTE_S, WINDOW_S = 60, 3
 QUEUE, HEAP_MB = 50, 128
-# Some 100 kB each and 30 ms of a worker: what two cores can decode is a third of what a client can send beside them.
-BODY, TYPE = scan(1024), "image/png"
+# Some 100 kB each and 30 ms of a worker: a client beside two workers can send far more than they can answer.
+BODY, TYPE, START_RPS = scan(1024), "image/png", 300
 
 
 @pytest.fixture(scope="module")
@@ -64,40 +64,38 @@ class Watch(threading.Thread):
         return self._seen
 
 
-def capacity_rps(server: Running) -> float:
-    """What it answers of far more than it can."""
-    with Load(server.ports.inference, "/predictions/digits", BODY, 400, TYPE) as load:
-        eventually(lambda: len(load.sent) >= 1200)
-        answered = load.finish()["200"]
-    return answered / (max(one.ended for one in load.sent) - load.sent[0].began)
+def keep_overloaded(load: Load, *, for_s: float) -> None:
+    """Sends three times what is answered, whatever else the machine has to do: its capacity is no constant."""
+    ends = time.monotonic() + for_s
+    while (now := time.monotonic()) < ends:
+        lately = sum(one.outcome == "200" and one.ended > now - WINDOW_S for one in load.sent)
+        load.rate = max(load.rate / 2, 3 * lately / WINDOW_S)
+        time.sleep(0.5)
 
 
 @pytest.mark.usefixtures("crash_looping")
 def test_three_times_the_capacity_for_a_minute(start_digits: Start) -> None:
     server = start_digits(queue=QUEUE, java_heap_mb=HEAP_MB)
-    rate = 3 * capacity_rps(server)
-    eventually(lambda: metric(server, "marina_in_flight") == 0)
-    before = metric(server, "ts_inference_requests_total")
-    watch, begin = Watch(server), time.monotonic()
-    with Load(server.ports.inference, "/predictions/digits", BODY, rate, TYPE) as load:
+    watch = Watch(server)
+    with Load(server.ports.inference, "/predictions/digits", BODY, START_RPS, TYPE) as load:
+        # Not yet: the first refusal shows that there is more than it can answer.
+        eventually(lambda: any(one.outcome == "503" for one in load.sent))
         watch.start()
-        eventually(lambda: time.monotonic() - begin > MINUTE_S, within_s=MINUTE_S + 10)
+        keep_overloaded(load, for_s=MINUTE_S)
         outcomes = load.finish()
     answered = ask(server, BODY, TYPE)
     seen = watch.finish()
 
-    settled = seen[len(seen) // 4 :]
-    print(outcomes, rate, len(seen), max(o.java for o in seen)/1e6, settled[0], settled[-1], max(o.workers for o in settled)/1e6, max(one.supervisor for one in settled) - settled[0].supervisor, load.latency_s(.5), load.latency_s(.99))
     assert set(outcomes) == {"200", "503"}
-    # Three times what it answers leaves two refused for one answered; more than one is still an overload.
-    assert outcomes["503"] > outcomes["200"]
+    # Two refused for each one answered, less what the load was behind a capacity that grew.
+    assert outcomes["503"] > 1.5 * outcomes["200"]
     assert {json.loads(one.refusal)["type"] for one in load.sent if one.refusal} == {"ServiceUnavailableException"}
     assert answered == 200
     assert len(seen) > MINUTE_S
     assert all(one.ready for one in seen)
     eventually(lambda: metric(server, "marina_in_flight") == 0)
     eventually(lambda: metric(server, "marina_queued") == 0)
-    assert metric(server, "ts_inference_requests_total") - before == len(load.sent) + 1
+    assert metric(server, "ts_inference_requests_total") == len(load.sent) + 1
     assert metric(server, "marina_worker_restarts_total") == 0
     # Heap, as much again outside of it, and Java itself. The others keep nothing of a request.
     assert max(one.java for one in seen) < (2 * HEAP_MB + 200) * 1e6
