@@ -81,7 +81,8 @@ class Model(Section):
     image: Image | None = None
     """Input of an `image` model; default for torchvision: the preset of the model's weights."""
     inputs: dict[Identifier, Tensor] | None = None
-    """Inputs by name, in the order of the model's arguments; needed by `tensor` and own handlers."""
+    """Inputs by name, in the order of the model's arguments; needed by `tensor`, and by own handlers
+    without `image`."""
     outputs: tuple[Identifier, ...] | None = None
     """Names of the model's outputs, in order; default: `output`, or `output_0`, `output_1` … Lands in the record."""
     labels: str | None = None
