@@ -26,7 +26,8 @@ class Sent:
 
 @dataclass
 class Load:
-    """Sends `body` at `rate`, which may be changed, until stopped; with `keep` every second request is on a connection that is used again."""
+    """Sends `body` at `rate`, which may be changed meanwhile, until stopped; with `keep` every second request is on a
+    connection that is used again."""
 
     port: int
     path: str
