@@ -70,15 +70,15 @@ class LocalProcess:
 
     def lines(self) -> Iterator[str]:
         assert self._process.stdout is not None
-        yield from self._process.stdout
+        # Closed by the one who reads, who may still be at it when the process has ended.
+        with self._process.stdout as stream:
+            yield from stream
 
     def close(self) -> None:
         self.stop()
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
 
     def _order(self, line: str) -> None:
         assert self._process.stdin is not None
