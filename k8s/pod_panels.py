@@ -54,19 +54,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
             "Restarts",
             "Workers that died or were renewed for their memory, and containers, in ten minutes.",
             "none",
-            (
-                *(
-                    Line(
-                        f"sum by (pod) (increase({queries.of(f'marina_worker_{name}_total')}[10m]))",
-                        f"{{{{pod}}}} {name}",
-                    )
-                    for name in ("restarts", "recycles")
-                ),
-                Line(
-                    f"sum by (pod) (increase({queries.of_pods('kube_pod_container_status_restarts_total')}[10m]))",
-                    "{{pod}} containers",
-                ),
-            ),
+            _restarts(queries),
         ),
         Panel(
             "Start",
@@ -87,6 +75,15 @@ def _replicas(queries: Queries) -> tuple[Line, ...]:
             Line(queries.of_autoscaler(f"kube_horizontalpodautoscaler_{name}_replicas"), text)
             for name, text in limits.items()
         ),
+    )
+
+
+def _restarts(queries: Queries) -> tuple[Line, ...]:
+    workers = {name: queries.of(f"marina_worker_{name}_total") for name in ("restarts", "recycles")}
+    containers = queries.of_pods("kube_pod_container_status_restarts_total")
+    return (
+        *(Line(f"sum by (pod) (increase({series}[10m]))", f"{{{{pod}}}} {name}") for name, series in workers.items()),
+        Line(f"sum by (pod) (increase({containers}[10m]))", "{{pod}} containers"),
     )
 
 
