@@ -208,9 +208,13 @@ def _crashed(name: str, container: Document, ended: Document, events: list[Docum
     yield Reason("crash", name, f"{who} ended with {how}, {_times(restarts)}{words}", final)
 
 
+def is_ready(pod: Document) -> bool:
+    """Whether its readiness holds, as the kubelet says."""
+    return any(_is(condition, "Ready") for condition in _conditions(pod))
+
+
 def _of_probes(pod: Document, view: View) -> Iterator[Reason]:
-    ready = any(_is(condition, "Ready") for condition in _conditions(pod))
-    if not ready and (probe := _probe(view.about(pod), killing=False)):
+    if not is_ready(pod) and (probe := _probe(view.about(pod), killing=False)):
         yield Reason("probe", pod["metadata"]["name"], probe)
 
 

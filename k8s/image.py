@@ -24,7 +24,7 @@ class Image(BaseModel):
     tag: str
     digest: str | None
     package_sha256: str | None
-    target: Literal["cpu", "cuda"]
+    target: Literal["cpu", "cuda", "loadtest"]
 
     @property
     def reference(self) -> str:
@@ -35,23 +35,30 @@ class Image(BaseModel):
 def read_image(folder: Path, spec: Spec, package: Package | None) -> Image | None:
     """`image.json` of a build folder, None when there is none; refused when it holds another package."""
     file = folder / "image.json"
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        if data.get("schema") != SCHEMA:
-            raise InputError(f"{file}: got schema `{data.get('schema')}`, allowed: `{SCHEMA}`", hint=_again(spec))
-        image = Image.model_validate(data)
-    except FileNotFoundError:
+    image = _read(file, again := f"marina image {spec.file}")
+    if image is None:
         return None
-    except (ValueError, AttributeError, ValidationError) as err:
-        raise InputError(f"{file}: not an image record of this version", hint=_again(spec)) from err
     if image.target != spec.serving.device:
         text = f"{file}: an image for `{image.target}`, but `serving.device` is `{spec.serving.device}`"
-        raise InputError(text, hint=_again(spec))
+        raise InputError(text, hint=again)
     if image.package_sha256 and package and image.package_sha256 != package.sha256:
         text = f"{file}: holds package {image.package_sha256[:12]}…, but packaged is {package.sha256[:12]}…"
-        raise InputError(text, hint=_again(spec))
+        raise InputError(text, hint=again)
     return image
 
 
-def _again(spec: Spec) -> str:
-    return f"marina image {spec.file}"
+def read_load_image(folder: Path, spec: Spec) -> Image | None:
+    """`image-loadtest.json` of a build folder, None when there is none."""
+    return _read(folder / "image-loadtest.json", f"marina image {spec.file} --target loadtest")
+
+
+def _read(file: Path, again: str) -> Image | None:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if data.get("schema") != SCHEMA:
+            raise InputError(f"{file}: got schema `{data.get('schema')}`, allowed: `{SCHEMA}`", hint=again)
+        return Image.model_validate(data)
+    except FileNotFoundError:
+        return None
+    except (ValueError, AttributeError, ValidationError) as err:
+        raise InputError(f"{file}: not an image record of this version", hint=again) from err

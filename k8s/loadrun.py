@@ -12,7 +12,7 @@ from config.errors import ClusterError
 from config.progress import Progress
 from k8s.canary import served_package
 from k8s.client import Cluster, Document, Ref
-from k8s.diagnosis import View, hopeless_pod, message
+from k8s.diagnosis import View, hopeless_pod, is_ready, message
 from k8s.labels import selector
 from k8s.loadjob import CONTAINER, LoadJob, load_objects
 from k8s.plan import Plan
@@ -37,7 +37,7 @@ def served_packages(cluster: Cluster, plan: Plan) -> list[str]:
     """What each ready pod of the service says it serves; ClusterError when one cannot be asked."""
     labels = ",".join(f"{key}={value}" for key, value in sorted(selector(plan).items()))
     pods = cluster.list("v1", "Pod", plan.namespace, labels=labels)["items"]
-    ready = [pod["metadata"]["name"] for pod in pods if _ready(pod)]
+    ready = [pod["metadata"]["name"] for pod in pods if is_ready(pod)]
     if not ready:
         text = f"no pod of `{plan.name}` is ready in namespace `{plan.namespace}`"
         raise ClusterError(text, hint=f"marina deploy {plan.spec.file}")
@@ -114,8 +114,3 @@ def _said(pod: Document, view: View) -> str:
 
 def _part(pod: Document) -> int:
     return int((pod["metadata"].get("annotations") or {}).get(_INDEX, -1))
-
-
-def _ready(pod: Document) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from config.progress import Progress
 from k8s.client import Cluster, Document, Ref
-from k8s.diagnosis import Reason, View, hopeless, message, reasons
+from k8s.diagnosis import Reason, View, hopeless, is_ready, message, reasons
 from k8s.mirror import Mirror
 
 _LOG_LINES = 20
@@ -167,9 +167,7 @@ def _over(view: View, waited_s: float, timeout_s: float | None) -> str:
 
 
 def _ready_new(view: View) -> int:
-    ready = {"type": "Ready", "status": "True"}.items()
-    told = ((pod.get("status") or {}).get("conditions") or [] for pod in view.new_pods)
-    return sum(any(ready <= condition.items() for condition in conditions) for conditions in told)
+    return sum(map(is_ready, view.new_pods))
 
 
 def _selector(deployment: Document | None) -> str:

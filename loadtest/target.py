@@ -20,11 +20,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from config.errors import InputError, MarinaError
+from config.ports import free_port_base
 from config.render import Ports
 from config.spec import Spec
 from loadtest.machine import Memory, peak_memory
 
-_PORT_BASES = range(21_000, 32_000, 20)
 _PR_SET_PDEATHSIG = 1
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15
@@ -106,27 +106,6 @@ def served_sha256(supervisor: str, timeout_s: float = 5.0) -> str:
             return str(json.load(answer)["sha256"])
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as err:
         raise InputError(f"{page} does not name the package: {getattr(err, 'reason', None) or err}") from err
-
-
-def free_port_base() -> int:
-    """A port base whose ports are all free."""
-    bases = list(_PORT_BASES)
-    first = os.getpid() % len(bases)
-    for base in bases[first:] + bases[:first]:
-        if all(map(_is_free, Ports(base).all().values())):
-            return base
-    raise MarinaError(f"no free ports between {_PORT_BASES[0]} and {_PORT_BASES[-1]}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-            probe.listen()
-        except OSError:
-            return False
-    return True
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout_s: float, log: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -14,6 +13,7 @@ from config.errors import ClusterError, InputError
 from config.progress import Progress
 from config.spec import Spec
 from k8s.client import Cluster
+from k8s.image import read_load_image
 from k8s.loadjob import LoadJob, load_objects
 from k8s.loadrun import run_load, served_packages
 from k8s.plan import Plan
@@ -72,11 +72,8 @@ class InCluster:
 
 def image_of(spec: Spec, folder: Path) -> str:
     """What the pods run: by digest once `marina image --target loadtest --push` recorded it."""
-    file = folder / "image-loadtest.json"
-    if not file.exists():
-        return f"{spec.kubernetes.registry}/marina-loadtest:{version('marina')}"
-    record = json.loads(file.read_text(encoding="utf-8"))
-    return f"{record['ref']}:{record['tag']}" + (f"@{record['digest']}" if record["digest"] else "")
+    built = read_load_image(folder, spec)
+    return built.reference if built else f"{spec.kubernetes.registry}/marina-loadtest:{version('marina')}"
 
 
 def url_of(plan: Plan) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from config.errors import ArchiveError, InputError, ToolMissing
+from config.ports import listen_once
 from config.record import Record, read_record
 from config.render import Ports, render_model_config
 from config.spec import Spec
@@ -79,20 +80,16 @@ def check_ports(ports: Ports, host: str) -> None:
     """InputError when a port is taken or the host is not ours."""
     for name, port in ports.all().items():
         address = host if name in ("inference", "supervisor") else "127.0.0.1"
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((address, port))
-                # A bound port is not yet a free one: without SO_REUSEPORT only one socket may listen.
-                probe.listen()
-            except socket.gaierror as err:
-                raise InputError(f"`--host`: got `{host}`, allowed: an address of this machine") from err
-            except (OSError, OverflowError) as err:
-                raise InputError(
-                    f"`--port-base`: got {ports.base}, but {address}:{port} ({name}) cannot be used: "
-                    f"{getattr(err, 'strerror', None) or err}",
-                    hint=f"--port-base {ports.base + 100}",
-                ) from err
+        try:
+            listen_once(address, port)
+        except socket.gaierror as err:
+            raise InputError(f"`--host`: got `{host}`, allowed: an address of this machine") from err
+        except (OSError, OverflowError) as err:
+            raise InputError(
+                f"`--port-base`: got {ports.base}, but {address}:{port} ({name}) cannot be used: "
+                f"{getattr(err, 'strerror', None) or err}",
+                hint=f"--port-base {ports.base + 100}",
+            ) from err
 
 
 def check_room(mar: Path, parent: Path) -> None:

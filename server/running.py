@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -17,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.errors import InputError, Refused
+from config.errors import Refused
+from config.ports import free_port_base
 from config.render import Ports
 from config.spec import Spec
-from server.checks import check_ports
 
 _POLL_S = 0.05
 
@@ -136,15 +135,3 @@ def start(
             stderr=stream,
         )
     return Running(process, spec, ports, log)
-
-
-def free_port_base() -> int:
-    """A base whose ports are all free now; another program may still take one before they are used."""
-    for _ in range(100):
-        base = random.randrange(20_000, 32_000, 20)
-        try:
-            check_ports(Ports(base), "127.0.0.1")
-        except InputError:
-            continue
-        return base
-    raise InputError("no free range of ports between 20000 and 32000")

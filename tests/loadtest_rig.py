@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from loadtest import target
+from config.ports import free_port_base
 
 SERVER = Path(__file__).parent / "loadtest_server.py"
 SPEC = """
@@ -54,7 +54,7 @@ def command(sha256: str) -> list[str]:
 @contextmanager
 def running_server(folder: Path) -> Iterator[str]:
     """A server of the package that `write_package` makes; yields its URL."""
-    base = target.free_port_base()
+    base = free_port_base()
     process = subprocess.Popen([*command(write_package(folder)), "--port-base", str(base)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"

@@ -23,6 +23,7 @@ from troubles import ROWS, shows
 import marina
 from archiver import torchvision_import
 from archiver.package import _check_agreement
+from config.ports import free_port_base
 from config.record import Agreement
 from config.render import Ports
 from handlers.image import ImageHandler
@@ -33,7 +34,6 @@ from loadtest.measurement import Beat, Identity, Measurement
 from loadtest.slo import judge
 from loadtest.verdict import Objective
 from server import checks, machine
-from server.running import free_port_base
 
 
 @pytest.fixture

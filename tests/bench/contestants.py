@@ -21,12 +21,13 @@ import yaml
 
 from archiver.package import package
 from config.load import parse_spec
+from config.ports import free_port_base
 from config.progress import Progress
 from config.render import Ports
 from config.spec import Spec
 from loadtest.plan import Request
 from server.checks import find_java
-from server.running import free_port_base, running
+from server.running import running
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STOCK = Path(__file__).resolve().parent / "stock"

@@ -17,8 +17,8 @@ import pytest
 from loadtest_rig import SPEC, behave, command, running_server, write_package
 
 from config.load import parse_spec
+from config.ports import free_port_base
 from config.spec import Spec
-from loadtest import target
 from loadtest.arrivals import Schedule
 from loadtest.outcome import Outcome
 from loadtest.plan import Plan, Request
@@ -110,7 +110,7 @@ def test_failures_are_counted_by_name(
 
 
 def test_nobody_listening_is_refused_by_name(spec: Spec, out: Path) -> None:
-    outcome = load(spec, out, f"http://127.0.0.1:{target.free_port_base()}", warmup_s=0)
+    outcome = load(spec, out, f"http://127.0.0.1:{free_port_base()}", warmup_s=0)
     assert outcome.runs[0].measurement.errors == {"refused": 1200}
     assert reasons(outcome)[0] == "package-unknown"
 

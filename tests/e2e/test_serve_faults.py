@@ -22,10 +22,10 @@ from tiny import make_tiny
 from tools import skip_unless_required
 from waiting import DIGIT, ask, eventually, java_pid, metric, worker_pids
 
+from config.ports import free_port_base
 from config.render import Ports
 from server import Exit, Running, running
 from server.processes import children, identify
-from server.running import free_port_base
 
 pytestmark = pytest.mark.e2e
 

@@ -12,8 +12,9 @@ from specs import ROOT
 from tiny import make_tiny
 from waiting import ask, eventually, metric
 
+from config.ports import free_port_base
 from config.render import Ports
-from server.running import Running, free_port_base
+from server.running import Running
 
 pytestmark = pytest.mark.e2e
 

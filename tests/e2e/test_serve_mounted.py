@@ -8,9 +8,10 @@ from specs import ROOT
 from tiny import make_tiny
 from waiting import ask, eventually
 
+from config.ports import free_port_base
 from config.render import Ports
 from k8s.mounted import mounted_spec
-from server.running import Running, free_port_base
+from server.running import Running
 
 pytestmark = pytest.mark.e2e
 

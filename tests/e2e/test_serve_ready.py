@@ -8,8 +8,9 @@ import pytest
 from conftest import Start, served_digits
 from waiting import DIGIT, ask, eventually
 
+from config.ports import free_port_base
 from config.render import Ports
-from server.running import Running, free_port_base, start
+from server.running import Running, start
 
 pytestmark = pytest.mark.e2e
 
