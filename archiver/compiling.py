@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import tempfile
 import warnings
 import zipfile
@@ -21,7 +20,8 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from archiver.graph import TensorGraph
-from config.errors import SourceError, ToolMissing
+from archiver.toolchain import find_compiler
+from config.errors import SourceError
 from config.record import Artifact
 from config.spec import Spec
 
@@ -169,18 +169,6 @@ def _reproducible_compiler(folder: Path) -> Path:
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
     script.chmod(0o755)
     return script
-
-
-def find_compiler() -> str:
-    """The C++ compiler: `$CXX`, or `g++`; ToolMissing when there is none."""
-    name = os.environ.get("CXX", "g++")
-    found = shutil.which(name)
-    if found is None:
-        raise ToolMissing(
-            f"`compile: aot` and `jit` need a C++ compiler, and `{name}` is not on the PATH",
-            hint="apt-get install g++, or use `compile: eager`",
-        )
-    return found
 
 
 @contextmanager

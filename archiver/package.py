@@ -22,6 +22,7 @@ from archiver.inputs import Rows, batches, checked_inputs
 from archiver.quantize import quantize
 from archiver.sources import Source, load_source
 from archiver.stage import stage_code, stage_labels, stage_sample
+from archiver.toolchain import find_compiler
 from config.errors import AgreementError, SourceError, ToolMissing
 from config.progress import Progress
 from config.record import Agreement, Artifact, Package, Record, file_sha256, write_json
@@ -65,7 +66,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
 
 def _check_tools(spec: Spec) -> None:
     if spec.model.compile != "eager" or spec.model.on_mismatch == "jit":
-        compiling.find_compiler()
+        find_compiler()
     if spec.serving.device == "cuda" and not torch.cuda.is_available():
         raise ToolMissing(
             f"{spec.file}: `serving.device`: got `cuda`, but torch {torch.__version__} sees no GPU on this machine",

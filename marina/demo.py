@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from config.errors import MarinaError, Refused
+from config.errors import MarinaError, Refused, ToolMissing
 from marina.arguments import BUILD, DEFAULT_SPEC, print_json, verb
 from marina.demo_end import everything_ends
 
@@ -61,10 +61,14 @@ class _Demo:
 
         try:
             with self._running("check"):
-                spec = load_spec(self._options.spec)
+                asked = load_spec(self._options.spec)
+                spec = _packageable(asked)
             out = self._options.out / spec.name
             self._record = {"name": spec.name, "version": spec.version}
             self._say(f"{self._options.spec} is right: {spec.name} {spec.version}{_objective(spec)}")
+            if spec is not asked:
+                self._stage = ""
+                self._say("no C++ compiler here, so the model is served uncompiled: apt-get install g++")
             self._package(spec, out)
             self._serve_and_load(spec, out)
             self._manifests(spec, out)
@@ -181,6 +185,19 @@ class _NotPassed(Refused):
         again = "close what else computes on this machine and type it again"
         super().__init__(f"{verdict.status}\n{reasons}", hint=again if verdict.status == "INVALID" else None)
         self.exit_code = verdict.exit_code
+
+
+def _packageable(spec: Any) -> Any:
+    """The spec as this machine can package it: a newcomer may have nothing but Python."""
+    from archiver.toolchain import find_compiler
+
+    try:
+        find_compiler()
+    except ToolMissing:
+        if spec.model.compile != "eager":
+            model = spec.model.model_copy(update={"compile": "eager", "on_mismatch": "fail"})
+            return spec.model_copy(update={"model": model})
+    return spec
 
 
 def _objective(spec: Any) -> str:

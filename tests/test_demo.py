@@ -81,6 +81,19 @@ def test_a_model_that_cannot_be_packaged_stops_it_there(digits: Path, capsys: py
     assert not (digits / "out/digits/model.mar").exists()
 
 
+def test_without_a_compiler_it_says_so_and_does_not_compile(
+    digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    # Far enough to see that the package is begun.
+    (digits / "labels.txt").write_text("one\n", encoding="utf-8")
+    assert marina.main(["demo", str(digits / "spec.yaml"), "--out", str(digits / "out")]) == 2
+    out, err = capsys.readouterr()
+    assert "           no C++ compiler here, so the model is served uncompiled: apt-get install g++\n" in out
+    assert err.startswith("error: the demo stopped at `package`: ")
+    assert "`model.labels`" in err
+
+
 @pytest.mark.parametrize(("status", "code", "hinted"), [("FAIL", 1, False), ("INVALID", 3, True)])
 def test_only_a_pass_lets_it_go_on(status: str, code: int, hinted: bool) -> None:
     reason = Reason(id="p99-over", text="p99 is 61 ms, allowed: 50 ms")

@@ -1,0 +1,20 @@
+"""The C++ compiler that `compile: aot` and `jit` need. Apart from what uses it: asking for it needs no torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from config.errors import ToolMissing
+
+
+def find_compiler() -> str:
+    """`$CXX`, or `g++`; ToolMissing when there is none."""
+    name = os.environ.get("CXX", "g++")
+    found = shutil.which(name)
+    if found is None:
+        raise ToolMissing(
+            f"`compile: aot` and `jit` need a C++ compiler, and `{name}` is not on the PATH",
+            hint="apt-get install g++, or use `compile: eager`",
+        )
+    return found
