@@ -23,6 +23,7 @@ _RAISE, _RAISE_AGAIN = 2.0, 1.12
 _ELSEWHERE = 0.95
 _TRIES = 4
 _BURST_RAISE, _KEPT_UP = 4.0, 0.9
+_ESTIMATES, _GROWN = 4, 1.1
 _LOWEST_RPS = 0.5
 _HIGHEST_RPS = 100_000.0
 
@@ -59,14 +60,27 @@ class Knee:
 
 
 def estimate(held: Callable[[float], float], first: float) -> float:
-    """What a server roughly holds: bursts at ever higher rates, until it answers clearly less than it is asked.
+    """What a server roughly holds: the most good answers of bursts at ever higher rates, asked for again until that no
+    longer grows, since one that has just started answers faster every second.
 
     Only a place to start the search from; a burst is too short to be judged.
     """
-    rate = first
+    best = found = 0.0
+    for _ in range(_ESTIMATES):
+        found = _most_answered(held, first)
+        if found <= _GROWN * best:
+            break
+        best, first = found, found / _BURST_RAISE
+    return max(best, found, _LOWEST_RPS)
+
+
+def _most_answered(held: Callable[[float], float], rate: float) -> float:
+    """The good answers of the burst that had most, at rates that are raised until clearly fewer are good than asked."""
+    most = 0.0
     while (answered := held(rate)) >= _KEPT_UP * rate and rate < _HIGHEST_RPS:
+        most = max(most, answered)
         rate *= _BURST_RAISE
-    return max(answered, _LOWEST_RPS)
+    return max(most, answered)
 
 
 def find_knee(trial: Trial, first: float, repeats: int, tolerance: float = TOLERANCE) -> Knee:

@@ -136,6 +136,21 @@ def test_bursts_estimate_what_a_server_holds() -> None:
     assert estimate(lambda rate: min(rate, 137), 20) == 137
 
 
+def test_a_server_that_still_gets_faster_is_asked_again() -> None:
+    asked = list[float]()
+
+    def held(rate: float) -> float:
+        asked.append(rate)
+        return min(rate, 137 * min(1, 0.2 * len(asked)))
+
+    assert estimate(held, 20) == 137
+    assert len(asked) < 12
+
+
+def test_a_server_that_collapses_when_it_is_asked_for_too_much_is_known_by_its_best_burst() -> None:
+    assert estimate(lambda rate: rate if rate < 137 else 20, 20) == 80
+
+
 SPACE = Space(cores=8, batches=(1, 2, 4, 8, 16), delays_ms=(1, 2, 5, 10, 20))
 START = Settings(workers=8, threads=1, max_batch=1, max_batch_delay_ms=2)
 
