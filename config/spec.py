@@ -150,10 +150,10 @@ class Serving(Section):
     log: Literal["json", "text"] = "text"
     """Form of the log lines. Lands in `log4j2.xml` and the supervisor."""
     access_log: Literal["all", "auto", "errors", "off"] = "auto"
-    """Which requests are logged, one line each; auto: all up to `access_log_max_rps`, only errors above it. Read by the
-    supervisor."""
+    """Which requests are logged, one line each; auto: all up to `access_log_max_rps`, above it only errors, as many
+    a second, and how many more there were. Read by the supervisor."""
     access_log_max_rps: Count = 20
-    """Above this rate `access_log: auto` logs errors only, requests/s. Read by the supervisor."""
+    """Above this rate `access_log: auto` logs errors only, and no more of them, requests/s. Read by the supervisor."""
     drain_propagation_s: Annotated[float, Field(ge=0)] = 5
     """How long a stopping pod still serves while load balancers learn of it, s. Read by the supervisor; lands in the
     Deployment's grace period."""

@@ -10,6 +10,7 @@ import fcntl
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import IO
@@ -34,26 +35,36 @@ class RequestLog:
         self._second = -1
         self._seen = 0
         self._busy = False
+        self._errors: Counter[int] = Counter()
 
     def lines(self, answers: Iterable[Answered]) -> list[str]:
         """The lines to print for some answers."""
         if self._mode == "off":
             return []
-        return [self._format(answer) for answer in answers if self._wanted(answer)]
+        if self._mode != "auto":
+            return [self._format(answer) for answer in answers if self._mode == "all" or answer.code >= 400]
+        printed = self._next_second()
+        return printed + [self._format(answer) for answer in answers if self._wanted(answer)]
+
+    def _next_second(self) -> list[str]:
+        """Begins to count again when a second is over: what errors were not printed in it."""
+        second = int(self._clock())
+        if second == self._second:
+            return []
+        # A whole second under the limit is needed to begin again, so that the log does not flicker.
+        self._busy = self._seen > self._limit and second == self._second + 1
+        hidden = self._errors.total() - self._limit
+        text = f"{hidden} more errors in a second, of {_each(self._errors)}"
+        self._second, self._seen, self._errors = second, 0, Counter()
+        return [log_line("request", text, as_json=self._json, fields={"model": self._model})] if hidden > 0 else []
 
     def _wanted(self, answer: Answered) -> bool:
-        if self._mode == "all" or answer.code >= 400:
-            return True
-        return self._mode == "auto" and not self._above_rate()
-
-    def _above_rate(self) -> bool:
-        second = int(self._clock())
-        if second != self._second:
-            # A whole second under the limit is needed to begin again, so that the log does not flicker.
-            self._busy = self._seen > self._limit and second == self._second + 1
-            self._second, self._seen = second, 0
         self._seen += 1
-        return self._busy or self._seen > self._limit
+        if answer.code >= 400:
+            # What refuses thousands a second would fill the log with them, and take the processor for it.
+            self._errors[answer.code] += 1
+            return self._errors.total() <= self._limit
+        return not self._busy and self._seen <= self._limit
 
     def _format(self, answer: Answered) -> str:
         text = f"{answer.method} {answer.path} {answer.code} {answer.duration_ms} ms"
@@ -65,6 +76,10 @@ class RequestLog:
             "duration_ms": answer.duration_ms,
         }
         return log_line("request", text, as_json=self._json, fields=fields)
+
+
+def _each(errors: Counter[int]) -> str:
+    return ", ".join(f"{count} with {code}" for code, count in errors.most_common())
 
 
 def follow_access_log(pipe: IO[bytes], traffic: Traffic, log: RequestLog, output: Output) -> threading.Thread:

@@ -85,6 +85,23 @@ def test_auto_prints_all_below_its_rate_and_errors_above_it() -> None:
     assert len(log.lines([OK] * 3)) == 3
 
 
+def test_auto_counts_the_errors_that_it_does_not_print() -> None:
+    now = [10.0]
+    changes = {"name": "m", "serving.access_log": "auto", "serving.access_log_max_rps": 3}
+    log = RequestLog(make_spec(changes), clock=lambda: now[0])
+    broken = Answered("10.0.0.1:5", "POST", "/predictions/m", 500, 4)
+    assert len(log.lines([FAILED] * 4000)) == 3
+    assert len(log.lines([broken] * 2)) == 0
+    now[0] += 1
+    said = log.lines([FAILED])
+    assert [line.split(" request ")[1] for line in said] == [
+        "3999 more errors in a second, of 4000 with 503, 2 with 500",
+        "POST /predictions/m 503 4 ms",
+    ]
+    now[0] += 1
+    assert len(log.lines([OK])) == 1
+
+
 def test_json_line_holds_the_request_as_fields() -> None:
     (line,) = RequestLog(make_spec({"name": "m", "serving.log": "json", "serving.access_log": "all"})).lines([OK])
     fields = json.loads(line)
