@@ -89,6 +89,12 @@ class Health:
             return frozenset((seat.name, seat.process) for seat in self._seats.values())
 
     @property
+    def processes(self) -> list[Identity]:
+        """Of the workers that are alive, as of the last look."""
+        with self._lock:
+            return [seat.process for seat in self._seats.values() if seat.process]
+
+    @property
     def unproven(self) -> Generation | None:
         """The generation that has yet to answer; None when there is nothing to prove."""
         with self._lock:

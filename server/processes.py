@@ -1,10 +1,11 @@
-"""What /proc says of a process, cheap enough to ask fifty times a second, and the two wishes of a parent."""
+"""What /proc says of a process, handles that tell of its end, and the two wishes of a parent."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,32 @@ def identify(pid: int) -> Identity | None:
     # The name in parentheses may hold anything, spaces and parentheses too.
     fields = text.rpartition(")")[2].split()
     return None if not fields or fields[0] in "ZX" else Identity(pid, int(fields[19]))
+
+
+class Handles:
+    """One of each process that is watched; it becomes readable when the process ends."""
+
+    def __init__(self) -> None:
+        self._open: dict[Identity, int] = {}
+
+    def of(self, processes: Collection[Identity]) -> list[int] | None:
+        """A handle of each of these; None when one cannot be had, because it has ended or because sandboxes differ."""
+        for process in self._open.keys() - set(processes):
+            os.close(self._open.pop(process))
+        for process in processes:
+            if process not in self._open:
+                try:
+                    self._open[process] = os.pidfd_open(process.pid)
+                except OSError:
+                    return None
+                # Meanwhile the pid may have become another's.
+                if not process.alive:
+                    return None
+        return list(self._open.values())
+
+    def close(self) -> None:
+        """Gives all of them back."""
+        self.of(())
 
 
 def resident_bytes(pid: int) -> int:

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import types
+from collections.abc import Iterable
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
@@ -20,9 +21,13 @@ class Signals:
         self.stops: list[signal.Signals] = []
         """Those that asked for the end, in order."""
 
-    def wait(self, timeout_s: float) -> None:
-        """Returns when a signal came, or after the time."""
-        select.select([self._read], [], [], timeout_s)
+    def wait(self, timeout_s: float, *, ends: Iterable[int] = ()) -> None:
+        """Returns when a signal came, when one of the processes that `ends` are handles of has ended, or after the
+        time."""
+        waiting = select.poll()
+        for handle in (self._read, *ends):
+            waiting.register(handle, select.POLLIN)
+        waiting.poll(timeout_s * 1000)
         try:
             numbers = os.read(self._read, 4096)
         except BlockingIOError:

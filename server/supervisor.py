@@ -17,12 +17,13 @@ from server.frontend import Frontend, NoAnswerError
 from server.health import Health
 from server.memory import Recycler
 from server.probe import Prober
+from server.processes import Handles
 from server.signals import Signals
 from server.sockets import Sockets, read_sockets
 from server.traffic import Traffic
 
-# How often a worker's death is looked for when nobody asks `/ready`.
-_LOOK_S = 0.02
+# How often is looked for what nothing tells of: while it starts or recovers, and where a death tells of itself.
+_LOOK_S, _CALM_S = 0.02, 0.25
 _WATCHING = ("loading", "warming", "ready", "recovering")
 
 
@@ -43,12 +44,13 @@ class Supervisor:
     ) -> None:
         self.child, self.signals, self.health, self.prober = child, signals, health, prober
         self.frontend, self.traffic, self.recycler, self.say = frontend, traffic, recycler, say
+        self._handles = Handles()
         self.state = "loading"
 
     def run(self, serving: Serving, *, ready: Callable[[], None]) -> Exit:
         """Until a signal, or a failure that only a new server cures. `ready` is called at the first readiness."""
         while not self.signals.stops:
-            self.signals.wait(_LOOK_S)
+            self._wait()
             self.child.reap()
             self.child.told()
             if not self.child.running:
@@ -60,6 +62,12 @@ class Supervisor:
                 return self._fail(text, "its last lines above say why")
             self._follow_state(ready)
         return self._stop(serving)
+
+    def _wait(self) -> None:
+        """Until a signal, a worker's death, or the next look."""
+        ends = self._handles.of(self.health.processes)
+        calm = self.state == "ready" and ends is not None
+        self.signals.wait(_CALM_S if calm else _LOOK_S, ends=ends or ())
 
     def readiness(self) -> dict[str, object]:
         """The body of `/ready`."""
@@ -132,6 +140,7 @@ class Supervisor:
 
     def _end(self) -> None:
         self.prober.stop()
+        self._handles.close()
         self.child.kill()
         self.state = "stopped"
 
