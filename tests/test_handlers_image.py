@@ -10,6 +10,7 @@ import torch
 from fakes import CLASSES, IMAGE, MEAN, RESIZE, SIDE, STD, TOP_K, TinyClassifier, ask, ask_rows, start, write_package
 from PIL import Image
 
+from handlers import pixels
 from handlers.image import ImageHandler, Normalised
 from handlers.pixels import MAX_SCANS, decode_image, resize_and_crop
 from handlers.record import ImageSpec
@@ -287,6 +288,24 @@ def test_scaled_jpeg_decoding_stays_close_to_the_full_decode():
     body = encoded(picture, "JPEG", quality=95)
     full = np.array(Image.open(io.BytesIO(body)))
     assert distance(decode_image(body, SPEC), reference(full)) <= 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "decoded"),
+    [
+        pytest.param((720, 720), (360, 360), id="half, where three eighths would do"),
+        pytest.param((400, 500), (400, 500), id="all, where five eighths would do"),
+        pytest.param((929, 4000), (233, 1000), id="a quarter, rounded up"),
+        pytest.param((2000, 1856), (250, 232), id="an eighth"),
+        pytest.param((100, 90), (100, 90), id="smaller than its target"),
+    ],
+)
+def test_jpeg_is_decoded_at_a_scale_that_is_fast(shape, decoded, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(pixels, "resize_and_crop", lambda decoded, _: sizes.append(decoded.shape[:2]))
+    spec = ImageSpec(224, 224, 232, 3, MEAN, STD, "bilinear", TOP_K, 10_000_000)
+    decode_image(encoded(np.zeros((*shape, 3), np.uint8), "JPEG"), spec)
+    assert sizes == [decoded]
 
 
 def test_crop_that_is_not_square_falls_on_the_centre():
