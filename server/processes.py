@@ -55,6 +55,7 @@ class Handles:
                     return None
                 # Meanwhile the pid may have become another's.
                 if not process.alive:
+                    os.close(self._open.pop(process))
                     return None
         return list(self._open.values())
 
