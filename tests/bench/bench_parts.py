@@ -21,12 +21,13 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(ROOT), str(HERE)]
 
-from bench_serve import HOME, KIT  # noqa: E402
+from bench_serve import BATCHES, HOME, KIT  # noqa: E402
 from contestants import PHOTO, kit_mar, kit_spec  # noqa: E402
 from rounds import worker_environment  # noqa: E402
 
@@ -82,7 +83,7 @@ def reading(size: int) -> dict[str, float]:
 
 
 def decoding() -> dict[str, float]:
-    """Microseconds of the photo's decoding and of its parts."""
+    """Microseconds of the photo's decoding, of its parts, and of what was not chosen."""
     import numpy as np
     import simplejpeg
     import torch
@@ -92,16 +93,22 @@ def decoding() -> dict[str, float]:
 
     torch.set_num_threads(1)
     body, spec = bytearray(PHOTO.read_bytes()), ImageSpec(224, 224, 232, 3, (0.0,), (1.0,), "bilinear", 5, 40_000_000)
-    small = simplejpeg.decode_jpeg(body, "RGB", min_height=232, min_width=232)
-    whole = np.ascontiguousarray(simplejpeg.decode_jpeg(body, "RGB"))
-    return {
-        "decode the photo, all of it": median_us(lambda: decode_image(body, spec)),
-        "  JPEG at 3/8": median_us(lambda: simplejpeg.decode_jpeg(body, "RGB", min_height=232, min_width=232)),
-        "  resize 270 to 224": median_us(lambda: resize_and_crop(small, spec)),
-        "instead: JPEG in full": median_us(lambda: simplejpeg.decode_jpeg(body, "RGB")),
-        "instead: resize 720 to 224": median_us(lambda: resize_and_crop(whole, spec)),
-        "JPEG at 1/8, the least there is": median_us(lambda: simplejpeg.decode_jpeg(body, "RGB", min_height=90)),
-    }
+
+    def jpeg(side: int) -> Any:
+        return np.ascontiguousarray(simplejpeg.decode_jpeg(body, "RGB", min_height=side, min_width=side))
+
+    found = {"decode the photo, all of it": median_us(lambda: decode_image(body, spec))}
+    for eighths in (4, 3, 6, 8, 1):
+        side = 720 * eighths // 8
+        name = f"JPEG at {eighths}/8" if eighths < 8 else "JPEG in full"
+        found[("  " if eighths == 4 else "instead: ") + name] = median_us(lambda side=side: jpeg(side))
+        if side >= spec.resize:
+            name = f"resize {side} to 224"
+            picture = jpeg(side)
+            found[("  " if eighths == 4 else "instead: ") + name] = median_us(
+                lambda picture=picture: resize_and_crop(picture, spec)
+            )
+    return found
 
 
 def model(folder: Path, environment: dict[str, str]) -> dict[str, float]:
@@ -144,8 +151,8 @@ def main() -> None:
     print("the photo, µs")
     for name, value in decoding().items():
         print(f"  {name:<40} {value:8.0f}")
-    spec = kit_spec(KIT["int8"])
-    mar = kit_mar(spec, HOME / "resnet50-int8")
+    spec = kit_spec(KIT["int8"] | {"batch_sizes": BATCHES["int8, by 8"]})
+    mar = kit_mar(spec, HOME / "resnet50-int8-by-8")
     settings = worker_environment(spec, mar)
     plain = {name: value for name, value in settings.items() if name != "GLIBC_TUNABLES"}
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(mar) as archive:

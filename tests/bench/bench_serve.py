@@ -31,7 +31,7 @@ from config.spec import Spec  # noqa: E402
 
 HOME = ROOT / "build" / "bench-serve"
 KIT = {
-    name: {"compile": compiled, "precision": precision, "batch_sizes": [1, 4, 8]}
+    name: {"compile": compiled, "precision": precision, "batch_sizes": [1, 4]}
     for name, compiled, precision in (
         ("eager", "eager", "fp32"),
         ("jit", "jit", "fp32"),
@@ -45,6 +45,8 @@ SPLITS: dict[str, tuple[dict[str, int], set[int] | None]] = {
     "int8, 1 core": ({"workers": 1, "threads": 1}, {0}),
     "int8, 1 × 2": ({"workers": 1, "threads": 2}, None),
 }
+# And in other batches: larger ones cost less, smaller ones make nobody wait.
+BATCHES = {"int8, by 8": [1, 4, 8], "int8, by 2": [1, 2], "int8, by 1": [1]}
 # With a thread for every core in every worker, as TorchServe starts it: an answer takes a second or more where they get
 # in each other's way. Measured when it is asked for.
 DEFAULTS = "stock, its threads"
@@ -83,6 +85,10 @@ def contestants(names: list[str]) -> tuple[list[Contestant], Spec, Path]:
             other = kit_spec(KIT["int8"], split)
             folder = HOME / f"resnet50-int8-{other.workers}-{other.threads}"
             found.append(kit(name, other, kit_mar(other, folder), cores=cores))
+    for name, sizes in BATCHES.items():
+        if name in names:
+            other = kit_spec(KIT["int8"] | {"batch_sizes": sizes})
+            found.append(kit(name, other, kit_mar(other, HOME / f"resnet50-int8-by-{max(sizes)}")))
     return found, spec, mar
 
 
@@ -95,7 +101,7 @@ def _stock_packages() -> None:
 
 def main() -> None:
     """Prints a line a measurement and a table at the end, and writes `bench.json` and `bench.html`."""
-    every = ["article", "stock", *KIT, *SPLITS]
+    every = ["article", "stock", *KIT, *SPLITS, *BATCHES]
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", choices=[*every, DEFAULTS])
@@ -150,7 +156,7 @@ def ratios(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
     """int8 over HTTP against the others."""
     if "int8" not in rows:
         return {}
-    others = [name for name in ("ceiling", "stock", "article", *SPLITS) if name in rows]
+    others = [name for name in ("ceiling", "stock", "article", *SPLITS, *BATCHES) if name in rows]
     return {f"int8 / {name}": rows["int8"]["rps"] / rows[name]["rps"] for name in others}
 
 

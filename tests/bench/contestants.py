@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -142,7 +143,7 @@ def command(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            process_tree.kill_those_alive(family)
+            process_tree.send(signal.SIGKILL, family)
 
     return Contestant(name, start)
 

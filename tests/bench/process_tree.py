@@ -59,11 +59,11 @@ def resident_mb(root: int) -> float:
     return sum(_shared_bytes(pid) for pid in tree(root)) / 1e6
 
 
-def kill_those_alive(family: Sequence[int]) -> None:
-    """Ends what is left of a tree whose root has ended; `family` was taken while it lived."""
+def send(number: signal.Signals, family: Sequence[int]) -> None:
+    """A signal to each of a tree that is still there; `family` was taken while it lived."""
     for pid in family:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def _shared_bytes(pid: int) -> int:

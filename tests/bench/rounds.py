@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import resource
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ class Course:
     open_s: float
     cores: int
     clients: int = 32
-    warmup_s: float = 1.0
+    warmup_s: float = 3.0
+    """Long enough for a watchdog to start again a worker that had not answered it while all stood still."""
     share: float = 0.7
     """Of the saturation, in the open loop."""
     foreign: float = 0.15
@@ -46,7 +48,8 @@ class Course:
 
 
 def start(contestants: Sequence[Contestant], stack: ExitStack) -> dict[str, Started]:
-    """All of them, by name, until the stack is left."""
+    """All of them, by name, until the stack is left, which a SIGTERM does too."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     running: dict[str, Started] = {}
     for contestant in contestants:
         running[contestant.name] = started = stack.enter_context(contestant())
@@ -62,10 +65,26 @@ def measure(
     patience = _Patience(course)
     for number in range(course.rounds):
         for name, act in (beside or {}).items():
-            found[name].append(_said(number, name, act()))
+            with _alone(None, running):
+                seen = act()
+            found[name].append(_said(number, name, seen))
         for name, started in running.items():
-            found[name].append(_said(number, name, _one(started, course, number, patience)))
+            with _alone(started, running):
+                seen = _one(started, course, number, patience)
+            found[name].append(_said(number, name, seen))
     return found
+
+
+@contextmanager
+def _alone(started: Started | None, running: Mapping[str, Started]) -> Iterator[None]:
+    """The other servers stand still meanwhile: idle ones look after themselves, some with a tenth of a core."""
+    idle = [pid for other in running.values() if other is not started for pid in process_tree.tree(other.pid)]
+    process_tree.send(signal.SIGSTOP, idle)
+    try:
+        yield
+    finally:
+        # Children first: a parent that runs again may ask them whether they live.
+        process_tree.send(signal.SIGCONT, idle[::-1])
 
 
 class _Patience:
