@@ -94,10 +94,15 @@ class Trials:
         """Whether a rate is held within the objective; Untrusted when no run at it can be trusted."""
         return knee.holds(self.at, rate)
 
+    def warm_up(self, rate: float = _FIRST_RPS) -> float:
+        """Bursts from a rate on until the server, which may have just started, no longer gets faster; about what it
+        holds then."""
+        return knee.estimate(self._burst, rate)
+
     def find(self, first: float | None) -> Knee:
         """The knee; Untrusted when it cannot be found."""
         if first is None:
-            first = _UNDER_ESTIMATE * knee.estimate(self._burst, _FIRST_RPS)
+            first = _UNDER_ESTIMATE * self.warm_up()
         return find_knee(self.at, first, self._options.repeat, self._options.tolerance)
 
     def _burst(self, rate: float) -> float:

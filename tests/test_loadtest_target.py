@@ -197,15 +197,19 @@ def test_a_tuned_spec_still_means_the_same_files(tmp_path: Path) -> None:
 
 
 class FakeTrials:
-    """Stands in for the runs of one setting: a batch of eight holds most."""
+    """Stands in for the runs of one setting: a batch of eight holds most, but nothing does before it is warm."""
 
     served: Settings
 
     def __init__(self, *_: object) -> None:
-        pass
+        self.warm = False
+
+    def warm_up(self, rate: float) -> None:
+        assert rate < 100.0 * self.served.max_batch
+        self.warm = True
 
     def holds(self, rate: float) -> bool:
-        return 100.0 * self.served.max_batch >= rate
+        return self.warm and 100.0 * self.served.max_batch >= rate
 
     def find(self, first: float | None) -> Any:
         del first
