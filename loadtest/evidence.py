@@ -28,6 +28,10 @@ class Settings(_Record):
     max_batch: int
     max_batch_delay_ms: int
 
+    def __str__(self) -> str:
+        batches = f"batches of up to {self.max_batch} after {self.max_batch_delay_ms} ms"
+        return f"workers × threads {self.workers} × {self.threads}, {batches}"
+
 
 class KneeRecord(_Record):
     """The highest rate that meets the objective, requests/s."""

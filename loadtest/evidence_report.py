@@ -87,12 +87,11 @@ def _medians(trials: list[TrialRecord], field: str) -> list[tuple[float, float |
 
 
 def _measured(evidence: Evidence) -> dict[str, str]:
-    settings, memory, limits = evidence.settings, evidence.memory, evidence.objective
+    memory, limits = evidence.memory, evidence.objective
     found = {
         "Package": evidence.package or "not known here",
         "Objective": f"p99 {limits.p99_ms:g} ms, errors {percent(limits.error_rate)}",
-        "Settings": f"{settings.workers} workers × {settings.threads} threads, batches of up to {settings.max_batch} "
-        f"after {settings.max_batch_delay_ms} ms",
+        "Settings": str(evidence.settings),
         "Machine": f"{evidence.machine}, {evidence.machine.system}",
     }
     if evidence.cold_start_s is not None:

@@ -13,6 +13,7 @@ import yaml
 
 from config.errors import MarinaError
 from config.load import parse_spec
+from config.progress import Progress
 from config.record import write_json, write_text
 from config.spec import Spec
 from loadtest import target
@@ -118,6 +119,7 @@ def _server(spec: Spec, options: Options, objective: Objective, out: Path, quiet
     """Packages and serves settings for real, each in a folder of its own."""
 
     def serve(settings: Settings) -> AbstractContextManager[Session]:
+        Progress(quiet=quiet).say(str(settings))
         tuned = tuned_spec(spec, settings, out / "tune" / "-".join(map(str, settings.model_dump().values())))
         folder = tuned.file.parent
         _package(tuned.file, folder)
