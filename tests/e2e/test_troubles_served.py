@@ -86,15 +86,24 @@ def test_java_that_was_killed(start_tiny: Start) -> None:
 
 
 def test_a_queue_that_is_full(start_tiny: Start) -> None:
-    server = start_tiny(queue=1)
-    threads = [threading.Thread(target=predict, args=(server, {"sleep_s": 2})) for _ in range(3)]
+    server, seen = start_tiny(queue=1), threading.Event()
+
+    def keep_busy() -> None:
+        while not seen.is_set():
+            predict(server, {"sleep_s": 1})
+
+    # One is answered, one waits, and the third takes the place of the one that waits as soon as there is one.
+    threads = [threading.Thread(target=keep_busy) for _ in range(3)]
     for thread in threads:
         thread.start()
-    status, body = eventually(lambda: (found := predict(server, {}))[0] == 503 and found)
+    try:
+        status, body = eventually(lambda: (found := predict(server, {}))[0] == 503 and found)
+    finally:
+        seen.set()
+        for thread in threads:
+            thread.join()
     assert status == 503
     shows("shed", body)
-    for thread in threads:
-        thread.join()
 
 
 def test_a_worker_that_was_killed(start_tiny: Start) -> None:
