@@ -7,31 +7,13 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from fakes import CLASSES, IMAGE, MEAN, RESIZE, SIDE, STD, TOP_K, TinyClassifier, ask, ask_rows, start, write_package
+from fakes import CLASSES, IMAGE, MEAN, SIDE, STD, TinyClassifier, ask, ask_rows, start, write_package
+from pictures import JPEG, PICTURE, PNG, SPEC, encoded, reference, smooth
 from PIL import Image
 
-from handlers import pixels
 from handlers.image import ImageHandler, Normalised
-from handlers.pixels import MAX_SCANS, decode_image, resize_and_crop
-from handlers.record import ImageSpec
+from handlers.pixels import MAX_SCANS, decode_image
 from handlers.validation import TooLarge
-
-SPEC = ImageSpec(SIDE, SIDE, RESIZE, 3, MEAN, STD, "bilinear", TOP_K, 1_000_000)
-GREY = ImageSpec(SIDE, SIDE, RESIZE, 1, MEAN[:1], STD[:1], "bilinear", TOP_K, 1_000_000)
-
-
-def smooth(height: int, width: int, channels: int = 3) -> np.ndarray:
-    """A picture without sharp edges, different in every corner and channel."""
-    rows, columns = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
-    planes = [rows, columns, (rows + columns) / 2][:channels]
-    return np.stack([40 + 170 * plane for plane in planes], axis=-1).round().astype(np.uint8)
-
-
-def encoded(picture: np.ndarray | Image.Image, kind: str, **options: object) -> bytes:
-    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def png_of(width: int, height: int, depth: int = 8, colour: int = 2) -> bytes:
@@ -46,32 +28,12 @@ def png_of(width: int, height: int, depth: int = 8, colour: int = 2) -> bytes:
     return body
 
 
-def reference(pixels: np.ndarray, spec: ImageSpec = SPEC) -> np.ndarray:
-    """torchvision's Resize (tensor, antialias) and CenterCrop, in float."""
-    height, width = pixels.shape[:2]
-    short = min(height, width)
-    size = (int(spec.resize * height / short), int(spec.resize * width / short))
-    batch = torch.from_numpy(pixels).permute(2, 0, 1)[None].float()
-    resized = torch.nn.functional.interpolate(batch, size, mode=spec.interpolation, antialias=True)
-    top, left = round((size[0] - spec.height) / 2.0), round((size[1] - spec.width) / 2.0)
-    cropped = resized[0, :, top : top + spec.height, left : left + spec.width]
-    return cropped.clamp(0, 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
-
-
-def distance(left: np.ndarray, right: np.ndarray) -> int:
-    assert left.shape == right.shape
-    return int(np.abs(left.astype(int) - right.astype(int)).max())
-
-
 def normalised(pixels: np.ndarray) -> np.ndarray:
     scaled = (pixels / 255 - np.array(MEAN)) / np.array(STD)
     return scaled.transpose(2, 0, 1).astype(np.float32)
 
 
-PICTURE = smooth(90, 70)
 EXACT = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
-JPEG = encoded(PICTURE, "JPEG", quality=95)
-PNG = encoded(PICTURE, "PNG")
 
 
 @pytest.fixture(scope="module")
@@ -265,97 +227,3 @@ def test_image_may_come_as_a_form_field(handler):
     part = {"photo": {"content-type": "image/jpeg"}, "content-type": "multipart/form-data; boundary=x"}
     (reply,) = ask_rows(handler, [{"photo": JPEG}], [part])
     assert reply.status == 200
-
-
-@pytest.mark.parametrize(
-    ("shape", "interpolation"),
-    [
-        pytest.param((90, 70), "bilinear", id="portrait"),
-        pytest.param((70, 91), "bilinear", id="landscape"),
-        pytest.param((20, 25), "bilinear", id="enlarged"),
-        pytest.param((36, 36), "bilinear", id="as it is"),
-        pytest.param((400, 300), "bicubic", id="bicubic"),
-    ],
-)
-def test_resize_and_crop_equals_torchvision_to_one_level(shape, interpolation):
-    spec = ImageSpec(SIDE, SIDE, RESIZE, 3, MEAN, STD, interpolation, TOP_K, 1_000_000)
-    noise = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
-    assert distance(resize_and_crop(noise, spec), reference(noise, spec)) <= 1
-
-
-def test_scaled_jpeg_decoding_stays_close_to_the_full_decode():
-    picture = smooth(400, 301)
-    body = encoded(picture, "JPEG", quality=95)
-    full = np.array(Image.open(io.BytesIO(body)))
-    assert distance(decode_image(body, SPEC), reference(full)) <= 3
-
-
-@pytest.mark.parametrize(
-    ("shape", "decoded"),
-    [
-        pytest.param((720, 720), (360, 360), id="half, where three eighths would do"),
-        pytest.param((400, 500), (400, 500), id="all, where five eighths would do"),
-        pytest.param((929, 4000), (233, 1000), id="a quarter, rounded up"),
-        pytest.param((2000, 1856), (250, 232), id="an eighth"),
-        pytest.param((100, 90), (100, 90), id="smaller than its target"),
-    ],
-)
-def test_jpeg_is_decoded_at_a_scale_that_is_fast(shape, decoded, monkeypatch):
-    sizes = []
-    monkeypatch.setattr(pixels, "resize_and_crop", lambda decoded, _: sizes.append(decoded.shape[:2]))
-    spec = ImageSpec(224, 224, 232, 3, MEAN, STD, "bilinear", TOP_K, 10_000_000)
-    decode_image(encoded(np.zeros((*shape, 3), np.uint8), "JPEG"), spec)
-    assert sizes == [decoded]
-
-
-def test_crop_that_is_not_square_falls_on_the_centre():
-    spec = ImageSpec(20, 30, 40, 3, MEAN, STD, "bilinear", TOP_K, 1_000_000)
-    assert decode_image(PNG, spec).shape == (20, 30, 3)
-    assert distance(decode_image(PNG, spec), reference(PICTURE, spec)) <= 1
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_exif_orientation_is_applied(kind, orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    options = {"quality": 95} if kind == "JPEG" else {"lossless": True} if kind == "WEBP" else {}
-    body = encoded(PICTURE, kind, exif=exif.tobytes(), **options)
-    upright = Image.fromarray(PICTURE)
-    turn = [None, 0, 3, 1, 5, 4, 6, 2][orientation - 1]
-    if turn is not None:
-        upright = upright.transpose(Image.Transpose(turn))
-    assert distance(decode_image(body, SPEC), reference(np.array(upright))) <= 4
-
-
-def test_broken_exif_leaves_the_picture_as_it_is():
-    marker = b"\xff\xe1" + struct.pack(">H", 20) + b"Exif\0\0" + b"MM\0\x2a\xff\xff\xff\xff" + b"\0" * 4
-    assert distance(decode_image(JPEG[:2] + marker + JPEG[2:], SPEC), decode_image(JPEG, SPEC)) == 0
-
-
-def test_exif_is_found_behind_another_segment_and_fill_bytes():
-    exif = Image.Exif()
-    exif[0x0112] = 3
-    turned = encoded(PICTURE, "JPEG", quality=95, exif=exif.tobytes())
-    comment = b"\xff\xfe" + struct.pack(">H", 12) + b"Exif\0\0MM\0\x2a"
-    body = turned[:2] + comment + b"\xff\xff" + turned[2:]
-    assert distance(decode_image(body, SPEC), decode_image(turned, SPEC)) == 0
-    assert distance(decode_image(body, SPEC), decode_image(encoded(PICTURE, "JPEG", quality=95), SPEC)) > 0
-
-
-def test_transparent_pixels_lie_on_white():
-    hidden = np.dstack([PICTURE, np.zeros(PICTURE.shape[:2], np.uint8)])
-    assert decode_image(encoded(hidden, "PNG"), SPEC).min() == 255
-
-
-def test_16_bit_grey_keeps_its_levels():
-    grey = smooth(40, 40, 1)[:, :, 0]
-    pixels = decode_image(encoded(grey.astype(np.uint16) * 257, "PNG"), GREY)
-    assert distance(pixels, reference(grey[:, :, np.newaxis], GREY)) <= 1
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_grey_model_takes_coloured_pictures(kind):
-    pixels = decode_image(encoded(PICTURE, kind, quality=95), GREY)
-    grey = np.array(Image.fromarray(PICTURE).convert("L"))[:, :, np.newaxis]
-    assert distance(pixels, reference(grey, GREY)) <= 4

@@ -1,0 +1,108 @@
+"""What pixels an image's bytes become: against torchvision, at every scale, orientation and kind of sample."""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+from fakes import MEAN, RESIZE, SIDE, STD, TOP_K
+from pictures import GREY, JPEG, PICTURE, PNG, SPEC, distance, encoded, reference, smooth
+from PIL import Image
+
+from handlers import pixels
+from handlers.pixels import decode_image, resize_and_crop
+from handlers.record import ImageSpec
+
+
+@pytest.mark.parametrize(
+    ("shape", "interpolation"),
+    [
+        pytest.param((90, 70), "bilinear", id="portrait"),
+        pytest.param((70, 91), "bilinear", id="landscape"),
+        pytest.param((20, 25), "bilinear", id="enlarged"),
+        pytest.param((36, 36), "bilinear", id="as it is"),
+        pytest.param((400, 300), "bicubic", id="bicubic"),
+    ],
+)
+def test_resize_and_crop_equals_torchvision_to_one_level(shape, interpolation):
+    spec = ImageSpec(SIDE, SIDE, RESIZE, 3, MEAN, STD, interpolation, TOP_K, 1_000_000)
+    noise = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    assert distance(resize_and_crop(noise, spec), reference(noise, spec)) <= 1
+
+
+def test_scaled_jpeg_decoding_stays_close_to_the_full_decode():
+    picture = smooth(400, 301)
+    body = encoded(picture, "JPEG", quality=95)
+    full = np.array(Image.open(io.BytesIO(body)))
+    assert distance(decode_image(body, SPEC), reference(full)) <= 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "decoded"),
+    [
+        pytest.param((720, 720), (360, 360), id="half, where three eighths would do"),
+        pytest.param((400, 500), (400, 500), id="all, where five eighths would do"),
+        pytest.param((929, 4000), (233, 1000), id="a quarter, rounded up"),
+        pytest.param((2000, 1856), (250, 232), id="an eighth"),
+        pytest.param((100, 90), (100, 90), id="smaller than its target"),
+    ],
+)
+def test_jpeg_is_decoded_at_a_scale_that_is_fast(shape, decoded, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(pixels, "resize_and_crop", lambda decoded, _: sizes.append(decoded.shape[:2]))
+    spec = ImageSpec(224, 224, 232, 3, MEAN, STD, "bilinear", TOP_K, 10_000_000)
+    decode_image(encoded(np.zeros((*shape, 3), np.uint8), "JPEG"), spec)
+    assert sizes == [decoded]
+
+
+def test_crop_that_is_not_square_falls_on_the_centre():
+    spec = ImageSpec(20, 30, 40, 3, MEAN, STD, "bilinear", TOP_K, 1_000_000)
+    assert decode_image(PNG, spec).shape == (20, 30, 3)
+    assert distance(decode_image(PNG, spec), reference(PICTURE, spec)) <= 1
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_exif_orientation_is_applied(kind, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"quality": 95} if kind == "JPEG" else {"lossless": True} if kind == "WEBP" else {}
+    body = encoded(PICTURE, kind, exif=exif.tobytes(), **options)
+    upright = Image.fromarray(PICTURE)
+    turn = [None, 0, 3, 1, 5, 4, 6, 2][orientation - 1]
+    if turn is not None:
+        upright = upright.transpose(Image.Transpose(turn))
+    assert distance(decode_image(body, SPEC), reference(np.array(upright))) <= 4
+
+
+def test_broken_exif_leaves_the_picture_as_it_is():
+    marker = b"\xff\xe1" + struct.pack(">H", 20) + b"Exif\0\0" + b"MM\0\x2a\xff\xff\xff\xff" + b"\0" * 4
+    assert distance(decode_image(JPEG[:2] + marker + JPEG[2:], SPEC), decode_image(JPEG, SPEC)) == 0
+
+
+def test_exif_is_found_behind_another_segment_and_fill_bytes():
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    turned = encoded(PICTURE, "JPEG", quality=95, exif=exif.tobytes())
+    comment = b"\xff\xfe" + struct.pack(">H", 12) + b"Exif\0\0MM\0\x2a"
+    body = turned[:2] + comment + b"\xff\xff" + turned[2:]
+    assert distance(decode_image(body, SPEC), decode_image(turned, SPEC)) == 0
+    assert distance(decode_image(body, SPEC), decode_image(encoded(PICTURE, "JPEG", quality=95), SPEC)) > 0
+
+
+def test_transparent_pixels_lie_on_white():
+    hidden = np.dstack([PICTURE, np.zeros(PICTURE.shape[:2], np.uint8)])
+    assert decode_image(encoded(hidden, "PNG"), SPEC).min() == 255
+
+
+def test_16_bit_grey_keeps_its_levels():
+    grey = smooth(40, 40, 1)[:, :, 0]
+    pixels = decode_image(encoded(grey.astype(np.uint16) * 257, "PNG"), GREY)
+    assert distance(pixels, reference(grey[:, :, np.newaxis], GREY)) <= 1
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_grey_model_takes_coloured_pictures(kind):
+    pixels = decode_image(encoded(PICTURE, kind, quality=95), GREY)
+    grey = np.array(Image.fromarray(PICTURE).convert("L"))[:, :, np.newaxis]
+    assert distance(pixels, reference(grey, GREY)) <= 4
