@@ -1,6 +1,5 @@
 """Bodies nobody should send, through a real TorchServe: each is answered alone and no worker dies of it."""
 
-import io
 import json
 import struct
 import urllib.error
@@ -11,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from pictures import encoded
 from PIL import Image
 from specs import ROOT
 
@@ -20,12 +20,6 @@ pytestmark = pytest.mark.e2e
 
 SAMPLES = sorted((ROOT / "config/examples/digits/samples").glob("*.png"))
 DIGIT = SAMPLES[3].read_bytes()
-
-
-def encoded(picture: Image.Image, kind: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def bomb() -> bytes:
