@@ -20,6 +20,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(ROOT), str(HERE)]
 
-from bench_serve import BATCHES, HOME, KIT  # noqa: E402
-from contestants import PHOTO, kit_mar, kit_spec  # noqa: E402
+from bench_serve import variant  # noqa: E402
+from contestants import PHOTO  # noqa: E402
 from rounds import worker_environment  # noqa: E402
 
 BATCH, RUNS = 8, 200
@@ -98,16 +99,12 @@ def decoding() -> dict[str, float]:
         return np.ascontiguousarray(simplejpeg.decode_jpeg(body, "RGB", min_height=side, min_width=side))
 
     found = {"decode the photo, all of it": median_us(lambda: decode_image(body, spec))}
-    for eighths in (4, 3, 6, 8, 1):
-        side = 720 * eighths // 8
-        name = f"JPEG at {eighths}/8" if eighths < 8 else "JPEG in full"
-        found[("  " if eighths == 4 else "instead: ") + name] = median_us(lambda side=side: jpeg(side))
+    for eighths in (4, 3, 5, 6, 7, 8, 1):
+        side, label = 720 * eighths // 8, "  " if eighths == 4 else "instead: "
+        scale = f"at {eighths}/8" if eighths < 8 else "in full"
+        found[f"{label}JPEG {scale}"] = median_us(partial(jpeg, side))
         if side >= spec.resize:
-            name = f"resize {side} to 224"
-            picture = jpeg(side)
-            found[("  " if eighths == 4 else "instead: ") + name] = median_us(
-                lambda picture=picture: resize_and_crop(picture, spec)
-            )
+            found[f"{label}resize {side} to 224"] = median_us(partial(resize_and_crop, jpeg(side), spec))
     return found
 
 
@@ -151,8 +148,7 @@ def main() -> None:
     print("the photo, µs")
     for name, value in decoding().items():
         print(f"  {name:<40} {value:8.0f}")
-    spec = kit_spec(KIT["int8"] | {"batch_sizes": BATCHES["int8, by 8"]})
-    mar = kit_mar(spec, HOME / "resnet50-int8-by-8")
+    spec, mar = variant("int8, by 8")
     settings = worker_environment(spec, mar)
     plain = {name: value for name, value in settings.items() if name != "GLIBC_TUNABLES"}
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(mar) as archive:

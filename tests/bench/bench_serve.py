@@ -40,13 +40,15 @@ KIT = {
         ("int8", "aot", "int8"),
     )
 }
-# int8 in other numbers of workers and threads: on one core, for what a second core adds, and one worker with both.
-SPLITS: dict[str, tuple[dict[str, int], set[int] | None]] = {
-    "int8, 1 core": ({"workers": 1, "threads": 1}, {0}),
-    "int8, 1 × 2": ({"workers": 1, "threads": 2}, None),
+# int8 with other settings of the model and of the server, on some cores: one core, for what a second one adds; one
+# worker with both; and other batches, of which larger ones cost less and smaller ones make nobody wait.
+VARIANTS: dict[str, tuple[dict[str, list[int]], dict[str, int], set[int] | None]] = {
+    "int8, 1 core": ({}, {"workers": 1, "threads": 1}, {0}),
+    "int8, 1 × 2": ({}, {"workers": 1, "threads": 2}, None),
+    "int8, by 8": ({"batch_sizes": [1, 4, 8]}, {}, None),
+    "int8, by 2": ({"batch_sizes": [1, 2]}, {}, None),
+    "int8, by 1": ({"batch_sizes": [1]}, {}, None),
 }
-# And in other batches: larger ones cost less, smaller ones make nobody wait.
-BATCHES = {"int8, by 8": [1, 4, 8], "int8, by 2": [1, 2], "int8, by 1": [1]}
 # With a thread for every core in every worker, as TorchServe starts it: an answer takes a second or more where they get
 # in each other's way. Measured when it is asked for.
 DEFAULTS = "stock, its threads"
@@ -80,16 +82,15 @@ def contestants(names: list[str]) -> tuple[list[Contestant], Spec, Path]:
             mar = kit_mar(spec, HOME / f"resnet50-{name}")
         if name in names:
             found.append(kit(name, spec, mar))
-    for name, (split, cores) in SPLITS.items():
-        if name in names:
-            other = kit_spec(KIT["int8"], split)
-            folder = HOME / f"resnet50-int8-{other.workers}-{other.threads}"
-            found.append(kit(name, other, kit_mar(other, folder), cores=cores))
-    for name, sizes in BATCHES.items():
-        if name in names:
-            other = kit_spec(KIT["int8"] | {"batch_sizes": sizes})
-            found.append(kit(name, other, kit_mar(other, HOME / f"resnet50-int8-by-{max(sizes)}")))
+    found += [kit(name, *variant(name), cores=cores) for name, (_, _, cores) in VARIANTS.items() if name in names]
     return found, spec, mar
+
+
+def variant(name: str) -> tuple[Spec, Path]:
+    """One of the variants and its package."""
+    model, serving, _ = VARIANTS[name]
+    spec = kit_spec(KIT["int8"] | model, serving)
+    return spec, kit_mar(spec, HOME / f"resnet50-int8-{spec.workers}x{spec.threads}-by-{spec.max_batch}")
 
 
 def _stock_packages() -> None:
@@ -101,7 +102,7 @@ def _stock_packages() -> None:
 
 def main() -> None:
     """Prints a line a measurement and a table at the end, and writes `bench.json` and `bench.html`."""
-    every = ["article", "stock", *KIT, *SPLITS, *BATCHES]
+    every = ["article", "stock", *KIT, *VARIANTS]
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", choices=[*every, DEFAULTS])
@@ -156,7 +157,7 @@ def ratios(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
     """int8 over HTTP against the others."""
     if "int8" not in rows:
         return {}
-    others = [name for name in ("ceiling", "stock", "article", *SPLITS, *BATCHES) if name in rows]
+    others = [name for name in ("ceiling", "stock", "article", *VARIANTS) if name in rows]
     return {f"int8 / {name}": rows["int8"]["rps"] / rows[name]["rps"] for name in others}
 
 
