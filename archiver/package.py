@@ -115,8 +115,7 @@ def _check_classes(spec: Spec, source: Source, reference: nn.Module, sample: Row
     if source.labels is None or not isinstance(reference, ImageGraph):
         return
     with torch.no_grad():
-        pixels = sample[0].permute(0, 3, 1, 2).to(torch.float32) * reference.scale + reference.shift
-        classes = reference.network(pixels).shape[-1]
+        classes = reference.network(reference.normalised(sample[0])).shape[-1]
     if len(source.labels) != classes:
         raise SourceError(
             f"{spec.file}: `model.labels`: `{spec.model.labels}` has {len(source.labels)} labels, "

@@ -81,7 +81,8 @@ def resize_and_crop(pixels: Array, spec: ImageSpec) -> Array:
     new_height, new_width = int(spec.resize * height / short), int(spec.resize * width / short)
     if (new_height, new_width) != (height, width):
         # uint8 in channels-last layout: torch has vectorised kernels for it, 1.7 to 3 times as fast as Pillow.
-        batch = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
+        # The batch comes first: `permute(2, 0, 1)[None]` has other strides, and the result would be planar.
+        batch = torch.from_numpy(pixels).unsqueeze(0).permute(0, 3, 1, 2)
         mode = _MODES[spec.interpolation]
         antialias = mode != "nearest-exact"
         resized = torch.nn.functional.interpolate(batch, (new_height, new_width), mode=mode, antialias=antialias)

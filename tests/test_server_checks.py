@@ -178,3 +178,23 @@ def test_options_of_newer_javas_are_left_out_for_older_ones(tmp_path: Path) -> N
     assert not any(option.startswith("--enable-native-access") for option in options(11))
     assert "--enable-native-access=ALL-UNNAMED" in options(17)
     assert "--sun-misc-unsafe-memory-access=allow" in options(25) - options(17)
+
+
+@pytest.mark.parametrize(
+    ("choice", "mar_bytes", "quick"),
+    [
+        pytest.param("auto", 4_000_001, True, id="a network needs the cores"),
+        pytest.param("auto", 4_000_000, False, id="a small model's requests are Java's work"),
+        pytest.param("full", 4_000_001, False, id="full by choice"),
+        pytest.param("quick", 1, True, id="quick by choice"),
+    ],
+)
+def test_java_compiles_as_far_as_the_model_leaves_it_time(
+    choice: str, mar_bytes: int, quick: bool, tmp_path: Path
+) -> None:
+    spec, _ = make_tiny(tmp_path, java_compiler=choice)
+    mar = tmp_path / "sized.mar"
+    with mar.open("wb") as file:
+        file.truncate(mar_bytes)
+    launch = plan_launch(spec, mar=mar, ports=Ports(), host="", directory=tmp_path, java=Java(Path("/java"), 17))
+    assert ("-XX:TieredStopAtLevel=1" in launch.command) is quick

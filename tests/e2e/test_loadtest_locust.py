@@ -26,7 +26,11 @@ def url(server: str) -> str:
 
 
 def locust(url: str, folder: Path, *words: str, slo: str = "{p99_ms: 2000, error_rate: 0.01}") -> tuple[int, str, str]:
-    """Runs the locustfile as a user would; exit code, stdout and stderr."""
+    """Runs the locustfile as a user would; exit code, stdout and stderr.
+
+    On a busy machine the users run up to a second less than `-t` says, so tests that need a number of answers ask for
+    twice the time.
+    """
     (folder / "spec.yaml").write_text(SPEC.replace("{p99_ms: 2000, error_rate: 0.01}", slo))
     write_package(folder / "build")
     command = [
@@ -38,7 +42,7 @@ def locust(url: str, folder: Path, *words: str, slo: str = "{p99_ms: 2000, error
 
 
 def test_plain_locust_passes_and_says_that_a_closed_loop_flatters(url: str, tmp_path: Path) -> None:
-    code, out, said = locust(url, tmp_path, "-u4", "-r4", "-t3s", "--pace", "100")
+    code, out, said = locust(url, tmp_path, "-u4", "-r4", "-t6s", "--pace", "100")
     assert code == 0, said
     assert "slo: PASS" in said
     assert "closed loop: a user waits for its answer before it sends again" in said
@@ -49,7 +53,7 @@ def test_plain_locust_passes_and_says_that_a_closed_loop_flatters(url: str, tmp_
 def test_its_rounding_is_replaced_and_its_verdict_exact(url: str, tmp_path: Path) -> None:
     behave(url, delay_ms=104)
     code, out, said = locust(
-        url, tmp_path, "-u120", "-r100", "-t4s", "--pace", "5", slo="{p99_ms: 104, error_rate: 0.01}"
+        url, tmp_path, "-u120", "-r100", "-t6s", "--pace", "5", slo="{p99_ms: 104, error_rate: 0.01}"
     )
     assert code == 1, said
     assert "p99-over" in said
@@ -60,7 +64,7 @@ def test_its_rounding_is_replaced_and_its_verdict_exact(url: str, tmp_path: Path
 
 def test_errors_fail_it_by_name(url: str, tmp_path: Path) -> None:
     behave(url, every=4, status=503, body="Model has no worker to serve inference request")
-    code, _, said = locust(url, tmp_path, "-u4", "-r4", "-t3s", "--pace", "100")
+    code, _, said = locust(url, tmp_path, "-u4", "-r4", "-t6s", "--pace", "100")
     assert code == 1, said
     assert "shed:" in said
 
@@ -74,7 +78,7 @@ def test_no_samples_are_invalid(tmp_path: Path) -> None:
 
 
 def test_processes_are_merged_exactly(url: str, tmp_path: Path) -> None:
-    code, out, said = locust(url, tmp_path, "-u6", "-r6", "-t4s", "--pace", "100", "--processes", "2")
+    code, out, said = locust(url, tmp_path, "-u6", "-r6", "-t6s", "--pace", "100", "--processes", "2")
     assert code == 0, said
     # Each worker prints its own statistics first, and they are empty.
     (stats,) = json.loads(out.rpartition("[]\n")[2])
@@ -83,7 +87,7 @@ def test_processes_are_merged_exactly(url: str, tmp_path: Path) -> None:
 
 
 def test_ramp_up_is_left_out_when_asked(url: str, tmp_path: Path) -> None:
-    words = ("-u20", "-r10", "-t4s", "--pace", "20", "--reset-stats")
+    words = ("-u20", "-r10", "-t6s", "--pace", "20", "--reset-stats")
     code, out, said = locust(url, tmp_path, *words)
     (stats,) = json.loads(out)
     assert f"{stats['num_requests']:,} requests" in said
@@ -108,10 +112,10 @@ def test_a_worker_elsewhere_is_told_by_its_master(url: str, tmp_path: Path) -> N
         [*words, *spec, "--worker", "--master-host", "127.0.0.1", "--master-port", port], stderr=subprocess.DEVNULL
     )
     master = ("--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", "1")
-    code, out, said = locust(url, tmp_path, *master, "-u4", "-r4", "-t3s", "--pace", "100")
+    code, out, said = locust(url, tmp_path, *master, "-u4", "-r4", "-t6s", "--pace", "100")
     worker.wait(timeout=30)
     (stats,) = json.loads(out)
     assert f"{stats['num_requests']:,} requests" in said
     # At the pace that only the master was given: as fast as it is answered it would be thousands.
-    assert 900 < stats["num_requests"] <= 1300
+    assert 1000 < stats["num_requests"] <= 2600
     assert code in (0, 3), said
