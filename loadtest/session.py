@@ -116,7 +116,7 @@ def open_session(
     spec: Spec, where: Where, *, limit_ms: float, processes: int, timeout_s: float, quiet: bool = False
 ) -> Iterator[Session]:
     """A session with the server at `where.url`, or with one that is started for it and stopped after it."""
-    package, progress = _package(where), Progress(quiet=quiet)
+    package, progress = find_package(where), Progress(quiet=quiet)
     with ExitStack() as stack:
         url = where.elsewhere.url if where.elsewhere else where.url
         with progress.step("start the server" if url is None else f"find {url}"):
@@ -150,8 +150,8 @@ def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
         yield opened
 
 
-def _package(where: Where) -> Package | None:
-    """The package of the build folder; a server that is there already can be tested without one."""
+def find_package(where: Where) -> Package | None:
+    """The package of the build folder, without which no server can be started; None where one is there already."""
     if (where.url is not None or where.elsewhere is not None) and not (where.out / "package.json").exists():
         return None
     return read_package(where.out)

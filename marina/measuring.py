@@ -49,14 +49,17 @@ def calibrate(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from loadtest.calibrate import Options, summary
     from loadtest.calibrate import calibrate as run
+    from loadtest.session import find_package
 
     spec = load_spec(options.spec, files=False)
-    out = options.out / spec.name
+    out, where = options.out / spec.name, _where(options, spec.name)
+    # A search takes minutes; what the calibration after it needs is asked for before it.
+    find_package(where)
     how = chosen(Options, options)
     # Evidence of settings that were just found to be second best would mislead: the patch comes first.
     if options.tune and not _tuned(options, spec, how, out):
         return 0
-    evidence = run(spec, how, _where(options, spec.name), quiet=options.quiet)
+    evidence = run(spec, how, where, quiet=options.quiet)
     if options.json:
         print_json(evidence.to_data())
     else:

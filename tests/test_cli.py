@@ -44,6 +44,14 @@ def test_check_as_json_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == yaml.safe_load(text)
 
 
+def test_tune_asks_for_the_package_before_it_searches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("loadtest.retune.retune", lambda *_, **__: pytest.fail("it searched"))
+    assert marina.main(["calibrate", str(DIGITS), "--tune", "--out", str(tmp_path)]) == 2
+    assert "package.json: nothing was packaged yet\n\nhint: marina package SPEC" in capsys.readouterr().err
+
+
 def test_a_wrong_spec_exits_with_2_and_nothing_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text("name: x\nmodle: {}\n", encoding="utf-8")
