@@ -21,10 +21,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "e2e")]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "e2e"), str(HERE)]
 
 from load import Load  # noqa: E402
+from process_tree import unwind_on_sigterm  # noqa: E402
 from tiny import make_tiny  # noqa: E402
 
 from config.ports import free_port_base  # noqa: E402
@@ -89,6 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=20)
     rounds = parser.parse_args().rounds
+    unwind_on_sigterm()
     with tempfile.TemporaryDirectory() as folder:
         spec, mar = make_tiny(Path(folder), workers=2, drain_propagation_s=0.5, access_log="off")
         print(f"{rounds} rounds at {RATE:g} requests/s, {SERVICE_S * 1000:g} ms each, one connection a request\n")

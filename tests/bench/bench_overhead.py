@@ -146,6 +146,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=3)
     options = parser.parse_args()
+    process_tree.unwind_on_sigterm()
     cases = {
         f"batch {batch}, {body}": (spec_of(length, batch), length, kind)
         for batch in (1, 8)

@@ -49,9 +49,13 @@ VARIANTS: dict[str, tuple[dict[str, list[int]], dict[str, int], set[int] | None]
     "int8, by 2": ({"batch_sizes": [1, 2]}, {}, None),
     "int8, by 1": ({"batch_sizes": [1]}, {}, None),
 }
-# With a thread for every core in every worker, as TorchServe starts it: an answer takes a second or more where they get
-# in each other's way. Measured when it is asked for.
-DEFAULTS = "stock, its threads"
+# TorchServe's stock handler and a tutorial's, as TorchServe starts them and with the one setting that helps them most.
+STOCK_THREADS: dict[str, tuple[str, int | None]] = {
+    "article": ("article", None),
+    "stock": ("stock", None),
+    "article, 1 thread": ("article", 1),
+    "stock, 1 thread": ("stock", 1),
+}
 COLUMNS = (
     Column("rps", "requests/s"),
     Column("spread", "spread", "{:.0%}"),
@@ -68,14 +72,10 @@ COLUMNS = (
 def contestants(names: list[str]) -> tuple[list[Contestant], Spec, Path]:
     """The servers, and the package whose ceiling is measured."""
     found: list[Contestant] = []
-    if "article" in names:
-        found.append(stock("article", HOME / "article", article=True))
-    if "stock" in names:
-        _stock_packages()
-        found.append(stock("stock", HOME / "stock"))
-    if DEFAULTS in names:
-        _stock_packages()
-        found.append(stock(DEFAULTS, HOME / "stock", threads=None))
+    for name, (handler, threads) in STOCK_THREADS.items():
+        if name in names:
+            _stock_packages()
+            found.append(stock(name, HOME / handler, article=handler == "article", threads=threads))
     for name, model in KIT.items():
         spec = kit_spec(model)
         if name in names or name == "int8":
@@ -102,10 +102,10 @@ def _stock_packages() -> None:
 
 def main() -> None:
     """Prints a line a measurement and a table at the end, and writes `bench.json` and `bench.html`."""
-    every = ["article", "stock", *KIT, *VARIANTS]
+    every = [*STOCK_THREADS, *KIT, *VARIANTS]
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", action="append", choices=[*every, DEFAULTS])
+    parser.add_argument("--only", action="append", choices=every)
     parser.add_argument("--seconds", type=float, default=3.0, help="of a measurement at saturation")
     parser.add_argument("--open", type=float, default=5.0, help="seconds of a measurement at 70 %% of it")
     options = parser.parse_args()
@@ -157,7 +157,7 @@ def ratios(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
     """int8 over HTTP against the others."""
     if "int8" not in rows:
         return {}
-    others = [name for name in ("ceiling", "stock", "article", *VARIANTS) if name in rows]
+    others = [name for name in ("ceiling", *STOCK_THREADS, *VARIANTS) if name in rows]
     return {f"int8 / {name}": rows["int8"]["rps"] / rows[name]["rps"] for name in others}
 
 

@@ -18,8 +18,11 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT)]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+from process_tree import unwind_on_sigterm  # noqa: E402
 
 from archiver.package import package  # noqa: E402
 from config.load import parse_spec  # noqa: E402
@@ -75,6 +78,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--spec", type=Path, default=ROOT / "config/examples/resnet50/spec.yaml")
     options = parser.parse_args()
+    unwind_on_sigterm()
     figures: dict[str, list[float]] = {}
     print(f"{'':<22} {'median':>8} {'min':>8} {'max':>8} {'spread':>8}", flush=True)
     for form, compiled in FORMS.items():

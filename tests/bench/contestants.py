@@ -188,13 +188,15 @@ def stock_mar(folder: Path, *, article: bool) -> Path:
     return mar
 
 
-def stock(name: str, folder: Path, *, article: bool = False, threads: int | None = 1) -> Contestant:
+def stock(name: str, home: Path, *, article: bool = False, threads: int | None = None) -> Contestant:
     """TorchServe by its own command with its own defaults, and the article's two settings for its handler.
 
-    But for `threads`: by default each of its workers, one a core, has a thread for every core, and they wait for each
-    other in busy loops.
+    Its defaults give each of its workers, one a core, a thread for every core, and these wait for each other in busy
+    loops; `threads` is what an owner sets who knows that.
     """
-    mar, ports = stock_mar(folder, article=article), Ports(free_port_base())
+    mar, ports = stock_mar(home, article=article), Ports(free_port_base())
+    folder = home / f"threads-{threads or 'default'}"
+    folder.mkdir(exist_ok=True)
     settings = {
         "inference_address": f"http://127.0.0.1:{ports.inference}",
         "management_address": f"http://127.0.0.1:{ports.management}",
@@ -206,7 +208,7 @@ def stock(name: str, folder: Path, *, article: bool = False, threads: int | None
     (folder / "config.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     (folder / "tmp").mkdir(exist_ok=True)
     words = [str(Path(sys.executable).with_name("torchserve")), "--start", "--foreground", "--disable-token-auth"]
-    words += ["--ncs", "--ts-config", str(folder / "config.properties"), "--model-store", str(folder)]
+    words += ["--ncs", "--ts-config", str(folder / "config.properties"), "--model-store", str(home)]
     words += ["--models", f"resnet50={mar.name}"]
     url = f"http://127.0.0.1:{ports.inference}/predictions/resnet50"
     packages = ROOT / "build" / "bench-serve" / "stock-packages"

@@ -49,7 +49,7 @@ class Course:
 
 def start(contestants: Sequence[Contestant], stack: ExitStack) -> dict[str, Started]:
     """All of them, by name, until the stack is left, which a SIGTERM does too."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    process_tree.unwind_on_sigterm()
     running: dict[str, Started] = {}
     for contestant in contestants:
         running[contestant.name] = started = stack.enter_context(contestant())
