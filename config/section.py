@@ -54,4 +54,5 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Section(BaseModel):
     """Frozen, with unknown keys forbidden and no silent conversion of text to numbers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    # Deferred: each section would compile its validators by itself, and again as a part of the spec, at every import.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, defer_build=True)

@@ -36,7 +36,7 @@ def _read_only(bundle: Bundle, _: Context) -> Iterator[Found]:
     "nowhere-to-write",
     "error",
     what="TorchServe has a read-only root filesystem and no writable `/tmp`.",
-    why="Java unpacks the MAR there: the server ends at its start.",
+    why="The MAR is unpacked there: the server ends at its start.",
     fix="an emptyDir with a sizeLimit, mounted at `/tmp`",
 )
 def _writable(bundle: Bundle, _: Context) -> Iterator[Found]:

@@ -9,11 +9,12 @@ import importlib.util
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.errors import ToolMissing
+from config.errors import ArchiveError, ToolMissing
 from config.render import Ports, render_log4j2, render_properties
 from config.spec import Spec
 from server.checks import Java
@@ -39,13 +40,14 @@ class Launch:
     environment: dict[str, str]
     folders: tuple[Path, ...]
     files: dict[Path, str]
-    link: tuple[Path, Path]
-    """Where the MAR must be found, and where it is."""
+    mar: Path
+    model: Path
+    """Where TorchServe finds the unpacked MAR."""
     directory: Path
 
     def start(self, in_child: Callable[[], None] = lambda: None) -> subprocess.Popen[bytes]:
-        """Writes the files and starts Java, which dies with the thread that called this; `in_child` is called between
-        fork and exec."""
+        """Writes the files, unpacks the MAR and starts Java, which dies with the thread that called this; `in_child` is
+        called between fork and exec."""
 
         def prepare() -> None:
             die_with_parent()
@@ -55,7 +57,7 @@ class Launch:
             folder.mkdir(exist_ok=True)
         for file, text in self.files.items():
             file.write_text(text, encoding="utf-8")
-        self.link[0].symlink_to(self.link[1])
+        _unpack(self.mar, self.model)
         return subprocess.Popen(
             self.command,
             env=self.environment,
@@ -84,9 +86,18 @@ def plan_launch(spec: Spec, *, mar: Path, ports: Ports, host: str, directory: Pa
             ),
             logging: render_log4j2(spec, gate=directory / "gate"),
         },
-        link=(store / f"{spec.name}.mar", mar.resolve()),
+        mar=mar,
+        model=store / spec.name,
         directory=directory,
     )
+
+
+def _unpack(mar: Path, folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(mar) as archive:
+            archive.extractall(folder)
+    except zipfile.BadZipFile as err:
+        raise ArchiveError(f"{mar}: damaged: {err}", hint="marina package SPEC") from err
 
 
 def _compiles_quickly(spec: Spec, mar: Path) -> bool:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from handlers import batching
 from handlers.artifact import Artifact
 from handlers.batching import Batcher, cheapest_cut
 from handlers.record import RecordError, TensorSpec
@@ -76,6 +77,25 @@ def test_bad_rows_keep_their_place_so_that_neighbours_run_in_the_same_shape():
     results = warm(model).run(rows(1, None, None, None, None))
     assert model.batches == [[[1, 1]] * 4]
     assert answers(results) == [[2, 2], None, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "runs", "fastest"),
+    [
+        pytest.param([9, 5, 5.1, 4, 4], 3, 5, id="two agree"),
+        pytest.param([9, 5, 7, 6, 4], 5, 4, id="none agree"),
+        pytest.param([400, 300, 200, 4, 4], 2, 300, id="too slow for five"),
+    ],
+)
+def test_a_shape_is_timed_until_two_runs_agree(milliseconds, runs, fastest, monkeypatch):
+    clock, left = [0.0], list(milliseconds)
+
+    def run():
+        clock[0] += left.pop(0) / 1e3
+
+    monkeypatch.setattr(batching, "perf_counter", lambda: clock[0])
+    assert batching._fastest(run) == pytest.approx(fastest / 1e3)
+    assert len(milliseconds) - len(left) == runs
 
 
 def test_warm_up_runs_every_shape_at_least_twice():

@@ -1,5 +1,6 @@
 import socket
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,7 +162,7 @@ def test_launch_bounds_the_heap_and_keeps_everything_in_its_own_folder(
     assert launch.environment["OMP_NUM_THREADS"] == launch.environment["MKL_NUM_THREADS"] == "1"
     assert launch.environment["MALLOC_ARENA_MAX"] == "2"
     assert not {"PYTHONPATH", "TS_CONFIG_FILE"} & set(launch.environment)
-    private = [*launch.files, *launch.folders, launch.link[0]]
+    private = [*launch.files, *launch.folders, launch.model]
     assert all(path.is_relative_to("/run/m") for path in private)
     properties = launch.files[Path("/run/m/config.properties")]
     assert "inference_address=http://0.0.0.0:9000\n" in properties
@@ -178,6 +179,21 @@ def test_options_of_newer_javas_are_left_out_for_older_ones(tmp_path: Path) -> N
     assert not any(option.startswith("--enable-native-access") for option in options(11))
     assert "--enable-native-access=ALL-UNNAMED" in options(17)
     assert "--sun-misc-unsafe-memory-access=allow" in options(25) - options(17)
+
+
+def test_damaged_mar_is_refused_before_java_starts(tmp_path: Path) -> None:
+    spec, mar = make_tiny(tmp_path)
+    with zipfile.ZipFile(mar) as archive:
+        handler = next(entry for entry in archive.infolist() if entry.filename.endswith("tiny_handler.py"))
+    content = bytearray(mar.read_bytes())
+    content[handler.header_offset + 30 + len(handler.filename) + 10] ^= 1
+    mar.write_bytes(content)
+    (tmp_path / "run").mkdir()
+    java = Java(tmp_path / "java-that-is-not-there", 17)
+    launch = plan_launch(spec, mar=mar, ports=Ports(), host="", directory=tmp_path / "run", java=java)
+    said = text_of(launch.start)
+    assert said.startswith(f"{mar}: damaged: Bad CRC-32 for file 'tiny_handler.py'")
+    assert said.endswith("hint: marina package SPEC")
 
 
 @pytest.mark.parametrize(
