@@ -146,8 +146,8 @@ class Serving(Section):
     java_heap_mb: Annotated[int, Field(ge=64)] = 512
     """Heap of TorchServe's frontend, MB. Lands in the Java command as `-Xmx`."""
     java_compiler: Literal["auto", "quick", "full"] = "auto"
-    """How far Java compiles TorchServe's frontend. Full answers more requests of a tiny model, but compiles for minutes,
-    on the cores that the workers need; auto: quick for a MAR above 4 MB. Lands in the Java command as
+    """How far Java compiles TorchServe's frontend. Full answers more requests of a tiny model, but compiles for
+    minutes, on the cores that the workers need; auto: quick for a MAR above 4 MB. Lands in the Java command as
     `-XX:TieredStopAtLevel`."""
     max_worker_memory_mb: Count | None = None
     """A worker above it is replaced, MB resident; default: no limit. Read by the supervisor."""
