@@ -98,8 +98,7 @@ def render_properties(spec: Spec, *, ports: Ports, host: str, store: Path, metri
         "grpc_management_address": "127.0.0.1",
         "grpc_management_port": ports.grpc_management,
         "model_store": store,
-        # A folder: the supervisor unpacks the MAR much faster than Java, which hashes what it unpacks.
-        "load_models": spec.name,
+        "load_models": f"{spec.name}.mar",
         "metrics_mode": "prometheus",
         "metrics_config": metrics_config,
         "disable_system_metrics": "true",

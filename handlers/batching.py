@@ -167,11 +167,11 @@ def is_out_of_memory(err: Exception) -> bool:
 def _fastest(run: Callable[[], object]) -> float:
     """The least time of a few runs; one that took as long as the fastest before it is the last, for every run is time
     until the worker is ready."""
-    begun, times = perf_counter(), list[float]()
-    while len(times) < _TIMED_RUNS and perf_counter() - begun < _TIMED_SECONDS:
-        before = perf_counter()
+    times: list[float] = []
+    while len(times) < _TIMED_RUNS and sum(times) < _TIMED_SECONDS:
+        begun = perf_counter()
         run()
-        times.append(perf_counter() - before)
+        times.append(perf_counter() - begun)
         if len(times) > 1 and abs(times[-1] / min(times[:-1]) - 1) < _AGREE:
             break
     return min(times)

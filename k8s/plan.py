@@ -108,7 +108,7 @@ class Plan:
 
     @property
     def temporary_bytes(self) -> int:
-        """Room under `/tmp`, where TorchServe unpacks the MAR: that, as much again, and 256 MiB for logs and metrics; a
+        """Room under `/tmp`, where the MAR is unpacked: that, as much again, and 256 MiB for logs and metrics; a
         GiB more where something is compiled."""
         compiles = self.spec.model.compile == "jit" or self.spec.model.on_mismatch == "jit"
         archive = self.package.bytes if self.package else 1024 * MIB

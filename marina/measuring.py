@@ -49,15 +49,12 @@ def calibrate(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from loadtest.calibrate import Options, summary
     from loadtest.calibrate import calibrate as run
-    from loadtest.session import find_package
 
     spec = load_spec(options.spec, files=False)
     out, where = options.out / spec.name, _where(options, spec.name)
-    # A search takes minutes; what the calibration after it needs is asked for before it.
-    find_package(where)
     how = chosen(Options, options)
     # Evidence of settings that were just found to be second best would mislead: the patch comes first.
-    if options.tune and not _tuned(options, spec, how, out):
+    if options.tune and not _tuned(options, spec, how, where):
         return 0
     evidence = run(spec, how, where, quiet=options.quiet)
     if options.json:
@@ -68,15 +65,18 @@ def calibrate(options: argparse.Namespace) -> int:
     return evidence.exit_code
 
 
-def _tuned(options: argparse.Namespace, spec: Any, how: Any, out: Path) -> bool:
+def _tuned(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     """Searches better settings and says what it found; true when the spec's own are the best."""
     from loadtest.retune import record, retune, space_of, summary
+    from loadtest.session import find_package
     from loadtest.slo import objective_of
 
-    found, space = retune(spec, how, out, quiet=options.quiet), space_of(spec, objective_of(spec))
+    # A search takes minutes; what the calibration after it needs is asked for before it.
+    find_package(where)
+    found, space = retune(spec, how, where.out, quiet=options.quiet), space_of(spec, objective_of(spec))
     best_already = bool(found.best == found.tried[0])
     if not options.json:
-        print(summary(found, space, out))
+        print(summary(found, space, where.out))
     elif not best_already:
         print_json(record(found, space))
     return best_already

@@ -42,7 +42,8 @@ class Launch:
     files: dict[Path, str]
     mar: Path
     model: Path
-    """Where TorchServe finds the unpacked MAR."""
+    """The folder into which the MAR is unpacked, much faster than by Java, which hashes what it unpacks. It is named as
+    the MAR, for TorchServe first looks in its working directory, and no folder there has a dot in its name."""
     directory: Path
 
     def start(self, in_child: Callable[[], None] = lambda: None) -> subprocess.Popen[bytes]:
@@ -87,7 +88,7 @@ def plan_launch(spec: Spec, *, mar: Path, ports: Ports, host: str, directory: Pa
             logging: render_log4j2(spec, gate=directory / "gate"),
         },
         mar=mar,
-        model=store / spec.name,
+        model=store / f"{spec.name}.mar",
         directory=directory,
     )
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import pairwise
 
 from server.frontend import Frontend, NoAnswerError
 from server.health import Health
@@ -98,12 +97,13 @@ class Prober:
         """One inference; before the first readiness as many as make the next ones faster."""
         if self._warmed:
             return self._infer()
-        times = [time.monotonic()]
-        while len(times) <= WARMING_INFERENCES and times[-1] - times[0] < WARMING_S:
+        durations: list[float] = []
+        while len(durations) < WARMING_INFERENCES and sum(durations) < WARMING_S:
+            begun = time.monotonic()
             if not self._infer():
                 return False
-            times.append(time.monotonic())
-            if times[-1] - times[0] > _UNNOTICED_S and is_steady([b - a for a, b in pairwise(times)]):
+            durations.append(time.monotonic() - begun)
+            if sum(durations) > _UNNOTICED_S and is_steady(durations):
                 break
         self._warmed = True
         return True

@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "e2e"), str(HERE)]
+from process_tree import unwind_on_sigterm
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "e2e")]
 
 from load import Load  # noqa: E402
-from process_tree import unwind_on_sigterm  # noqa: E402
 from tiny import make_tiny  # noqa: E402
 
 from config.ports import free_port_base  # noqa: E402

@@ -17,12 +17,10 @@ import zipfile
 from pathlib import Path
 
 import yaml
+from process_tree import unwind_on_sigterm
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT), str(HERE)]
-
-from process_tree import unwind_on_sigterm  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT)]
 
 from archiver.package import package  # noqa: E402
 from config.load import parse_spec  # noqa: E402

@@ -1,4 +1,4 @@
-"""What a server costs: the CPU time and the memory of its whole process tree, read from /proc."""
+"""What a server costs: the CPU time and the memory of its whole process tree, read from /proc; and its signals."""
 
 from __future__ import annotations
 

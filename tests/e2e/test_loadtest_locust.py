@@ -117,5 +117,5 @@ def test_a_worker_elsewhere_is_told_by_its_master(url: str, tmp_path: Path) -> N
     (stats,) = json.loads(out)
     assert f"{stats['num_requests']:,} requests" in said
     # At the pace that only the master was given: as fast as it is answered it would be thousands.
-    assert 1000 < stats["num_requests"] <= 2600
+    assert 1800 < stats["num_requests"] <= 2600
     assert code in (0, 3), said

@@ -151,7 +151,7 @@ def test_worker_that_fails_to_load_is_visible_and_recovers(start_digits: Start, 
     assert re.search(r"worker 9000: died \d+ s ago, \d+ restarts", body["missing"][0])
     assert server.get("/live")[0] == 200
     assert "Failed to load model digits, exception " in server.log.read_text()
-    unpacked = run_directory_of(java_pid(server)) / "store" / server.spec.name / name
+    unpacked = run_directory_of(java_pid(server)) / "store" / f"{server.spec.name}.mar" / name
     assert unpacked.read_bytes() == b"damaged"
     with zipfile.ZipFile(digits_mar) as archive:
         unpacked.write_bytes(archive.read(name))
@@ -221,7 +221,7 @@ def test_mar_that_torchserve_cannot_take_ends_the_server(tmp_path: Path) -> None
         assert server.process.wait(60) == Exit.MODEL_FAILED
         lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     assert lines[-1]["message"].startswith("error: TorchServe could not take the MAR")
-    (told,) = [line for line in lines if line["message"] == "Failed to load model: tiny"]
+    (told,) = [line for line in lines if line["message"] == "Failed to load model: tiny.mar"]
     assert "InvalidModelException" in told["trace"]
 
 

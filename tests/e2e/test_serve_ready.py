@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from conftest import Start, served_digits
+from tiny import make_tiny
 from waiting import DIGIT, ask, eventually
 
 from config.ports import free_port_base
 from config.render import Ports
-from server.running import Running, start
+from server.running import Running, running, start
 
 pytestmark = pytest.mark.e2e
 
@@ -54,6 +55,13 @@ def test_ready_says_what_is_missing_until_it_is_ready(start_tiny: Start) -> None
         "missing": [],
         "workers": {"declared": 1, "ready": 1},
     }
+
+
+@pytest.mark.parametrize("name", ["all", "metrics", "store"])
+def test_a_model_may_be_called_as_torchserves_words_and_folders_are(name: str, tmp_path: Path) -> None:
+    spec, mar = make_tiny(tmp_path, name=name, startup_timeout_s=30)
+    with running(spec, mar=mar) as server:
+        assert server.readiness()[0]
 
 
 def test_curl_line_in_the_log_works(digits_server: Running) -> None:

@@ -14,12 +14,12 @@ from config.spec import Spec
 HANDLER = Path(__file__).with_name("tiny_handler.py")
 
 
-def make_tiny(folder: Path, *, manifest: bool = True, **serving: object) -> tuple[Spec, Path]:
+def make_tiny(folder: Path, *, name: str = "tiny", manifest: bool = True, **serving: object) -> tuple[Spec, Path]:
     """A spec written into `folder` and its MAR, damaged without `manifest`; `serving` are fields of the spec's."""
     folder.mkdir(parents=True, exist_ok=True)
     workers = serving.setdefault("workers", 1)
     data = {
-        "name": "tiny",
+        "name": name,
         "model": {
             "source": "./model.py:build",
             "weights": "random",
