@@ -105,7 +105,7 @@ format: setup  ## put the code into the common form
 	$(BIN)/ruff format .
 
 golden: setup  ## write the golden files and docs/spec.md again
-	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/test_render.py tests/test_reference.py tests/test_k8s_golden.py tests/test_k8s_verify.py
+	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/config/test_reference.py tests/k8s/test_k8s_golden.py tests/k8s/test_k8s_verify.py
 
 clean:  ## remove what was built, keep the virtual environment
 	rm -rf build

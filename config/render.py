@@ -129,7 +129,7 @@ def render_log4j2(spec: Spec, *, gate: Path) -> str:
     """`log4j2.xml`: the access log alone on stdout, for the supervisor; warnings and worse on stderr; nothing twice.
 
     `gate` is a pipe into which TorchServe's own start and stop are logged, and these synchronously: while nobody reads
-    it, a stopping TorchServe waits there with its listener closed and its connections alive (`server/gate.py`).
+    it, a stopping TorchServe waits there with its listener closed and its connections alive (`server/java/gate.py`).
     """
     time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
     pattern = f"{time} %-5p %c{{1}} %m%n"

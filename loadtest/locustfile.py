@@ -20,13 +20,13 @@ if str(Path(__file__).resolve().parent.parent) not in sys.path:
 from config.errors import MarinaError
 from config.load import load_spec
 from config.record import read_package
-from loadtest import answers
-from loadtest.answers import Checker
-from loadtest.closed_loop import FLATTERS, ClosedLoop
-from loadtest.plan import Request
-from loadtest.sample import packaged_request, spec_request
-from loadtest.slo import objective_of
-from loadtest.wire import Answer
+from loadtest.judging.slo import objective_of
+from loadtest.running.closed_loop import FLATTERS, ClosedLoop
+from loadtest.sending import answers
+from loadtest.sending.answers import Checker
+from loadtest.sending.plan import Request
+from loadtest.sending.sample import packaged_request, spec_request
+from loadtest.sending.wire import Answer
 
 _DEFAULT_SPEC = "config/examples/digits/spec.yaml"
 

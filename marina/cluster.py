@@ -31,9 +31,9 @@ def add_verbs(verbs: Any) -> None:
 def manifests(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from config.progress import Progress
-    from k8s.plan import make_plan
-    from k8s.summary import summary
-    from k8s.writing import write_manifests
+    from k8s.manifests.plan import make_plan
+    from k8s.manifests.summary import summary
+    from k8s.manifests.writing import write_manifests
 
     # The build folder has all that is needed: where manifests are made, the model's sources need not be.
     spec = load_spec(options.spec, files=False)
@@ -53,7 +53,7 @@ def verify(options: argparse.Namespace) -> int:
     from config.errors import InputError
     from config.load import load_spec
     from config.progress import Progress
-    from k8s.verification import explained, verify_folder, verify_spec
+    from k8s.verify.run import explained, verify_folder, verify_spec
 
     if options.explain:
         rule = explained(options.explain)
@@ -77,27 +77,27 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def deploy(options: argparse.Namespace) -> int:
-    from k8s.deploy import deploy as run
+    from k8s.rollout.deploy import deploy as run
 
     return _told(options, run(_steps(options, dry_run=options.dry_run, go_back=not options.no_rollback)))
 
 
 def rollback(options: argparse.Namespace) -> int:
-    from k8s.deploy import rollback as run
+    from k8s.rollout.deploy import rollback as run
 
     return _told(options, run(_steps(options), options.to))
 
 
 def delete(options: argparse.Namespace) -> int:
-    from k8s.removal import delete as run
+    from k8s.rollout.delete import delete as run
 
     return _told(options, run(_steps(options), namespace=options.namespace))
 
 
 def status(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from k8s.client import connect
-    from k8s.status import look, summary
+    from k8s.rollout.cluster import connect
+    from k8s.rollout.status import look, summary
 
     spec = load_spec(options.spec, files=False)
     cluster = connect(options.context, options.kubeconfig)
@@ -113,9 +113,9 @@ def _steps(options: argparse.Namespace, **more: Any) -> Any:
     """The spec's release and the cluster that was named."""
     from config.load import load_spec
     from config.progress import Progress
-    from k8s.client import connect
-    from k8s.release import How, make_release
-    from k8s.steps import Steps
+    from k8s.rollout.cluster import connect
+    from k8s.rollout.release import How, make_release
+    from k8s.rollout.steps import Steps
 
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
@@ -132,7 +132,7 @@ def _steps(options: argparse.Namespace, **more: Any) -> Any:
 
 
 def _told(options: argparse.Namespace, record: Any) -> int:
-    from k8s.record import summary
+    from k8s.rollout.record import summary
 
     if options.json:
         print_json(record.to_data())

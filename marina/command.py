@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from config.errors import MarinaError, SpecError
-from marina import cluster, demo, doctor, init, measuring, packaging, serving
+from marina import cluster, measuring, packaging, serving
 from marina.arguments import EXIT_CODES, print_json
+from marina.starting import demo, doctor, init
 
 # In the order of the flow.
 _STAGES = (init, packaging, serving, measuring, cluster, demo, doctor)

@@ -12,24 +12,24 @@ from typing import Any
 from config.errors import ClusterError, InputError
 from config.progress import Progress
 from config.spec import Spec
-from k8s.client import Cluster
-from k8s.image import read_load_image
-from k8s.loadjob import LoadJob, load_objects
-from k8s.loadrun import run_load, served_packages
-from k8s.plan import Plan
-from k8s.yaml_text import to_yaml
-from loadtest import crew
-from loadtest.generator import OnSecond
-from loadtest.machine import Machine, this_machine
-from loadtest.measurement import Measurement
-from loadtest.plan import Plan as Load
-from loadtest.runs import Options
-from loadtest.sample import packaged_request
-from loadtest.slo import objective_of
+from k8s.manifests.image_record import read_load_image
+from k8s.manifests.load_job import LoadJob, load_objects
+from k8s.manifests.plan import Plan
+from k8s.manifests.yaml_text import to_yaml
+from k8s.rollout.cluster import Cluster
+from k8s.rollout.load_run import run_load, served_packages
+from loadtest.judging.slo import objective_of
+from loadtest.measuring.machine import Machine, this_machine
+from loadtest.measuring.measurement import Measurement
+from loadtest.running.runs import Options
+from loadtest.sending import crew
+from loadtest.sending.generator import OnSecond
+from loadtest.sending.plan import Plan as Load
+from loadtest.sending.sample import packaged_request
 
 
 class InCluster:
-    """The service of a plan and pods that load it, as `loadtest.session.Elsewhere`."""
+    """The service of a plan and pods that load it, as `loadtest.running.session.Elsewhere`."""
 
     def __init__(self, plan: Plan, image: str, cluster: Cluster, progress: Progress) -> None:
         self.url = url_of(plan)
@@ -104,6 +104,6 @@ def shown(spec: Spec, plan: Plan, image: str, how: Options, options: argparse.Na
 
 def elsewhere(plan: Plan, image: str, options: argparse.Namespace) -> Any:
     """The service in the cluster of `--context`."""
-    from k8s.client import connect
+    from k8s.rollout.cluster import connect
 
     return InCluster(plan, image, connect(options.context, options.kubeconfig), Progress(quiet=options.quiet))

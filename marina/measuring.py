@@ -22,12 +22,12 @@ def add_verbs(verbs: Any) -> None:
 
 def loadtest(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from loadtest.runs import Options, run, summary
+    from loadtest.running.runs import Options, run, summary
 
     spec, how = load_spec(options.spec, files=False), chosen(Options, options)
     where = _where(options, spec.name)
     if options.in_cluster or options.dry_run:
-        from k8s.plan import make_plan
+        from k8s.manifests.plan import make_plan
         from marina import in_cluster
 
         plan = make_plan(spec, options.out / spec.name)
@@ -47,8 +47,8 @@ def loadtest(options: argparse.Namespace) -> int:
 
 def calibrate(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from loadtest.calibrate import Options, summary
-    from loadtest.calibrate import calibrate as run
+    from loadtest.calibrating.calibrate import Options, summary
+    from loadtest.calibrating.calibrate import calibrate as run
 
     spec = load_spec(options.spec, files=False)
     out, where = options.out / spec.name, _where(options, spec.name)
@@ -67,9 +67,9 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def _tuned(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     """Searches better settings and says what it found; true when the spec's own are the best."""
-    from loadtest.retune import record, retune, space_of, summary
-    from loadtest.session import find_package
-    from loadtest.slo import objective_of
+    from loadtest.calibrating.retune import record, retune, space_of, summary
+    from loadtest.judging.slo import objective_of
+    from loadtest.running.session import find_package
 
     # A search takes minutes; what the calibration after it needs is asked for before it.
     find_package(where)
@@ -119,7 +119,7 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _where(options: argparse.Namespace, name: str) -> Any:
-    from loadtest.session import Where
+    from loadtest.running.session import Where
 
     return Where(
         out=options.out / name, url=options.url, supervisor=options.supervisor, any_package=options.any_package

@@ -14,25 +14,25 @@ from config.errors import InputError
 from config.record import Record, file_sha256
 from config.render import Ports
 from config.spec import Spec
-from server.checks import check_package, check_ports, check_room, find_java
-from server.child import Child
-from server.docs_page import Docs
-from server.follow import RequestLog
-from server.frontend import Frontend
-from server.health import Health
-from server.launch import Launch, plan_launch
-from server.logfile import LogFile
-from server.memory import Recycler
-from server.metrics import Facts, Page
-from server.output import Output, Sink, log_line
-from server.pages import Answer, json_answer, metrics_answer, serve_pages
-from server.probe import Prober
-from server.processes import adopt_orphans
-from server.rundir import create_run_directory, temporary_parent
-from server.signals import Signals
+from server.java.checks import check_package, check_ports, check_room, find_java
+from server.java.child import Child
+from server.java.follow import RequestLog
+from server.java.frontend import Frontend
+from server.java.launch import Launch, plan_launch
+from server.java.traffic import Traffic
+from server.pages.docs_page import Docs
+from server.pages.pages import Answer, json_answer, metrics_answer, serve_pages
 from server.supervisor import Supervisor
-from server.traffic import Traffic
-from server.worker_metrics import WorkerMetrics
+from server.system.logfile import LogFile
+from server.system.output import Output, Sink, log_line
+from server.system.processes import adopt_orphans
+from server.system.rundir import create_run_directory, temporary_parent
+from server.system.signals import Signals
+from server.watching.health import Health
+from server.watching.memory import Recycler
+from server.watching.metrics import Facts, Page
+from server.watching.probe import Prober
+from server.watching.worker_metrics import WorkerMetrics
 
 _LEVELS = {"error: ": "ERROR", "warning: ": "WARN"}
 

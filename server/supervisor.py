@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable
 
 from config.spec import Serving
-from server.child import Child
-from server.drain import drain
-from server.exits import Exit
-from server.frontend import Frontend, NoAnswerError
-from server.health import Health
-from server.memory import Recycler
-from server.probe import Prober
-from server.processes import Handles
-from server.signals import Signals
-from server.sockets import Sockets, read_sockets
-from server.traffic import Traffic
+from server.java.child import Child
+from server.java.frontend import Frontend, NoAnswerError
+from server.java.traffic import Traffic
+from server.system.exits import Exit
+from server.system.processes import Handles
+from server.system.signals import Signals
+from server.system.sockets import Sockets, read_sockets
+from server.watching.drain import drain
+from server.watching.health import Health
+from server.watching.memory import Recycler
+from server.watching.probe import Prober
 
 # How often is looked for what nothing tells of: while it starts or recovers, and where a death tells of itself.
 _LOOK_S, _CALM_S = 0.02, 0.25

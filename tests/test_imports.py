@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -74,10 +75,13 @@ def test_serving_never_imports_torchvision() -> None:
         assert "torchvision" not in imported(file), file
 
 
-def test_every_folder_of_ours_is_a_package_that_is_installed() -> None:
-    declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("packages = [")[2].partition("]")[0]
-    present = {name for name in OURS | {"marina"} if (ROOT / name / "__init__.py").is_file()}
-    assert {name.strip(' "') for name in declared.split(",")} == present
+def test_every_folder_with_modules_is_a_package_that_is_installed() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    declared = pyproject["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert {name.strip("*") for name in declared} == OURS | {"marina"}
+    for name in OURS | {"marina"}:
+        for file in modules(name):
+            assert (file.parent / "__init__.py").is_file(), f"{file.parent.relative_to(ROOT)} has no __init__.py"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["check", "config/examples/digits/spec.yaml"]])

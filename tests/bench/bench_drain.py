@@ -32,8 +32,8 @@ from tiny import make_tiny  # noqa: E402
 from config.ports import free_port_base  # noqa: E402
 from config.render import Ports  # noqa: E402
 from config.spec import Spec  # noqa: E402
-from server.checks import find_java  # noqa: E402
-from server.launch import plan_launch  # noqa: E402
+from server.java.checks import find_java  # noqa: E402
+from server.java.launch import plan_launch  # noqa: E402
 from server.running import running  # noqa: E402
 
 RATE, SERVICE_S = 60.0, 0.02

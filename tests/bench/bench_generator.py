@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from loadtest_rig import running_server
 
-from loadtest.arrivals import Schedule
-from loadtest.generator import generate
-from loadtest.measurement import Measurement
-from loadtest.plan import Expected, Plan, Request
+from loadtest.measuring.measurement import Measurement
+from loadtest.sending.arrivals import Schedule
+from loadtest.sending.generator import generate
+from loadtest.sending.plan import Expected, Plan, Request
 
 WANTED_RPS, WANTED_LAG_MS = 2500.0, 5.0
 RATES = (WANTED_RPS, 5000.0, 7500.0, 10_000.0)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import process_tree
 
-from loadtest.plan import Request
-from loadtest.wire import Answer, AnswerReader, BrokenAnswer
+from loadtest.sending.plan import Request
+from loadtest.sending.wire import Answer, AnswerReader, BrokenAnswer
 
 _READ_BYTES = 1 << 16
 # After this long without any answer a server is not slow but gone.

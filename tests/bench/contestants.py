@@ -26,8 +26,8 @@ from config.ports import free_port_base
 from config.progress import Progress
 from config.render import Ports
 from config.spec import Spec
-from loadtest.plan import Request
-from server.checks import find_java
+from loadtest.sending.plan import Request
+from server.java.checks import find_java
 from server.running import running
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -19,11 +19,11 @@ from contestants import Contestant, Started
 
 from config.render import Ports
 from config.spec import Spec
-from loadtest.arrivals import Schedule
-from loadtest.generator import generate
-from loadtest.plan import Plan
-from server.checks import find_java
-from server.launch import plan_launch
+from loadtest.sending.arrivals import Schedule
+from loadtest.sending.generator import generate
+from loadtest.sending.plan import Plan
+from server.java.checks import find_java
+from server.java.launch import plan_launch
 
 Round = dict[str, Any]
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from specs import ROOT
 
 from server import Running
-from server.processes import children, identify
+from server.system.processes import children, identify
 
 T = TypeVar("T")
 DIGIT = (ROOT / "config/examples/digits/samples/3.png").read_bytes()

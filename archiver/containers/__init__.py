@@ -1,0 +1,1 @@
+"""Container images of a package. No torch here."""

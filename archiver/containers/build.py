@@ -1,0 +1,240 @@
+"""`marina image`: the image of a spec's package, built by whichever builder is there, and its record.
+
+Imports no torch: an image is built where there is a builder, which need not be where models are compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from archiver.containers.builders import Build, Builder, Command, find_builder
+from archiver.containers.layers import Layout, read_file, read_layout
+from config.errors import InputError, Refused, listed
+from config.progress import Progress
+from config.record import Package, file_sha256, read_package, write_json, write_text
+from config.spec import Spec
+
+SCHEMA = "marina.image/1"
+BASE = "docker.io/library/python:3.11-slim-bookworm"
+BOM = "opt/marina/bom.json"
+Target = Literal["cpu", "cuda", "loadtest"]
+_ROOT = Path(__file__).resolve().parents[2]
+# As in the MAR and in docker/install.py: equal inputs give equal layers, whenever they are built.
+_EPOCH = 315532800
+_ARGUMENTS = ("BUILD_BASE", "TORCH_INDEX")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may be chosen about an image."""
+
+    target: Target | None = None
+    """Default: the spec's device."""
+    builder: str | None = None
+    base: str = BASE
+    base_digest: str | None = None
+    wheels: Path | None = None
+    """A folder to install from; nothing is asked of an index then."""
+    pip_conf: Path | None = None
+    tag: str | None = None
+    """Default: the spec's version, with the target where that is not the spec's device."""
+    build_arg: tuple[str, ...] = ()
+    """`NAME=VALUE` for the Dockerfile."""
+    model_at_runtime: bool = False
+    push: bool = False
+
+
+@dataclass(frozen=True)
+class Built:
+    """`image.json`."""
+
+    ref: str
+    tag: str
+    digest: str | None
+    """Of the manifest in the registry; None until it was pushed."""
+    package_sha256: str | None
+    target: Target
+    base: str
+    builder: str
+    layout: Layout
+
+    def to_data(self) -> dict[str, Any]:
+        """The record as JSON has it."""
+        plain = {name: value for name, value in vars(self).items() if name != "layout"}
+        layers = [asdict(layer) for layer in self.layout.layers]
+        return {"schema": SCHEMA, **plain, "layers": layers, "bytes": self.layout.bytes}
+
+
+def image(spec: Spec, folder: Path, options: Options, *, progress: Progress) -> Built:
+    """Builds the image of what lies in `folder` (`build/<name>`), and writes its record and bill of materials there."""
+    target: Target = options.target or spec.serving.device
+    package = None if target == "loadtest" or options.model_at_runtime else _checked_package(spec, folder, target)
+    _check(options)
+    builder = find_builder(options.builder)
+    ref, tag = reference(spec, target, options)
+    stem = "image" if target == spec.serving.device else f"image-{target}"
+    base = options.base if options.base_digest is None else f"{_without_tag(options.base)}@{options.base_digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{stem}.log"
+    with _staged(spec, folder, package, options.wheels) as contexts:
+        build = Build(
+            context=_ROOT,
+            dockerfile=_ROOT / "docker" / "Dockerfile",
+            target=target,
+            reference=f"{ref}:{tag}",
+            epoch=_EPOCH,
+            arguments={"BASE": base, **dict(argument.split("=", 1) for argument in options.build_arg)},
+            contexts=contexts if target != "loadtest" else {k: v for k, v in contexts.items() if k != "package"},
+            labels=_labels(spec, target, package, options),
+            pip_conf=options.pip_conf,
+        )
+        with progress.step(f"build {target} with {builder.name}"):
+            _run(builder.build(build), log)
+    layout = _look(builder, build.reference, folder, stem, progress, log)
+    digest = _push(builder, build.reference, folder, progress, log) if options.push else None
+    sha256 = package.sha256 if package else None
+    name = f"{builder.name} {builder.version}"
+    built = Built(ref, tag, digest, sha256, target, base, name, layout)
+    write_json(folder / f"{stem}.json", built.to_data())
+    return built
+
+
+def _checked_package(spec: Spec, folder: Path, target: Target) -> Package:
+    """The package, if it is the spec's, whole, and can run in an image."""
+    package = read_package(folder)
+    record, again = package.record, f"marina package {spec.file}"
+    if (record.name, record.version) != (spec.name, spec.version):
+        text = f"{folder / 'package.json'}: is of `{record.name}` {record.version}, the spec is of "
+        raise InputError(text + f"`{spec.name}` {spec.version}", hint=again)
+    if record.device != target:
+        text = f"`--target`: got `{target}`, but the package is for `{record.device}`"
+        raise InputError(text, hint=f"--target {record.device}, or --model-at-runtime")
+    if record.compile == "jit" or record.on_mismatch == "jit":
+        name = "model.compile" if record.compile == "jit" else "model.on_mismatch"
+        text = (
+            f"{folder / 'package.json'}: `{name}` is `jit`, which compiles where it serves, and images hold no compiler"
+        )
+        raise InputError(text, hint="compile: aot" if record.compile == "jit" else "on_mismatch: fail")
+    mar = folder / package.mar
+    if not mar.is_file() or file_sha256(mar) != package.sha256:
+        raise InputError(f"{mar}: missing, or not the file that {folder / 'package.json'} is about", hint=again)
+    return package
+
+
+def _check(options: Options) -> None:
+    if not (_ROOT / "docker" / "Dockerfile").is_file():
+        raise InputError(
+            f"{_ROOT}: no `docker/Dockerfile`: images are built from Marina's repository, not from its wheel"
+        )
+    if options.base_digest is not None and not _DIGEST.fullmatch(options.base_digest):
+        raise InputError(f"`--base-digest`: got `{options.base_digest}`, allowed: `sha256:` and 64 hexadecimal digits")
+    for argument in options.build_arg:
+        if argument.partition("=")[0] not in _ARGUMENTS or "=" not in argument:
+            allowed = listed(f"{name}=…" for name in _ARGUMENTS)
+            raise InputError(f"`--build-arg`: got `{argument}`, allowed: {allowed}")
+    if options.wheels is not None and not any(options.wheels.glob("*.whl")):
+        raise InputError(f"`--wheels`: no wheels in `{options.wheels}`", hint="make wheels")
+    if options.pip_conf is not None and not options.pip_conf.is_file():
+        raise InputError(f"`--pip-conf`: no such file: {options.pip_conf}")
+
+
+def reference(spec: Spec, target: Target, options: Options) -> tuple[str, str]:
+    """Where the image is kept, and its tag. The load generator is the same for every model; an image for another device
+    than the spec's must not take the tag of the one that serves it."""
+    if target == "loadtest":
+        return f"{spec.kubernetes.registry}/marina-loadtest", options.tag or metadata.version("marina")
+    tag = spec.version if target == spec.serving.device else f"{spec.version}-{target}"
+    return f"{spec.kubernetes.registry}/{spec.name}", options.tag or tag
+
+
+@contextmanager
+def _staged(spec: Spec, folder: Path, package: Package | None, wheels: Path | None) -> Iterator[dict[str, Path]]:
+    """Contexts beside the repository: wheels, and the package as it lies in the image, with fixed modes and times."""
+    with tempfile.TemporaryDirectory(prefix=".image-", dir=folder) as temporary:
+        staged = Path(temporary)
+        (staged / "config").mkdir()
+        (staged / "model").mkdir()
+        shutil.copyfile(spec.file, staged / "config" / "spec.yaml")
+        if package:
+            shutil.copyfile(folder / package.mar, staged / "model" / "model.mar")
+        for path in sorted(staged.rglob("*"), reverse=True):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+            os.utime(path, (_EPOCH, _EPOCH))
+        contexts = {"package": staged.resolve()}
+        yield contexts | ({"wheels": wheels.resolve()} if wheels else {})
+
+
+def _labels(spec: Spec, target: Target, package: Package | None, options: Options) -> dict[str, str]:
+    """The OCI's names where it has one; no time, which would make equal images differ."""
+    ours, server = "org.opencontainers.image.", target != "loadtest"
+    labels = {
+        ours + "title": spec.name if server else "marina-loadtest",
+        ours + "description": "A model served by TorchServe under Marina" if server else "Marina's load generator",
+        ours + "version": spec.version if server else metadata.version("marina"),
+        ours + "base.name": options.base,
+        "marina.version": metadata.version("marina"),
+    }
+    if options.base_digest:
+        labels[ours + "base.digest"] = options.base_digest
+    if revision := _revision():
+        labels[ours + "revision"] = revision
+    if package:
+        labels["marina.package.sha256"] = package.sha256
+    return labels
+
+
+def _revision() -> str | None:
+    """The commit the image's code is of; with `-dirty` when it is not quite that."""
+    git = ("git", "-C", str(_ROOT))
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changes = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head + ("-dirty" if changes else "")
+
+
+def _look(builder: Builder, reference: str, folder: Path, stem: str, progress: Progress, log: Path) -> Layout:
+    """Measures the image, and takes the bill of materials out of it."""
+    with tempfile.TemporaryDirectory(prefix=".image-", dir=folder) as temporary, progress.step("look at the layers"):
+        file = Path(temporary) / "image.tar"
+        _run(builder.export(reference, file), log)
+        layout = read_layout(file)
+        bom = read_file(file, BOM)
+    if bom is None:
+        raise Refused(f"{reference}: holds no `/{BOM}`")
+    write_text(folder / ("bom.json" if stem == "image" else f"bom-{stem.removeprefix('image-')}.json"), bom.decode())
+    return layout
+
+
+def _push(builder: Builder, reference: str, folder: Path, progress: Progress, log: Path) -> str:
+    with tempfile.TemporaryDirectory(prefix=".image-", dir=folder) as temporary, progress.step("push"):
+        digest = Path(temporary) / "digest"
+        _run(builder.push(reference, digest), log)
+        return builder.pushed_digest(reference, digest)
+
+
+def _run(command: Command, log: Path) -> None:
+    """Runs a builder; what it says goes to a log, and its end to the user when it fails."""
+    with log.open("w", encoding="utf-8") as stream:
+        code = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, check=False).returncode
+    if code:
+        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:]
+        raise Refused("\n  ".join([f"`{command[0]}` failed with exit code {code}:", *said]), hint=f"see {log}")
+
+
+def _without_tag(reference: str) -> str:
+    """The name before the tag; a colon in the registry's part is its port."""
+    head, slash, name = reference.rpartition("/")
+    return f"{head}{slash}{name.partition('@')[0].partition(':')[0]}"

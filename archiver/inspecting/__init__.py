@@ -1,0 +1,1 @@
+"""What an archive holds and what loading it would run. No torch here."""

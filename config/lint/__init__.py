@@ -1,0 +1,1 @@
+"""The linter for TorchServe's files that a user brings."""

@@ -1,0 +1,211 @@
+"""The rules for model-config.yaml: keys TorchServe ignores, types it ignores, combinations that bite."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from config.errors import listed
+from config.lint.combinations import check_combinations
+from config.lint.finding import Finding, Level
+from config.lint.torchserve_keys import HANDLER_SECTIONS, INVENTED_MODEL_CONFIG, MODEL_CONFIG, MODEL_FILE, TORCHRUN, Key
+
+_IGNORED = "unknown key, TorchServe ignores it in silence"
+_START = "minWorkers: 1"
+_TEXT = "tag:yaml.org,2002:str"
+_TYPES: dict[str, tuple[str, type]] = {
+    "bool": ("`false`, `true`", bool),
+    "int": ("a whole number", int),
+    "list": ("a list", list),
+    "map": ("a mapping", dict),
+    "text": ("a text", str),
+}
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """One key of a mapping, with its value as TorchServe's own YAML reader sees it."""
+
+    name: str
+    line: int
+    node: yaml.Node
+    value: Any
+
+    @property
+    def written(self) -> str:
+        """The value as it stands in the file, quotes included."""
+        if not isinstance(self.node, yaml.ScalarNode):
+            return "a list" if isinstance(self.node, yaml.SequenceNode) else "a mapping"
+        quote = self.node.style if self.node.style in ("'", '"') else ""
+        return f"`{quote}{self.node.value}{quote}`" if self.node.value or quote else "nothing"
+
+
+def lint_model_config(data: bytes, file: str) -> list[Finding]:
+    """Every finding in the bytes of a model-config.yaml called `file`."""
+    try:
+        node = yaml.compose(data.decode("utf-8-sig"), Loader=yaml.SafeLoader)
+    except UnicodeDecodeError as err:
+        line = data.count(b"\n", 0, err.start) + 1
+        text = "not UTF-8, so the Python worker dies at its start, again and again"
+        return [Finding(file, line, "", "error", "encoding", text, "save the file as UTF-8")]
+    except yaml.YAMLError as err:
+        mark = getattr(err, "problem_mark", None)
+        text = f"not readable as YAML: {getattr(err, 'problem', None) or err}; TorchServe takes defaults for everything"
+        return [Finding(file, mark.line + 1 if mark else 1, "", "error", "yaml-syntax", text)]
+    if node is None:
+        text = "the file is empty, TorchServe stops at its start with a NullPointerException"
+        return [Finding(file, 1, "", "error", "empty-file", text, _START)]
+    if not isinstance(node, yaml.MappingNode):
+        text = "no mapping of keys to values at the top, TorchServe stops at its start with a ClassCastException"
+        return [Finding(file, node.start_mark.line + 1, "", "error", "not-a-mapping", text, _START)]
+    return [*_check_keys(node, file), *_check_settings(_settings(node), file)]
+
+
+def _check_keys(node: yaml.MappingNode, file: str) -> Iterator[Finding]:
+    seen: dict[str, int] = {}
+    for key, _ in node.value:
+        name, line = str(key.value), key.start_mark.line + 1
+        if key.tag not in (_TEXT, "tag:yaml.org,2002:merge"):
+            text = "YAML does not read it as a text, so TorchServe stops at its start with a ClassCastException"
+            yield Finding(file, line, name, "error", "key-type", text, f'write "{name}" in quotes')
+        if name in seen:
+            text = f"given twice, first on line {seen[name]}; the last one wins"
+            yield Finding(file, line, name, "error", "duplicate-key", text, "delete one of the two lines")
+        seen[name] = line
+
+
+def _settings(node: yaml.MappingNode) -> dict[str, _Setting]:
+    scalars = yaml.constructor.SafeConstructor()
+    scalars.flatten_mapping(node)  # `<<: *anchor`
+    settings = {}
+    for key, value in node.value:
+        if key.tag != _TEXT:
+            continue
+        try:
+            read = scalars.construct_object(value, deep=True)
+        except (yaml.YAMLError, ValueError) as err:  # a tag of Python or Java, a date that is none
+            read = err
+        settings[str(key.value)] = _Setting(str(key.value), key.start_mark.line + 1, value, read)
+    return settings
+
+
+def _check_settings(settings: dict[str, _Setting], file: str) -> Iterator[Finding]:
+    good: dict[str, Any] = {}
+    for setting in settings.values():
+        findings = list(_check_setting(setting, file))
+        yield from findings
+        if not any(finding.level == "error" for finding in findings):
+            good[setting.name] = setting.value
+    for mistake in check_combinations(good, frozenset(settings)):
+        line = settings[mistake.key].line if mistake.key in settings else 1
+        yield mistake.at(file, line)
+
+
+def _check_setting(setting: _Setting, file: str) -> Iterator[Finding]:
+    def finding(level: Level, rule: str, text: str, hint: str | None = None) -> Finding:
+        return Finding(file, setting.line, setting.name, level, rule, text, hint)
+
+    key = MODEL_CONFIG.get(setting.name)
+    if isinstance(setting.value, Exception):
+        problem = getattr(setting.value, "problem", None) or setting.value
+        text = f"not readable as YAML: {problem}; TorchServe takes defaults for everything"
+        yield finding("error", "yaml-syntax", text, "write a plain value")
+    elif key is None:
+        if setting.name not in HANDLER_SECTIONS:
+            yield finding(*_unknown(setting))
+    elif key.kind == "map":
+        yield from _check_torchrun(setting, file)
+    else:
+        yield from _check_value(setting, key, file)
+
+
+def _unknown(setting: _Setting) -> tuple[Level, str, str, str]:
+    invented = INVENTED_MODEL_CONFIG.get(setting.name)
+    value = setting.written.strip("`")
+    if invented:
+        where = "" if invented.file == MODEL_FILE else f" of {invented.file}"
+        text = f"{_IGNORED}; did you mean `{invented.real}`{where}?"
+        return "error", "unknown-key", text, invented.write.format(value=value)
+    plain = {name.lower(): name for name in MODEL_CONFIG}
+    close = difflib.get_close_matches(setting.name.replace("_", "").replace("-", "").lower(), plain, n=1, cutoff=0.85)
+    if close:
+        meant = plain[close[0]]
+        return "error", "unknown-key", f"{_IGNORED}; did you mean `{meant}`?", f"{meant}: {value}"
+    text = "TorchServe does not know it and hands it to the handler"
+    return "warning", "unknown-key", text, f"delete it, unless the handler reads model_yaml_config['{setting.name}']"
+
+
+def _check_torchrun(setting: _Setting, file: str) -> Iterator[Finding]:
+    if not isinstance(setting.node, yaml.MappingNode):
+        yield _wrong_type(setting, MODEL_CONFIG["torchrun"], file)
+        return
+    yield from _check_keys(setting.node, file)
+    for option in _settings(setting.node).values():
+        key = TORCHRUN.get(option.name)
+        if key is None:
+            close = difflib.get_close_matches(option.name.replace("_", "-"), TORCHRUN, n=1)
+            ending = f"did you mean `{close[0]}`?" if close else f"allowed: {listed(TORCHRUN)}"
+            text = f"unknown option of `torchrun`, TorchServe ignores it with one line in the log; {ending}"
+            hint = f"{close[0]}: {option.written.strip('`')}" if close else "delete the line"
+            yield Finding(file, option.line, option.name, "error", "unknown-key", text, hint)
+        else:
+            yield from _check_value(option, key, file)
+
+
+def _check_value(setting: _Setting, key: Key, file: str) -> Iterator[Finding]:
+    value: Any = setting.value
+    if not isinstance(value, _TYPES[key.kind][1]) or (isinstance(value, bool) and key.kind != "bool"):
+        yield _wrong_type(setting, key, file)
+    elif key.kind == "int":
+        yield from _check_int(setting, key, file)
+    elif key.kind == "list":
+        yield from _check_list(setting, key, file)
+    elif key.allowed and str(value).lower() not in key.allowed:
+        text = f"got {setting.written}, allowed: {listed(key.allowed)}; TorchServe ignores it with one line in the log"
+        hint = f"{key.name}: {'gpu' if str(value).lower().startswith('cuda') else key.allowed[0]}"
+        rule = "device-type" if key.name == "deviceType" else "parallel-type"
+        yield Finding(file, setting.line, key.name, "error", rule, text, hint)
+
+
+def _check_list(setting: _Setting, key: Key, file: str) -> Iterator[Finding]:
+    for item in setting.value:
+        if not isinstance(item, int) or isinstance(item, bool) or item < 0:
+            text = f"got `{item}` in the list, allowed: whole numbers from 0; TorchServe ignores the list"
+            yield Finding(file, setting.line, key.name, "error", "device-ids", text, f"{key.name}: [0]")
+            return
+
+
+def _check_int(setting: _Setting, key: Key, file: str) -> Iterator[Finding]:
+    value, written = setting.value, setting.written.strip("`").lstrip("+-")
+    if not -(2**31) <= value < 2**31:
+        text = f"got `{value}`, allowed: below {2**31}; TorchServe ignores it with one line in the log"
+        yield Finding(file, setting.line, key.name, "error", "int-range", text, f"{key.name}: {key.default}")
+    elif ":" in written or (len(written) > 1 and written[0] == "0" and written.isdecimal()):
+        how = "in base 60" if ":" in written else "as octal"
+        text = f"got `{written}`, which YAML reads {how}: {value}"
+        yield Finding(file, setting.line, key.name, "error", "yaml-number", text, f"{key.name}: {value}")
+    elif key.low is not None and value < key.low:
+        text = f"got `{value}`, allowed: {key.low} or more ({key.note}); TorchServe takes {key.below}"
+        yield Finding(file, setting.line, key.name, "error", "int-range", text, f"{key.name}: {max(key.low, 1)}")
+
+
+def _wrong_type(setting: _Setting, key: Key, file: str) -> Finding:
+    text = f"got {setting.written}, allowed: {_TYPES[key.kind][0]}; TorchServe ignores it with one line in the log"
+    return Finding(file, setting.line, key.name, "error", "wrong-type", text, f"{key.name}: {_meant(setting, key)}")
+
+
+def _meant(setting: _Setting, key: Key) -> str:
+    """What to write for a value of the wrong type: the number in it, else something that works."""
+    number = re.fullmatch(r"(\d+)(\.0*)?", str(setting.node.value))
+    if key.kind == "int" and number:
+        return str(int(number[1]))
+    if key.kind == "int":
+        return str(max(int(key.default), 1))
+    if key.kind == "text" and not key.allowed:
+        return f'"{setting.node.value}"'
+    return key.default or {"list": "[0]", "map": "{nproc-per-node: 2}"}.get(key.kind) or key.allowed[0]

@@ -1,0 +1,77 @@
+"""The rules for `models` in config.properties: JSON of settings by model name and version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from config.errors import listed, nearest
+from config.lint.finding import Mistake
+from config.lint.torchserve_keys import MODELS_JSON, MODELS_JSON_OF_SNAPSHOTS, MODELS_JSON_RUNTIMES
+
+_SHAPE = 'models={"resnet50":{"1.0":{"minWorkers":2,"maxWorkers":2,"batchSize":8}}}'
+_STOPS = "TorchServe stops at its start"
+
+
+def _mistake(text: str, hint: str) -> Mistake:
+    return Mistake("models", "error", "models-json", text, hint)
+
+
+def check_models_json(value: str) -> Iterator[Mistake]:
+    """Everything wrong in the value of `models`."""
+    try:
+        # Gson, which TorchServe uses, takes single quotes for double ones.
+        data = json.loads(value if '"' in value else value.replace("'", '"'), object_pairs_hook=_unique)
+    except ValueError as err:
+        hint = f"{_SHAPE}, on one line or with a backslash at the end of each line but the last"
+        yield _mistake(f"not JSON, {_STOPS}: {err}", hint)
+        return
+    for model, versions in _mapping(data).items():
+        if not _is_mapping_of_mappings(versions):
+            yield _mistake(f"`{model}`: not a mapping of versions to settings, {_STOPS}", _SHAPE)
+            continue
+        for version, settings in versions.items():
+            for name, setting in settings.items():
+                yield from _check_setting(f"{model}.{version}.{name}", name, setting)
+    if not isinstance(data, dict) or not data:
+        yield _mistake("names no model, so it configures nothing", _SHAPE)
+
+
+def _check_setting(place: str, name: str, value: Any) -> Iterator[Mistake]:
+    allowed = (*MODELS_JSON, "runtimeType")
+    if name in MODELS_JSON_OF_SNAPSHOTS:
+        return
+    if name not in allowed:
+        meant = nearest(name, allowed)
+        suffix = f"; did you mean `{meant}`?" if meant else f"; allowed: {listed(allowed)}"
+        yield _mistake(f"`{place}`: TorchServe does not read it here{suffix}", f"write `{meant or allowed[0]}`")
+    elif name == "runtimeType":
+        if value not in MODELS_JSON_RUNTIMES:
+            yield _mistake(
+                f"`{place}`: got `{value}`, allowed: {listed(MODELS_JSON_RUNTIMES)}", '"runtimeType":"python"'
+            )
+    elif not _is_count(value):
+        yield _mistake(f"`{place}`: got `{json.dumps(value)}`, allowed: a whole number above 0", f'"{name}":1')
+
+
+def _is_count(value: Any) -> bool:
+    if isinstance(value, str):  # Gson reads "8" as 8
+        return value.isdecimal() and int(value) > 0
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _mapping(data: Any) -> dict[str, Any]:
+    return data if isinstance(data, dict) else {}
+
+
+def _is_mapping_of_mappings(data: Any) -> bool:
+    return isinstance(data, dict) and all(isinstance(value, dict) for value in data.values())
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"given twice: {listed(twice)}")
+    return dict(pairs)

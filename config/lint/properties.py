@@ -1,0 +1,180 @@
+"""The rules for config.properties: keys TorchServe does not know, values it misreads, settings that bite."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from config.errors import nearest
+from config.lint.addresses import check_addresses
+from config.lint.finding import Finding, Level
+from config.lint.java_properties import Entry, read_as_launcher, read_properties
+from config.lint.models_json import check_models_json
+from config.lint.torchserve_keys import (
+    INVENTED_PROPERTIES,
+    LAUNCHER_KEYS,
+    MODEL_CONFIG,
+    MODEL_FILE,
+    PROPERTIES,
+    environment_names,
+)
+from config.lint.torchserve_traps import ABSENT, TRAPS
+from config.lint.values import check_value
+
+_BOM = "\u00ef\u00bb\u00bf"  # a UTF-8 byte order mark, as Latin-1 reads it
+_REPLACED = re.compile(r"\$\$([^$]+[^$])\$\$")
+_SHELL_VARIABLE = re.compile(r"\$\{\w+\}|\$\$?[A-Za-z_]\w*\$?\$?")
+_IGNORED = "unknown key, TorchServe ignores it in silence"
+
+
+@dataclass(frozen=True)
+class _File:
+    """The entries that count: of a key given twice, the last."""
+
+    name: str
+    entries: dict[str, Entry]
+
+    def matches(self, key: str, pattern: str) -> bool:
+        entry = self.entries.get(key)
+        return entry is not None and re.fullmatch(pattern, entry.value.strip(), re.IGNORECASE) is not None
+
+    def finding(self, entry: Entry, level: Level, rule: str, text: str, hint: str | None = None) -> Finding:
+        return Finding(self.name, entry.line, entry.key, level, rule, text, hint)
+
+
+def lint_properties(data: bytes, name: str) -> list[Finding]:
+    """Every finding in the bytes of a config.properties called `name`."""
+    text = data.decode("latin-1")  # as java.util.Properties does
+    entries = read_properties(text.removeprefix(_BOM))
+    file = _File(name, {entry.key: entry for entry in entries})
+    return [
+        *_check_encoding(data, name),
+        *_check_duplicates(file, entries),
+        *_check_launcher(file, read_as_launcher(text)),
+        *(finding for entry in file.entries.values() for finding in _check_entry(file, entry)),
+        *(
+            mistake.at(name, file.entries[mistake.key].line)
+            for mistake in check_addresses({key: entry.value.strip() for key, entry in file.entries.items()})
+        ),
+        *_check_absent(file),
+    ]
+
+
+def _check_encoding(data: bytes, name: str) -> Iterator[Finding]:
+    if data.startswith(b"\xef\xbb\xbf"):
+        text = "starts with a byte order mark, which Java takes for a part of the first key"
+        yield Finding(name, 1, "", "error", "encoding", text, "save the file as UTF-8 without a byte order mark")
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError:
+            text = "not UTF-8, the torchserve launcher stops at it"
+            yield Finding(name, number, "", "error", "encoding", text, "save the file as UTF-8")
+
+
+def _check_duplicates(file: _File, entries: list[Entry]) -> Iterator[Finding]:
+    first: dict[str, Entry] = {}
+    for entry in entries:
+        earlier = first.setdefault(entry.key, entry)
+        if earlier is not entry:
+            level: Level = "warning" if earlier.value == entry.value else "error"
+            text = f"given twice, first on line {earlier.line}; the last one wins"
+            yield file.finding(entry, level, "duplicate-key", text, "delete one of the two lines")
+
+
+def _check_launcher(file: _File, seen: dict[str, str]) -> Iterator[Finding]:
+    for key in LAUNCHER_KEYS:
+        entry = file.entries.get(key)
+        if entry is None:
+            continue
+        if seen.get(key) != entry.value.strip():
+            got = f"`{seen[key]}`" if key in seen else "nothing"
+            text = f"the torchserve launcher reads {got}: it knows `=` only, no continuation lines and no escapes"
+            hint = f"{key}={entry.value.strip()}"
+            yield file.finding(entry, "error", "launcher-line", text, f"write it on one line: {hint}")
+        if _REPLACED.search(entry.value):
+            text = "the torchserve launcher does not replace `$$NAME$$`"
+            yield file.finding(entry, "error", "dollar-substitution", text, f"write the value itself: {key}=<value>")
+
+
+def _check_entry(file: _File, entry: Entry) -> Iterator[Finding]:
+    if entry.malformed:
+        text = "`\\u` without four hexadecimal digits, TorchServe stops at its start"
+        yield file.finding(entry, "error", "escape", text, "write `\\\\` for a backslash")
+        return
+    yield from _check_characters(file, entry)
+    if entry.key not in PROPERTIES:
+        yield _unknown(file, entry)
+        return
+    key = PROPERTIES[entry.key]
+    mistakes = check_models_json(entry.value) if key.kind == "json" else check_value(key, entry)
+    findings = [mistake.at(file.name, entry.line) for mistake in mistakes]
+    yield from findings or _check_traps(file, entry)
+
+
+def _check_characters(file: _File, entry: Entry) -> Iterator[Finding]:
+    if not entry.raw.isascii():
+        given = entry.raw.encode("latin-1").decode("utf-8", "replace")
+        escaped = re.sub(r"[^\x00-\x7f]", lambda match: json.dumps(match[0])[1:-1], given)
+        text = f"Java reads the file as Latin-1 and takes `{given}` for `{entry.raw}`"
+        yield file.finding(entry, "error", "encoding", text, escaped)
+    if entry.lost:
+        text = f"Java drops the backslash before {', '.join(f'`{char}`' for char in sorted(entry.lost))}"
+        yield file.finding(entry, "error", "lost-backslash", text, "write each backslash twice")
+    if entry.key in ("allowed_urls", "blacklist_env_vars", "models"):  # where a dollar means something else
+        return
+    left = _SHELL_VARIABLE.search(_REPLACED.sub("", entry.value))
+    if left and entry.key in LAUNCHER_KEYS:
+        hint = f"write the value itself: {entry.key}=<value>"
+        yield file.finding(entry, "error", "dollar-substitution", f"`{left[0]}` is not replaced", hint)
+    elif left:
+        name = re.sub(r"\W", "", left[0])
+        text = f"`{left[0]}` is not replaced, TorchServe knows `$$NAME$$` with a name of two characters or more"
+        hint = f"write `$${name if len(name) > 1 else 'NAME'}$$`"
+        yield file.finding(entry, "error", "dollar-substitution", text, hint)
+
+
+def _unknown(file: _File, entry: Entry) -> Finding:
+    invented = INVENTED_PROPERTIES.get(entry.key)
+    variable = environment_names().get(entry.key)
+    if variable:
+        text = f"{_IGNORED}; `{entry.key}` is the environment variable of `{variable}`"
+        hint = f"{variable}={entry.value}, or enable_envvars_config=true here and {entry.key} in the environment"
+        return file.finding(entry, "error", "env-switch", text, hint)
+    if invented and not invented.real:
+        return file.finding(entry, "error", "unknown-key", f"{_IGNORED} and has nothing like it", "delete the line")
+    if invented:
+        where = f" in {invented.file}" if invented.file == MODEL_FILE else ""
+        text, hint = f"{_IGNORED}; did you mean `{invented.real}`{where}?", invented.write.format(value=entry.value)
+        return file.finding(entry, "error", "unknown-key", text, f"write `{hint}`{where} and delete this line")
+    if entry.key in MODEL_CONFIG:
+        text, hint = f"{_IGNORED}; it is a key of {MODEL_FILE}", f"write `{entry.key}: {entry.value}` in {MODEL_FILE}"
+        return file.finding(entry, "error", "unknown-key", text, hint)
+    if re.match(r"[\"{}\[\],]|$", entry.key):
+        text = f"{_IGNORED}; it looks like the rest of the line before"
+        return file.finding(entry, "error", "unknown-key", text, "end each line but the last with a backslash")
+    meant = nearest(re.sub(r"[-.\s]", "_", entry.key).lower(), PROPERTIES)
+    if meant:
+        text = f"{_IGNORED}; did you mean `{meant}`?"
+        return file.finding(entry, "error", "unknown-key", text, f"{meant}={entry.value}")
+    level: Level = "warning" if "plugins_path" in file.entries else "error"  # a plugin may read keys of its own
+    return file.finding(entry, level, "unknown-key", _IGNORED, "delete the line")
+
+
+def _check_traps(file: _File, entry: Entry) -> Iterator[Finding]:
+    for trap in TRAPS:
+        if (
+            trap.key == entry.key
+            and file.matches(entry.key, trap.when)
+            and not file.matches(trap.unless_key, trap.unless)
+        ):
+            hint = trap.hint.replace("{value}", entry.value)
+            yield file.finding(entry, trap.level, trap.rule, trap.text, hint)
+
+
+def _check_absent(file: _File) -> Iterator[Finding]:
+    for absent in ABSENT:
+        if absent.key not in file.entries and not file.matches(absent.unless_key, absent.unless):
+            yield Finding(file.name, 1, absent.key, "warning", absent.rule, absent.text, absent.hint)

@@ -1,0 +1,224 @@
+"""Settings of `config.properties` that TorchServe 0.12.0 accepts and that then surprise, as rows of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from config.lint.finding import Level
+
+
+@dataclass(frozen=True)
+class Trap:
+    """A finding for `key` when its value matches `when`, unless another key's value matches `unless`.
+
+    Both are regular expressions for the whole value, in any case of letters. `{value}` in a hint is what was given.
+    """
+
+    rule: str
+    key: str
+    level: Level
+    when: str
+    text: str
+    hint: str
+    unless_key: str = ""
+    unless: str = ".+"
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A finding when `key` is not set, unless another key's value matches `unless`."""
+
+    rule: str
+    key: str
+    text: str
+    hint: str
+    unless_key: str = ""
+    unless: str = ".+"
+
+
+_CONTEXT_SELECTOR = "-Dlog4j2.contextSelector=org.apache.logging.log4j.core.async.AsyncLoggerContextSelector"
+_OWN_URLS = "allowed_urls=file:///home/model-server/model-store/.*"
+_NO_TOKENS = "disable_token_authorization=true, and let the gateway and a NetworkPolicy guard the ports"
+_TOKENS = "every call needs a token, `/ping` too, so probes get 400 and each replica has tokens of its own"
+
+
+def _without(key: str, other: str) -> Trap:
+    text = f"has no effect without `{other}`"
+    return Trap("no-effect", key, "error", ".+", text, f"set `{other}` too, or delete the line", other)
+
+
+def _reset(key: str, real: str) -> Trap:
+    text = f"any model-config.yaml resets it to 120 seconds, unless that file sets `{real}`"
+    return Trap("yaml-resets", key, "warning", ".+", text, f"{real}: {{value}} in each model-config.yaml")
+
+
+def _needs_pem(key: str) -> Trap:
+    text = f"gRPC needs `{key}` for it, a keystore is not read"
+    return Trap("tls-files", "enable_grpc_ssl", "error", "true", text, f"{key}=<PEM file>", key)
+
+
+TRAPS = (
+    Trap(
+        "async-logging",
+        "async_logging",
+        "error",
+        "true",
+        "has no effect in TorchServe 0.12.0, the loggers exist before the file is read",
+        f"delete the line and add `{_CONTEXT_SELECTOR}` to `vmargs`",
+    ),
+    Trap("token-auth", "disable_token_authorization", "warning", "false", _TOKENS, _NO_TOKENS),
+    Trap(
+        "metrics-mode",
+        "metrics_mode",
+        "warning",
+        "log",
+        "`/metrics` answers with an empty page, the numbers go to log files",
+        "metrics_mode=prometheus",
+        "enable_metrics_api",
+        "false",
+    ),
+    Trap(
+        "metrics-mode",
+        "metrics_mode",
+        "warning",
+        "legacy",
+        "`/metrics` shows the three `ts_` counters only, the rest goes to log files",
+        "metrics_mode=prometheus",
+    ),
+    Trap(
+        "load-all",
+        "load_models",
+        "warning",
+        "all",
+        "loads whatever lies in the model store, folders and `.tar.gz` files too",
+        "load_models=<name>.mar",
+    ),
+    Trap(
+        "models-json",
+        "models",
+        "warning",
+        ".+",
+        "configures models and loads none, and `load_models` is not set",
+        "load_models=<name>.mar, or --models on the command line",
+        "load_models",
+    ),
+    _reset("default_response_timeout", "responseTimeout"),
+    _reset("default_startup_timeout", "startupTimeout"),
+    Trap(
+        "default-workers",
+        "default_workers_per_model",
+        "warning",
+        "0+",
+        "0 means one worker per GPU, or per processor where there is none",
+        "minWorkers: 1 and maxWorkers: 1 in each model-config.yaml",
+    ),
+    Trap(
+        "default-handler",
+        "default_service_handler",
+        "warning",
+        ".+",
+        "serves every archive that names no handler, so a packaging mistake is not seen",
+        "torch-model-archiver --handler {value}",
+    ),
+    Trap(
+        "install-deps",
+        "install_py_dep_per_model",
+        "warning",
+        "true",
+        "runs pip for each model at registration: it needs the internet, may replace torch and runs setup code",
+        "install_py_dep_per_model=false, and install the packages in the image",
+    ),
+    Trap(
+        "model-api",
+        "enable_model_api",
+        "warning",
+        "true",
+        "whoever reaches the management port may load a model, which is code",
+        "enable_model_api=false",
+    ),
+    Trap(
+        "debug-mode",
+        "debug",
+        "warning",
+        "true",
+        "no worker process is started and no timeout ends: TorchServe waits for a worker started by hand",
+        "debug=false",
+    ),
+    Trap(
+        "env-switch",
+        "use_env_allowed_urls",
+        "error",
+        "true",
+        "has no effect without `enable_envvars_config=true`",
+        "enable_envvars_config=true",
+        "enable_envvars_config",
+        "true",
+    ),
+    Trap(
+        "service-envelope",
+        "service_envelope",
+        "warning",
+        "kserve|kservev2",
+        "reads the first request of a batch only, and holds for all models",
+        "batchSize: 1 in each model-config.yaml",
+    ),
+    Trap(
+        "keystore-password",
+        "keystore_pass",
+        "warning",
+        r"(?!\$\$).+",
+        "the password stands in the file in clear text",
+        "keystore_pass=$$KEYSTORE_PASS$$, and put it in that environment variable",
+    ),
+    _needs_pem("certificate_file"),
+    _needs_pem("private_key_file"),
+    _without("cors_allowed_methods", "cors_allowed_origin"),
+    _without("cors_allowed_headers", "cors_allowed_origin"),
+    _without("certificate_file", "private_key_file"),
+    _without("private_key_file", "certificate_file"),
+    Trap(
+        "no-effect",
+        "cpu_launcher_args",
+        "error",
+        ".+",
+        "has no effect without `cpu_launcher_enable=true`",
+        "cpu_launcher_enable=true, or delete the line",
+        "cpu_launcher_enable",
+        "true",
+    ),
+    Trap(
+        "launcher-wins",
+        "python",
+        "warning",
+        ".+",
+        "the torchserve launcher passes its own interpreter, which wins",
+        "start torchserve with that interpreter: {value} -m ts.model_server",
+    ),
+    Trap(
+        "snapshot",
+        "model_snapshot",
+        "warning",
+        ".+",
+        "restores the models and workers of an earlier run, and `load_models` is ignored",
+        "delete the line, and start TorchServe with --ncs",
+    ),
+)
+
+ABSENT = (
+    Absent(
+        "metrics-mode",
+        "metrics_mode",
+        "not set, so it is `log` and `/metrics` answers with an empty page",
+        "metrics_mode=prometheus",
+        "enable_metrics_api",
+        "false",
+    ),
+    Absent("allowed-urls", "allowed_urls", "not set, so models may be loaded from any URL", _OWN_URLS),
+    Absent("token-auth", "disable_token_authorization", f"not set, so {_TOKENS}", _NO_TOKENS),
+    Absent(
+        "model-store",
+        "model_store",
+        "not set, so TorchServe stops at its start unless the command line names it",
+        "model_store=<folder>",
+    ),
+)

@@ -1,0 +1,114 @@
+"""Whether a value of config.properties is read as what it looks like: the type, the range and the spelling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from config.errors import listed
+from config.lint.finding import Mistake
+from config.lint.java_properties import Entry
+from config.lint.torchserve_keys import Key
+
+_BITS = {"int": 31, "long": 63}
+_NO = frozenset(("", "0", "disable", "disabled", "f", "n", "no", "off"))
+# What a URL pattern that fences nothing in will match.
+_FOREIGN_URLS = ("http://host.invalid/any.mar", "https://host.invalid/any.mar", "file:///any.mar")
+
+
+def check_value(key: Key, entry: Entry) -> Iterator[Mistake]:
+    """What TorchServe reads from the value, where that is not what stands there."""
+    value = entry.value.strip()
+    if entry.value != entry.value.rstrip() and _minds_blanks(key, value):
+        reads = "reads as `false`, because the blank" if key.kind == "bool" else "the blank"
+        text = f"{reads} at the end is a part of the value"
+        yield Mistake(key.name, "error", "trailing-space", text, f"{key.name}={value}")
+    elif key.kind == "bool":
+        yield from _check_bool(key, value)
+    elif key.kind in _BITS:
+        yield from _check_int(key, value)
+    elif key.kind == "float":
+        yield from _check_float(key, value)
+    elif key.kind == "regex":
+        yield from _check_regex(key, value)
+    elif key.kind == "list":
+        yield from _check_urls(key, value)
+    elif key.allowed:
+        yield from _check_allowed(key, value)
+
+
+def _minds_blanks(key: Key, value: str) -> bool:
+    # Double.valueOf, Gson, the launcher and the reader of metrics_mode take blanks away by themselves.
+    if key.kind in ("float", "json") or key.name in ("metrics_mode", "plugins_path", "vmargs"):
+        return False
+    return key.kind != "bool" or value.lower() == "true"
+
+
+def _check_bool(key: Key, value: str) -> Iterator[Mistake]:
+    if value.lower() in ("true", "false"):
+        return
+    if key.name == "ts_open_inference_protocol" and value == "oip":
+        text = "`oip` is what the environment variable wants, in the file it reads as `false`"
+        yield Mistake(key.name, "error", "oip-flag", text, f"{key.name}=true")
+        return
+    text = f"got `{value}`, allowed: `false`, `true`; TorchServe reads whatever is not `true` as `false`"
+    meant_no = value.lower() in _NO
+    hint = f"{key.name}={'false' if meant_no else 'true'}"
+    yield Mistake(key.name, "warning" if meant_no else "error", "bool-spelling", text, hint)
+
+
+def _check_int(key: Key, value: str) -> Iterator[Mistake]:
+    limit = 2 ** _BITS[key.kind]
+    if not re.fullmatch(r"[+-]?\d+", value) or not -limit <= int(value) < limit:
+        text = f"got `{value}`, allowed: a whole number ({key.note}) below {limit}; TorchServe fails where it reads it"
+        yield Mistake(key.name, "error", "int-format", text, f"{key.name}={key.default or 1}")
+        return
+    low, high = key.low, key.high
+    if (low is not None and int(value) < low) or (high is not None and int(value) > high):
+        wanted = f"{low} to {high}" if high is not None else f"{low} or more"
+        text = f"got `{value}`, allowed: {wanted} ({key.note})"
+        yield Mistake(key.name, "error", "int-range", text, f"{key.name}={key.default or low}")
+
+
+def _check_float(key: Key, value: str) -> Iterator[Mistake]:
+    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[dDfF]?", value):
+        text = f"got `{value}`, allowed: a number ({key.note}); TorchServe takes {key.default}"
+        yield Mistake(key.name, "error", "float-format", text, f"{key.name}={key.default}")
+
+
+def _check_regex(key: Key, value: str) -> Iterator[Mistake]:
+    try:
+        re.compile(value)
+    except re.error as err:
+        if not re.search(r"\\[pPhHvVQ]|&&", value):  # Java has these, Python has not
+            text = f"got `{value}`, which is no regular expression ({err}); TorchServe stops at its start"
+            yield Mistake(key.name, "error", "regex-format", text, f"{key.name}=(AWS_.*|.*SECRET.*)")
+
+
+def _check_urls(key: Key, value: str) -> Iterator[Mistake]:
+    patterns = value.split(",")
+    for pattern in patterns:
+        if pattern != pattern.strip():
+            text = f"got `{pattern}` after a comma: the blank is a part of the expression, which then matches nothing"
+            yield Mistake(key.name, "error", "allowed-urls", text, f"{key.name}={','.join(map(str.strip, patterns))}")
+    open_to = [url for url in _FOREIGN_URLS if any(_matches(pattern, url) for pattern in patterns)]
+    if open_to:
+        text = f"lets models be loaded from anywhere: {listed(open_to)}"
+        yield Mistake(key.name, "warning", "allowed-urls", text, f"{key.name}=file:///home/model-server/model-store/.*")
+
+
+def _matches(pattern: str, url: str) -> bool:
+    try:
+        return re.fullmatch(pattern, url, re.IGNORECASE) is not None
+    except re.error:
+        return False
+
+
+def _check_allowed(key: Key, value: str) -> Iterator[Mistake]:
+    if key.name == "metrics_mode":
+        if re.sub(r"\s", "", value).lower() not in key.allowed:
+            text = f"got `{value}`, allowed: {listed(key.allowed)}; TorchServe logs an error and takes `{key.default}`"
+            yield Mistake(key.name, "error", "metrics-mode", text, f"{key.name}=prometheus")
+    elif value not in key.allowed:
+        text = f"got `{value}`, allowed: {listed(key.allowed)}; no worker will start"
+        yield Mistake(key.name, "error", "allowed-value", text, f"{key.name}={key.allowed[0]}, or delete the line")

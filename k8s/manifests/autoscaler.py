@@ -1,0 +1,124 @@
+"""How many pods: the autoscaler, and how many of them may be taken away at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kubernetes.client import (
+    V1LabelSelector,
+    V1PodDisruptionBudget,
+    V1PodDisruptionBudgetSpec,
+    V2ContainerResourceMetricSource,
+    V2CrossVersionObjectReference,
+    V2HorizontalPodAutoscaler,
+    V2HorizontalPodAutoscalerBehavior,
+    V2HorizontalPodAutoscalerSpec,
+    V2HPAScalingPolicy,
+    V2HPAScalingRules,
+    V2MetricIdentifier,
+    V2MetricSpec,
+    V2MetricTarget,
+    V2PodsMetricSource,
+    V2ResourceMetricSource,
+)
+
+from k8s.manifests.custom_resources import ScaledObject, Trigger
+from k8s.manifests.deployment import SERVER
+from k8s.manifests.labels import EVIDENCE, metadata, selector
+from k8s.manifests.plan import Plan
+from k8s.monitoring.adapter import METRICS
+from k8s.monitoring.expressions import keda_query
+
+
+def disruption_budget(plan: Plan) -> V1PodDisruptionBudget:
+    """One pod at a time may be evicted; one that is not ready never keeps a node from being drained."""
+    return V1PodDisruptionBudget(
+        api_version="policy/v1",
+        kind="PodDisruptionBudget",
+        metadata=metadata(plan),
+        spec=V1PodDisruptionBudgetSpec(
+            selector=V1LabelSelector(match_labels=selector(plan)),
+            max_unavailable=1,
+            unhealthy_pod_eviction_policy="AlwaysAllow",
+        ),
+    )
+
+
+def autoscaler(plan: Plan) -> V2HorizontalPodAutoscaler:
+    """The HorizontalPodAutoscaler: the metric of the pods, and the cpu beside it; whichever asks for more pods wins."""
+    scaling = plan.spec.scaling
+    return V2HorizontalPodAutoscaler(
+        api_version="autoscaling/v2",
+        kind="HorizontalPodAutoscaler",
+        metadata=metadata(plan, annotations=_annotations(plan)),
+        spec=V2HorizontalPodAutoscalerSpec(
+            scale_target_ref=V2CrossVersionObjectReference(api_version="apps/v1", kind="Deployment", name=plan.name),
+            min_replicas=scaling.min_replicas,
+            max_replicas=scaling.max_replicas,
+            metrics=[*_pod_metrics(plan), _cpu(plan)],
+            behavior=_behavior(plan),
+        ),
+    )
+
+
+def scaled_object(plan: Plan) -> ScaledObject:
+    """The same for KEDA, which asks Prometheus itself."""
+    scaling, behavior = plan.spec.scaling, _behavior(plan)
+    container = {"containerName": SERVER} if plan.spec.kubernetes.log_shipper else {}
+    triggers = [Trigger("cpu", "Utilization", {"value": str(scaling.cpu_percent)} | container)]
+    if (wanted := target(plan)) is not None:
+        kind = "Value" if scaling.metric == "queue_time" else "AverageValue"
+        settings = {"serverAddress": scaling.prometheus, "query": keda_query(plan.spec), "threshold": f"{wanted:g}"}
+        triggers.insert(0, Trigger("prometheus", kind, settings))
+    return ScaledObject(
+        metadata=metadata(plan, annotations=_annotations(plan)),
+        deployment=plan.name,
+        replicas=(scaling.min_replicas, scaling.max_replicas),
+        behavior=behavior.model_dump(mode="json", by_alias=True, exclude_none=True),
+        triggers=triggers,
+    )
+
+
+def target(plan: Plan) -> float | None:
+    """What the metric should be on each pod, in its own unit; None when that was never measured."""
+    scaling = plan.spec.scaling
+    stated = {"gpu": float(scaling.target_gpu_percent), "queue_time": scaling.target_queue_ms / 1000}
+    return plan.target_rps_per_pod if scaling.metric == "requests" else stated[scaling.metric]
+
+
+def amount(value: float) -> str:
+    """A number as a quantity, exact to a thousandth."""
+    return f"{value:.0f}" if value == int(value) else f"{round(value * 1000)}m"
+
+
+def _pod_metrics(plan: Plan) -> list[V2MetricSpec]:
+    if (wanted := target(plan)) is None:
+        return []
+    identifier = V2MetricIdentifier(name=METRICS[plan.spec.scaling.metric])
+    metric_target = V2MetricTarget(type="AverageValue", average_value=amount(wanted))
+    return [V2MetricSpec(type="Pods", pods=V2PodsMetricSource(metric=identifier, target=metric_target))]
+
+
+def _cpu(plan: Plan) -> V2MetricSpec:
+    utilization = V2MetricTarget(type="Utilization", average_utilization=plan.spec.scaling.cpu_percent)
+    if plan.spec.kubernetes.log_shipper:
+        # A sidecar's idle cores would hide a busy server.
+        source = V2ContainerResourceMetricSource(name="cpu", container=SERVER, target=utilization)
+        return V2MetricSpec(type="ContainerResource", container_resource=source)
+    return V2MetricSpec(type="Resource", resource=V2ResourceMetricSource(name="cpu", target=utilization))
+
+
+def _behavior(plan: Plan) -> V2HorizontalPodAutoscalerBehavior:
+    return V2HorizontalPodAutoscalerBehavior(
+        scale_up=_rules(plan.scale_up_window_s, percent=50, period_s=plan.scale_up_period_s),
+        scale_down=_rules(plan.scale_down_window_s, percent=25, period_s=plan.scale_down_period_s),
+    )
+
+
+def _rules(window_s: int, *, percent: int, period_s: int) -> V2HPAScalingRules:
+    policy = V2HPAScalingPolicy(type="Percent", value=percent, period_seconds=period_s)
+    return V2HPAScalingRules(stabilization_window_seconds=window_s, select_policy="Max", policies=[policy])
+
+
+def _annotations(plan: Plan) -> dict[str, Any] | None:
+    return {EVIDENCE: plan.evidence.sha256} if plan.evidence else None

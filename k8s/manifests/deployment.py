@@ -1,0 +1,179 @@
+"""The Deployment: pods that start when they can serve, are replaced one by one, and end without losing a request."""
+
+from __future__ import annotations
+
+import math
+
+from kubernetes.client import (
+    V1Container,
+    V1ContainerPort,
+    V1Deployment,
+    V1DeploymentSpec,
+    V1DeploymentStrategy,
+    V1HTTPGetAction,
+    V1LabelSelector,
+    V1LocalObjectReference,
+    V1ObjectMeta,
+    V1PodSpec,
+    V1PodTemplateSpec,
+    V1Probe,
+    V1ResourceRequirements,
+    V1RollingUpdateDeployment,
+    V1ServiceAccount,
+    V1Toleration,
+    V1TopologySpreadConstraint,
+    V1VolumeMount,
+)
+
+from k8s.manifests import log_shipper as logs
+from k8s.manifests import model_volume as delivery
+from k8s.manifests import pod
+from k8s.manifests.config_map import config_sha256
+from k8s.manifests.labels import CONFIG, EVIDENCE, PACKAGE, labels, metadata, selector
+from k8s.manifests.plan import Plan, in_mib
+
+SERVER = "server"
+INFERENCE, PAGES = "inference", "supervisor"
+
+
+def service_account(plan: Plan) -> V1ServiceAccount:
+    """An identity of its own that can do nothing: no Role, no token."""
+    return V1ServiceAccount(
+        api_version="v1", kind="ServiceAccount", metadata=metadata(plan), automount_service_account_token=False
+    )
+
+
+def deployment(plan: Plan) -> V1Deployment:
+    """The Deployment; the number of pods is left to an autoscaler where there is one."""
+    gpus = plan.spec.kubernetes.resources.gpu
+    strategy = V1RollingUpdateDeployment(
+        max_unavailable=0,
+        # A spare GPU is rare: one pod more at a time.
+        max_surge=1 if gpus else "25%",
+    )
+    return V1Deployment(
+        api_version="apps/v1",
+        kind="Deployment",
+        metadata=metadata(plan, annotations={EVIDENCE: plan.evidence.sha256} if plan.evidence else None),
+        spec=V1DeploymentSpec(
+            replicas=None if plan.autoscaled else plan.spec.scaling.min_replicas,
+            selector=V1LabelSelector(match_labels=selector(plan)),
+            strategy=V1DeploymentStrategy(type="RollingUpdate", rolling_update=strategy),
+            min_ready_seconds=plan.min_ready_s,
+            progress_deadline_seconds=plan.progress_deadline_s,
+            revision_history_limit=3,
+            template=_template(plan),
+        ),
+    )
+
+
+def _template(plan: Plan) -> V1PodTemplateSpec:
+    # Whatever changes here starts new pods, so only what they are made of is here.
+    annotations = {CONFIG: config_sha256(plan)}
+    if plan.package:
+        annotations[PACKAGE] = plan.package.sha256
+    if plan.spec.kubernetes.monitoring.monitor == "annotations":
+        annotations |= {
+            "prometheus.io/scrape": "true",
+            "prometheus.io/port": str(plan.ports.supervisor),
+            "prometheus.io/path": "/metrics",
+        }
+    return V1PodTemplateSpec(metadata=V1ObjectMeta(labels=labels(plan), annotations=annotations), spec=_pod_spec(plan))
+
+
+def _pod_spec(plan: Plan) -> V1PodSpec:
+    kubernetes = plan.spec.kubernetes
+    mounted = [*pod.volumes(plan), *delivery.volumes(plan), *logs.volumes(plan)]
+    return V1PodSpec(
+        service_account_name=plan.name,
+        automount_service_account_token=False,
+        # Of every Service in the namespace a dozen variables would be set, for nobody.
+        enable_service_links=False,
+        security_context=pod.pod_security(),
+        termination_grace_period_seconds=plan.grace_period_s,
+        priority_class_name=kubernetes.priority_class,
+        runtime_class_name=kubernetes.runtime_class,
+        image_pull_secrets=[V1LocalObjectReference(name=name) for name in kubernetes.pull_secrets] or None,
+        node_selector=kubernetes.node_selector or None,
+        tolerations=_tolerations(plan) or None,
+        topology_spread_constraints=_spread(plan),
+        init_containers=[*logs.sidecars(plan), *delivery.loaders(plan)] or None,
+        containers=[_server(plan, [mount for _, mount in mounted])],
+        volumes=[*(volume for volume, _ in mounted), *logs.settings(plan)],
+    )
+
+
+def _server(plan: Plan, mounts: list[V1VolumeMount]) -> V1Container:
+    ports = plan.ports
+    return V1Container(
+        name=SERVER,
+        image=plan.image,
+        image_pull_policy="IfNotPresent",
+        args=arguments(plan),
+        ports=[
+            V1ContainerPort(name=INFERENCE, container_port=ports.inference, protocol="TCP"),
+            V1ContainerPort(name=PAGES, container_port=ports.supervisor, protocol="TCP"),
+        ],
+        # The first ready may take long. Whether to end a pod is asked of the process, never of the model.
+        startup_probe=_probe("/ready", period_s=2, failures=math.ceil(plan.startup_budget_s / 2), timeout_s=2),
+        readiness_probe=_probe("/ready", period_s=2, failures=2, timeout_s=2),
+        liveness_probe=_probe("/live", period_s=10, failures=6, timeout_s=5),
+        resources=_resources(plan),
+        security_context=pod.container_security(),
+        volume_mounts=mounts,
+    )
+
+
+def arguments(plan: Plan) -> list[str] | None:
+    """The server's arguments where they are not those of the image."""
+    extra = [*delivery.arguments(plan), *logs.arguments(plan)]
+    if not extra:
+        return None
+    archive = [] if delivery.arguments(plan) else ["--mar", delivery.IN_IMAGE]
+    return ["/config/spec.yaml", *archive, *extra, "--host", "0.0.0.0"]
+
+
+def _probe(path: str, *, period_s: int, failures: int, timeout_s: int) -> V1Probe:
+    return V1Probe(
+        http_get=V1HTTPGetAction(path=path, port=PAGES, scheme="HTTP"),
+        period_seconds=period_s,
+        timeout_seconds=timeout_s,
+        failure_threshold=failures,
+        success_threshold=1,
+    )
+
+
+def _resources(plan: Plan) -> V1ResourceRequirements:
+    """Requests are limits, so that what was measured is what a pod gets, on a full node too."""
+    resources = plan.spec.kubernetes.resources
+    amounts = {"cpu": resources.cpu, "memory": plan.memory, "ephemeral-storage": in_mib(plan.storage_bytes)}
+    if resources.gpu:
+        amounts[resources.gpu_resource] = str(resources.gpu)
+    return V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts))
+
+
+def _tolerations(plan: Plan) -> list[V1Toleration]:
+    resources, taints = plan.spec.kubernetes.resources, []
+    if resources.gpu:
+        # GPU nodes are tainted with the name of what they offer.
+        taints.append(V1Toleration(key="nvidia.com/gpu", operator="Exists", effect="NoSchedule"))
+    for taint in plan.spec.kubernetes.tolerations:
+        rest, _, effect = taint.partition(":")
+        key, equals, value = rest.partition("=")
+        operator = "Equal" if equals else "Exists"
+        taints.append(V1Toleration(key=key, operator=operator, value=value if equals else None, effect=effect or None))
+    return taints
+
+
+def _spread(plan: Plan) -> list[V1TopologySpreadConstraint]:
+    """Over zones and nodes as evenly as there is room for; each version by itself, so that a rollout is spread too."""
+    return [
+        V1TopologySpreadConstraint(
+            max_skew=1,
+            topology_key=key,
+            when_unsatisfiable="ScheduleAnyway",
+            label_selector=V1LabelSelector(match_labels=selector(plan)),
+            match_label_keys=["pod-template-hash"],
+        )
+        for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+    ]

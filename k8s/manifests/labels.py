@@ -1,0 +1,42 @@
+"""Names that every object carries, and those that selectors may use because they never change."""
+
+from __future__ import annotations
+
+from kubernetes.client import V1ObjectMeta
+
+from k8s.manifests.plan import Plan
+
+PART_OF = MANAGED_BY = "marina"
+SERVER = "inference"
+# Annotations of ours: hashes of what an object was made from.
+PACKAGE, CONFIG, EVIDENCE = "marina/package", "marina/config", "marina/evidence"
+
+
+def selector(plan: Plan, component: str = SERVER) -> dict[str, str]:
+    """Labels that are the same for every version: what selectors are made of."""
+    return {
+        "app.kubernetes.io/name": plan.name,
+        "app.kubernetes.io/instance": plan.name,
+        "app.kubernetes.io/component": component,
+    }
+
+
+def labels(plan: Plan, component: str = SERVER) -> dict[str, str]:
+    """Every label of an object."""
+    return selector(plan, component) | {
+        "app.kubernetes.io/version": plan.spec.version,
+        "app.kubernetes.io/part-of": PART_OF,
+        "app.kubernetes.io/managed-by": MANAGED_BY,
+    }
+
+
+def metadata(
+    plan: Plan, name: str | None = None, *, component: str = SERVER, annotations: dict[str, str] | None = None
+) -> V1ObjectMeta:
+    """Name, namespace, labels and annotations of an object."""
+    return V1ObjectMeta(
+        name=name or plan.name,
+        namespace=plan.namespace,
+        labels=labels(plan, component),
+        annotations=annotations or None,
+    )

@@ -1,0 +1,126 @@
+"""How requests come in, and what else may not: the Service, the NetworkPolicy, and the route of a Gateway."""
+
+from __future__ import annotations
+
+from kubernetes.client import (
+    V1IPBlock,
+    V1LabelSelector,
+    V1NetworkPolicy,
+    V1NetworkPolicyEgressRule,
+    V1NetworkPolicyIngressRule,
+    V1NetworkPolicyPeer,
+    V1NetworkPolicyPort,
+    V1NetworkPolicySpec,
+    V1Service,
+    V1ServicePort,
+    V1ServiceSpec,
+)
+
+from k8s.manifests import model_volume as delivery
+from k8s.manifests.custom_resources import HttpRoute
+from k8s.manifests.deployment import INFERENCE, PAGES
+from k8s.manifests.labels import metadata, selector
+from k8s.manifests.plan import Plan
+
+# Every namespace has its name as a label, set by Kubernetes.
+_NAMESPACE = "kubernetes.io/metadata.name"
+# Where a cloud's machines find their credentials; no model store is there.
+_LINK_LOCAL = {"0.0.0.0/0": ["169.254.0.0/16"], "::/0": ["fe80::/10"]}
+
+
+def service(plan: Plan) -> V1Service:
+    """Inference, and nothing else."""
+    ports = [_service_port(INFERENCE, plan.ports.inference)]
+    return V1Service(
+        api_version="v1",
+        kind="Service",
+        metadata=metadata(plan),
+        spec=V1ServiceSpec(type="ClusterIP", selector=selector(plan), ports=ports),
+    )
+
+
+def pages_service(plan: Plan) -> V1Service:
+    """The supervisors' pages, one by one, for a ServiceMonitor; clients have no business there."""
+    ports = [_service_port(PAGES, plan.ports.supervisor)]
+    return V1Service(
+        api_version="v1",
+        kind="Service",
+        metadata=metadata(plan, f"{plan.name}-pages", component="pages"),
+        spec=V1ServiceSpec(type="ClusterIP", cluster_ip="None", selector=selector(plan), ports=ports),
+    )
+
+
+def network_policy(plan: Plan) -> V1NetworkPolicy:
+    """Everything is closed, then opened: inference to clients, the pages to Prometheus, and what the model needs. The
+    kubelet of a pod's own node may always probe it."""
+    network, monitoring = plan.spec.kubernetes.network, plan.spec.kubernetes.monitoring
+    clients = [V1NetworkPolicyPeer(pod_selector=V1LabelSelector()), *map(_namespace, network.clients)]
+    return V1NetworkPolicy(
+        api_version="networking.k8s.io/v1",
+        kind="NetworkPolicy",
+        metadata=metadata(plan),
+        spec=V1NetworkPolicySpec(
+            pod_selector=V1LabelSelector(match_labels=selector(plan)),
+            policy_types=["Ingress", "Egress"],
+            ingress=[
+                _from(clients, plan.ports.inference),
+                _from([_namespace(monitoring.namespace)], plan.ports.supervisor),
+            ],
+            egress=_egress(plan) or None,
+        ),
+    )
+
+
+def http_route(plan: Plan) -> HttpRoute | None:
+    """The route of a Gateway; it waits as long as the slowest answer may take, in the queue and in a worker."""
+    route = plan.spec.kubernetes.route
+    if route is None:
+        return None
+    namespace, _, gateway = route.gateway.partition("/")
+    return HttpRoute(
+        metadata=metadata(plan),
+        gateway=gateway,
+        gateway_namespace=namespace,
+        hostnames=route.hostnames,
+        path=route.path or f"/predictions/{plan.name}",
+        service=plan.name,
+        port=plan.ports.inference,
+        timeout_s=2 * plan.spec.serving.response_timeout_s,
+    )
+
+
+def _egress(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
+    rules = []
+    for entry in plan.spec.kubernetes.network.egress:
+        network, _, port = entry.rpartition(":")
+        rules.append(_to([network], int(port)))
+    store = delivery.port(plan)
+    if store and not rules:
+        rules.append(_to(list(_LINK_LOCAL), store))
+    if rules:
+        # Names are asked of the cluster's own server, wherever it runs.
+        names = [_port(53, "UDP"), _port(53)]
+        rules.append(V1NetworkPolicyEgressRule(to=[_namespace("kube-system")], ports=names))
+    return rules
+
+
+# Under their Python names, `var_from` and `var_except`, the client drops these two fields without a word.
+def _from(peers: list[V1NetworkPolicyPeer], port: int) -> V1NetworkPolicyIngressRule:
+    return V1NetworkPolicyIngressRule.model_validate({"from": peers, "ports": [_port(port)]})
+
+
+def _to(networks: list[str], port: int) -> V1NetworkPolicyEgressRule:
+    blocks = [V1IPBlock.model_validate({"cidr": one, "except": _LINK_LOCAL.get(one)}) for one in networks]
+    return V1NetworkPolicyEgressRule(to=[V1NetworkPolicyPeer(ip_block=block) for block in blocks], ports=[_port(port)])
+
+
+def _namespace(name: str) -> V1NetworkPolicyPeer:
+    return V1NetworkPolicyPeer(namespace_selector=V1LabelSelector(match_labels={_NAMESPACE: name}))
+
+
+def _port(port: int, protocol: str = "TCP") -> V1NetworkPolicyPort:
+    return V1NetworkPolicyPort(port=port, protocol=protocol)
+
+
+def _service_port(name: str, port: int) -> V1ServicePort:
+    return V1ServicePort(name=name, port=port, target_port=name, protocol="TCP", app_protocol="http")

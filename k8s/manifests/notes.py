@@ -1,0 +1,129 @@
+"""What a person should know about a plan: where a number is a guess, and what to type to have it measured; and of the
+numbers that were derived, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from k8s.manifests.autoscaler import target
+from k8s.manifests.plan import MEMORY_MARGIN, Plan
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing to know, and what to type about it; `file` is where it shows."""
+
+    file: str
+    text: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Derived:
+    """One number, in words, and what it follows from."""
+
+    name: str
+    value: str
+    reason: str
+
+
+def notes(plan: Plan) -> list[Note]:
+    """All notes about a plan, in the order of the files they show in."""
+    return sorted([*_built(plan), *_measured(plan), *_chosen(plan)], key=lambda note: note.file)
+
+
+def derived(plan: Plan) -> list[Derived]:
+    """The numbers that nobody wrote."""
+    cold, serving, scaling = plan.cold_start_s, plan.spec.serving, plan.spec.scaling
+    start = "unmeasured" if cold is None else f"cold start {cold:.1f} s"
+    found = [
+        Derived("memory of a pod", plan.memory, _memory_reason(plan)),
+        Derived("startup probe gives up after", f"{plan.startup_budget_s} s",
+                f"the larger of startup_timeout_s {serving.startup_timeout_s} + 60 and 2 × cold start; {start}"),
+        Derived("rollout gives up after", f"{plan.progress_deadline_s} s",
+                "that + min ready + 300 s for a node and its image"),
+        Derived("grace period of a pod", f"{plan.grace_period_s} s",
+                f"propagation {serving.drain_propagation_s:g} + drain {serving.drain_timeout_s:g} + 5"),
+    ]  # fmt: skip
+    if plan.autoscaled:
+        found += [
+            Derived("autoscaler's target", _target_text(plan), _target_reason(plan)),
+            Derived("more pods", f"+50 % in {plan.scale_up_period_s} s after {plan.scale_up_window_s} s", start),
+            Derived("fewer pods", f"-25 % in {plan.scale_down_period_s} s after {plan.scale_down_window_s} s", start),
+            Derived("pods", f"{scaling.min_replicas} to {scaling.max_replicas}", "scaling"),
+        ]
+    return found
+
+
+def _built(plan: Plan) -> Iterator[Note]:
+    if plan.package is None:
+        text = "nothing was packaged yet: the room for the model is a guess"
+        yield Note("40-deployment.yaml", text, f"marina package {plan.spec.file}")
+    if plan.built is None:
+        yield Note("40-deployment.yaml", f"`{plan.image}` was not built yet", f"marina image {plan.spec.file}")
+    elif plan.built.digest is None:
+        text = f"`{plan.image}` was not pushed yet: pods get whatever has that tag"
+        yield Note("40-deployment.yaml", text, f"marina image {plan.spec.file} --push")
+
+
+def _measured(plan: Plan) -> Iterator[Note]:
+    spec, evidence = plan.spec, plan.evidence
+    calibrate = f"marina calibrate {spec.file}"
+    if plan.autoscaled and target(plan) is None:
+        text = "nothing was measured: the autoscaler looks at the cpu alone"
+        yield Note(_scaling_file(plan), text, f"{calibrate}, or set `scaling.target_rps_per_pod`")
+    if evidence is None:
+        yield Note("40-deployment.yaml", "nothing was measured: memory and times are defaults", calibrate)
+        return
+    measured = evidence.objective
+    if spec.slo and (spec.slo.p99_ms, spec.slo.error_rate) != (measured.p99_ms, measured.error_rate):
+        objective = f"p99 {measured.p99_ms:g} ms and {100 * measured.error_rate:g} % errors"
+        text = f"the knee was found for {objective}, not for what `slo` says now"
+        yield Note(_scaling_file(plan), text, calibrate)
+    if plan.target_rps_per_pod and evidence.machine.usable_cores != spec.cores:
+        text = f"measured with {evidence.machine.usable_cores:g} cores, a pod has {spec.cores:g}"
+        yield Note(_scaling_file(plan), text, f"{calibrate} --url URL_OF_A_POD")
+    if evidence.cold_start_s is None:
+        text = "the evidence is of a server that was there already: its start was not measured"
+        yield Note("40-deployment.yaml", text, calibrate)
+
+
+def _chosen(plan: Plan) -> Iterator[Note]:
+    if plan.spec.scaling.min_replicas == 1:
+        text = "one pod: while it is moved to another node, nothing answers"
+        yield Note("60-disruption-budget.yaml", text, "scaling: {min_replicas: 2}")
+    if plan.spec.kubernetes.network.policy and plan.spec.kubernetes.route and not plan.spec.kubernetes.network.clients:
+        text = "the route's Gateway may not reach the pods until its namespace is one of `network.clients`"
+        yield Note("30-network-policy.yaml", text, "kubernetes: {network: {clients: [NAMESPACE]}}")
+
+
+def _scaling_file(plan: Plan) -> str:
+    return "keda/scaled-object.yaml" if plan.spec.scaling.autoscaler == "keda" else "70-autoscaler.yaml"
+
+
+def _memory_reason(plan: Plan) -> str:
+    if plan.spec.kubernetes.resources.memory != "auto":
+        return "kubernetes.resources"
+    if plan.evidence is None or plan.evidence.memory is None:
+        return "unmeasured: twice Java's heap and 512Mi a worker, at least 2Gi"
+    return f"peak {plan.evidence.memory.total_bytes / 2**20:.0f}Mi × {MEMORY_MARGIN:g}"
+
+
+def _target_text(plan: Plan) -> str:
+    wanted, cpu = target(plan), f"{plan.spec.scaling.cpu_percent} % cpu"
+    if wanted is None:
+        return cpu
+    named = {
+        "requests": f"{wanted:g} requests/s",
+        "queue_time": f"{wanted * 1000:g} ms in the queue",
+        "gpu": f"{wanted:g} % gpu",
+    }
+    return f"{named[plan.spec.scaling.metric]} a pod, or {cpu}"
+
+
+def _target_reason(plan: Plan) -> str:
+    scaling, knee = plan.spec.scaling, plan.evidence.knee if plan.evidence else None
+    if scaling.metric != "requests" or scaling.target_rps_per_pod != "auto":
+        return "scaling"
+    return f"knee {knee.rps:.4g} × headroom {scaling.headroom:g}" if knee else "unmeasured"

@@ -1,0 +1,125 @@
+"""All objects of a plan as files: what any cluster takes, and beside it, in folders of their own, what needs more.
+
+`kubectl apply -f` takes every `.yaml` of a folder and nothing below it, so the first part works on a bare cluster. The
+kustomization is called `Kustomization` because it would be applied as an object under its usual name.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kubernetes.client import V1ConfigMap, V1Namespace, V1ObjectMeta
+
+from k8s.manifests import autoscaler as scaling
+from k8s.manifests import deployment as workload
+from k8s.manifests import network
+from k8s.manifests.config_map import config_map
+from k8s.manifests.custom_resources import Custom, Monitor, PrometheusRule
+from k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, selector
+from k8s.manifests.plan import Plan
+from k8s.manifests.yaml_text import plain
+from k8s.monitoring.dashboard import dashboard
+from k8s.monitoring.rules import alert_rules, recording_rules
+
+Document = dict[str, Any]
+Files = dict[str, list[Document]]
+
+# Folders that a cluster needs something for, and what that is.
+ADDONS = {
+    "monitoring": "the Prometheus operator",
+    "keda": "KEDA",
+    "gateway": "the Gateway API",
+}
+
+
+def render(plan: Plan) -> Files:
+    """Every object by the file it is in, in the order in which a cluster should see them."""
+    return {name: documents for name, documents in (_base(plan) | _addons(plan)).items() if documents}
+
+
+def _base(plan: Plan) -> Files:
+    spec = plan.spec
+    return {
+        "00-namespace.yaml": plain(_namespace(plan)) if spec.kubernetes.create_namespace else [],
+        "10-service-account.yaml": plain(workload.service_account(plan)),
+        "20-config.yaml": plain(config_map(plan)),
+        # Before the pods, so that none of them is ever open.
+        "30-network-policy.yaml": plain(network.network_policy(plan)) if spec.kubernetes.network.policy else [],
+        "40-deployment.yaml": plain(workload.deployment(plan)),
+        "50-service.yaml": plain(network.service(plan)),
+        "60-disruption-budget.yaml": plain(scaling.disruption_budget(plan)),
+        "70-autoscaler.yaml": plain(scaling.autoscaler(plan)) if spec.scaling.autoscaler == "hpa" else [],
+    }
+
+
+def _addons(plan: Plan) -> Files:
+    route, by_keda = network.http_route(plan), plan.spec.scaling.autoscaler == "keda"
+    return {
+        **_monitoring(plan),
+        "keda/scaled-object.yaml": _custom(scaling.scaled_object(plan)) if by_keda else [],
+        "gateway/http-route.yaml": _custom(route) if route else [],
+    }
+
+
+def _monitoring(plan: Plan) -> Files:
+    settings = plan.spec.kubernetes.monitoring
+    if settings.monitor == "none":
+        return {}
+    files = {"monitoring/dashboard.yaml": plain(_dashboard(plan))}
+    if settings.monitor == "annotations":
+        return files
+    by_service = settings.monitor == "service"
+    monitor = Monitor(
+        metadata=_chosen(plan, plan.name),
+        selector=selector(plan, "pages") if by_service else selector(plan),
+        port=workload.PAGES,
+        interval_s=settings.scrape_interval_s,
+        by_service=by_service,
+    )
+    pages = plain(network.pages_service(plan)) if by_service else []
+    rules = PrometheusRule(metadata=_chosen(plan, plan.name), groups=rule_groups(plan))
+    return {"monitoring/monitor.yaml": pages + _custom(monitor), "monitoring/rules.yaml": _custom(rules), **files}
+
+
+def rule_groups(plan: Plan) -> list[Document]:
+    """All rules of a service, for a PrometheusRule and for a rule file alike."""
+    return [*recording_rules(plan.spec), *alert_rules(plan.spec)]
+
+
+def dashboard_text(plan: Plan) -> str:
+    """The dashboard as Grafana imports it."""
+    return json.dumps(dashboard(plan.spec), indent=1, ensure_ascii=False) + "\n"
+
+
+def _dashboard(plan: Plan) -> V1ConfigMap:
+    """For Grafana's sidecar, which loads every ConfigMap with this label."""
+    named = _chosen(plan, f"{plan.name}-dashboard")
+    named.labels = (named.labels or {}) | {"grafana_dashboard": "1"}
+    text = dashboard_text(plan)
+    return V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=named, data={f"{plan.name}.json": text})
+
+
+def _namespace(plan: Plan) -> V1Namespace:
+    """The namespace refuses what the `restricted` profile forbids. It may hold more services than this one, so nothing
+    in it is of this one."""
+    levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+    named = {
+        "app.kubernetes.io/name": plan.namespace,
+        "app.kubernetes.io/part-of": PART_OF,
+        "app.kubernetes.io/managed-by": MANAGED_BY,
+    }
+    return V1Namespace(
+        api_version="v1", kind="Namespace", metadata=V1ObjectMeta(name=plan.namespace, labels=named | levels)
+    )
+
+
+def _chosen(plan: Plan, name: str) -> V1ObjectMeta:
+    """Metadata with the labels by which the cluster's operators choose what they read."""
+    named = metadata(plan, name, component="monitoring")
+    named.labels = (named.labels or {}) | plan.spec.kubernetes.monitoring.labels
+    return named
+
+
+def _custom(one: Custom) -> list[Document]:
+    return [one.to_data()]

@@ -1,0 +1,193 @@
+"""The plan of a deployment: the spec, what was built of it, what was measured, and every number that follows from them.
+
+Nothing here writes or talks to a cluster; the modules beside it turn a plan into objects.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import InputError
+from config.quantity import quantity
+from config.record import Package, read_package
+from config.render import Ports
+from config.spec import Spec
+from k8s.manifests.evidence import Evidence, read_evidence
+from k8s.manifests.image_record import Image, read_image
+
+MIB = 2**20
+# Of a peak that was measured: fragmentation, a larger request than the sample, a worker that starts while another ends.
+MEMORY_MARGIN = 1.25
+# The seeds' windows of 300 and 600 s go with models that take a minute to start; a pod that is there in seconds may be
+# asked for sooner, and one sent away by mistake is back as soon.
+_UP_WINDOW_PER_START, _DOWN_WINDOW_PER_START = 5, 10
+_UP_WINDOW_S, _DOWN_WINDOW_S = (15, 300), (300, 3600)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is deployed. Without a package, image record or evidence the numbers are defaults and `notes` say so."""
+
+    spec: Spec
+    image: str
+    """What the pods run: by digest once it was pushed."""
+    package: Package | None
+    evidence: Evidence | None
+    built: Image | None = None
+    """The record of the image; None before `marina image`."""
+
+    @property
+    def name(self) -> str:
+        """Of every object, alone or as a prefix."""
+        return self.spec.name
+
+    @property
+    def namespace(self) -> str:
+        return self.spec.kubernetes.namespace
+
+    @property
+    def ports(self) -> Ports:
+        """The image's command line leaves the base as it is."""
+        return Ports()
+
+    @property
+    def autoscaled(self) -> bool:
+        """Whether an autoscaler owns the number of pods."""
+        return self.spec.scaling.autoscaler != "none"
+
+    @property
+    def cold_start_s(self) -> float | None:
+        """From the start of a server to ready, as measured."""
+        return self.evidence.cold_start_s if self.evidence else None
+
+    @property
+    def target_rps_per_pod(self) -> float | None:
+        """The rate a pod should run at: what the spec says, else the knee with room above; None without evidence."""
+        stated, knee = self.spec.scaling.target_rps_per_pod, self.evidence.knee if self.evidence else None
+        if stated != "auto":
+            return stated
+        # Three figures: a second calibration that finds the same does not change the manifests.
+        return float(f"{knee.rps * self.spec.scaling.headroom:.3g}") if knee else None
+
+    @property
+    def startup_budget_s(self) -> int:
+        """How long the kubelet waits for the first ready: never less than TorchServe does for its workers, so that the
+        supervisor can say what went wrong, and at least two measured cold starts."""
+        patience_s = self.spec.serving.startup_timeout_s + 60
+        return max(patience_s, math.ceil(2 * (self.cold_start_s or 0)))
+
+    @property
+    def progress_deadline_s(self) -> int:
+        """When a rollout that stands still is given up: a start, its proof, five minutes for a node and an image."""
+        return self.startup_budget_s + self.min_ready_s + 300
+
+    @property
+    def min_ready_s(self) -> int:
+        """How long a new pod must stay ready before the next old one goes: some scrapes with real traffic on it."""
+        return 10
+
+    @property
+    def grace_period_s(self) -> int:
+        """The supervisor serves on, then drains; five seconds more for Java to end."""
+        serving = self.spec.serving
+        return math.ceil(serving.drain_propagation_s + serving.drain_timeout_s) + 5
+
+    @property
+    def memory(self) -> str:
+        """Request and limit of the server: what the spec says, else the measured peak with room above."""
+        stated, measured = self.spec.kubernetes.resources.memory, self.evidence.memory if self.evidence else None
+        if stated != "auto":
+            return stated
+        if measured is None:
+            # Java may take its heap once more outside of it, and a worker of a small model half a GiB.
+            guess = 2 * self.spec.serving.java_heap_mb * MIB + self.spec.workers * 512 * MIB
+            return in_mib(max(guess, 2048 * MIB))
+        return in_mib(measured.total_bytes * MEMORY_MARGIN)
+
+    @property
+    def temporary_bytes(self) -> int:
+        """Room under `/tmp`, where the MAR is unpacked: that, as much again, and 256 MiB for logs and metrics; a
+        GiB more where something is compiled."""
+        compiles = self.spec.model.compile == "jit" or self.spec.model.on_mismatch == "jit"
+        archive = self.package.bytes if self.package else 1024 * MIB
+        return 2 * archive + 256 * MIB + (1024 * MIB if compiles else 0)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Room for a MAR that an init container downloads."""
+        return self.package.bytes + 64 * MIB if self.package else 0
+
+    @property
+    def storage_bytes(self) -> int:
+        """What a pod may write in all: its volumes, and the container logs that the node keeps."""
+        store = self.spec.kubernetes.model
+        logs = 128 * MIB + (2 * LOG_BYTES if self.spec.kubernetes.log_shipper else 0)
+        return self.temporary_bytes + logs + (self.loaded_bytes if store and store.url else 0)
+
+    @property
+    def scale_up_window_s(self) -> int:
+        """How long more pods must be wanted before they are made: five cold starts, from 15 s to the seeds' 300 s."""
+        return self._window(_UP_WINDOW_PER_START, _UP_WINDOW_S, default=300)
+
+    @property
+    def scale_up_period_s(self) -> int:
+        """At most half as many pods again in this time: a minute, or what a pod needs to help if that is longer."""
+        return max(60, math.ceil(self.cold_start_s or 0))
+
+    @property
+    def scale_down_window_s(self) -> int:
+        """How long fewer pods must do before one goes: ten cold starts, at least 300 s; the seeds' 600 s unmeasured."""
+        return self._window(_DOWN_WINDOW_PER_START, _DOWN_WINDOW_S, default=600)
+
+    @property
+    def scale_down_period_s(self) -> int:
+        """At most a quarter of the pods goes in this time; the autoscaler allows half an hour at most."""
+        return min(1800, max(120, 2 * math.ceil(self.cold_start_s or 0)))
+
+    @property
+    def oldest_kubernetes(self) -> str:
+        """The first minor version that knows every field used."""
+        store = self.spec.kubernetes.model
+        return "1.31" if store and store.image else "1.30"
+
+    def _window(self, per_start: int, limits: tuple[int, int], *, default: int) -> int:
+        low, high = limits
+        return default if self.cold_start_s is None else min(high, max(low, math.ceil(per_start * self.cold_start_s)))
+
+
+# Of each of the two files that the server keeps for a log shipper.
+LOG_BYTES = 32 * MIB
+
+
+def make_plan(spec: Spec, folder: Path) -> Plan:
+    """The plan from a spec and the records in its build folder (`build/<name>`), whichever of them are there."""
+    package = read_package(folder) if (folder / "package.json").exists() else None
+    if package and (package.record.name, package.record.version) != (spec.name, spec.version):
+        text = f"{folder / 'package.json'}: is of `{package.record.name}` {package.record.version}, the spec is of "
+        raise InputError(text + f"`{spec.name}` {spec.version}", hint=f"marina package {spec.file}")
+    if package is None and spec.kubernetes.model:
+        text = "`kubernetes.model`: its checksum is that of the package, and nothing was packaged yet"
+        raise InputError(text, hint=f"marina package {spec.file}")
+    built = read_image(folder, spec, package)
+    evidence = read_evidence(folder, package, spec_file=spec.file)
+    if evidence:
+        _check_memory(spec, evidence)
+    image = built.reference if built else f"{spec.kubernetes.registry}/{spec.name}:{spec.version}"
+    return Plan(spec=spec, image=image, package=package, evidence=evidence, built=built)
+
+
+def in_mib(size: float) -> str:
+    """Bytes as a quantity, rounded up to 64 MiB."""
+    return f"{64 * math.ceil(size / (64 * MIB))}Mi"
+
+
+def _check_memory(spec: Spec, evidence: Evidence) -> None:
+    stated, measured = spec.kubernetes.resources.memory, evidence.memory
+    if measured and stated != "auto" and quantity(stated) < measured.total_bytes:
+        raise InputError(
+            f"{spec.file}: `kubernetes.resources.memory`: got {stated}, but at its peak the server took "
+            f"{measured.total_bytes / MIB:.0f}Mi",
+            hint=f"memory: {in_mib(measured.total_bytes * MEMORY_MARGIN)}, or auto",
+        )

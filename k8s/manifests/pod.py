@@ -1,0 +1,59 @@
+"""What a container of ours may do, and where it may write: nothing that the `restricted` profile forbids."""
+
+from __future__ import annotations
+
+from kubernetes.client import (
+    V1Capabilities,
+    V1ConfigMapVolumeSource,
+    V1EmptyDirVolumeSource,
+    V1KeyToPath,
+    V1PodSecurityContext,
+    V1SeccompProfile,
+    V1SecurityContext,
+    V1Volume,
+    V1VolumeMount,
+)
+
+from k8s.manifests.config_map import FILE, config_name
+from k8s.manifests.plan import Plan, in_mib
+
+# The user of the image; nothing in it needs this one.
+USER = 10001
+
+
+def pod_security() -> V1PodSecurityContext:
+    """For all containers of a pod; `fsGroup` lets the user read what volumes hold."""
+    return V1PodSecurityContext(
+        run_as_non_root=True,
+        run_as_user=USER,
+        run_as_group=USER,
+        fs_group=USER,
+        fs_group_change_policy="OnRootMismatch",
+        seccomp_profile=V1SeccompProfile(type="RuntimeDefault"),
+    )
+
+
+def container_security() -> V1SecurityContext:
+    """For one container."""
+    return V1SecurityContext(
+        allow_privilege_escalation=False,
+        capabilities=V1Capabilities(drop=["ALL"]),
+        read_only_root_filesystem=True,
+    )
+
+
+def volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
+    """What the server always has: its configuration, and the one place where it may write."""
+    config = V1ConfigMapVolumeSource(name=config_name(plan), items=[V1KeyToPath(key=FILE, path=FILE)])
+    return [
+        (
+            V1Volume(name="config", config_map=config),
+            V1VolumeMount(name="config", mount_path="/config", read_only=True),
+        ),
+        (scratch("tmp", plan.temporary_bytes), V1VolumeMount(name="tmp", mount_path="/tmp")),
+    ]
+
+
+def scratch(name: str, size: int) -> V1Volume:
+    """A folder that lives as long as its pod and may not grow beyond its size."""
+    return V1Volume(name=name, empty_dir=V1EmptyDirVolumeSource(size_limit=in_mib(size)))

@@ -1,0 +1,94 @@
+"""Manifests on disk: a folder that is replaced as a whole, and beside it what a cluster's Prometheus is given."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from config.record import write_text
+from k8s.manifests.notes import Derived, Note, derived, notes
+from k8s.manifests.objects import Files, dashboard_text, render, rule_groups
+from k8s.manifests.plan import Plan
+from k8s.manifests.yaml_text import to_yaml
+from k8s.monitoring.adapter import adapter_values
+
+Form = Literal["files", "single"]
+FOLDER = "manifests"
+_ORIGIN = "Made by `marina manifests` from the spec: change that, not this file."
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written where, and what to know about it."""
+
+    folder: Path
+    files: dict[str, list[str]]
+    """By file, relative to the folder: its objects as `Kind name`."""
+    image: str
+    notes: list[Note]
+    derived: list[Derived]
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON."""
+        parts = {"notes": [asdict(one) for one in self.notes], "derived": [asdict(one) for one in self.derived]}
+        return {"folder": str(self.folder), "files": self.files, "image": self.image, **parts}
+
+
+def write_manifests(plan: Plan, out: Path, form: Form = "files") -> Written:
+    """Writes `manifests/` and `prometheus/` under a build folder; what was there before is replaced."""
+    known = notes(plan)
+    files = render(plan) if form == "files" else _merged(render(plan))
+    texts = {name: to_yaml(documents, _comment(name, known, form)) for name, documents in files.items()}
+    texts |= _kustomizations(files)
+    _replace(out / FOLDER, texts)
+    write_text(out / "prometheus/adapter-values.yaml", to_yaml([adapter_values(plan.spec)], [_ORIGIN]))
+    write_text(out / "prometheus/rules.yaml", to_yaml([{"groups": rule_groups(plan)}], [_ORIGIN]))
+    write_text(out / "prometheus/dashboard.json", dashboard_text(plan))
+    named = {
+        name: [f"{one['kind']} {one['metadata']['name']}" for one in documents] for name, documents in files.items()
+    }
+    return Written(folder=out / FOLDER, files=named, image=plan.image, notes=known, derived=derived(plan))
+
+
+def _merged(files: Files) -> Files:
+    """One file in each folder."""
+    merged: Files = {}
+    for name, documents in files.items():
+        merged.setdefault(str(Path(name).parent / "all.yaml"), []).extend(documents)
+    return merged
+
+
+def _comment(name: str, known: list[Note], form: Form) -> list[str]:
+    place = Path(name)
+    shown = [Path(note.file).parent / place.name if form == "single" else Path(note.file) for note in known]
+    about = [note for note, file in zip(known, shown, strict=True) if file == place]
+    return [_ORIGIN, *(f"Note: {note.text}" for note in about)]
+
+
+def _kustomizations(files: Files) -> dict[str, str]:
+    folders: dict[str, list[str]] = {}
+    for name in files:
+        folders.setdefault(str(Path(name).parent), []).append(Path(name).name)
+    return {
+        str(Path(folder) / "Kustomization"): to_yaml(
+            [{"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names}], [_ORIGIN]
+        )
+        for folder, names in folders.items()
+    }
+
+
+def _replace(folder: Path, texts: dict[str, str]) -> None:
+    """Writes beside the place and moves, so that nobody applies half of it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        fresh, old = Path(temporary) / "fresh", Path(temporary) / "old"
+        for name, text in texts.items():
+            file = fresh / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        if folder.exists():
+            folder.rename(old)
+        shutil.move(fresh, folder)

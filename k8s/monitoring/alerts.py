@@ -1,0 +1,167 @@
+"""One alert, and those about the state of pods, workers and the autoscaler; what the objective asks is in `rules`.
+
+Every alert has a heading of its own in docs/alerts.md, which its `runbook_url` leads to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from config.spec import Spec
+from k8s.monitoring.expressions import Queries
+
+SHED_SHARE = 0.01
+MEMORY_SHARE = 0.9
+GPU_MEMORY_SHARE = 0.95
+GPU_GROWTH = 1.1
+RESTARTS = 3
+
+
+@dataclass(frozen=True)
+class Alert:
+    """Fires when `expr` has had a result for as long as `for_`."""
+
+    name: str
+    severity: str
+    expr: str
+    summary: str
+    for_: str = ""
+
+    def rule(self, spec: Spec) -> dict[str, Any]:
+        """As Prometheus reads it."""
+        return {
+            "alert": f"Marina{self.name}",
+            "expr": self.expr,
+            **({"for": self.for_} if self.for_ else {}),
+            "labels": {"severity": self.severity, "model": spec.name},
+            "annotations": {
+                "summary": f"{spec.name}: {self.summary}",
+                "runbook_url": f"{spec.kubernetes.monitoring.runbook_url}#marina{self.name.lower()}",
+            },
+        }
+
+
+def state_alerts(spec: Spec, queries: Queries) -> list[Alert]:
+    """About what runs, whatever the objective is."""
+    scaled = spec.scaling.autoscaler != "none"
+    return [
+        *_pod_alerts(spec, queries),
+        *_restart_alerts(spec, queries),
+        *_capacity_alerts(spec, queries),
+        *(_gpu_alerts(queries) if spec.serving.device == "cuda" else []),
+        *(_autoscaler_alerts(spec, queries) if scaled else []),
+    ]
+
+
+def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
+    ready, packages = queries.of("marina_ready"), queries.of("marina_package_info")
+    wanted, available = (
+        queries.of_deployment(f"kube_deployment_{name}") for name in ("spec_replicas", "status_replicas_available")
+    )
+    start_min = -(-spec.serving.startup_timeout_s // 60) + 10
+    return [
+        Alert("NoData", "page", f"absent({ready})", "Prometheus sees no pod of it", for_="3m"),
+        Alert("NoPodReady", "page", f"sum by (namespace) ({ready}) == 0", "no pod is ready", for_="3m"),
+        Alert("PodNotReady", "ticket", f"{ready} == 0", _pod("is not ready"), for_=f"{start_min}m"),
+        Alert(
+            "ReplicasMissing",
+            "ticket",
+            f"{available} < on (namespace, deployment) {wanted}",
+            "{{ $value }} pods are available, fewer than the Deployment wants",
+            for_=f"{start_min}m",
+        ),
+        Alert(
+            "PodsUnseen",
+            "ticket",
+            f"count by (namespace) ({ready}) < on (namespace) sum by (namespace) ({available})",
+            "Prometheus sees {{ $value }} pods, fewer than serve",
+            for_="10m",
+        ),
+        Alert(
+            "PackagesMixed",
+            "ticket",
+            f"count by (namespace) (count by (namespace, sha256) ({packages})) > 1",
+            "pods serve {{ $value }} different packages",
+            for_="1h",
+        ),
+    ]
+
+
+def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
+    containers = queries.of_pods("kube_pod_container_status_restarts_total")
+    restarts, renewals = (
+        f"sum by (namespace, pod) (increase({queries.of(f'marina_worker_{name}_total')}[1h]))"
+        for name in ("restarts", "recycles")
+    )
+    alerts = [
+        Alert(
+            "ContainerRestarts",
+            "ticket",
+            f"round(increase({containers}[1h])) >= {RESTARTS}",
+            _pod("restarted {{ $value }} times in an hour"),
+        ),
+        Alert(
+            "WorkerRestarts",
+            "ticket",
+            f"round({restarts} - {renewals}) >= {RESTARTS}",
+            _pod("lost {{ $value }} workers in an hour"),
+        ),
+    ]
+    if spec.model.on_mismatch == "jit" and spec.model.compile == "aot":
+        recompiled = queries.of("inference_artifact_info", 'compile="aot"', 'artifact!="aot"')
+        text = _pod("compiled the model itself, the packaged artifact does not fit its node")
+        alerts.append(Alert("Recompiled", "ticket", f"max by (namespace, pod) ({recompiled}) == 1", text))
+    return alerts
+
+
+def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:
+    shed, cpu = queries.recorded("inference_shed:ratio_rate5m"), spec.scaling.cpu_percent / 100
+    return [
+        Alert("RequestsShed", "ticket", f"{shed} > {SHED_SHARE}", f"{_PERCENT} of requests are shed", for_="5m"),
+        Alert("CpuHigh", "ticket", f"{queries.cpu_share()} > {cpu:g}", _pod(f"uses {_PERCENT} of its cpu"), for_="15m"),
+        Alert(
+            "MemoryNearLimit",
+            "ticket",
+            f"{queries.memory_share()} > {MEMORY_SHARE}",
+            _pod(f"uses {_PERCENT} of its memory"),
+            for_="10m",
+        ),
+    ]
+
+
+def _gpu_alerts(queries: Queries) -> list[Alert]:
+    """The first needs nothing but the pod's own page: torch keeps what it has reserved, so that a flat line is normal
+    and one that rises for hours is not."""
+    reserved = f"sum by (namespace, pod) ({queries.of('inference_worker_cuda_bytes')})"
+    now, before = f"min_over_time({reserved}[1h:5m])", f"max_over_time({reserved}[1h:5m] offset 3h)"
+    full = f"{queries.gpu_memory_share()} > {GPU_MEMORY_SHARE}"
+    return [
+        Alert(
+            "GpuMemoryGrows", "ticket", f"{now} / {before} > {GPU_GROWTH}", _pod("reserves more and more GPU memory")
+        ),
+        Alert("GpuMemoryNearlyFull", "ticket", full, _pod(f"uses {_PERCENT} of its GPU's memory"), for_="15m"),
+    ]
+
+
+def _autoscaler_alerts(spec: Spec, queries: Queries) -> list[Alert]:
+    wanted, most = (
+        queries.of_autoscaler(f"kube_horizontalpodautoscaler_{name}_replicas")
+        for name in ("status_desired", "spec_max")
+    )
+    idle = queries.of_autoscaler(
+        "kube_horizontalpodautoscaler_status_condition", 'condition="ScalingActive"', 'status="false"'
+    )
+    blind = Alert("AutoscalerBlind", "ticket", f"{idle} == 1", "the autoscaler gets no metrics", for_="10m")
+    if spec.scaling.min_replicas == spec.scaling.max_replicas:
+        return [blind]
+    by = "on (namespace, horizontalpodautoscaler)"
+    text = "the autoscaler wants {{ $value }} pods and may not have more"
+    return [blind, Alert("AutoscalerAtMax", "ticket", f"{wanted} >= {by} {most}", text, for_="15m")]
+
+
+_PERCENT = "{{ $value | humanizePercentage }}"
+
+
+def _pod(text: str) -> str:
+    return f"pod {{{{ $labels.pod }}}} {text}"

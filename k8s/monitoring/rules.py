@@ -1,0 +1,151 @@
+"""Recording and alerting rules as groups of plain data, in the form that both a PrometheusRule and a rule file hold.
+
+The objective's error budget is watched over several windows at once: a page needs a long window, so that a blip is
+silent, and a short one, so that it ends when the trouble does. Shares over long windows are sums of recorded rates, so
+that every request has the same weight and no query reads days of histograms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from config.errors import InputError
+from config.spec import Spec
+from k8s.monitoring.alerts import Alert, state_alerts
+from k8s.monitoring.expressions import FAILED, GOOD, OWED, RULE_INTERVAL_S, SHED, Queries, objective_s, rule_queries
+
+# The share of good answers that must be within the objective is 99 %: it is a p99.
+LATENCY_BUDGET = 0.01
+# Long window, short window, and how many times too fast the budget is spent: at 14.4 a month's budget lasts two days.
+FAST = (("1h", "5m", 14.4), ("6h", "30m", 6.0))
+SLOW = (("1d", "2h", 3.0), ("3d", "6h", 1.0))
+# Fewer bad requests than this are no evidence of anything, however few there were in all.
+LEAST_BAD = 10
+_BAD = {"inference_failed": "requests fail", "inference_slow": "answers are over the objective"}
+_SHARES = (0.5, 0.9, 0.99)
+# Under Prometheus' five minutes of patience with an old sample.
+_LONG_INTERVAL_S = 120
+_OUTAGE = 0.5
+
+Group = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A share of requests that may be bad: `part` of `whole`, names of recorded rates."""
+
+    name: str
+    part: str
+    whole: str
+    share: float
+
+
+def recording_rules(spec: Spec) -> list[Group]:
+    """What the alerts and the dashboard read instead of raw series."""
+    queries, limit = rule_queries(spec), _limit(spec)
+    rates = {
+        "inference_arrivals:rate5m": queries.arrivals(),
+        "inference_answered:rate5m": queries.answers(OWED),
+        "inference_good:rate5m": queries.answers(GOOD),
+        "inference_failed:rate5m": queries.answers_or_zero(FAILED),
+        "inference_shed:rate5m": queries.answers_or_zero(SHED),
+        "inference_shed:ratio_rate5m": _ratio(queries, "inference_shed", "inference_answered"),
+        "inference_failed:ratio_rate5m": _ratio(queries, "inference_failed", "inference_answered"),
+        **({"inference_slow:rate5m": queries.slow(limit)} if limit else {}),
+        **{f"inference_duration_seconds:p{share * 100:g}_rate5m": queries.latency(share) for share in _SHARES},
+    }
+    short: dict[str, str] = {}
+    long: dict[str, str] = {}
+    for budget in budgets(spec):
+        rates[f"{budget.part}:ratio_rate5m"] = _ratio(queries, budget.part, budget.whole)
+        for window in sorted({window for pair in FAST + SLOW for window in pair[:2]} - {"5m"}):
+            ratio = queries.recorded_ratio(budget.part, budget.whole, window)
+            (short if window in ("30m", "1h") else long)[f"{budget.part}:ratio_rate{window}"] = ratio
+    groups = [_group(spec, "rates", RULE_INTERVAL_S, _records(spec, rates | short))]
+    return groups + ([_group(spec, "budget", _LONG_INTERVAL_S, _records(spec, long))] if long else [])
+
+
+def alert_rules(spec: Spec) -> list[Group]:
+    """Who is woken (`severity: page`), and what is found in the morning (`ticket`)."""
+    queries, limit = rule_queries(spec), _limit(spec)
+    alerts = [alert for budget in budgets(spec) for alert in _burn_alerts(queries, budget)]
+    most = max(_OUTAGE, spec.slo.error_rate) if spec.slo else _OUTAGE
+    alerts.append(_outage_alert(queries, "MostRequestsFail", "inference_failed", most))
+    if limit:
+        alerts.append(_outage_alert(queries, "MostRequestsSlow", "inference_slow", _OUTAGE))
+        alerts.append(_p99_alert(queries, limit))
+    groups = {"objective": alerts, "state": state_alerts(spec, queries)}
+    return [_group(spec, name, RULE_INTERVAL_S, [one.rule(spec) for one in some]) for name, some in groups.items()]
+
+
+def budgets(spec: Spec) -> list[Budget]:
+    """The objective's budgets; none without an objective."""
+    if spec.slo is None:
+        return []
+    errors = Budget("Error", "inference_failed", "inference_answered", spec.slo.error_rate)
+    return [errors, Budget("Latency", "inference_slow", "inference_good", LATENCY_BUDGET)]
+
+
+def _burn_alerts(queries: Queries, budget: Budget) -> Iterable[Alert]:
+    text = _BAD[budget.part]
+    limit = f"{budget.share * 100:g} %"
+    for speed, windows, severity in (("Fast", FAST, "page"), ("Slow", SLOW, "ticket")):
+        # A share cannot be over 1: a budget so large is never spent so fast.
+        arms = [_burning(queries, budget, *window) for window in windows if budget.share * window[2] < 1]
+        if arms:
+            yield Alert(
+                f"{budget.name}Budget{speed}Burn",
+                severity,
+                " or ".join(arms),
+                summary=f"{{{{ $value | humanizePercentage }}}} of {text}, the objective allows {limit}",
+            )
+
+
+def _burning(queries: Queries, budget: Budget, long: str, short: str, factor: float) -> str:
+    limit = f"{factor * budget.share:.6g}"
+    over = [f"{queries.recorded(f'{budget.part}:ratio_rate{window}')} > {limit}" for window in (short, long)]
+    return f"({' and '.join(over)} and {queries.recorded_count(budget.part, long)} >= {LEAST_BAD})"
+
+
+def _outage_alert(queries: Queries, name: str, part: str, most: float) -> Alert:
+    share, rate = queries.recorded(f"{part}:ratio_rate5m"), queries.recorded(f"{part}:rate5m")
+    return Alert(
+        name,
+        "page",
+        f"{share} > {most:g} and 300 * {rate} >= {LEAST_BAD}",
+        for_="1m",
+        summary=f"{{{{ $value | humanizePercentage }}}} of {_BAD[part]}",
+    )
+
+
+def _p99_alert(queries: Queries, limit: str) -> Alert:
+    return Alert(
+        "P99OverObjective",
+        "ticket",
+        f"{queries.recorded('inference_duration_seconds:p99_rate5m')} > {limit}",
+        for_="15m",
+        summary=f"p99 is {{{{ $value | humanizeDuration }}}}, the objective is {float(limit) * 1000:g} ms",
+    )
+
+
+def _limit(spec: Spec) -> str | None:
+    if spec.slo is not None and spec.slo.p99_ms < 1:
+        where = f"{spec.file}: `slo.p99_ms`"
+        raise InputError(f"{where}: got {spec.slo.p99_ms:g}, allowed: at least 1, TorchServe counts in milliseconds")
+    return objective_s(spec)
+
+
+def _ratio(queries: Queries, part: str, whole: str) -> str:
+    return f"{queries.recorded(f'{part}:rate5m')} / {queries.recorded(f'{whole}:rate5m')}"
+
+
+def _records(spec: Spec, expressions: dict[str, str]) -> list[dict[str, Any]]:
+    return [
+        {"record": f"model:{name}", "expr": expr, "labels": {"model": spec.name}} for name, expr in expressions.items()
+    ]
+
+
+def _group(spec: Spec, name: str, interval_s: int, rules: list[dict[str, Any]]) -> Group:
+    return {"name": f"{spec.kubernetes.namespace}.{spec.name}.{name}", "interval": f"{interval_s}s", "rules": rules}

@@ -1,0 +1,92 @@
+"""What an apply would change, field by field, in words a person can check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from k8s.rollout.cluster import MANAGER, Document
+
+# What the server or its controllers write; none of it is ours to change.
+_SERVERS = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid")
+_LONGEST = 60
+# What names an item of a list, as the API's own merge keys do.
+_KEYS = ("name", "containerPort", "port", "mountPath", "topologyKey", "alert", "record", "type", "ip", "key")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field, before and after; None is a field that is not there."""
+
+    field: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"+ {self.field}: {_short(self.after)}"
+        if self.after is None:
+            return f"- {self.field}: {_short(self.before)}"
+        return f"~ {self.field}: {_short(self.before)} → {_short(self.after)}"
+
+
+def differences(before: Document, after: Document) -> list[Difference]:
+    """The fields that differ, without what the server writes by itself."""
+    found = list(_compare("", _ours(before), _ours(after)))
+    if not found and _owned(before) != _owned(after):
+        found.append(Difference("metadata.managedFields", "fields of others", "shared with marina"))
+    return found
+
+
+def owned_fields(document: Document, manager: str = MANAGER) -> dict[str, Any] | None:
+    """The fields that a manager's applies own, as `fieldsV1`; None when it never applied the object."""
+    for entry in document["metadata"].get("managedFields") or []:
+        if entry.get("manager") == manager and entry.get("operation") == "Apply" and not entry.get("subresource"):
+            fields: dict[str, Any] = entry.get("fieldsV1") or {}
+            return fields
+    return None
+
+
+def _owned(document: Document) -> dict[str, Any] | None:
+    return owned_fields(document)
+
+
+def _ours(document: Document) -> Document:
+    metadata = {key: value for key, value in document["metadata"].items() if key not in _SERVERS}
+    return {key: value for key, value in document.items() if key not in ("metadata", "status")} | {"metadata": metadata}
+
+
+def _compare(path: str, before: Any, after: Any) -> Iterator[Difference]:
+    if before == after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}):
+            yield from _compare(f"{path}.{key}" if path else key, before.get(key), after.get(key))
+    elif isinstance(before, list) and isinstance(after, list) and (key := _key(before + after)):
+        old, new = ({item[key]: item for item in items} for items in (before, after))
+        if len(old) < len(before) or len(new) < len(after) or (list(old) != list(new) and {*old} == {*new}):
+            yield Difference(path, before, after)
+            return
+        for name in dict.fromkeys([*old, *new]):
+            yield from _compare(f"{path}[{name}]", old.get(name), new.get(name))
+    else:
+        yield Difference(path, before, after)
+
+
+def _key(items: list[Any]) -> str | None:
+    for key in _KEYS:
+        if items and all(isinstance(item, dict) and key in item for item in items):
+            return key
+    return None
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict | list):
+        inner = list(value)
+        return f"{{{', '.join(map(str, inner))}}}" if isinstance(value, dict) else f"{len(inner)} items"
+    text = str(value)
+    lines = text.count("\n")
+    if lines:
+        return f"{lines + 1} lines"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,186 @@
+"""One real inference of the spec's sample by the pods that were just rolled out, sent through the API server.
+
+First through the Service's proxy, as clients come. Where the API server may not reach pods (a NetworkPolicy, a missing
+permission), through a port-forward, which ends inside the pod's own network.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client
+from kubernetes.stream import portforward
+
+from config.errors import ClusterError
+from config.record import Package
+from config.render import Ports
+from k8s.rollout.cluster import Cluster
+
+_LONGEST = 300
+_SHA = 12
+# What the API server answers when it is the one that failed, and not the pod behind it.
+_ITS_OWN = (403, 404, 500, 502, 503, 504)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What is sent, to which model, and the package that must answer; without a hash any may."""
+
+    model: str
+    body: bytes
+    content_type: str
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Canary:
+    """What came of it."""
+
+    ok: bool
+    via: str
+    status: int
+    seconds: float
+    answer: str
+    """The beginning of the answer, or what went wrong."""
+    package: str
+    """The hash that the pod says it serves; empty when its page could not be reached."""
+
+    def to_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        package = f", package {self.package[:_SHA]}…" if self.package else ""
+        return f"{self.status} in {1000 * self.seconds:.0f} ms through {self.via}{package}: {self.answer}"
+
+
+@dataclass(frozen=True)
+class _Reply:
+    via: str
+    status: int
+    body: bytes
+    seconds: float
+
+
+def sample_of(mar: Path, package: Package) -> Sample:
+    """The sample that the MAR holds."""
+    sample = package.record.sample
+    with zipfile.ZipFile(mar) as archive:
+        return Sample(package.record.name, archive.read(sample.file), sample.content_type, package.sha256)
+
+
+def infer(
+    cluster: Cluster, namespace: str, service: str, pods: list[str], sample: Sample, *, ports: Ports, timeout_s: float
+) -> Canary:
+    """Sends the sample once and looks at who answers; the pods are those of the present revision."""
+    path = f"/predictions/{sample.model}"
+    base = f"/api/v1/namespaces/{namespace}"
+    through = f"{base}/services/http:{service}:{ports.inference}/proxy{path}"
+    reply, blocked = _through_server(cluster, "POST", through, sample.body, sample.content_type, timeout_s)
+    if reply is None and pods:
+        reply, later = _forwarded(cluster, namespace, pods[0], ports.inference, "POST", path, sample, timeout_s)
+        blocked = f"{blocked}; {later}" if later else blocked
+    if reply is None:
+        return Canary(False, "the API server", 0, 0.0, blocked, "")
+    served = served_package(cluster, namespace, pods, ports, timeout_s)
+    ok, answer = _judged(reply, sample, served)
+    return Canary(ok, reply.via, reply.status, round(reply.seconds, 4), answer, served)
+
+
+def _judged(reply: _Reply, sample: Sample, served: str) -> tuple[bool, str]:
+    text = reply.body.decode(errors="replace").strip()
+    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    if reply.status != 200:
+        return False, shown or "an empty answer"
+    if not text:
+        return False, "an empty answer"
+    if served and sample.sha256 and served != sample.sha256:
+        return False, f"answered by package {served[:_SHA]}…, not by {sample.sha256[:_SHA]}…"
+    return True, shown
+
+
+def _through_server(
+    cluster: Cluster, method: str, path: str, body: bytes | None, content_type: str, timeout_s: float
+) -> tuple[_Reply | None, str]:
+    """The pod's answer, or why the API server did not get one."""
+    begun = time.perf_counter()
+    try:
+        answer = cluster.raw(method, path, body, content_type=content_type, timeout_s=timeout_s)
+    except ClusterError as err:
+        return None, err.message
+    seconds = time.perf_counter() - begun
+    if answer.status in _ITS_OWN and (said := _status_message(answer.data)):
+        return None, said
+    return _Reply("the Service", answer.status, answer.data, seconds), ""
+
+
+def _forwarded(
+    cluster: Cluster,
+    namespace: str,
+    pod: str,
+    port: int,
+    method: str,
+    path: str,
+    sample: Sample | None,
+    timeout_s: float,
+) -> tuple[_Reply | None, str]:
+    """The same through a port-forward to one pod."""
+    begun = time.perf_counter()
+    try:
+        with _connection(cluster, namespace, pod, port, timeout_s) as connection:
+            headers = {"Content-Type": sample.content_type} if sample else {}
+            connection.request(method, path, body=sample.body if sample else None, headers=headers)
+            answer = connection.getresponse()
+            body = answer.read()
+    except (client.ApiException, http.client.HTTPException, OSError) as err:
+        return None, f"port-forward to {pod}: {getattr(err, 'reason', None) or err or type(err).__name__}"
+    return _Reply(f"a port-forward to {pod}", answer.status, body, time.perf_counter() - begun), ""
+
+
+@contextmanager
+def _connection(
+    cluster: Cluster, namespace: str, pod: str, port: int, timeout_s: float
+) -> Iterator[http.client.HTTPConnection]:
+    # The client's port-forward borrows a method of its ApiClient meanwhile, so it gets one of its own.
+    core = client.CoreV1Api(client.ApiClient(cluster.settings))
+    forward = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
+    connection = http.client.HTTPConnection(pod, port)
+    connection.sock = forward.socket(port)
+    connection.sock.settimeout(timeout_s)
+    try:
+        yield connection
+    finally:
+        connection.close()
+        with suppress(OSError):
+            forward.close()
+
+
+def served_package(cluster: Cluster, namespace: str, pods: list[str], ports: Ports, timeout_s: float) -> str:
+    """The hash that the first pod's supervisor says it serves; empty when it cannot be asked."""
+    if not pods:
+        return ""
+    path = f"/api/v1/namespaces/{namespace}/pods/http:{pods[0]}:{ports.supervisor}/proxy/package"
+    reply, _ = _through_server(cluster, "GET", path, None, "", timeout_s)
+    if reply is None:
+        reply, _ = _forwarded(cluster, namespace, pods[0], ports.supervisor, "GET", "/package", None, timeout_s)
+    if reply is None or reply.status != 200:
+        return ""
+    with suppress(ValueError, AttributeError):
+        return str(json.loads(reply.body).get("sha256", ""))
+    return ""
+
+
+def _status_message(data: bytes) -> str:
+    """The words of a Kubernetes Status; empty when it is an answer of the pod."""
+    with suppress(ValueError):
+        body = json.loads(data)
+        if isinstance(body, dict) and body.get("kind") == "Status":
+            return str(body.get("message") or body.get("reason") or "refused")
+    return ""

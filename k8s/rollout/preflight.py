@@ -1,0 +1,241 @@
+"""What a cluster must have and allow before anything is changed: all of it looked at, all that lacks said at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from config.errors import ClusterError
+from k8s.rollout.api_errors import ApiError, grant
+from k8s.rollout.cluster import Cluster, Document, Ref
+
+OLDEST, NEWEST = (1, 30), (1, 37)
+# Objects of these groups help to watch the service; it runs without them.
+_OPTIONAL = {
+    "monitoring.coreos.com": "no metrics are collected, no rule and no alert is evaluated: install the Prometheus "
+    "operator, or say `monitoring.monitor: annotations`",
+}
+_INSTALL = {
+    "keda.sh": "install KEDA (https://keda.sh), or say `scaling.autoscaler: hpa`",
+    "gateway.networking.k8s.io": "install the Gateway API and a controller of it, or leave `kubernetes.route` out",
+}
+_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+_METRICS = "custom.metrics.k8s.io"
+_RESOURCE_METRICS = "metrics.k8s.io"
+# Verbs on what is rendered; `delete` is for what a later revision no longer renders.
+_OURS = ("create", "delete", "get", "patch")
+# What is looked at while a rollout is waited for, and how its inference is sent.
+_ALSO = (
+    ("", "configmaps", "list create update get patch delete"),
+    ("", "events", "list watch"),
+    ("", "pods", "list watch"),
+    ("", "pods/log", "get"),
+    ("apps", "deployments", "list watch"),
+    ("apps", "replicasets", "list watch"),
+)
+_CANARY = (("", "services/proxy", "create"), ("", "pods/portforward", "get create"))
+
+
+@dataclass(frozen=True)
+class Lack:
+    """One thing that is not there. Accepted ones are said and passed over."""
+
+    id: str
+    text: str
+    hint: str
+    acceptable: bool = False
+
+
+@dataclass(frozen=True)
+class Site:
+    """What was found out about a cluster."""
+
+    version: str
+    user: str
+    skipped: tuple[Ref, ...] = ()
+    """Objects that are not applied, because the cluster does not know their kind."""
+    notes: tuple[str, ...] = ()
+    lacks: tuple[Lack, ...] = field(default=(), compare=False)
+
+    def to_data(self) -> dict[str, Any]:
+        return {"version": self.version, "user": self.user, "skipped": list(map(str, self.skipped)),
+                "notes": list(self.notes), "lacks": [asdict(lack) for lack in self.lacks]}  # fmt: skip
+
+    def check(self, accepted: Collection[str] = ()) -> None:
+        """ClusterError with everything that lacks and is not accepted."""
+        left = [lack for lack in self.lacks if not (lack.acceptable and lack.id in accepted)]
+        if left:
+            hints = dict.fromkeys(
+                lack.hint + (f"; `--accept {lack.id}` deploys all the same" if lack.acceptable else "") for lack in left
+            )
+            text = "\n".join(f"{lack.id}: {lack.text}" for lack in left)
+            raise ClusterError(text, hint="\n      ".join(hints))
+
+
+def survey(cluster: Cluster, documents: Iterable[Document], namespace: str) -> Site:
+    """Looks at everything; only a cluster that cannot be asked at all is an error here."""
+    documents = list(documents)
+    version = cluster.version()
+    user = _user(cluster)
+    skipped, notes, lacks = _kinds(cluster, documents)
+    known = [document for document in documents if Ref.of(document) not in skipped]
+    lacks += [*_version(version), *_image(known), *_metrics(cluster, known)]
+    lacks += [*_namespace(cluster, known, namespace), *_permissions(cluster, known, namespace, user)]
+    return Site(version.get("gitVersion", "?"), user, tuple(skipped), tuple(notes), tuple(lacks))
+
+
+def _user(cluster: Cluster) -> str:
+    """Who we are to the cluster; clusters before 1.28 do not say."""
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = cluster.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body).document
+        return str(answer["status"]["userInfo"].get("username", ""))
+    except ApiError as err:
+        if err.status == 401:
+            raise
+        return ""
+
+
+def _version(version: dict[str, str]) -> Iterator[Lack]:
+    numbers = tuple(int(re.sub(r"\D.*", "", version.get(part, "")) or 0) for part in ("major", "minor"))
+    supported = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+    text = f"the cluster is {version.get('gitVersion')}; supported is {supported}"
+    if numbers < OLDEST:
+        yield Lack("version", text, "upgrade the cluster")
+    elif numbers > NEWEST:
+        yield Lack("version", text, "upgrade marina", acceptable=True)
+
+
+def _image(documents: list[Document]) -> Iterator[Lack]:
+    for document in documents:
+        if document["kind"] == "Deployment":
+            for container in document["spec"]["template"]["spec"]["containers"]:
+                if not _DIGEST.search(container["image"]):
+                    image = f"container `{container['name']}`: `{container['image']}`"
+                    text = f"{image} has no digest, so what runs can change"
+                    yield Lack("image", text, "marina image SPEC pushes it and records the digest", acceptable=True)
+
+
+def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list[str], list[Lack]]:
+    """What is left out, what is said about it, and which kinds lack."""
+    skipped: list[Ref] = []
+    notes: list[str] = []
+    lacks: list[Lack] = []
+    for version, kind in sorted({(document["apiVersion"], document["kind"]) for document in documents}):
+        if cluster.resource(version, kind) is not None:
+            continue
+        refs = [
+            Ref.of(document) for document in documents if (document["apiVersion"], document["kind"]) == (version, kind)
+        ]
+        group = version.partition("/")[0]
+        skipped += refs
+        if group in _OPTIONAL:
+            names = ", ".join(ref.name for ref in refs)
+            notes.append(f"the cluster does not know `{kind}`, so {names} is left out: {_OPTIONAL[group]}")
+        else:
+            hint = _INSTALL.get(group, "kubectl api-resources lists what it knows")
+            lacks.append(Lack("kind", f"the cluster does not know `{kind}` of `{version}`", hint))
+    return skipped, notes, lacks
+
+
+def _metrics(cluster: Cluster, documents: list[Document]) -> Iterator[Lack]:
+    """What a HorizontalPodAutoscaler asks must be there to be asked."""
+    wanted = {
+        _RESOURCE_METRICS if metric["type"] in ("Resource", "ContainerResource") else _METRICS
+        for document in documents
+        if document["kind"] == "HorizontalPodAutoscaler"
+        for metric in document["spec"].get("metrics", [])
+    }
+    served = cluster.groups() if wanted else set()
+    if _METRICS in wanted and (why := _unserved(cluster, _METRICS, served)):
+        hint = "install prometheus-adapter with the rendered values, or say `scaling.autoscaler: none`"
+        yield Lack("custom-metrics", f"the autoscaler's rate cannot be asked: {why}", hint, acceptable=True)
+    if _RESOURCE_METRICS in wanted and (why := _unserved(cluster, _RESOURCE_METRICS, served)):
+        text = f"the autoscaler's cpu cannot be asked: {why}"
+        yield Lack("resource-metrics", text, "install metrics-server", acceptable=True)
+
+
+def _unserved(cluster: Cluster, group: str, served: set[str]) -> str:
+    """Why an aggregated API cannot be asked; empty when it answers."""
+    if group not in served:
+        return f"the cluster has no `{group}`"
+    try:
+        versions = cluster.request("GET", f"/apis/{group}").document["versions"]
+        cluster.request("GET", f"/apis/{versions[0]['groupVersion']}")
+    except (ApiError, KeyError, IndexError) as err:
+        return f"`{group}` does not answer: {getattr(err, 'message', None) or err}"
+    return ""
+
+
+def _namespace(cluster: Cluster, documents: list[Document], namespace: str) -> Iterator[Lack]:
+    found = look_up_namespace(cluster, namespace)
+    if found and (found.get("status") or {}).get("phase") == "Terminating":
+        yield Lack("namespace", f"`{namespace}` is being deleted", "wait until it is gone")
+    if found is None and not any(document["kind"] == "Namespace" for document in documents):
+        hint = f"an administrator of the cluster types `kubectl create namespace {namespace}`"
+        yield Lack("namespace", f"`{namespace}` does not exist, and the spec does not create it", hint)
+
+
+def look_up_namespace(cluster: Cluster, name: str) -> Document | None:
+    """The Namespace; None when it is not there. Who may not look at it may well work in it: then its name is all."""
+    ref = Ref("v1", "Namespace", "", name)
+    try:
+        return cluster.get(ref)
+    except ApiError as err:
+        if err.status != 403:
+            raise
+        return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def _permissions(cluster: Cluster, documents: list[Document], namespace: str, user: str) -> Iterator[Lack]:
+    if _may(cluster, "*", "*", "", "*", namespace) and _may(cluster, "", "namespaces", "", "create", ""):
+        return
+    wanted = sorted(set(_wanted(cluster, documents, namespace)))
+    with ThreadPoolExecutor(8) as pool:
+        allowed = dict(zip(wanted, pool.map(lambda one: _may(cluster, *one), wanted), strict=True))
+    missing = {one for one, may in allowed.items() if not may}
+    # Either way of sending the inference will do.
+    proxy = {one for one in wanted if one[1:3] == ("services", "proxy")}
+    forward = {one for one in wanted if one[1:3] == ("pods", "portforward")}
+    if not missing & proxy or not missing & forward:
+        missing -= proxy | forward
+    else:
+        missing -= forward
+    for scope in sorted({one[4] for one in missing}):
+        these = {(f"{resource}{f'/{sub}' if sub else ''}{f'.{group}' if group else ''}", verb)
+                 for group, resource, sub, verb, where in missing if where == scope}  # fmt: skip
+        place = f"in namespace `{scope}`" if scope else "in the cluster"
+        by = {resource: sorted(verb for one, verb in these if one == resource) for resource, _ in sorted(these)}
+        said = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in by.items())
+        yield Lack(
+            "permission", f"`{user or 'you'}` may not {said} {place}", grant(user or "USER", these, scope or None)
+        )
+
+
+def _wanted(cluster: Cluster, documents: list[Document], namespace: str) -> Iterator[tuple[str, str, str, str, str]]:
+    """(group, resource, subresource, verb, namespace) of everything a deploy, a rollback or a delete may do."""
+    for document in documents:
+        ref = Ref.of(document)
+        resource = cluster.resource(ref.api_version, ref.kind)
+        if ref.kind == "Namespace":
+            if look_up_namespace(cluster, ref.name) is None:
+                yield from (("", "namespaces", "", verb, "") for verb in ("create", "patch"))
+        elif resource is not None:
+            yield from ((ref.group, resource.name, "", verb, namespace) for verb in _OURS)
+    for group, resource_name, verbs in (*_ALSO, *_CANARY):
+        name, _, sub = resource_name.partition("/")
+        yield from ((group, name, sub, verb, namespace) for verb in verbs.split())
+
+
+def _may(cluster: Cluster, group: str, resource: str, sub: str, verb: str, namespace: str) -> bool:
+    attributes = {"group": group, "resource": resource, "subresource": sub, "verb": verb, "namespace": namespace}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    answer = cluster.request(
+        "POST",
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        body | {"spec": {"resourceAttributes": attributes}},
+    )
+    return bool(answer.document["status"].get("allowed"))

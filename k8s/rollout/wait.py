@@ -1,0 +1,183 @@
+"""Waits until a Deployment's new pods are there, telling each pod's progress; says why when they are not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from config.progress import Progress
+from k8s.rollout.cluster import Cluster, Document, Ref
+from k8s.rollout.diagnosis import Reason, View, hopeless, is_ready, message, reasons
+from k8s.rollout.watch import Mirror
+
+_LOG_LINES = 20
+# How often time limits are looked at and the lock is renewed while nothing changes.
+_TICK_S = 1.0
+# A controller that is alive takes note of a change at once.
+_NOTICED_S = 60.0
+
+
+@dataclass(frozen=True)
+class PodState:
+    """One pod as the progress shows it."""
+
+    name: str
+    phase: str
+    ready: str
+    restarts: int
+    message: str
+
+    def __str__(self) -> str:
+        restarts = f", {self.restarts} restart{'' if self.restarts == 1 else 's'}" if self.restarts else ""
+        return f"{self.name}  {self.phase}, {self.ready} ready{restarts}" + (
+            f": {self.message}" if self.message else ""
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a wait ended."""
+
+    complete: bool
+    why: str
+    """The sentence about it: what is there, or what is not."""
+    pods: tuple[PodState, ...]
+    reasons: tuple[Reason, ...] = ()
+    seconds: float = 0.0
+
+
+def wait(
+    cluster: Cluster,
+    deployment: Ref,
+    progress: Progress,
+    *,
+    timeout_s: float | None,
+    tick: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Follows a rollout to its end; `tick` is called about once a second."""
+    changed, begun = threading.Event(), time.monotonic()
+    namespace, told = deployment.namespace, dict[str, PodState]()
+    labels = _selector(cluster.get(deployment))
+    with ExitStack() as stack:
+
+        def mirror(version: str, kind: str, **selected: str) -> Mirror:
+            return stack.enter_context(Mirror(cluster, version, kind, namespace, changed, **selected))
+
+        deployments = mirror("apps/v1", "Deployment", fields=f"metadata.name={deployment.name}")
+        replicasets = mirror("apps/v1", "ReplicaSet", labels=labels)
+        pods = mirror("v1", "Pod", labels=labels)
+        events = mirror("v1", "Event", fields="type=Warning")
+        while True:
+            changed.clear()
+            waited_s = time.monotonic() - begun
+            if not deployments.objects:
+                return Outcome(False, f"{deployment} was deleted meanwhile", (), seconds=waited_s)
+            view = View(deployments.objects[-1], tuple(replicasets.objects), tuple(pods.objects), tuple(events.objects))
+            _tell(view, told, progress)
+            there, over = arrived(view.deployment), _over(view, waited_s, timeout_s)
+            if there or over:
+                break
+            tick()
+            changed.wait(_TICK_S)
+    # Each mirror is as fresh as its own watch; what is reported is seen at one moment.
+    last = look_now(cluster, deployment) or view
+    _tell(last, told, progress)
+    found = () if there else tuple(reasons(last, _logs(cluster, namespace)))
+    return Outcome(bool(there), there or over, tuple(pod_states(last)), found, waited_s)
+
+
+def look_now(cluster: Cluster, deployment: Ref) -> View | None:
+    """The view of a Deployment at this moment; None when it is not there."""
+    found = cluster.get(deployment)
+    if found is None:
+        return None
+
+    def items(version: str, kind: str, **selected: str) -> tuple[Document, ...]:
+        return tuple(cluster.list(version, kind, deployment.namespace, **selected)["items"])
+
+    labels = _selector(found)
+    replicasets, pods = items("apps/v1", "ReplicaSet", labels=labels), items("v1", "Pod", labels=labels)
+    return View(found, replicasets, pods, items("v1", "Event", fields="type=Warning"))
+
+
+def pod_states(view: View) -> list[PodState]:
+    """The pods of the present template."""
+    return [_pod_state(pod, view) for pod in view.new_pods]
+
+
+def _pod_state(pod: Document, view: View) -> PodState:
+    status = pod.get("status") or {}
+    containers = status.get("containerStatuses") or []
+    total = len(pod["spec"]["containers"])
+    phase = "Terminating" if pod["metadata"].get("deletionTimestamp") else status.get("phase", "Pending")
+    return PodState(
+        name=pod["metadata"]["name"],
+        phase=phase,
+        ready=f"{sum(bool(one.get('ready')) for one in containers)}/{total}",
+        restarts=sum(int(one.get("restartCount", 0)) for one in containers),
+        message=message(pod, view),
+    )
+
+
+def _tell(view: View, told: dict[str, PodState], progress: Progress) -> None:
+    for state in pod_states(view):
+        if told.get(state.name) != state:
+            told[state.name] = state
+            progress.say(f"  {state}")
+    for reason in reasons(view):
+        if reason.subject.startswith("Deployment") and reason.text not in told:
+            told[reason.text] = PodState(reason.subject, "", "", 0, "")
+            progress.say(f"  {reason}")
+
+
+def arrived(deployment: Document) -> str:
+    """What is there, once all pods are of the present template and have been ready for long enough; else nothing."""
+    status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
+    if int(status.get("observedGeneration") or 0) < int(deployment["metadata"].get("generation") or 0):
+        return ""
+    updated, total = int(status.get("updatedReplicas") or 0), int(status.get("replicas") or 0)
+    available = int(status.get("availableReplicas") or 0)
+    # As `kubectl rollout status` counts: all new, none old, all available.
+    if updated < wanted or total > updated or available < updated:
+        return ""
+    return f"{available} of {wanted} pods available"
+
+
+def _over(view: View, waited_s: float, timeout_s: float | None) -> str:
+    """Why there is nothing more to wait for; empty while there is."""
+    deployment = view.deployment
+    status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
+    noticed = int(status.get("observedGeneration") or 0) >= int(deployment["metadata"].get("generation") or 0)
+    short = f"{status.get('updatedReplicas') or 0} new and {_ready_new(view)} ready of {wanted} pods"
+    if not noticed:
+        late = waited_s > _NOTICED_S
+        return f"no controller took note of the change in {_NOTICED_S:g} s: does one run?" if late else ""
+    if hopeless(view):
+        return f"{short}, and waiting will not change it"
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded":
+            deadline = deployment["spec"].get("progressDeadlineSeconds", 600)
+            return f"{short}, and no progress in {deadline} s"
+    if timeout_s is not None and waited_s >= timeout_s:
+        return f"{short} after {timeout_s:g} s"
+    return ""
+
+
+def _ready_new(view: View) -> int:
+    return sum(map(is_ready, view.new_pods))
+
+
+def _selector(deployment: Document | None) -> str:
+    found: dict[str, str] = (deployment or {}).get("spec", {}).get("selector", {}).get("matchLabels", {})
+    return ",".join(f"{key}={value}" for key, value in sorted(found.items()))
+
+
+def _logs(cluster: Cluster, namespace: str) -> Callable[[str, str, bool], str]:
+    def read(pod: str, container: str, previous: bool) -> str:
+        text = cluster.logs(namespace, pod, container, previous=previous, lines=_LOG_LINES)
+        return text or (cluster.logs(namespace, pod, container, previous=False, lines=_LOG_LINES) if previous else "")
+
+    return read

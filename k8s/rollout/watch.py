@@ -1,0 +1,109 @@
+"""A copy of some objects of a cluster that is kept up to date: listed once, then watched."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import urllib3
+
+from config.errors import ClusterError
+from k8s.rollout.api_errors import ApiError
+from k8s.rollout.cluster import Cluster, Document, lines_of
+
+# A watch that ends by itself is asked for again; the server would end it after an hour at the latest.
+_WATCH_S = 120
+_PAUSE_S = 0.5
+
+
+class Mirror:
+    """The objects of one kind in one namespace; `changed` is set whenever they are no longer what they were."""
+
+    def __init__(
+        self, cluster: Cluster, api_version: str, kind: str, namespace: str, changed: threading.Event, *,
+        labels: str = "", fields: str = "",
+    ):  # fmt: skip
+        self.relists = 0
+        self.trouble = ""
+        """Why the copy may be old; empty while it is not."""
+        self._cluster = cluster
+        self._what = (api_version, kind, namespace)
+        self._selected = {"labels": labels, "fields": fields}
+        self._changed = changed
+        self._objects: dict[str, Document] = {}
+        self._version = ""
+        self._stop = threading.Event()
+        self._stream: urllib3.BaseHTTPResponse | None = None
+        self._thread = threading.Thread(target=self._follow, name=f"watch {kind}", daemon=True)
+
+    def __enter__(self) -> Mirror:
+        # The first list is asked for here, so that its failure is the caller's.
+        self._relist()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if (stream := self._stream) is not None:
+            with suppress(Exception):
+                stream.shutdown()
+        self._thread.join(timeout=5)
+
+    @property
+    def objects(self) -> list[Document]:
+        """The objects as last seen, oldest first."""
+        found = list(self._objects.values())
+        return sorted(found, key=lambda one: (one["metadata"].get("creationTimestamp") or "", one["metadata"]["name"]))
+
+    def _relist(self) -> None:
+        found = self._cluster.list(*self._what, **self._selected)
+        self._objects = {item["metadata"]["uid"]: item for item in found["items"]}
+        self._version = found["metadata"]["resourceVersion"]
+        self.relists += 1
+        self._changed.set()
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._watch()
+                self.trouble = ""
+            except ApiError as err:
+                self._recover(err)
+            except (ClusterError, urllib3.exceptions.HTTPError, OSError, ValueError) as err:
+                self.trouble = f"the watch broke: {err}"
+                self._stop.wait(_PAUSE_S)
+
+    def _recover(self, err: ApiError) -> None:
+        """A version that is gone is listed anew; so is everything after an error whose meaning is not known."""
+        self.trouble = "" if err.status == 410 else f"the watch was refused: {err.message}"
+        if err.status != 410:
+            self._stop.wait(max(_PAUSE_S, err.retry_after_s or 0))
+        with suppress(ClusterError):
+            self._relist()
+
+    def _watch(self) -> None:
+        self._stream = self._cluster.watch(*self._what, self._version, seconds=_WATCH_S, **self._selected)
+        try:
+            # Whoever stops us sets the flag first and ends the stream then, so one of the two is seen.
+            if not self._stop.is_set():
+                for event in lines_of(self._stream):
+                    self._take(event)
+        finally:
+            self._stream.close()
+            self._stream = None
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        seen = event["object"]
+        if event["type"] == "ERROR":
+            raise ApiError(int(seen.get("code") or 0), str(seen.get("message")), body=seen, headers={})
+        self._version = seen["metadata"]["resourceVersion"]
+        if event["type"] == "BOOKMARK":
+            return
+        uid = seen["metadata"]["uid"]
+        if event["type"] == "DELETED":
+            self._objects.pop(uid, None)
+        else:
+            self._objects[uid] = seen
+        self._changed.set()

@@ -1,0 +1,1 @@
+"""An admission check without a cluster: schemas, rules, and the metric contract."""

@@ -1,0 +1,23 @@
+"""The tables of `docs/verify.md`: every rule, from the words beside its function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from k8s.verify.check import TOPICS, rules
+
+MARK = "<!-- From here on written by `make golden`, from the words beside each rule. -->\n"
+
+
+def render_page(page: str) -> str:
+    """The page with its tables written again; what is above the mark stays."""
+    head, mark, _ = page.partition(MARK)
+    return head + mark + f"\n{len(rules())} rules:\n" + "".join(_tables())
+
+
+def _tables() -> Iterator[str]:
+    for topic in TOPICS:
+        yield f"\n## {topic.name}\n\n| rule | level | what | why | what to do |\n| --- | --- | --- | --- | --- |\n"
+        for rule in topic.rules:
+            cells = (f"`{rule.id}`", rule.level, rule.what, rule.why, rule.fix)
+            yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"

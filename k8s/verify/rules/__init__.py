@@ -1,0 +1,1 @@
+"""The rules of `verify`, one module a topic."""

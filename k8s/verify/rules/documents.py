@@ -1,0 +1,198 @@
+"""Rules about objects as such: schemas, API versions, names, labels, namespaces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from config.errors import listed
+from k8s.verify.application import Bundle
+from k8s.verify.located import Document, is_settings
+from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.schemas import Mistake, is_built_in, served
+
+TOPIC = Topic("Objects")
+
+_LABELS = [
+    f"app.kubernetes.io/{name}" for name in ("name", "instance", "version", "component", "part-of", "managed-by")
+]
+_CLUSTER_WIDE = re.compile(
+    "APIService|ClusterRole(Binding)?|CSIDriver|CustomResourceDefinition|DeviceClass|IngressClass|Namespace"
+    "|PersistentVolume|PriorityClass|RuntimeClass|StorageClass|VolumeAttributesClass"
+    "|(Mutating|Validating)(AdmissionPolicy(Binding)?|WebhookConfiguration)"
+)
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_QUALIFIED = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+@TOPIC.rule(
+    "schema",
+    "error",
+    what="A field is unknown, of another type, or missing, in some of the Kubernetes versions looked at.",
+    why="kubectl and the API server refuse it, or drop the field in silence.",
+    fix="`kubectl explain KIND.FIELD` has the fields; leave a version out with `--kubernetes`",
+)
+def _schema(bundle: Bundle, context: Context) -> Iterator[Found]:
+    for document in _objects(bundle):
+        seen: dict[Mistake, list[str]] = {}
+        known = [version for version in context.versions if bundle.schemas.knows(document, version)]
+        for version in known:
+            for mistake in bundle.schemas.mistakes(document, version):
+                seen.setdefault(mistake, []).append(version)
+        for mistake, versions in seen.items():
+            where = "" if versions == known else f" in Kubernetes {_span(versions)}"
+            yield Found(document.root.at(*mistake.path), mistake.text + where, mistake.hint)
+
+
+@TOPIC.rule(
+    "api-version",
+    "error",
+    what="Some of the Kubernetes versions looked at do not have the kind in this API version.",
+    why="The API was removed, or is not there yet: the object cannot be applied.",
+    fix="write the API version that all of them have; `kubectl convert` rewrites old objects",
+)
+def _api_version(bundle: Bundle, context: Context) -> Iterator[Found]:
+    for document in _objects(bundle):
+        missing = [version for version in context.versions if not bundle.schemas.knows(document, version)]
+        if not missing or not is_built_in(document):
+            continue
+        there = [set(served(document.kind, version)) for version in context.versions]
+        common, text = set.intersection(*there), f"got `{document.api_version}`, not in Kubernetes {_span(missing)}"
+        best = max(common, key=_maturity, default=None)
+        yield Found(
+            document.root.at("apiVersion"),
+            f"{text}, allowed: {listed(common)}"
+            if common
+            else f"{text}, and no other API version has `{document.kind}`",
+            f"apiVersion: {best}" if best else None,
+        )
+
+
+@TOPIC.rule(
+    "kind-unknown",
+    "error",
+    what="No schema is known for a custom resource.",
+    why="Nobody has looked at its fields: a misspelt one would only show in the cluster.",
+    fix="put its CustomResourceDefinition into the folder: its schema is used",
+)
+def _kind_unknown(bundle: Bundle, context: Context) -> Iterator[Found]:
+    for document in _objects(bundle):
+        known = any(bundle.schemas.knows(document, version) for version in context.versions)
+        if not known and not is_built_in(document):
+            text = f"got `{document.kind}` of `{document.api_version}`, known: {listed(bundle.schemas.custom_kinds())}"
+            yield Found(document.root.at("kind"), text)
+
+
+@TOPIC.rule(
+    "duplicate-object",
+    "error",
+    what="Two objects have the same kind, namespace and name.",
+    why="The second overwrites the first, whichever that is.",
+    fix="delete one of the two, or give it another name",
+)
+def _duplicate(bundle: Bundle, _: Context) -> Iterator[Found]:
+    first: dict[tuple[str, ...], Document] = {}
+    for document in _objects(bundle):
+        earlier = first.setdefault((document.group, document.kind, document.namespace, document.name), document)
+        if earlier is not document and document.name:
+            line = earlier.root.at("metadata", "name").line
+            place = f"{earlier.file}:{line}" if line else earlier.file
+            yield Found(document.root.at("metadata", "name"), f"given twice, first in {place}")
+
+
+@TOPIC.rule(
+    "name-invalid",
+    "error",
+    what="The name of an object is missing, or none that Kubernetes takes.",
+    why="The API server refuses it; schemas know nothing about names.",
+    fix="lower-case letters, digits, `-` and `.`; at most 63 characters from a letter on, without dots, for a Service",
+)
+def _name(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for document in _objects(bundle):
+        node = document.root.at("metadata", "name")
+        if not node.given and document.root.at("metadata", "generateName").given:
+            continue
+        if document.group == "rbac.authorization.k8s.io":
+            continue
+        strict, pattern = document.kind in ("Namespace", "Service"), _SUBDOMAIN
+        if document.kind == "Service":
+            pattern = _LABEL_1035
+        if (
+            not pattern.fullmatch(node.text)
+            or len(node.text) > (63 if strict else 253)
+            or (strict and "." in node.text)
+        ):
+            allowed = (
+                "lower-case letters, digits and `-`, at most 63" if strict else "lower-case letters, digits, `-`, `.`"
+            )
+            yield Found(node, f"got `{node.value}`, allowed: {allowed}" if node.given else "missing")
+
+
+@TOPIC.rule(
+    "label-invalid",
+    "error",
+    what="A label, or its value, is none that Kubernetes takes.",
+    why="The API server refuses the object, or the pods that a workload makes.",
+    fix="a value has at most 63 letters, digits, `-`, `_` and `.`, and begins and ends with a letter or digit",
+)
+def _label(bundle: Bundle, _: Context) -> Iterator[Found]:
+    templates = [one.template for one in bundle.workloads if one.template.path]
+    for place in [one.at("metadata", "labels") for one in (*(one.root for one in _objects(bundle)), *templates)]:
+        for key, value in place.entries():
+            if not _QUALIFIED.fullmatch(key):
+                yield Found(value, f"got `{key}` as the name of a label")
+            elif isinstance(value.value, str) and not _VALUE.fullmatch(value.text):
+                yield Found(value, f"got `{value.text}`, allowed: at most 63 letters, digits, `-`, `_` and `.`")
+
+
+@TOPIC.rule(
+    "namespace-mixed",
+    "warning",
+    what="Objects that belong together are in several namespaces, or some of them in none.",
+    why="A Service, policy or budget reaches pods of its own namespace only; what names none lands in kubectl's.",
+    fix="write the same `metadata.namespace` in each of them",
+)
+def _namespace(bundle: Bundle, _: Context) -> Iterator[Found]:
+    spaced = [one for one in _objects(bundle) if not _CLUSTER_WIDE.fullmatch(one.kind)]
+    used = [one.namespace for one in spaced]
+    # The usual one, so that the stray object is reported and not all the others.
+    usual = max(dict.fromkeys(used), key=used.count, default="")
+    for document in spaced:
+        if document.namespace != usual:
+            got = f"got `{document.namespace}`" if document.namespace else "missing"
+            others = f"`{usual}`" if usual else "none"
+            yield Found(document.root.at("metadata", "namespace"), f"{got}, the other objects have {others}")
+
+
+@TOPIC.rule(
+    "labels-missing",
+    "warning",
+    what="One of the six labels `app.kubernetes.io/*` is missing.",
+    why="Tools, people and clean-ups find what belongs to an application by them.",
+    fix="add name, instance, version, component, part-of and managed-by to `metadata.labels`",
+)
+def _labels(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for document in _objects(bundle):
+        labels = document.root.at("metadata", "labels")
+        missing = [name for name in _LABELS if name not in labels.table]
+        # A namespace holds more than one application.
+        if missing and not _CLUSTER_WIDE.fullmatch(document.kind):
+            yield Found(labels, f"{listed(missing)} missing")
+
+
+def _objects(bundle: Bundle) -> list[Document]:
+    return [one for one in bundle.documents if not is_settings(one)]
+
+
+def _span(versions: list[str]) -> str:
+    """Versions in a row as `1.30–1.33`."""
+    minors = [int(version.partition(".")[2]) for version in versions]
+    if len(minors) > 1 and minors == list(range(minors[0], minors[-1] + 1)):
+        return f"{versions[0]}–{versions[-1]}"
+    return ", ".join(versions)
+
+
+def _maturity(api_version: str) -> tuple[bool, str]:
+    return ("alpha" not in api_version and "beta" not in api_version, api_version)

@@ -1,0 +1,161 @@
+"""Rules about who can reach what: ports that nobody may, Services that everybody can, policies that close the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from config.errors import listed
+from k8s.verify.application import TORCHSERVE_PORTS, Bundle, Workload, matches
+from k8s.verify.located import Document, Node
+from k8s.verify.rule import Context, Found, Topic
+
+TOPIC = Topic("Exposure")
+
+
+@TOPIC.rule(
+    "port-exposed",
+    "error",
+    what="A Service, or an open rule of a NetworkPolicy, leads to TorchServe's management, metrics or gRPC port.",
+    why="Port 8081 runs code for whoever reaches it, gRPC can kill workers, 8082 tells what is served to whom.",
+    fix="delete the port: only inference, 8080, belongs in a Service",
+)
+def _exposed(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for service in bundle.of("Service"):
+        selector = service.root.at("spec", "selector")
+        workloads = bundle.selected(selector, plain=True) if selector.texts else []
+        for port in service.root.at("spec", "ports").items():
+            target = port.at("targetPort") if port.at("targetPort").given else port.at("port")
+            numbers = {one.port_number(target) for one in workloads if one.has_torchserve}
+            for number in sorted(numbers & TORCHSERVE_PORTS.keys(), key=str):
+                yield Found(target, f"leads to {number}, TorchServe's {TORCHSERVE_PORTS[number or 0]}")
+    for policy in bundle.of("NetworkPolicy"):
+        if any(one.has_torchserve for one in _isolated_by(bundle, policy)):
+            for port in policy.root.all("spec.ingress[].ports[].port"):
+                if port.number in TORCHSERVE_PORTS:
+                    yield Found(port, f"opens {port.number}, TorchServe's {TORCHSERVE_PORTS[port.number]}")
+
+
+@TOPIC.rule(
+    "service-public",
+    "warning",
+    what="A Service is reachable from outside of the cluster.",
+    why="TorchServe has no limit of connections, no timeout for idle ones, and no authentication for replicas.",
+    fix="type: ClusterIP, and a Gateway or Ingress in front",
+)
+def _public(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for service in bundle.of("Service"):
+        kind = service.root.at("spec", "type")
+        if kind.text in ("LoadBalancer", "NodePort"):
+            yield Found(kind, f"got `{kind.text}`")
+        for outside in service.root.all("spec.externalIPs"):
+            yield Found(outside, f"got {outside.value}")
+
+
+@TOPIC.rule(
+    "policy-missing",
+    "warning",
+    what="No NetworkPolicy closes the pods that serve, for requests that come in or for those that go out.",
+    why="Every pod of the cluster reaches every port of theirs, and a model may send anything anywhere.",
+    fix="a NetworkPolicy with the workload's selector and `policyTypes: [Ingress, Egress]`",
+)
+def _no_policy(bundle: Bundle, context: Context) -> Iterator[Found]:
+    if context.plan and not context.plan.spec.kubernetes.network.policy:
+        return
+    for workload in (one for one in bundle.workloads if bundle.services_of(one)):
+        closed = {way for policy in _policies_of(bundle, workload) for way in _ways(policy)}
+        missing = {"Egress", "Ingress"} - closed
+        if missing:
+            yield Found(workload.document.root, f"no NetworkPolicy closes {listed(missing)} for its pods")
+
+
+def _policies_of(bundle: Bundle, workload: Workload) -> list[Document]:
+    policies = [one for one in bundle.of("NetworkPolicy") if bundle.together(one, workload.document)]
+    return [one for one in policies if matches(one.root.at("spec", "podSelector"), workload.labels)]
+
+
+def _isolated_by(bundle: Bundle, policy: Document) -> list[Workload]:
+    return [one for one in bundle.workloads if policy in _policies_of(bundle, one)]
+
+
+def _ways(policy: Document) -> set[str]:
+    """The directions that a policy closes: those it names, else Ingress, and Egress if it has rules for it."""
+    spec = policy.root.at("spec")
+    named = {one.text for one in spec.at("policyTypes").items()}
+    return named or ({"Ingress", "Egress"} if spec.at("egress").items() else {"Ingress"})
+
+
+@TOPIC.rule(
+    "policy-open",
+    "warning",
+    what="A rule of a NetworkPolicy lets everybody in to every port, or out to everywhere.",
+    why="It closes nothing: an empty rule is no limit.",
+    fix="write `from` and `ports`, or `to` and `ports`",
+)
+def _open(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for policy in bundle.of("NetworkPolicy"):
+        for way, peers in (("ingress", "from"), ("egress", "to")):
+            for rule in policy.root.at("spec", way).items():
+                if not rule.at(peers).items() and not rule.at("ports").items():
+                    yield Found(rule, f"got no `{peers}` and no `ports`")
+
+
+@TOPIC.rule(
+    "policy-blocks-port",
+    "error",
+    what="A NetworkPolicy closes the port that a Service, or a monitor, needs.",
+    why="Clients time out, or Prometheus sees nothing and the autoscaler stands still.",
+    fix="an ingress rule with the port of the container",
+)
+def _blocks(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in bundle.workloads:
+        policies = [one for one in _policies_of(bundle, workload) if "Ingress" in _ways(one)]
+        if not policies:
+            continue
+        for port in _needed(bundle, workload):
+            number = workload.port_number(port)
+            if number is not None and not any(_opens(one, workload, number) for one in policies):
+                names = listed(one.reference for one in policies)
+                yield Found(port, f"leads to {number}, and {names} lets nobody in there", _ingress(number))
+
+
+def _ingress(number: int) -> str:
+    return f"ingress: [{{from: […], ports: [{{port: {number}}}]}}] in the NetworkPolicy"
+
+
+def _needed(bundle: Bundle, workload: Workload) -> Iterator[Node]:
+    """The ports of a workload's pods that others were told of."""
+    for service in bundle.services_of(workload):
+        for port in service.root.at("spec", "ports").items():
+            yield port.at("targetPort") if port.at("targetPort").given else port.at("port")
+    for monitor in bundle.of("PodMonitor"):
+        if matches(monitor.root.at("spec", "selector"), workload.labels):
+            yield from monitor.root.all("spec.podMetricsEndpoints[].port")
+
+
+def _opens(policy: Document, workload: Workload, number: int) -> bool:
+    for rule in policy.root.at("spec", "ingress").items():
+        ports = rule.at("ports").items()
+        if not ports:
+            return True
+        for port in ports:
+            first, last = workload.port_number(port.at("port")), port.at("endPort").number
+            if not port.at("port").given or (first is not None and first <= number <= (last or first)):
+                return True
+    return False
+
+
+@TOPIC.rule(
+    "torchserve-token",
+    "warning",
+    what="TorchServe starts with its token authorisation on.",
+    why="Each pod makes tokens of its own, at random, for an hour: probes get 400, and so do clients behind a Service.",
+    fix="add `--disable-token-auth`, and authenticate at the gateway",
+)
+def _tokens(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for container in (box for one in bundle.workloads for box in one.containers):
+        words = [*container.at("command").items(), *container.at("args").items()]
+        line = " ".join(str(one.value) for one in words)
+        variables = {one.at("name").text: str(one.at("value").value) for one in container.at("env").items()}
+        off = variables.get("TS_DISABLE_TOKEN_AUTHORIZATION", "").lower() == "true" or "--disable-token-auth" in line
+        if {"torchserve", "--start"} <= set(line.split()) and not off:
+            yield Found(words[0], f"got `{line[:60]}`, without `--disable-token-auth`")

@@ -1,0 +1,179 @@
+"""Rules about metrics: expressions, the series that they name, and what autoscalers are told to look at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import yaml
+
+from config.errors import InputError, listed, nearest
+from k8s.monitoring.adapter import adapter_rules as our_rules
+from k8s.monitoring.catalogue import CATALOGUE, find_series
+from k8s.monitoring.contract import misuses
+from k8s.monitoring.promql import Selector, selectors
+from k8s.verify.application import Bundle
+from k8s.verify.located import Document, Node, adapter_rules, is_settings
+from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.rules.scaling import sources
+
+TOPIC = Topic("Metrics")
+
+# TorchServe's counters that do not say so in their names.
+_COUNTER = re.compile(r".*(_total|_count|_sum|_bucket)|ts_(inference|queue)_latency_microseconds|Requests[245]XX")
+_PER_TIME = {"changes", "delta", "deriv", "idelta", "increase", "irate", "rate", "resets"}
+# The name in what discovers a series: `name{…}` or `{__name__=~"^name"}`.
+_SERIES = re.compile(r"(?<!__)\b(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*")
+_OURS = ("inference_", "marina_", "ts_")
+
+
+def _expressions(bundle: Bundle) -> Iterator[tuple[Node, str]]:
+    """Every PromQL expression that an object holds as such, and its text as Prometheus gets it."""
+    for rule in bundle.of("PrometheusRule"):
+        yield from ((node, str(node.value)) for node in rule.root.all("spec.groups[].rules[].expr"))
+    for scaler in bundle.of("ScaledObject"):
+        for trigger in scaler.root.at("spec", "triggers").items():
+            if trigger.at("type").text == "prometheus" and trigger.at("metadata", "query").given:
+                yield trigger.at("metadata", "query"), trigger.at("metadata", "query").text
+    for rule_of_adapter in (one for document in bundle.documents for one in _settings(document)):
+        series = _SERIES.search(rule_of_adapter.at("seriesQuery").text)
+        query = rule_of_adapter.at("metricsQuery")
+        filled = query.text.replace("<<.Series>>", series[0] if series else "up").replace("<<.GroupBy>>", "pod")
+        if query.text:
+            yield query, re.sub(r"<<.*?>>", 'pod!=""', filled)
+
+
+def _settings(document: Document) -> list[Node]:
+    return adapter_rules(document) if is_settings(document) else []
+
+
+def _read(text: str) -> list[Selector]:
+    try:
+        return selectors(text)
+    except InputError:
+        return []
+
+
+@TOPIC.rule(
+    "expression-invalid",
+    "error",
+    what="An expression is no PromQL.",
+    why="Prometheus refuses the whole file of rules, and KEDA never gets a number.",
+    fix="`promtool check rules FILE` points at the place",
+)
+def _expression(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for node, text in _expressions(bundle):
+        try:
+            selectors(text)
+        except InputError as err:
+            yield Found(node, str(err).splitlines()[0])
+
+
+@TOPIC.rule(
+    "metric-unknown",
+    "error",
+    what="An expression names a metric that the server does not have.",
+    why="The alert never fires, and nobody sees the difference between good and blind.",
+    fix="`curl POD:8090/metrics` has the names; `marina verify SPEC --live URL` compares them",
+)
+def _unknown(bundle: Bundle, context: Context) -> Iterator[Found]:
+    recorded = _recorded(bundle)
+    served = any(one.ours for one in bundle.workloads)
+    for node, text in _expressions(bundle):
+        for name in dict.fromkeys(one.name for one in _read(text)):
+            judged = context.plan is not None or (served and name.startswith(_OURS))
+            if judged and name and name not in recorded and find_series(name) is None:
+                near = nearest(name, [*CATALOGUE, *recorded])
+                yield Found(node, f"`{name}`" + (f", did you mean `{near}`?" if near else " is not known"))
+
+
+@TOPIC.rule(
+    "metric-misused",
+    "error",
+    what="A rule uses a metric against its nature: a counter without a rate, a gauge with one, a label it lacks.",
+    why="The expression is always true, always false, or empty.",
+    fix="`rate(COUNTER[5m])`; a gauge as it is; labels that the metrics page shows",
+)
+def _misused(bundle: Bundle, context: Context) -> Iterator[Found]:
+    judged = context.plan is not None or any(one.ours for one in bundle.workloads)
+    for node, text in _expressions(bundle):
+        for selector in _read(text) if judged and node.document.kind == "PrometheusRule" else []:
+            if find_series(selector.name) is not None:
+                yield from (Found(node, told) for told in misuses(selector, _recorded(bundle)))
+
+
+def _recorded(bundle: Bundle) -> set[str]:
+    return {name.text for one in bundle.of("PrometheusRule") for name in one.root.all("spec.groups[].rules[].record")}
+
+
+@TOPIC.rule(
+    "metric-counter",
+    "error",
+    what="An autoscaler compares a counter that only grows with a target.",
+    why="Once it is over the target it stays there: the service scales to its largest size and never back.",
+    fix="scale by `rate(COUNTER[1m])`: a rule of prometheus-adapter, or the query of a KEDA trigger",
+)
+def _counter(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for scaler in bundle.of("HorizontalPodAutoscaler"):
+        for _kind, metric in sources(scaler.root.at("spec")):
+            name = metric.at("metric", "name")
+            if _COUNTER.fullmatch(name.text):
+                yield Found(name, f"got `{name.text}`, a counter")
+    for node, text in _expressions(bundle):
+        for one in _read(text) if node.document.kind != "PrometheusRule" else []:
+            if _COUNTER.fullmatch(one.name) and one.function not in _PER_TIME:
+                yield Found(node, f"`{one.name}` is a counter, and no rate is taken of it")
+
+
+@TOPIC.rule(
+    "metric-adapter",
+    "error",
+    what="No rule of prometheus-adapter makes the metric that an autoscaler asks for.",
+    why="The autoscaler has no number: it says `FailedGetPodsMetric`, and nothing scales.",
+    fix="add the rule to the adapter's values, or write the name that one of its rules makes",
+)
+def _adapter(bundle: Bundle, context: Context) -> Iterator[Found]:
+    made = _made(bundle)
+    if context.plan and made is not None:
+        made |= {str(rule["name"]["as"]) for rule in our_rules(context.plan.spec)}
+    for scaler in bundle.of("HorizontalPodAutoscaler") if made else []:
+        for kind, metric in sources(scaler.root.at("spec")):
+            name = metric.at("metric", "name")
+            # A counter has a rule of its own.
+            wrong = name.text and name.text not in (made or ()) and not _COUNTER.fullmatch(name.text)
+            if kind in ("External", "Object", "Pods") and wrong:
+                near = nearest(name.text, made or ())
+                hint = near and f"name: {near}"
+                yield Found(name, f"got `{name.text}`, the adapter makes {listed(made or ())}", hint)
+
+
+def _made(bundle: Bundle) -> set[str] | None:
+    """The names that rules of prometheus-adapter make, in its values or its ConfigMap; None when some are computed."""
+    rules = [one.value for document in bundle.documents for one in _settings(document)]
+    for text in (one for document in bundle.of("ConfigMap") for one in document.root.at("data").texts.values()):
+        if "metricsQuery" in text:
+            try:
+                settings = yaml.safe_load(text)
+            except yaml.YAMLError:
+                continue
+            found = settings.get("rules") if isinstance(settings, dict) else None
+            rules += found if isinstance(found, list) else []
+    names = [rule.get("name") if isinstance(rule, dict) else None for rule in rules]
+    made = [name.get("as") if isinstance(name, dict) else None for name in names]
+    return None if any(not isinstance(one, str) or "$" in one for one in made) else {str(one) for one in made}
+
+
+@TOPIC.rule(
+    "keda-trigger",
+    "error",
+    what="A Prometheus trigger of KEDA lacks its address, its query or its threshold.",
+    why="KEDA refuses the ScaledObject, and makes no autoscaler.",
+    fix="metadata: {serverAddress: http://…, query: …, threshold: '…'}",
+)
+def _trigger(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for scaler in bundle.of("ScaledObject"):
+        for trigger in scaler.root.at("spec", "triggers").items():
+            needed = ("serverAddress", "query", "threshold") if trigger.at("type").text == "prometheus" else ()
+            missing = [name for name in needed if not trigger.at("metadata", name).given]
+            if missing:
+                yield Found(trigger.at("metadata"), f"{listed(missing)} missing")

@@ -1,0 +1,218 @@
+"""Rules about starting and stopping: when a pod is asked, when it is killed, and what happens to its last requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from config.errors import listed
+from k8s.verify.application import Bundle, startup_budget_s
+from k8s.verify.rule import Context, Found, Topic
+
+TOPIC = Topic("Starting and stopping")
+
+_SHELLS = {"ash", "bash", "dash", "sh"}
+_DEFAULT_GRACE_S = 30
+_HANDLERS = ("exec", "grpc", "httpGet", "tcpSocket")
+_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+# Paths that answer for the model, of TorchServe, of the open inference protocol, and of Marina's supervisor.
+_OF_MODEL = ("/describe", "/models", "/predictions", "/ready", "/v1/models", "/v2/health/ready", "/v2/models")
+# Kubernetes starts a pod again that fails three probes, 10 s apart, unless told otherwise.
+_SAFE_START_S = 60
+
+
+@TOPIC.rule(
+    "readiness-missing",
+    "error",
+    what="A Service sends to pods that have no readiness probe.",
+    why="They get requests from the first moment on, long before the model is loaded.",
+    fix="readinessProbe: {httpGet: {path: /ready, port: PORT}}, at what answers when the model does",
+)
+def _no_readiness(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in bundle.workloads:
+        if bundle.services_of(workload) and not any(one.at("readinessProbe").given for one in workload.long_lived):
+            yield Found(workload.pod.at("containers", 0, "readinessProbe"), "missing")
+
+
+@TOPIC.rule(
+    "liveness-missing",
+    "warning",
+    what="Pods that serve have no liveness probe.",
+    why="A process that hangs is never started again.",
+    fix="livenessProbe: {httpGet: {path: /live, port: PORT}}, at what says that the process lives",
+)
+def _no_liveness(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in bundle.workloads:
+        if bundle.services_of(workload) and not any(one.at("livenessProbe").given for one in workload.long_lived):
+            yield Found(workload.pod.at("containers", 0, "livenessProbe"), "missing")
+
+
+@TOPIC.rule(
+    "readiness-is-liveness",
+    "error",
+    what="Readiness and liveness ask the same thing.",
+    why="A pod that is only busy, or draining, is killed instead of left alone for a while.",
+    fix="two endpoints: readiness asks the model, liveness the process",
+)
+def _same(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in bundle.workloads:
+        for container in workload.long_lived:
+            ready, live = container.at("readinessProbe"), container.at("livenessProbe")
+            asked = [tuple(repr(one.at(name).value) for name in _HANDLERS) for one in (ready, live)]
+            if ready.given and live.given and asked[0] == asked[1]:
+                yield Found(live, "asks what `readinessProbe` asks")
+
+
+@TOPIC.rule(
+    "liveness-of-model",
+    "error",
+    what="Liveness asks the model.",
+    why="A full queue or a slow request looks like death: the kubelet kills pods under load, one after another.",
+    fix="ask whether the process answers at all: `/live` of Marina's supervisor, `/ping` of a bare TorchServe",
+)
+def _live_model(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for container in (one for workload in bundle.workloads for one in workload.long_lived):
+        path = container.at("livenessProbe", "httpGet", "path")
+        if _under(path.text, _OF_MODEL):
+            yield Found(path, f"got `{path.text}`")
+
+
+def _under(path: str, roots: tuple[str, ...]) -> bool:
+    return any(path == root or path.startswith((root + "/", root + "?")) for root in roots)
+
+
+@TOPIC.rule(
+    "readiness-ping",
+    "error",
+    what="Readiness or startup asks TorchServe's `/ping`.",
+    why="It answers `Healthy` while models still load, after they failed to, and for minutes with every worker dead.",
+    fix="ask `/ready` of Marina's supervisor, or an exec probe that reads `GET :8081/models/NAME`",
+)
+def _ping(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in (one for one in bundle.workloads if one.has_torchserve):
+        for container in workload.long_lived:
+            for probe in ("startupProbe", "readinessProbe"):
+                path = container.at(probe, "httpGet", "path")
+                if _under(path.text, ("/ping", "/v2/health/ready", "/v2/health/live")):
+                    yield Found(path, f"got `{path.text}`")
+
+
+@TOPIC.rule(
+    "probe-port",
+    "error",
+    what="A probe asks a port by a name that its container does not declare.",
+    why="It fails for ever: the pod is never ready, or killed again and again.",
+    fix="write the name of one of the container's ports, or a number",
+)
+def _probe_port(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for container in (one for workload in bundle.workloads for one in workload.long_lived):
+        names = [port.at("name").text for port in container.at("ports").items() if port.at("name").text]
+        for probe in _PROBES:
+            for port in (container.at(probe, handler, "port") for handler in ("httpGet", "tcpSocket")):
+                if port.text and not port.text.isdigit() and port.text not in names:
+                    yield Found(port, f"got `{port.text}`, the container declares {listed(names) or 'no name'}")
+
+
+@TOPIC.rule(
+    "startup-missing",
+    "warning",
+    what="A server is killed by its liveness probe while it still starts.",
+    why="Loading a model takes longer than a liveness probe waits: the pod never comes up on a slow node.",
+    fix="add a startupProbe with `failureThreshold` × `periodSeconds` over twice the cold start",
+)
+def _no_startup(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in (one for one in bundle.workloads if bundle.services_of(one)):
+        for container in workload.containers:
+            allowed = startup_budget_s(container)
+            if not container.at("startupProbe").given and allowed is not None and allowed < _SAFE_START_S:
+                yield Found(container.at("startupProbe"), f"missing, so a start may take {allowed} s")
+
+
+@TOPIC.rule(
+    "startup-budget",
+    "error",
+    what="A server has less than twice its measured cold start to start.",
+    why="A cold page cache or a busy node doubles it, and the kubelet kills what would have been ready.",
+    fix="a larger `failureThreshold` or `periodSeconds` in the startupProbe",
+)
+def _startup(bundle: Bundle, context: Context) -> Iterator[Found]:
+    cold = context.plan.cold_start_s if context.plan else None
+    for workload in (one for one in bundle.workloads if one.ours and cold is not None):
+        for container in workload.containers:
+            allowed = startup_budget_s(container)
+            if cold is not None and allowed is not None and allowed < 2 * cold:
+                period = container.at("startupProbe", "periodSeconds").number or 10
+                text = f"allows {allowed} s, and the measured cold start is {cold:.1f} s"
+                yield Found(container.at("startupProbe"), text, f"failureThreshold: {math.ceil(2 * cold / period)}")
+
+
+@TOPIC.rule(
+    "probe-timing",
+    "warning",
+    what="A probe's timeout is longer than its period.",
+    why="The next question is due before the last one is given up: failures are noticed later than the numbers say.",
+    fix="`timeoutSeconds` of at most `periodSeconds`",
+)
+def _timing(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for container in (one for workload in bundle.workloads for one in workload.long_lived):
+        for probe in map(container.at, _PROBES):
+            timeout, period = probe.at("timeoutSeconds"), probe.at("periodSeconds").number or 10
+            if timeout.number is not None and timeout.number > period:
+                yield Found(timeout, f"got {timeout.number} s, the period is {period} s")
+
+
+@TOPIC.rule(
+    "grace-period",
+    "error",
+    what="A pod is killed before it has drained.",
+    why="Requests in flight are lost at every rollout, scale-down and drain of a node.",
+    fix="`terminationGracePeriodSeconds` over what preStop and the server's own drain take together",
+)
+def _grace(bundle: Bundle, context: Context) -> Iterator[Found]:
+    for workload in bundle.workloads:
+        grace = workload.pod.at("terminationGracePeriodSeconds")
+        allowed = _DEFAULT_GRACE_S if grace.number is None else grace.number
+        asleep = max((node.number or 0 for one in workload.containers
+                      for node in one.all("lifecycle.preStop.sleep.seconds")), default=0)  # fmt: skip
+        drain = 0.0
+        if context.plan and workload.ours:
+            serving = context.plan.spec.serving
+            drain = serving.drain_propagation_s + serving.drain_timeout_s
+        needed = math.floor(asleep + drain) + 1
+        if grace.given and grace.number is None:
+            continue
+        if (asleep or drain) and allowed < needed:
+            told = f"got {allowed} s" if grace.given else f"missing, so it is {allowed} s"
+            text = f"{told}, but preStop and draining take {asleep + drain:g} s"
+            yield Found(grace, text, f"terminationGracePeriodSeconds: {needed + 5}")
+
+
+@TOPIC.rule(
+    "drain-missing",
+    "warning",
+    what="TorchServe is told to stop while load balancers still send to it.",
+    why="At SIGTERM it closes every connection, in the middle of an answer; Marina's supervisor would drain.",
+    fix="lifecycle: {preStop: {sleep: {seconds: 15}}}, or a server that drains",
+)
+def _drain(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in bundle.workloads:
+        if not workload.has_torchserve or workload.ours or not bundle.services_of(workload):
+            continue
+        if not any(one.at("lifecycle", "preStop").given for one in workload.containers):
+            yield Found(workload.containers[0].at("lifecycle", "preStop"), "missing")
+
+
+@TOPIC.rule(
+    "prestop-shell",
+    "warning",
+    what="A preStop hook needs a shell in the image.",
+    why="Images for serving have none: the hook fails, and the pod stops at once.",
+    fix="preStop: {sleep: {seconds: N}}, which the kubelet does itself",
+)
+def _shell(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in bundle.workloads:
+        for container in workload.long_lived:
+            for command in container.all("lifecycle.preStop.exec.command"):
+                first = command.at(0).text.rpartition("/")[2]
+                if first in _SHELLS | {"sleep"}:
+                    yield Found(command, f"runs `{command.at(0).text}`")

@@ -1,0 +1,137 @@
+"""Rules about what somebody who gets into a pod finds there: files, tokens, secrets; and what the image is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from config.errors import listed
+from k8s.verify.application import Bundle
+from k8s.verify.rule import Context, Found, Topic
+
+TOPIC = Topic("Security")
+
+_SECRET_NAME = re.compile(
+    r"(^|_)(API_?KEY|ACCESS_KEY|CREDENTIALS?|PASSWD|PASSWORD|PRIVATE_KEY|SECRET|TOKEN)(_|$)", re.IGNORECASE
+)
+_TEMPORARY = ("/tmp", "/var/tmp")
+
+
+@TOPIC.rule(
+    "read-only-root",
+    "warning",
+    what="A container may change its own files.",
+    why="Who gets in can stay: a process replaces the code that the next one runs.",
+    fix="securityContext: {readOnlyRootFilesystem: true}, and an emptyDir where it has to write",
+)
+def _read_only(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in (one for one in bundle.workloads if one.serves):
+        for container in workload.all_containers:
+            node = container.at("securityContext", "readOnlyRootFilesystem")
+            if node.value is not True:
+                yield Found(node, "got `false`" if node.given else "missing")
+
+
+@TOPIC.rule(
+    "nowhere-to-write",
+    "error",
+    what="TorchServe has a read-only root filesystem and no writable `/tmp`.",
+    why="The MAR is unpacked there: the server ends at its start.",
+    fix="an emptyDir with a sizeLimit, mounted at `/tmp`",
+)
+def _writable(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in (one for one in bundle.workloads if one.has_torchserve):
+        for container in workload.containers:
+            locked = container.at("securityContext", "readOnlyRootFilesystem").value is True
+            writable = [mount.at("mountPath").text for mount in container.at("volumeMounts").items()
+                        if mount.at("readOnly").value is not True]  # fmt: skip
+            moved = any(one.at("name").text in ("TEMP", "TMPDIR") for one in container.at("env").items())
+            if locked and not moved and not set(writable) & set(_TEMPORARY):
+                yield Found(container.at("volumeMounts"), f"writable: {listed(writable) or 'nothing'}")
+
+
+@TOPIC.rule(
+    "token-mounted",
+    "warning",
+    what="A pod gets a token for the API server.",
+    why="A model server has nothing to ask it; who takes over the server has the token.",
+    fix="automountServiceAccountToken: false",
+)
+def _token(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in (one for one in bundle.workloads if one.serves):
+        account = bundle.find("ServiceAccount", workload.pod.at("serviceAccountName").text, workload.document)
+        of_pod = workload.pod.at("automountServiceAccountToken")
+        of_account = account.root.at("automountServiceAccountToken").value if account else None
+        if of_pod.value is not False and (of_pod.given or of_account is not False):
+            yield Found(of_pod, "got `true`" if of_pod.given else "missing")
+
+
+@TOPIC.rule(
+    "account-shared",
+    "warning",
+    what="A pod runs as the namespace's default account.",
+    why="Whatever anybody grants to that account is granted to the model server too.",
+    fix="`serviceAccountName` with an account of its own",
+)
+def _account(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for workload in (one for one in bundle.workloads if one.serves):
+        name = workload.pod.at("serviceAccountName")
+        if name.value in (None, "", "default"):
+            yield Found(name, "got `default`" if name.given else "missing, so it is `default`")
+
+
+@TOPIC.rule(
+    "secret-in-env",
+    "error",
+    what="A secret is written into a variable.",
+    why="It is in the file, in the repository, and in `kubectl get -o yaml` of everybody who may read pods.",
+    fix="a Secret, mounted as a file",
+)
+def _secret(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for variable in (item for one in bundle.workloads for box in one.all_containers for item in box.at("env").items()):
+        if _SECRET_NAME.search(variable.at("name").text) and variable.at("value").text:
+            yield Found(variable.at("value"), f"`{variable.at('name').text}` has its value here")
+
+
+@TOPIC.rule(
+    "secret-as-env",
+    "warning",
+    what="A Secret becomes a variable.",
+    why="Every child process inherits it, TorchServe's workers too, and a new value needs new pods.",
+    fix="mount the Secret as a file",
+)
+def _secret_env(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for container in (box for one in bundle.workloads for box in one.all_containers):
+        for path in ("env[].valueFrom.secretKeyRef", "envFrom[].secretRef"):
+            for node in container.all(path):
+                yield Found(node, f"Secret `{node.at('name').value}`")
+
+
+@TOPIC.rule(
+    "image-latest",
+    "error",
+    what="An image has no tag, or `latest`.",
+    why="Two pods of one Deployment may run different code, and a rollback brings nothing back.",
+    fix="registry/name:VERSION@sha256:DIGEST",
+)
+def _latest(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for container in (box for one in bundle.workloads for box in one.all_containers):
+        name, digest, _hash = container.at("image").text.partition("@")
+        _repository, colon, tag = name.rpartition("/")[2].partition(":")
+        if name and not digest and (not colon or tag == "latest" or tag.startswith("latest-")):
+            yield Found(container.at("image"), f"got `{name}`")
+
+
+@TOPIC.rule(
+    "image-digest",
+    "warning",
+    what="An image is named by a tag alone.",
+    why="Whoever may push to the registry may exchange what runs, and nobody sees it.",
+    fix="registry/name:VERSION@sha256:DIGEST; `marina image SPEC --push` records the digest",
+)
+def _digest(bundle: Bundle, _: Context) -> Iterator[Found]:
+    for container in (box for one in bundle.workloads for box in one.all_containers):
+        name, digest, _hash = container.at("image").text.partition("@")
+        tag = name.rpartition("/")[2].partition(":")[2]
+        if name and not digest and tag and tag != "latest" and not tag.startswith("latest-"):
+            yield Found(container.at("image"), f"got `{name}`")

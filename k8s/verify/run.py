@@ -1,0 +1,118 @@
+"""What is verified and how it is told: a spec's manifests, or a folder of anybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from config.errors import InputError, listed, nearest
+from config.spec import Spec
+from k8s.manifests.objects import render
+from k8s.manifests.plan import make_plan
+from k8s.manifests.writing import FOLDER
+from k8s.monitoring.contract import check_live
+from k8s.verify.check import Steps, rules, verify
+from k8s.verify.located import Document, read_folder, rendered
+from k8s.verify.rule import VERSIONS, Context, Finding, Rule
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The answer: every finding, and what was looked at."""
+
+    origin: str
+    """Where the objects came from."""
+    objects: int
+    versions: tuple[str, ...]
+    findings: list[Finding]
+    notes: list[str]
+    """What to know, and no finding."""
+
+    @property
+    def errors(self) -> int:
+        return sum(one.level == "error" for one in self.findings)
+
+    @property
+    def warnings(self) -> int:
+        return len(self.findings) - self.errors
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON."""
+        counts = {"objects": self.objects, "rules": len(rules()), "errors": self.errors, "warnings": self.warnings}
+        findings = [asdict(one) | {"line": one.line or None} for one in self.findings]
+        known = {"origin": self.origin, "versions": list(self.versions), "notes": self.notes}
+        return {"schema": "marina.verify/1", **known, **counts, "findings": findings}
+
+    def to_text(self) -> str:
+        """A paragraph a finding, and a last line of counts."""
+        lines = [f"{one.level}: {one} ({one.rule})\n  hint: {one.hint}" for one in self.findings]
+        looked = f"{self.objects} objects of {self.origin}, Kubernetes {self.versions[0]}"
+        looked += f"–{self.versions[-1]}" if len(self.versions) > 1 else ""
+        counts = f"{_counted(self.errors, 'error')}, {_counted(self.warnings, 'warning')}"
+        return "\n".join([*lines, f"{looked}, {len(rules())} rules: {counts}"])
+
+
+def verify_spec(
+    spec: Spec, build: Path, versions: Sequence[str] = (), steps: Steps | None = None, *, live: str | None = None
+) -> Verified:
+    """The manifests in a build folder, or, before there are any, those that the spec renders; and the page of a running
+    server, if its address is given."""
+    plan = make_plan(spec, build)
+    fresh, folder, notes = rendered(render(plan)), build / FOLDER, []
+    documents = fresh
+    if folder.is_dir():
+        documents = read_folder(folder)
+        if sorted(map(_key, documents)) != sorted(map(_key, fresh)):
+            notes.append(f"{folder}: the spec renders something else by now: marina manifests {spec.file}")
+    known = [one for one in _ordered(versions) or VERSIONS if _minor(one) >= _minor(plan.oldest_kubernetes)]
+    if not known:
+        raise InputError(f"`--kubernetes`: the spec needs {plan.oldest_kubernetes} or later")
+    if len(known) < len(versions or VERSIONS):
+        notes.append(f"the spec needs Kubernetes {plan.oldest_kubernetes} or later")
+    origin = str(folder) if documents is not fresh else f"{spec.file}, as rendered"
+    verified = _verified(origin, documents, Context(tuple(known), plan), notes, steps)
+    return replace(verified, findings=verified.findings + check_live(spec, live)) if live else verified
+
+
+def verify_folder(folder: Path, versions: Sequence[str] = (), steps: Steps | None = None) -> Verified:
+    """The objects in a folder, whoever wrote them."""
+    context = Context(tuple(_ordered(versions)) or VERSIONS)
+    return _verified(str(folder), read_folder(folder), context, [], steps)
+
+
+def explained(name: str) -> Rule:
+    """A rule by its id; InputError with the nearest one."""
+    known = {rule.id: rule for rule in rules()}
+    if name not in known:
+        near = nearest(name, known)
+        text = f"`--explain`: got `{name}`" + (f", did you mean `{near}`?" if near else "")
+        raise InputError(f"{text} allowed: {listed(known)}", hint=near and f"marina verify --explain {near}")
+    return known[name]
+
+
+def _verified(
+    origin: str, documents: list[Document], context: Context, notes: list[str], steps: Steps | None
+) -> Verified:
+    findings = verify(documents, context, steps)
+    return Verified(origin, len(documents), context.versions, findings, notes)
+
+
+def _key(document: Document) -> str:
+    return repr(document.data)
+
+
+def _ordered(versions: Sequence[str]) -> list[str]:
+    for version in versions:
+        if not version.removeprefix("1.").isdigit():
+            raise InputError(f"`--kubernetes`: got `{version}`, allowed: {listed(VERSIONS)}", hint="--kubernetes 1.34")
+    return sorted(set(versions), key=_minor)
+
+
+def _minor(version: str) -> int:
+    return int(version.partition(".")[2])
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,235 @@
+"""Schemas of objects: Kubernetes' own for each version, from `kubernetes-validate`; of custom resources those beside
+this module, and those of CustomResourceDefinitions that come with the objects.
+
+Only the data of that package is used: its function reads all definitions again for each object, stops at the first
+mistake, and shrugs at an API version or a kind that it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from referencing import Registry, Resource
+
+from config.errors import InputError, ToolMissing, listed, nearest
+from config.yaml_lines import Location
+from k8s.verify.located import Document
+
+# API groups of Kubernetes itself, past ones too; operators have longer names.
+_BUILT_IN = re.compile(r"[a-z]*|((rbac|flowcontrol|internal)\.)?[a-z]+\.k8s\.io")
+_TYPES = {"array": "a list", "boolean": "`true` or `false`", "integer": "a whole number", "null": "nothing",
+          "number": "a number", "object": "a mapping of fields", "string": "text"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Where an object does not fit its schema."""
+
+    path: Location
+    text: str
+    hint: str | None = None
+
+
+class Schemas:
+    """What is known about the kinds of some documents."""
+
+    def __init__(self, documents: Iterable[Document] = ()) -> None:
+        """CustomResourceDefinitions among the documents add their schemas, and win over those of the kit. The documents
+        are kept by whoever asks."""
+        self._custom = _shipped() | {key: one for document in documents for key, one in _defined(document)}
+        self._found: dict[tuple[int, str], list[Mistake]] = {}
+
+    def knows(self, document: Document, version: str) -> bool:
+        """Whether there is a schema for an object's kind in Kubernetes `version`."""
+        return self._validator(document, version) is not None
+
+    def mistakes(self, document: Document, version: str) -> list[Mistake]:
+        """Every mistake of an object as Kubernetes `version` sees it; none when it does not know the kind at all."""
+        key = (id(document), version)
+        if key not in self._found:
+            validator = self._validator(document, version)
+            errors = validator.iter_errors(document.data) if validator else ()
+            self._found[key] = list(dict.fromkeys(one for error in errors for one in _told(error)))
+        return self._found[key]
+
+    def custom_kinds(self) -> list[str]:
+        """Kinds of custom resources that there is a schema for."""
+        return sorted({kind for kind, _ in self._custom})
+
+    def _validator(self, document: Document, version: str) -> Draft202012Validator | None:
+        schema = self._custom.get((document.kind, document.api_version))
+        if schema is not None:
+            return Draft202012Validator(schema, registry=_definitions(version))
+        return _validator(document.kind, document.api_version, version)
+
+
+def served(kind: str, version: str) -> list[str]:
+    """The API versions in which Kubernetes `version` has a kind."""
+    found = []
+    for file in _folder(version).iterdir():
+        if re.fullmatch(rf"{re.escape(kind.lower())}(-[a-z]+)?-v\d\w*\.json", file.name):
+            kinds = json.loads(file.read_text(encoding="utf-8")).get("x-kubernetes-group-version-kind", [])
+            found += [api for name, api in map(_api, kinds) if name == kind]
+    return sorted(found)
+
+
+def is_built_in(document: Document) -> bool:
+    """Whether Kubernetes itself has its API group, in some version."""
+    return _BUILT_IN.fullmatch(document.group) is not None
+
+
+@cache
+def _folder(version: str) -> Traversable:
+    try:
+        root = files("kubernetes_validate") / "kubernetes-json-schema"
+    except ModuleNotFoundError as err:
+        raise ToolMissing("the schemas of Kubernetes are not installed", hint="pip install 'marina[deploy]'") from err
+    folder = root / f"v{version}.0-local-strict"
+    if not folder.is_dir():
+        known = [match[1] for one in root.iterdir() if (match := re.fullmatch(r"v(1\.\d+)\.0-local-strict", one.name))]
+        raise InputError(f"`--kubernetes`: got `{version}`, allowed: {listed(known)}")
+    return folder
+
+
+@cache
+def _definitions(version: str) -> Registry[Any]:
+    text = (_folder(version) / "_definitions.json").read_text(encoding="utf-8")
+    resource = Resource.from_contents(json.loads(text))
+    return resource @ Registry()
+
+
+@cache
+def _shipped() -> dict[tuple[str, str], dict[str, Any]]:
+    """Our own schemas by kind and API version."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for file in (files("k8s.verify") / "schemas").iterdir():
+        if file.name.endswith(".json"):
+            schema = json.loads(file.read_text(encoding="utf-8"))
+            fields = schema["properties"]
+            found |= {(fields["kind"]["const"], api): schema for api in fields["apiVersion"]["enum"]}
+    return found
+
+
+def _defined(document: Document) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    """The schemas in a CustomResourceDefinition."""
+    spec = document.root.at("spec")
+    if document.kind != "CustomResourceDefinition":
+        return
+    for version in spec.at("versions").items():
+        schema = version.at("schema", "openAPIV3Schema").value
+        if isinstance(schema, dict) and version.at("served").value is not False:
+            api = f"{spec.at('group').text}/{version.at('name').text}"
+            yield (spec.at("names", "kind").text, api), _strict(schema, top=True)
+
+
+def _strict(schema: Any, *, top: bool = False) -> Any:
+    """A structural schema as JSON Schema: what it does not name is unknown, as for the API server."""
+    if not isinstance(schema, dict):
+        return schema
+    strict: dict[str, Any] = {
+        key: schema[key]
+        for key in ("enum", "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum", "required", "type")
+        if key in schema
+    }
+    if "properties" in schema:
+        strict["properties"] = {name: _strict(one) for name, one in schema["properties"].items()}
+        strict["additionalProperties"] = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
+        if top:
+            strict["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
+            strict["properties"]["metadata"] = {"type": "object"}
+    elif "additionalProperties" in schema:
+        strict["additionalProperties"] = _strict(schema["additionalProperties"])
+    if "items" in schema:
+        strict["items"] = _strict(schema["items"])
+    if schema.get("x-kubernetes-int-or-string"):
+        strict["type"] = ["integer", "string"]
+    elif schema.get("nullable") and "type" in strict:
+        strict["type"] = [strict["type"], "null"]
+    return strict
+
+
+@cache
+def _validator(kind: str, api_version: str, version: str) -> Draft202012Validator | None:
+    # The file of rbac.authorization.k8s.io/v1 is called rbac-v1.
+    short = re.sub(r"^([^./]*)(\.[^/]*)?/", r"\1-", api_version)
+    file = _folder(version) / f"{kind.lower()}-{short}.json"
+    if not file.is_file():
+        return None
+    schema = json.loads(file.read_text(encoding="utf-8"))
+    if not any(_api(known) == (kind, api_version) for known in schema.get("x-kubernetes-group-version-kind", [])):
+        return None
+    return Draft202012Validator(schema, registry=_definitions(version))
+
+
+def _api(known: dict[str, str]) -> tuple[str, str]:
+    return known["kind"], f"{known['group']}/{known['version']}".removeprefix("/")
+
+
+def _told(error: ValidationError) -> Iterator[Mistake]:
+    path: Location = tuple(error.absolute_path)
+    instance, wanted = _plain(error.instance), _plain(error.validator_value)
+    got = _shown(instance)
+    if error.validator == "additionalProperties" and isinstance(instance, dict):
+        known = _plain(error.schema).get("properties", {})
+        for name in sorted(instance.keys() - known.keys()):
+            near = nearest(name, known)
+            text = "unknown field" + (f", did you mean `{near}`?" if near else "")
+            yield Mistake((*path, name), text, near and f"write `{near}`")
+    elif error.validator == "required":
+        missing = [name for name in wanted if name not in instance]
+        for name in missing:
+            yield Mistake((*path, name), "missing, and it must be there", f"add `{name}:`")
+    elif error.validator == "enum":
+        yield Mistake(path, f"got {got}, allowed: {listed(wanted)}")
+    elif error.validator == "type":
+        yield Mistake(path, f"got {got}, allowed: {_kinds(wanted)}")
+    elif error.validator == "oneOf" and all("type" in one for one in wanted):
+        types = [name for one in wanted for name in _listed(one["type"]) if name != "null"]
+        yield Mistake(path, f"got {got}, allowed: {_kinds(types)}")
+    else:
+        yield Mistake(path, f"got {got}, allowed: {_wanted(error)}")
+
+
+def _wanted(error: ValidationError) -> str:
+    value = _plain(error.validator_value)
+    words = {
+        "minimum": f"{value} or more",
+        "maximum": f"{value} or less",
+        "minItems": f"at least {value}",
+        "maxItems": f"at most {value}",
+        "minLength": f"at least {value} character(s)",
+        "maxLength": f"at most {value} characters",
+        "pattern": f"text like `{value}`",
+        "const": f"`{value}`",
+        "oneOf": "exactly one of the forms of the schema",
+    }
+    return words.get(str(error.validator), f"what `{error.validator}` of the schema says")
+
+
+def _plain(value: Any) -> Any:
+    """A part of a schema as JSON has it."""
+    return value
+
+
+def _kinds(types: str | Iterable[str]) -> str:
+    return " or ".join(_TYPES[name] for name in _listed(types) if name != "null")
+
+
+def _listed(types: str | Iterable[str]) -> list[str]:
+    return [types] if isinstance(types, str) else list(types)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else f"a list of {len(value)}"
+    text = json.dumps(value, ensure_ascii=False)
+    return f"`{text if len(text) <= 60 else text[:57] + '…'}`"

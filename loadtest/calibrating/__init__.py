@@ -1,0 +1,1 @@
+"""The highest rate that meets the objective, as evidence."""

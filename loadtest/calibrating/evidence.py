@@ -1,0 +1,110 @@
+"""`evidence.json`: how much a package holds on a machine. `k8s` derives targets, probes and limits from it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from loadtest.calibrating.knee import Limit
+from loadtest.judging.outcome import Latency
+from loadtest.judging.verdict import Objective, Reason, Status
+from loadtest.measuring.machine import Machine, Memory
+from loadtest.measuring.units import figure
+from loadtest.sending.arrivals import Arrivals
+
+SCHEMA: Final = "marina.evidence/1"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Settings(_Record):
+    """The settings of `serving` that decide how much is held."""
+
+    workers: int
+    threads: int
+    max_batch: int
+    max_batch_delay_ms: int
+
+    def __str__(self) -> str:
+        batches = f"batches of up to {self.max_batch} after {self.max_batch_delay_ms} ms"
+        return f"workers × threads {self.workers} × {self.threads}, {batches}"
+
+
+class KneeRecord(_Record):
+    """The highest rate that meets the objective, requests/s."""
+
+    rps: float
+    """Median of the searches."""
+    found: tuple[float, ...]
+    """What each search found."""
+    spread: float
+    """Their range, as a share of the median."""
+    limit: Limit
+    """`generator`: no higher rate could be measured from here, so the server may hold more."""
+
+
+MAY_HOLD_MORE = "the generator reached its limit, not the server: send the load from another machine to find more"
+
+
+def knee_text(knee: KneeRecord) -> str:
+    """`at least 4,038 requests/s`: the rate, and whether it is the server's limit."""
+    return ("at least " if knee.limit == "generator" else "") + f"{figure(knee.rps)} requests/s"
+
+
+class At(_Record):
+    """Latency at one rate."""
+
+    rate: float
+    status: Status
+    response: Latency
+
+
+class TrialRecord(_Record):
+    """One run of the search."""
+
+    rate: float
+    status: Status
+    p50_ms: float | None
+    p99_ms: float | None
+    error_rate: float | None
+    reasons: tuple[Reason, ...]
+
+
+class Evidence(_Record):
+    """The whole record. With status INVALID nothing may be derived from it."""
+
+    schema_: Literal["marina.evidence/1"] = SCHEMA
+    status: Literal["PASS", "INVALID"]
+    reasons: tuple[Reason, ...]
+    name: str
+    version: str
+    package: str | None
+    """Hash of the MAR that was measured."""
+    objective: Objective
+    settings: Settings
+    knee: KneeRecord | None
+    at_knee: At | None
+    at_70_percent: At | None
+    cold_start_s: float | None
+    """From the start of the command to ready; None for a server that was there already."""
+    memory: Memory | None
+    """Peak of the whole calibration; None for a server that was there already."""
+    machine: Machine
+    arrivals: Arrivals
+    at: str
+    trials: tuple[TrialRecord, ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON."""
+        data = self.model_dump(mode="json")
+        if self.memory is not None:
+            data["memory"]["total_bytes"] = self.memory.total_bytes
+        return {"schema": data.pop("schema_"), **data}
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line ends with."""
+        return 0 if self.status == "PASS" else 3

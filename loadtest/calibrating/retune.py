@@ -1,0 +1,161 @@
+"""`calibrate --tune`: packages and serves each setting that `tune` asks for, and writes the best as a patch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from config.errors import MarinaError
+from config.load import parse_spec
+from config.progress import Progress
+from config.record import write_json, write_text
+from config.spec import Spec
+from loadtest.calibrating.calibrate import Options, Trials, settings_of
+from loadtest.calibrating.evidence import Settings
+from loadtest.calibrating.knee import NeverHeld, Untrusted
+from loadtest.calibrating.patch import unified, with_settings
+from loadtest.calibrating.tune import Space, Tuning, tune
+from loadtest.judging.slo import objective_of
+from loadtest.judging.verdict import Objective
+from loadtest.measuring.units import figure
+from loadtest.running import target
+from loadtest.running.session import Session, Where, open_session
+
+DELAYS_MS = (1, 2, 5, 10, 20)
+# Wide enough to tell settings apart in a few runs each; the knee of the best is found exactly afterwards.
+_TOLERANCE = 0.08
+# Where the warm-up of a setting that has a rate to beat begins.
+_BELOW = 0.3
+_PATHS = (
+    ("model", "source"),
+    ("model", "weights"),
+    ("model", "labels"),
+    ("model", "calibration"),
+    ("model", "handler"),
+)
+
+Serve = Callable[[Settings], AbstractContextManager[Session]]
+
+
+def retune(spec: Spec, options: Options, out: Path, *, serve: Serve | None = None, quiet: bool = False) -> Tuning:
+    """Finds the best settings and writes `tune.json` and `tune.patch` into `out`."""
+    objective = objective_of(spec)
+    measure = _Measure(serve or _server(spec, options, objective, out, quiet), objective, options)
+    found = tune(measure, settings_of(spec), space_of(spec, objective))
+    before = spec.file.read_text(encoding="utf-8")
+    write_text(out / "tune.patch", unified(before, with_settings(before, found.best.settings), str(spec.file)))
+    write_json(out / "tune.json", record(found, space_of(spec, objective)))
+    return found
+
+
+def space_of(spec: Spec, objective: Objective) -> Space:
+    """What may be tried for a spec."""
+    cores = spec.workers * spec.threads if spec.serving.device == "cuda" else max(1, int(spec.cores))
+    # A batch that waits for half the limit leaves too little for the model.
+    delays = [delay for delay in DELAYS_MS if delay <= objective.p99_ms / 2] or [1]
+    return Space(cores=cores, batches=spec.model.batch_sizes, delays_ms=delays)
+
+
+def record(found: Tuning, space: Space) -> dict[str, Any]:
+    """`tune.json`."""
+    return {
+        "schema": "marina.tune/1",
+        "best": found.best.settings.model_dump(),
+        "rps": found.best.rps,
+        "why": list(found.why),
+        "grid": space.size,
+        "tried": [tried.settings.model_dump() | {"rps": tried.rps, "to_beat": tried.to_beat} for tried in found.tried],
+    }
+
+
+def summary(found: Tuning, space: Space, out: Path) -> str:
+    """The tuning as a few lines for a terminal."""
+    start = found.tried[0]
+    lines = [*(f"  {reason}" for reason in found.why), f"tried {len(found.tried)} of {space.size} settings"]
+    if found.best.rps is None:
+        return "\n".join([*lines, "none of them meets the objective at any rate"])
+    if found.best == start:
+        return "\n".join([*lines, "the spec's settings are the best found"])
+    change = f"{figure(start.rps or 0)} to {figure(found.best.rps)} requests/s"
+    return "\n".join([*lines, f"better settings: {change}", f"hint: patch -p0 < {out / 'tune.patch'}"])
+
+
+class _Measure:
+    """Measures settings: first whether they beat the best known at all, and only then by how much."""
+
+    def __init__(self, serve: Serve, objective: Objective, options: Options) -> None:
+        self._serve = serve
+        self._objective = objective
+        self._options = options.model_copy(update={"repeat": 1, "tolerance": max(_TOLERANCE, options.tolerance)})
+
+    def __call__(self, settings: Settings, to_beat: float) -> float | None:
+        with self._serve(settings) as session:
+            trials = Trials(session, self._objective, self._options)
+            try:
+                if to_beat:
+                    # It has just started, and must not lose to one that ran for minutes for that.
+                    trials.warm_up(_BELOW * to_beat)
+                    if not trials.holds(to_beat):
+                        return None
+                return trials.find(to_beat or self._options.first).rps
+            except NeverHeld:
+                return None
+            except Untrusted as err:
+                if to_beat:
+                    # What cannot be shown to be better is not taken for it.
+                    return None
+                raise MarinaError(
+                    f"`{settings}` cannot be measured: {err}", hint="try again on a quieter machine"
+                ) from err
+
+
+def _server(spec: Spec, options: Options, objective: Objective, out: Path, quiet: bool) -> Serve:
+    """Packages and serves settings for real, each in a folder of its own."""
+
+    def serve(settings: Settings) -> AbstractContextManager[Session]:
+        Progress(quiet=quiet).say(str(settings))
+        tuned = tuned_spec(spec, settings, out / "tune" / "-".join(map(str, settings.model_dump().values())))
+        folder = tuned.file.parent
+        _package(tuned.file, folder)
+        where = Where(out=folder / spec.name, command=target.serve_command(tuned.file, folder))
+        return open_session(
+            tuned,
+            where,
+            limit_ms=objective.p99_ms,
+            processes=options.processes,
+            timeout_s=options.timeout_s,
+            quiet=quiet,
+        )
+
+    return serve
+
+
+def tuned_spec(spec: Spec, settings: Settings, folder: Path) -> Spec:
+    """The spec with other settings, written to a folder of its own; its paths still mean the same files."""
+    data = spec.model_dump(mode="json", exclude_unset=True)
+    data["serving"] = data.get("serving", {}) | settings.model_dump() | {"drain_propagation_s": 0}
+    for section, field in (*_PATHS, ("load", "sample")):
+        value = data.get(section, {}).get(field)
+        if value is not None and _is_path(spec, value):
+            data[section][field] = str(spec.path(value).resolve())
+    file = folder / "spec.yaml"
+    write_text(file, yaml.safe_dump(data, sort_keys=False))
+    return parse_spec(file.read_text(encoding="utf-8"), file)
+
+
+def _is_path(spec: Spec, value: str) -> bool:
+    """`./model.py:build` is one, `image` and `torchvision:resnet50` are not."""
+    return spec.path(value.partition(":")[0]).exists()
+
+
+def _package(file: Path, folder: Path) -> None:
+    command = [sys.executable, "-m", "marina", "package", str(file), "--out", str(folder), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MarinaError(f"{file}: cannot be packaged: {done.stderr.strip()}")

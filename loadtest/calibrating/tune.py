@@ -1,0 +1,141 @@
+"""The best settings under the objective, without trying all of them. Pure: what a setting holds, the caller measures.
+
+Starts from the spec's own settings and improves one group at a time, the ones that matter most first, until nothing in
+reach is better: workers with threads, which share the cores; then the batch; then how long it waits to fill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loadtest.calibrating.evidence import Settings
+from loadtest.measuring.units import figure
+
+Measure = Callable[[Settings, float], float | None]
+"""The rate that settings hold within the objective, requests/s; None when it is less than the rate given."""
+
+# Less than this is noise: two searches for one knee differ by as much.
+_BETTER = 1.03
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be tried."""
+
+    cores: int
+    batches: Sequence[int]
+    """Sizes that are compiled; a larger batch would be cut."""
+    delays_ms: Sequence[int]
+
+    @property
+    def splits(self) -> list[tuple[int, int]]:
+        """Workers and threads that leave no core idle and none shared."""
+        return [(workers, self.cores // workers) for workers in range(1, self.cores + 1) if not self.cores % workers]
+
+    @property
+    def size(self) -> int:
+        """How many settings the full grid has."""
+        return len(self.splits) * len(self.batches) * len(self.delays_ms)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One setting and what it holds; None when it does not hold `to_beat`, and then it is not measured further."""
+
+    settings: Settings
+    rps: float | None
+    to_beat: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The best of all that was tried, in the order it was tried; the first is where it began."""
+
+    best: Tried
+    tried: tuple[Tried, ...]
+    why: tuple[str, ...]
+
+
+def tune(measure: Measure, start: Settings, space: Space) -> Tuning:
+    """Searches the space from `start`."""
+    search = _Search(measure)
+    best = search.try_settings(start, 0.0)
+    improved = True
+    while improved:
+        before = best
+        best = search.best_of(best, [_split(best.settings, *split) for split in space.splits], "workers × threads")
+        best = search.climb(best, "max_batch", space.batches)
+        # A batch of one waits for nobody, so its delay does nothing.
+        if best.settings.max_batch > 1:
+            best = search.climb(best, "max_batch_delay_ms", space.delays_ms)
+        improved = best != before
+    return Tuning(best, tuple(search.tried.values()), tuple(search.why))
+
+
+class _Search:
+    def __init__(self, measure: Measure) -> None:
+        self._measure = measure
+        self.tried: dict[Settings, Tried] = {}
+        self.why: list[str] = []
+
+    def try_settings(self, settings: Settings, to_beat: float) -> Tried:
+        # What did not hold an earlier bar does not hold a later one, which is higher.
+        if settings not in self.tried:
+            self.tried[settings] = Tried(settings, self._measure(settings, to_beat), to_beat)
+        return self.tried[settings]
+
+    def best_of(self, best: Tried, others: Sequence[Settings], name: str) -> Tried:
+        known = len(self.tried)
+        winner = best
+        for settings in others:
+            tried = self.try_settings(settings, _BETTER * _rps(winner))
+            winner = tried if _is_better(tried, winner) else winner
+        if winner != best or len(self.tried) > known:
+            self._explain(name, best, winner)
+        return winner
+
+    def climb(self, best: Tried, field: str, values: Sequence[int]) -> Tried:
+        """Steps up or down one field as long as each step is better."""
+        begun, known = best, len(self.tried)
+        current = getattr(best.settings, field)
+        up = [value for value in sorted(values) if value > current]
+        down = [value for value in sorted(values, reverse=True) if value < current]
+        for direction in (up, down):
+            for value in direction:
+                tried = self.try_settings(best.settings.model_copy(update={field: value}), _BETTER * _rps(best))
+                if not _is_better(tried, best):
+                    break
+                best = tried
+            if best != begun:
+                break
+        if best != begun or len(self.tried) > known:
+            self._explain(field, begun, best)
+        return best
+
+    def _explain(self, name: str, before: Tried, after: Tried) -> None:
+        if after == before:
+            kept = f"{_shown(name, after)}, {figure(_rps(after))} requests/s"
+            self.why.append(f"`{name}`: nothing else tried is better than {kept}")
+        else:
+            change = f"{_shown(name, before)} to {_shown(name, after)}"
+            rates = f"{figure(_rps(before))} to {figure(_rps(after))} requests/s"
+            self.why.append(f"`{name}`: {change} raises the knee from {rates}")
+
+
+def _split(settings: Settings, workers: int, threads: int) -> Settings:
+    return settings.model_copy(update={"workers": workers, "threads": threads})
+
+
+def _is_better(one: Tried, other: Tried) -> bool:
+    return _rps(one) > _BETTER * _rps(other)
+
+
+def _rps(tried: Tried) -> float:
+    return tried.rps or 0.0
+
+
+def _shown(name: str, tried: Tried) -> str:
+    if name == "workers × threads":
+        return f"{tried.settings.workers} × {tried.settings.threads}"
+    return str(getattr(tried.settings, name))

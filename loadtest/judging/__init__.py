@@ -1,0 +1,1 @@
+"""From a measurement and an objective to PASS, FAIL or INVALID. Pure."""

@@ -1,0 +1,123 @@
+"""`verdict.json`: the verdict, every run behind it, and what was tested where. docs/verdict.md explains each field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from loadtest.judging.verdict import Objective, Verdict
+from loadtest.measuring.histogram import Histogram
+from loadtest.measuring.machine import Machine
+from loadtest.measuring.measurement import Measurement
+from loadtest.sending.arrivals import Arrivals
+
+SCHEMA: Final = "marina.verdict/1"
+SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Load(_Record):
+    """What was sent."""
+
+    arrivals: Arrivals
+    rate: float
+    warmup_s: float
+    duration_s: float
+    repeat: int
+    processes: int
+    seed: int
+    timeout_s: float
+    sample_bytes: int
+    sample_content_type: str
+
+
+class Subject(_Record):
+    """What it was sent to."""
+
+    name: str
+    version: str
+    spec: str
+    url: str
+    started: bool
+    """Whether the server was started for the test, on the machine of the generator."""
+    package: str | None
+    """Hash of the MAR that the spec's package record names."""
+    served: str | None
+    """Hash of the MAR that the server named."""
+    cold_start_s: float | None
+
+
+class Latency(_Record):
+    """A histogram in a few figures, ms; the whole of it is in the measurement."""
+
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    p999: float | None
+    mean: float | None
+    max: float | None
+
+
+class Run(_Record):
+    """One run: its verdict, its figures, and everything measured."""
+
+    verdict: Verdict
+    response: Latency
+    service: Latency
+    measurement: Measurement
+
+
+class Outcome(_Record):
+    """The whole record."""
+
+    schema_: Literal["marina.verdict/1"] = SCHEMA
+    verdict: Verdict
+    objective: Objective
+    tested: Subject
+    load: Load
+    machine: Machine
+    at: str
+    """When the first run began, UTC."""
+    runs: tuple[Run, ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON."""
+        data = self.model_dump(mode="json")
+        return {"schema": data.pop("schema_"), **data}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Outcome:
+        """The record that `to_data` wrote."""
+        fields = dict(data)
+        return cls.model_validate({"schema_": fields.pop("schema"), **fields})
+
+
+def run_of(measurement: Measurement, verdict: Verdict) -> Run:
+    """A run's entry in the record."""
+    return Run(
+        verdict=verdict,
+        response=latency_of(measurement.response),
+        service=latency_of(measurement.service),
+        measurement=measurement,
+    )
+
+
+def latency_of(histogram: Histogram) -> Latency:
+    """The few figures."""
+    p50, p90, p95, p99, p999 = (histogram.percentile(share) for share in SHARES)
+    highest = histogram.max_ms if histogram.count else None
+    return Latency(p50=p50, p90=p90, p95=p95, p99=p99, p999=p999, mean=histogram.mean_ms, max=highest)
+
+
+def together(histograms: Sequence[Histogram]) -> Histogram:
+    """The histograms of several runs as one."""
+    merged = Histogram(histograms[0].limits)
+    for histogram in histograms:
+        merged.merge(histogram)
+    return merged

@@ -1,0 +1,68 @@
+"""Why a run as a whole cannot be trusted: another package, cut short, or a generator that was held back. Pure."""
+
+from __future__ import annotations
+
+from loadtest.judging.verdict import Objective, Reason
+from loadtest.measuring.histogram import nearest_rank
+from loadtest.measuring.measurement import Measurement
+
+SHARE = 0.99
+BUSY_CPU = 0.9
+WHOLE_SHARE = 0.99
+
+
+def against_run(measurement: Measurement, objective: Objective) -> list[Reason]:
+    """Every reason, the gravest first; empty for a run that can be trusted."""
+    found = [
+        *_wrong_package(measurement),
+        *_not_run(measurement),
+        *_held_back(measurement, objective),
+    ]
+    return [Reason(id=name, text=text) for name, text in found]
+
+
+def _wrong_package(measurement: Measurement) -> list[tuple[str, str]]:
+    identity = measurement.identity
+    if identity is None or (identity.found is not None and identity.found == identity.wanted):
+        return []
+    if identity.found is None or identity.wanted is None:
+        return [("package-unknown", identity.why_unknown or "the server does not say which package it serves")]
+    text = f"the server serves package {identity.found[:12]}, the spec's is {identity.wanted[:12]}"
+    return [("package-differs", text)]
+
+
+def _not_run(measurement: Measurement) -> list[tuple[str, str]]:
+    found = []
+    if not measurement.finished:
+        if measurement.warmup:
+            text = f"all {measurement.warmup:,} requests were warm-up, nothing was measured"
+            found.append(("warm-up-only", text))
+        else:
+            found.append(("no-samples", "no request was sent in the measured window"))
+    if measurement.ran_s < WHOLE_SHARE * measurement.asked_s:
+        text = f"the run ended after {measurement.ran_s:.1f} s of {measurement.asked_s:g} s"
+        found.append(("cut-short", text))
+    return found
+
+
+def _held_back(measurement: Measurement, objective: Objective) -> list[tuple[str, str]]:
+    """Reasons why the generator, not the server, shaped the latencies."""
+    found = []
+    for number, beats in enumerate(measurement.generators, 1):
+        busy = [beat for beat in beats if beat.cpu >= BUSY_CPU]
+        if busy and len(busy) > len(beats) - nearest_rank(SHARE, len(beats)):
+            which = f"generator process {number}" if len(measurement.generators) > 1 else "the generator"
+            most = max(beat.cpu for beat in busy)
+            text = f"{which} used up to {most:.0%} of its core, over {BUSY_CPU:.0%} in {len(busy)} of {len(beats)} s"
+            found.append(("generator-saturated", text))
+    stall, late = measurement.loop_lag.percentile(SHARE), measurement.lag.percentile(SHARE)
+    if stall is not None and stall > objective.late_ms:
+        text = f"the generator's event loop was {stall:.1f} ms late at p99, allowed: {objective.late_ms:g} ms"
+        found.append(("generator-stalled", text))
+    if late is not None and late > objective.late_ms:
+        text = f"arrivals were {late:.1f} ms late at p99, allowed: {objective.late_ms:g} ms"
+        found.append(("arrivals-late", text))
+    if measurement.dropped:
+        text = f"{measurement.dropped:,} arrivals were not sent, too many requests were open"
+        found.append(("arrivals-dropped", text))
+    return found

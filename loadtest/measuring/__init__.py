@@ -1,0 +1,1 @@
+"""What a run measures, as records: histograms, counts, the machine."""

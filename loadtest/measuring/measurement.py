@@ -1,0 +1,161 @@
+"""What one run measured, as one record: each generator process makes its own, merged they are the run's.
+
+Nothing is judged here. Latencies are in ms, everything else that is a time in seconds from the start of the run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+
+from loadtest.measuring.histogram import Histogram
+
+
+def _histogram(value: Any) -> Histogram:
+    return value if isinstance(value, Histogram) else Histogram.from_data(value)
+
+
+Latencies = Annotated[Histogram, BeforeValidator(_histogram), PlainSerializer(Histogram.to_data)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Beat(_Record):
+    """How one generator process was in one second."""
+
+    cpu: float
+    """Share of one core that it used."""
+    loop_lag_ms: float
+    """Longest that its event loop was late."""
+
+
+class Second(_Record):
+    """One second of the run, warm-up included."""
+
+    due: int = 0
+    """Arrivals that the schedule has in it."""
+    answered: int = 0
+    """Good answers that came in it."""
+    errors: dict[str, int] = {}
+    """How many of its arrivals failed, by name."""
+    response: Latencies = Histogram()
+    """From the intended send to the answer, of its arrivals."""
+
+
+class Identity(_Record):
+    """Which package should be, and which is, behind the URL; hashes of the MAR."""
+
+    wanted: str | None
+    found: str | None
+    why_unknown: str | None = None
+
+
+class Measurement(_Record):
+    """One run: a warm-up, which is counted and otherwise left out, and the measured window."""
+
+    rate: float
+    asked_s: float
+    """Length of the measured window that was asked for."""
+    ran_s: float
+    """How much of it was run; shorter when the run was interrupted."""
+    planned: int
+    """Arrivals that the schedule has in the window."""
+    sent: int
+    """Those that were sent."""
+    dropped: int
+    """Those that were due and not sent, because too many were already open."""
+    warmup: int
+    """Requests of the warm-up."""
+    in_time: int
+    """Good answers that came before the window's end plus the latency limit: what the server kept up with."""
+    errors: dict[str, int]
+    """Requests without a good answer, by the name of what happened."""
+    response: Latencies
+    """From the intended send to the answer; good answers, and timeouts at the time they were given up."""
+    service: Latencies
+    """From the real send to the answer, of the same requests."""
+    lag: Latencies
+    """From the intended to the real send, of every request."""
+    loop_lag: Latencies
+    """How late the generator's event loop was, asked every 10 ms."""
+    seconds: tuple[Second, ...]
+    generators: tuple[tuple[Beat, ...], ...]
+    """Per process, per second of the measured window."""
+    identity: Identity | None = None
+
+    @property
+    def failed(self) -> int:
+        """Requests without a good answer."""
+        return sum(self.errors.values())
+
+    @property
+    def finished(self) -> int:
+        """Requests that ended, well or not."""
+        return self.good + self.failed
+
+    @property
+    def good(self) -> int:
+        """Good answers."""
+        return self.response.count - self.errors.get("timeout", 0)
+
+    @property
+    def error_rate(self) -> float | None:
+        """Share of the finished requests that failed; None when none finished."""
+        return self.failed / self.finished if self.finished else None
+
+    @property
+    def held_rps(self) -> float:
+        """Good answers a second, counting only what came in time."""
+        return self.in_time / self.asked_s
+
+
+def merge(parts: Sequence[Measurement]) -> Measurement:
+    """The run that these processes made together."""
+    first = parts[0]
+    histograms = ("response", "service", "lag", "loop_lag")
+    seconds = zip_longest(*(part.seconds for part in parts), fillvalue=Second())
+    return first.model_copy(
+        update={
+            "ran_s": min(part.ran_s for part in parts),
+            "sent": sum(part.sent for part in parts),
+            "dropped": sum(part.dropped for part in parts),
+            "warmup": sum(part.warmup for part in parts),
+            "in_time": sum(part.in_time for part in parts),
+            "errors": _added(part.errors for part in parts),
+            **{name: _merged(getattr(part, name) for part in parts) for name in histograms},
+            "seconds": tuple(map(merge_seconds, seconds)),
+            "generators": tuple(beats for part in parts for beats in part.generators),
+        }
+    )
+
+
+def merge_seconds(parts: Iterable[Second]) -> Second:
+    """The same second of several processes."""
+    parts = list(parts)
+    return Second(
+        due=sum(part.due for part in parts),
+        answered=sum(part.answered for part in parts),
+        errors=_added(part.errors for part in parts),
+        response=_merged(part.response for part in parts),
+    )
+
+
+def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))
+
+
+def _merged(histograms: Iterable[Histogram]) -> Histogram:
+    first, *others = histograms
+    merged = Histogram(first.limits)
+    for histogram in (first, *others):
+        merged.merge(histogram)
+    return merged

@@ -1,0 +1,1 @@
+"""A verdict as people read it: pages, charts, words, JUnit."""

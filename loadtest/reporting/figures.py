@@ -1,0 +1,169 @@
+"""The charts of `verdict.html`, from an outcome."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from loadtest.judging.outcome import Outcome, together
+from loadtest.measuring.histogram import Histogram
+from loadtest.measuring.measurement import Second
+from loadtest.reporting.chart import Axis, Bars, Chart, Line, linear_axis, log_axis, milliseconds, svg
+
+_SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
+_KINDS = 5
+
+Legend = Sequence[tuple[str, str, str]]
+"""(CSS class, shape, text) of each entry."""
+
+
+def drawing(chart: Chart, note: str, legend: Legend) -> str:
+    """A chart with its heading, a sentence, and a legend."""
+    entries = "".join(f'<span><i class="{css} {shape}"></i>{escape(text)}</span>' for css, shape, text in legend)
+    return (
+        f'<section class="card"><h2>{escape(chart.title)}</h2><p class="note">{escape(note)}</p>'
+        f'<div class="legend">{entries}</div>{svg(chart)}</section>'
+    )
+
+
+def figures(outcome: Outcome) -> str:
+    """All charts of an outcome."""
+    drawn = [_curve(outcome), _latency(outcome), _rate(outcome), _errors(outcome)]
+    return f'<div class="charts">{"".join(drawn)}</div>'
+
+
+def _curve(outcome: Outcome) -> str:
+    limit = outcome.objective.p99_ms
+    response = together([run.measurement.response for run in outcome.runs])
+    service = together([run.measurement.service for run in outcome.runs])
+    lowest = min(service.min_ms, limit) if service.count else limit / 10
+    highest = max(response.max_ms, limit * 1.2)
+    most = max(100, response.count)
+    chart = Chart(
+        title="Percentiles",
+        x=Axis(
+            lambda share: math.log10(1 / max(1 - share, 1 / most)) / math.log10(most),
+            [(share, text) for share, text in _SHARES if share < 1 - 1 / most],
+        ),
+        y=log_axis(max(0.01, lowest), highest, milliseconds),
+        lines=[
+            Line("service", "three", _steps(service)),
+            Line("response", "one", _steps(response)),
+        ],
+        limit=limit,
+    )
+    legend = [
+        ("ink-one", "", "response, from the intended send"),
+        ("ink-three", "", "service, from the real send"),
+        ("ink-limit", "dash", f"p99 limit, {milliseconds(limit)}"),
+    ]
+    return drawing(chart, "Share of requests answered within a time, all runs together", legend)
+
+
+def _steps(histogram: Histogram) -> list[tuple[float, float | None]]:
+    points: list[tuple[float, float | None]] = [(0.0, histogram.min_ms)] if histogram.count else []
+    return points + [(share, latency) for share, latency in histogram.curve()]
+
+
+def _latency(outcome: Outcome) -> str:
+    seconds, limit = _seconds(outcome), outcome.objective.p99_ms
+    middle = [(at + 0.5, second.response.percentile(0.5)) for at, second in seconds]
+    tail = [(at + 0.5, second.response.percentile(0.99)) for at, second in seconds]
+    shown = [value for _, value in [*middle, *tail] if value is not None] or [limit]
+    chart = Chart(
+        title="Latency over time",
+        x=_time_axis(outcome),
+        y=log_axis(max(0.01, min(*shown, limit)), max(*shown, limit), milliseconds),
+        lines=[Line("p99", "two", tail), Line("p50", "one", middle)],
+        limit=limit,
+        shaded=_warmups(outcome),
+    )
+    legend = [
+        ("ink-one", "", "p50"),
+        ("ink-two", "", "p99"),
+        ("ink-limit", "dash", "p99 limit"),
+        ("ink-shade", "block", "warm-up"),
+    ]
+    return drawing(chart, "Response time of the requests due in each second", legend)
+
+
+def _rate(outcome: Outcome) -> str:
+    seconds = _seconds(outcome)
+    highest = max([second.due for _, second in seconds] + [second.answered for _, second in seconds] + [1])
+    chart = Chart(
+        title="Rate",
+        x=_time_axis(outcome),
+        y=linear_axis(0, highest),
+        lines=[
+            Line("intended", "two", [(at + 0.5, float(second.due)) for at, second in seconds]),
+            Line("achieved", "one", [(at + 0.5, float(second.answered)) for at, second in seconds]),
+        ],
+        shaded=_warmups(outcome),
+    )
+    legend = [
+        ("ink-two", "", "intended"),
+        ("ink-one", "", "achieved: good answers"),
+        ("ink-shade", "block", "warm-up"),
+    ]
+    return drawing(chart, "Requests a second", legend)
+
+
+def _errors(outcome: Outcome) -> str:
+    seconds = _seconds(outcome)
+    total: Counter[str] = Counter()
+    for _, second in seconds:
+        total.update(second.errors)
+    names = [name for name, _ in total.most_common()]
+    shown = names if len(names) <= _KINDS else names[: _KINDS - 1]
+    bars = [
+        Bars(name, f"e{number}", [(at, float(second.errors.get(name, 0))) for at, second in seconds])
+        for number, name in enumerate(shown, 1)
+    ]
+    if len(shown) < len(names):
+        rest = [(at, float(sum(second.errors.get(name, 0) for name in names[len(shown) :]))) for at, second in seconds]
+        bars.append(Bars("others", f"e{_KINDS}", rest))
+    highest = max([sum(second.errors.values()) for _, second in seconds] + [4])
+    chart = Chart(title="Errors", x=_time_axis(outcome), y=linear_axis(0, highest), bars=bars, shaded=_warmups(outcome))
+    counts = {each.name: sum(value for _, value in each.values) for each in bars}
+    legend = [(each.css, "block", f"{each.name} {counts[each.name]:,.0f}") for each in bars]
+    return drawing(
+        chart,
+        "Failed requests by the second they were due in, warm-up included" if names else "No request failed",
+        legend,
+    )
+
+
+def _seconds(outcome: Outcome) -> list[tuple[float, Second]]:
+    """The seconds of all runs, one run after the other."""
+    length = _run_length(outcome)
+    return [
+        (number * length + at, second)
+        for number, run in enumerate(outcome.runs)
+        for at, second in enumerate(run.measurement.seconds[:length])
+    ]
+
+
+def _run_length(outcome: Outcome) -> int:
+    return max(1, math.ceil(outcome.load.warmup_s + outcome.load.duration_s))
+
+
+def _time_axis(outcome: Outcome) -> Axis:
+    length, runs = _run_length(outcome), len(outcome.runs)
+    whole = length * runs
+    if runs == 1:
+        even = linear_axis(0, whole)
+        ticks = [(value, f"{value:g} s") for value, _ in even.ticks if value <= whole]
+    else:
+        ticks = [(number * length + length / 2, f"run {number + 1}") for number in _some(range(runs))]
+    return Axis(lambda value: value / whole, ticks)
+
+
+def _some(numbers: range) -> Iterable[int]:
+    return numbers[:: math.ceil(len(numbers) / 5)]
+
+
+def _warmups(outcome: Outcome) -> list[tuple[float, float]]:
+    length = _run_length(outcome)
+    return [(number * length, number * length + outcome.load.warmup_s) for number in range(len(outcome.runs))]

@@ -1,0 +1,50 @@
+"""The line that moves while a run runs: rate, p50, p99, errors, and how the generator is. Only on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from loadtest.measuring.measurement import Beat, Second
+from loadtest.sending.arrivals import Schedule
+
+
+class LiveLine:
+    """One run's line; `close` leaves the terminal clean."""
+
+    def __init__(self, label: str, schedule: Schedule, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._label = label
+        self._schedule = schedule
+        self._stream = stream or sys.stderr
+        self._moving = self._stream.isatty() and not quiet
+
+    def __enter__(self) -> LiveLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._moving:
+            print("\r\x1b[K", end="", file=self._stream, flush=True)
+
+    def show(self, second: int, ended: Second, beats: Sequence[Beat]) -> None:
+        """What ended in one second."""
+        if self._moving:
+            line = live_text(self._label, self._schedule, second, ended, beats)
+            print(f"\r\x1b[K{line}", end="", file=self._stream, flush=True)
+
+
+def live_text(label: str, schedule: Schedule, second: int, ended: Second, beats: Sequence[Beat]) -> str:
+    """The line's text."""
+    left = max(0.0, schedule.total_s - second)
+    phase = "warm-up" if second <= schedule.warmup_s else f"{left:3.0f} s left"
+    errors = ", ".join(f"{count} {name}" for name, count in ended.errors.items()) or "none"
+    cpu, lag = max(beat.cpu for beat in beats), max(beat.loop_lag_ms for beat in beats)
+    return (
+        f"  {label}  {phase}  {ended.answered:,}/s  p50 {_ms(ended, 0.5)}  p99 {_ms(ended, 0.99)}  errors {errors}  "
+        f"generator {cpu:.0%} cpu, {lag:.0f} ms late"
+    )
+
+
+def _ms(ended: Second, share: float) -> str:
+    value = ended.response.percentile(share)
+    return "-" if value is None else f"{value:.3g} ms"

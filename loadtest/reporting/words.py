@@ -1,0 +1,36 @@
+"""The verdict in words: for a terminal, a report's table, a test case's name."""
+
+from __future__ import annotations
+
+from loadtest.judging.verdict import Check, Verdict
+from loadtest.measuring.units import figure, percent
+
+
+def verdict_lines(verdict: Verdict, requests: int) -> str:
+    """`slo: FAIL p99 412 ms > 250 ms, …`, then every reason on a line of its own."""
+    lines = [f"slo: {verdict.status} {figures_text(verdict)}, {requests:,} requests"]
+    return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in verdict.every_reason())])
+
+
+def figures_text(verdict: Verdict) -> str:
+    """What was measured, beside each limit."""
+    return ", ".join(check_text(check) for check in verdict.checks)
+
+
+def check_text(check: Check) -> str:
+    """`p99 412 ms > 250 ms`: what was measured, beside the limit."""
+    if check.measured is None:
+        return f"{check.objective} not measured"
+    if check.unit == "requests/s":
+        return f"{figure(check.measured)} of {figure(check.limit)} requests/s"
+    sign = "<=" if check.measured <= check.limit else ">"
+    if check.unit == "share":
+        return f"errors {percent(check.measured)} {sign} {percent(check.limit)}"
+    return f"p99 {figure(check.measured)} ms {sign} {check.limit:g} ms"
+
+
+def check_title(check: Check) -> str:
+    """The objective alone: `p99 at most 250 ms`."""
+    if check.objective == "errors":
+        return f"errors at most {percent(check.limit)}"
+    return f"p99 at most {check.limit:g} ms" if check.objective == "p99" else f"holds {figure(check.limit)} requests/s"

@@ -1,0 +1,119 @@
+"""Plain Locust's requests, counted exactly and judged against the spec's objective; `locustfile` attaches it.
+
+Every process counts its own; workers send their counts to the master with Locust's own reports, and the master, or the
+only process, judges at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import locust.stats
+from locust.env import Environment
+from locust.runners import WorkerRunner
+
+from loadtest.judging.slo import judge
+from loadtest.judging.trust import BUSY_CPU
+from loadtest.judging.verdict import Objective
+from loadtest.measuring.histogram import Histogram, bucket_ms
+from loadtest.measuring.measurement import Beat, Measurement
+from loadtest.reporting.words import verdict_lines
+
+FLATTERS = (
+    "closed loop: a user waits for its answer before it sends again, so a server that stands still gets no requests "
+    "and these figures flatter it; for a verdict that counts: marina loadtest"
+)
+_KEY = "marina"
+
+
+class ClosedLoop:
+    """The counts of one test, and the verdict on them."""
+
+    def __init__(self, environment: Environment, objective: Objective) -> None:
+        self._environment = environment
+        self._objective = objective
+        self._clear()
+
+    def attach(self) -> None:
+        """Listens to everything that Locust's own statistics listen to."""
+        # Locust declares whole milliseconds, but formats and merges any number.
+        locust.stats.bucket_response_time = bucket_ms  # type: ignore[assignment]
+        events: Any = self._environment.events
+        events.test_start.add_listener(lambda **_: self._clear())
+        events.test_stop.add_listener(lambda **_: self._end())
+        events.spawning_complete.add_listener(lambda **_: self._spawned())
+        events.request.add_listener(self._requested)
+        events.report_to_master.add_listener(self._report)
+        events.worker_report.add_listener(self._merge)
+        events.quitting.add_listener(lambda **_: self.conclude())
+
+    def conclude(self) -> None:
+        """Judges, says so, and sets Locust's exit code; workers leave that to their master."""
+        if isinstance(self._environment.runner, WorkerRunner):
+            return
+        self._end()
+        measurement = self.measurement()
+        verdict = judge(measurement, self._objective)
+        self._environment.process_exit_code = verdict.exit_code
+        print(verdict_lines(verdict, measurement.finished), FLATTERS, sep="\n", file=sys.stderr)
+
+    def measurement(self) -> Measurement:
+        """The test as a measurement: what was offered is what was answered, for a closed loop knows no schedule."""
+        failed = sum(self._errors.values())
+        count = self._response.count + failed
+        elapsed = max((self._ended or time.monotonic()) - self._begun, 1e-3)
+        runner: Any = self._environment.runner
+        busy = runner is not None and (runner.cpu_warning_emitted or runner.worker_cpu_warning_emitted)
+        return Measurement(
+            rate=round(count / elapsed, 1),
+            asked_s=elapsed,
+            ran_s=elapsed,
+            planned=count,
+            sent=count,
+            dropped=0,
+            warmup=self._warmup,
+            in_time=self._response.count,
+            errors=dict(sorted(self._errors.items())),
+            response=self._response,
+            service=self._response,
+            lag=Histogram(),
+            loop_lag=Histogram(),
+            seconds=(),
+            generators=((Beat(cpu=BUSY_CPU, loop_lag_ms=0),),) if busy else (),
+        )
+
+    def _clear(self) -> None:
+        self._begun, self._ended = time.monotonic(), 0.0
+        self._warmup = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._response = Histogram((self._objective.p99_ms,))
+        self._errors: Counter[str] = Counter()
+
+    def _end(self) -> None:
+        self._ended = self._ended or time.monotonic()
+
+    def _spawned(self) -> None:
+        if self._environment.reset_stats:
+            self._warmup = self._response.count + sum(self._errors.values())
+            self._begun = time.monotonic()
+            self._forget()
+
+    def _requested(self, response_time: float, exception: BaseException | None, **_: object) -> None:
+        if exception is None:
+            self._response.add(response_time)
+        else:
+            self._errors[str(exception)] += 1
+
+    def _report(self, data: dict[str, Any], **_: object) -> None:
+        data[_KEY] = {"response": self._response.to_data(), "errors": dict(self._errors)}
+        self._forget()
+
+    def _merge(self, data: dict[str, Any], **_: object) -> None:
+        if _KEY in data:
+            self._response.merge(Histogram.from_data(data[_KEY]["response"]))
+            self._errors.update(data[_KEY]["errors"])

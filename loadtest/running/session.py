@@ -1,0 +1,157 @@
+"""One server, one request, any number of runs: what `runs` and `calibrate` share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from config.errors import InputError
+from config.progress import Progress
+from config.record import Package, read_package
+from config.spec import Spec
+from loadtest.measuring.machine import Machine, this_machine
+from loadtest.measuring.measurement import Identity, Measurement
+from loadtest.reporting.live import LiveLine
+from loadtest.running import target
+from loadtest.running.target import Target
+from loadtest.sending.arrivals import Schedule
+from loadtest.sending.generator import OnSecond, generate
+from loadtest.sending.plan import Plan, Request
+from loadtest.sending.sample import packaged_request, spec_request
+
+
+class Elsewhere(Protocol):
+    """A server with generators beside it, in a network that is not ours."""
+
+    url: str
+    """As the generators see it."""
+
+    def generate(self, plans: Sequence[Plan], on_second: OnSecond) -> Measurement:
+        """Runs the plans there."""
+
+    def served_sha256(self) -> str:
+        """The hash of the package that the server serves; InputError when it does not say."""
+
+    def machine(self) -> Machine:
+        """The machine that sent the load; ours before anything was sent."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which server to test, as the command line says it."""
+
+    out: Path
+    """The folder that holds the package, and gets the records: `build/<name>`."""
+    url: str | None = None
+    """A server that is there already; None starts one."""
+    supervisor: str | None = None
+    any_package: bool = False
+    """Do not ask which package the server serves."""
+    command: Sequence[str] | None = None
+    """What starts a server; None is `marina serve`."""
+    elsewhere: Elsewhere | None = None
+
+
+@dataclass(frozen=True)
+class Session:
+    """A server that can be measured."""
+
+    target: Target
+    request: Request
+    package: Package | None
+    limit_ms: float
+    processes: int
+    timeout_s: float
+    any_package: bool
+    progress: Progress
+    quiet: bool
+    elsewhere: Elsewhere | None = None
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that sent the load."""
+        return self.elsewhere.machine() if self.elsewhere else this_machine()
+
+    def measure(self, schedule: Schedule, label: str) -> Measurement:
+        """One run of a schedule; the server's package is asked for before and after it."""
+        before = self.identify()
+        plans = [
+            Plan(
+                request=self.request,
+                schedule=schedule,
+                part=part,
+                parts=self.processes,
+                timeout_s=self.timeout_s,
+                limit_ms=self.limit_ms,
+            )
+            for part in range(self.processes)
+        ]
+        with LiveLine(label, schedule, quiet=self.quiet) as line:
+            measurement = (self.elsewhere.generate if self.elsewhere else generate)(plans, line.show)
+        after = self.identify()
+        changed = before is not None and before.found is not None and after != before
+        return measurement.model_copy(update={"identity": after if changed else before})
+
+    def identify(self) -> Identity | None:
+        """Which package should be, and which is, served; None when nobody wants to know."""
+        if self.any_package:
+            return None
+        wanted = self.package.sha256 if self.package else None
+        why = None if wanted else "nothing was packaged here, so the server's package cannot be compared"
+        try:
+            ask = self.elsewhere.served_sha256 if self.elsewhere else self._served_sha256
+            return Identity(wanted=wanted, found=ask(), why_unknown=why)
+        except InputError as err:
+            return Identity(wanted=wanted, found=None, why_unknown=why or err.message)
+
+    def _served_sha256(self) -> str:
+        return target.served_sha256(self.target.supervisor)
+
+
+@contextmanager
+def open_session(
+    spec: Spec, where: Where, *, limit_ms: float, processes: int, timeout_s: float, quiet: bool = False
+) -> Iterator[Session]:
+    """A session with the server at `where.url`, or with one that is started for it and stopped after it."""
+    package, progress = find_package(where), Progress(quiet=quiet)
+    with ExitStack() as stack:
+        url = where.elsewhere.url if where.elsewhere else where.url
+        with progress.step("start the server" if url is None else f"find {url}"):
+            opened = stack.enter_context(_open_target(spec, where))
+        request = packaged_request(package, where.out, opened.url) if package else spec_request(spec, opened.url)
+        yield Session(
+            opened,
+            request,
+            package,
+            limit_ms,
+            processes,
+            timeout_s,
+            where.any_package,
+            progress,
+            quiet,
+            where.elsewhere,
+        )
+
+
+@contextmanager
+def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
+    if where.elsewhere is not None:
+        yield Target(where.elsewhere.url, supervisor="")
+        return
+    if where.url is not None:
+        yield target.existing(where.url, where.supervisor)
+        return
+    usual = where.out == Path("build") / spec.name
+    command = where.command or target.serve_command(spec.file, None if usual else where.out.parent)
+    with target.started(spec, where.out / "server.log", command=command) as opened:
+        yield opened
+
+
+def find_package(where: Where) -> Package | None:
+    """The package of the build folder, without which no server can be started; None where one is there already."""
+    if (where.url is not None or where.elsewhere is not None) and not (where.out / "package.json").exists():
+        return None
+    return read_package(where.out)

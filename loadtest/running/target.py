@@ -1,0 +1,150 @@
+"""The server under test: one that is there already, or one that is started through the command line and stopped."""
+
+from __future__ import annotations
+
+import ctypes
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from config.errors import InputError, MarinaError
+from config.ports import free_port_base
+from config.render import Ports
+from config.spec import Spec
+from loadtest.measuring.machine import Memory, peak_memory
+
+_PR_SET_PDEATHSIG = 1
+_BEYOND_STARTUP_S = 60
+_BEYOND_DRAIN_S = 15
+# The load goes to the server directly; so must the questions, whatever proxy the environment names.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to send requests, and where to ask which package answers them."""
+
+    url: str
+    supervisor: str
+    cold_start_s: float | None = None
+    """From the start of the command to ready; None for a server that was there already."""
+    pid: int | None = None
+
+    @property
+    def memory(self) -> Memory | None:
+        """Peak memory until now; None for a server that was there already."""
+        return None if self.pid is None else peak_memory(self.pid)
+
+
+def existing(url: str, supervisor: str | None = None) -> Target:
+    """A server at `url`; its supervisor is ten ports above, unless told otherwise."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port:
+        raise InputError(f"`--url`: got `{url}`, allowed: such as `http://localhost:8080`")
+    try:
+        socket.getaddrinfo(parts.hostname, port)
+    except OSError as err:
+        raise InputError(f"`--url`: got `{url}`, but `{parts.hostname}` cannot be found: {err.strerror}") from err
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return Target(url=url, supervisor=supervisor or f"http://{host}:{Ports(port).supervisor}")
+
+
+@contextmanager
+def started(spec: Spec, log: Path, *, command: Sequence[str] | None = None) -> Iterator[Target]:
+    """A server of the spec's package on free ports, ready; its output goes to `log`. It is stopped at the end."""
+    base = free_port_base()
+    command = [*(command or serve_command(spec.file)), "--port-base", str(base)]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": _python_path()},
+            # Ctrl-C ends the measurement first; the server is stopped after it, by us.
+            start_new_session=True,
+            preexec_fn=_stop_with_parent,
+        )
+    supervisor = f"http://127.0.0.1:{Ports(base).supervisor}"
+    try:
+        _wait_until_ready(process, supervisor, spec.serving.startup_timeout_s + _BEYOND_STARTUP_S, log)
+        cold_start_s = time.monotonic() - begun
+        yield Target(f"http://127.0.0.1:{base}", supervisor, cold_start_s, process.pid)
+    finally:
+        _stop(process, spec.serving.drain_propagation_s + spec.serving.drain_timeout_s + _BEYOND_DRAIN_S)
+
+
+def serve_command(spec: Path, out: Path | None = None) -> list[str]:
+    """The command that serves a spec's package; `out` is the folder of build folders, if it is not the usual one."""
+    where = [] if out is None else ["--out", str(out)]
+    return [sys.executable, "-m", "marina", "serve", str(spec), *where]
+
+
+def served_sha256(supervisor: str, timeout_s: float = 5.0) -> str:
+    """The hash of the package behind a supervisor's page; InputError when it does not say."""
+    page = f"{supervisor.rstrip('/')}/package"
+    try:
+        with _OPENER.open(page, timeout=timeout_s) as answer:
+            return str(json.load(answer)["sha256"])
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as err:
+        raise InputError(f"{page} does not name the package: {getattr(err, 'reason', None) or err}") from err
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout_s: float, log: Path) -> None:
+    until = time.monotonic() + timeout_s
+    while not _is_ready(supervisor):
+        if process.poll() is not None:
+            raise MarinaError(
+                f"the server ended with code {process.returncode} before it was ready: {_last_words(log)}"
+            )
+        if time.monotonic() > until:
+            raise MarinaError(f"the server was not ready after {timeout_s:g} s: {_last_words(log)}", hint=f"less {log}")
+        time.sleep(0.05)
+
+
+def _is_ready(supervisor: str) -> bool:
+    try:
+        with _OPENER.open(f"{supervisor}/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def _stop(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _python_path() -> str:
+    return os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
+
+
+def _stop_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -1,0 +1,1 @@
+"""A schedule of requests, and the processes that send it on time."""

@@ -1,0 +1,107 @@
+"""Connections to one server on gevent sockets: kept alive, made when all are busy, dropped when the server closes."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from typing import Any
+
+from gevent import socket
+
+from loadtest.sending.plan import Request
+from loadtest.sending.wire import Answer, AnswerReader
+
+# A server may close a connection that rests; one that rested this long is looked at before it is used again.
+_RESTED_S = 0.5
+_READ_BYTES = 65536
+
+
+class Connection:
+    """One connection; not safe for two requests at once."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self.used_at = time.perf_counter()
+
+    def exchange(self, data: bytes) -> Answer:
+        """Sends a request and waits for its answer; BrokenAnswer or OSError when the connection ends first."""
+        reader = AnswerReader()
+        # A server may answer before it has read everything, 413 for one, and close: the answer can still be read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(data)
+        while received := self._socket.recv(_READ_BYTES):
+            answer = reader.feed(received)
+            if answer is not None:
+                self.used_at = time.perf_counter()
+                return answer
+        return reader.finish()
+
+    def is_alive(self) -> bool:
+        """Whether a resting connection is still open and silent."""
+        if time.perf_counter() - self.used_at < _RESTED_S:
+            return True
+        self._socket.settimeout(0.0)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            self._socket.settimeout(None)
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._socket.close()
+
+
+class Client:
+    """Sends one request to one server over as many connections as are needed at once."""
+
+    def __init__(self, request: Request) -> None:
+        self._data = request.wire_bytes()
+        self._host = request.address[0]
+        self._tls = ssl.create_default_context() if request.tls else None
+        found: Any = socket.getaddrinfo(*request.address, type=socket.SOCK_STREAM)
+        self._family, self._address = found[0][0], found[0][4]
+        self._resting: list[Connection] = []
+
+    def send(self) -> Answer:
+        """One request and its answer; a request is never sent twice, a lost one must be seen."""
+        connection = self._take()
+        try:
+            answer = connection.exchange(self._data)
+        except BaseException:
+            connection.close()
+            raise
+        if answer.keep_alive:
+            self._resting.append(connection)
+        else:
+            connection.close()
+        return answer
+
+    def close(self) -> None:
+        """Ends the connections that rest."""
+        while self._resting:
+            self._resting.pop().close()
+
+    def _take(self) -> Connection:
+        while self._resting:
+            connection = self._resting.pop()
+            if connection.is_alive():
+                return connection
+            connection.close()
+        return self._connect()
+
+    def _connect(self) -> Connection:
+        sock = socket.socket(self._family, socket.SOCK_STREAM)
+        try:
+            sock.connect(self._address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_hostname=self._host)
+        except BaseException:
+            sock.close()
+            raise
+        return Connection(sock)

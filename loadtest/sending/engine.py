@@ -1,0 +1,164 @@
+"""The open loop: a Locust user that sends each request of a schedule at its time, whatever became of the others.
+
+Each request runs in a greenlet of its own, so a slow server delays no arrival. Locust's request event is fired for
+each, so its statistics, listeners and printers are right; its rounding of times is replaced by 1 % buckets.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+import locust.stats
+from gevent.event import Event
+from gevent.pool import Group
+from locust import User, task
+from locust.env import Environment
+from locust.exception import StopUser
+
+from loadtest.measuring.histogram import bucket_ms
+from loadtest.measuring.measurement import Beat, Measurement, Second
+from loadtest.sending import answers
+from loadtest.sending.answers import Checker
+from loadtest.sending.client import Client
+from loadtest.sending.plan import Plan
+from loadtest.sending.recorder import Recorder
+from loadtest.sending.wire import BrokenAnswer
+
+OnBeat = Callable[[Beat, Second], None]
+_TICK_S = 0.01
+# Each open request holds a port of this machine, and there are 28,000.
+_MOST_OPEN = 20_000
+_OTHER_FILES = 100
+
+
+class RequestFailed(Exception):
+    """What Locust's request event carries for a request without a good answer."""
+
+
+class OpenLoop:
+    """One process's share of a run."""
+
+    def __init__(self, plan: Plan, on_beat: OnBeat) -> None:
+        self._plan = plan
+        self._times = plan.schedule.times(plan.part, plan.parts)
+        self._client = Client(plan.request)
+        self._checker = Checker(plan.request.expected)
+        self._recorder = Recorder(plan)
+        self._on_beat = on_beat
+        self._stopped, self._followed = Event(), Event()
+        self._open = Group()
+        self._most_open = open_files() - _OTHER_FILES
+        self._start = self._ran_s = 0.0
+        self._environment = Environment(user_classes=[self._user_class()], host=plan.request.url)
+
+    def run(self, start: float) -> Measurement:
+        """Sends the schedule from `start`, a time of `time.perf_counter`, and waits for the last answer."""
+        # Locust declares whole milliseconds, but formats and merges any number.
+        locust.stats.bucket_response_time = bucket_ms  # type: ignore[assignment]
+        self._start = start
+        self._wait_until(start)
+        health = [gevent.spawn(self._watch_loop), gevent.spawn(self._beat)]
+        runner = self._environment.create_local_runner()
+        runner.start(1, spawn_rate=1)
+        self._followed.wait()
+        gevent.killall(health)
+        runner.quit()
+        self._client.close()
+        return self._recorder.measurement(self._ran_s)
+
+    def stop(self) -> None:
+        """Sends nothing more and gives up what is open."""
+        self._stopped.set()
+
+    def _user_class(self) -> type[User]:
+        follow, followed = self._follow_schedule, self._followed
+
+        class OpenLoopUser(User):
+            @task
+            def follow_schedule(self) -> None:
+                follow()
+                followed.set()
+                raise StopUser
+
+        return OpenLoopUser
+
+    def _follow_schedule(self) -> None:
+        in_window = False
+        for due in self._times:
+            if not self._wait_until(self._start + due):
+                break
+            if not in_window and due >= self._plan.schedule.warmup_s:
+                in_window = True
+                self._environment.stats.reset_all()
+            dropped = len(self._open) >= self._most_open
+            self._recorder.due(due, dropped=dropped)
+            if not dropped:
+                self._open.start(gevent.Greenlet(self._send, due))
+        else:
+            self._wait_until(self._start + self._plan.schedule.total_s)
+        self._ran_s = max(0.0, min(self._now() - self._plan.schedule.warmup_s, self._plan.schedule.duration_s))
+        self._wait_for_answers()
+
+    def _wait_for_answers(self) -> None:
+        until = time.perf_counter() + self._plan.timeout_s + 1
+        while len(self._open) and not self._stopped.is_set() and time.perf_counter() < until:
+            self._open.join(timeout=0.1)
+        self._open.kill()
+
+    def _wait_until(self, moment: float) -> bool:
+        """False as soon as the run is stopped."""
+        while (left := moment - time.perf_counter()) > 0:
+            if self._stopped.wait(left):
+                return False
+        return not self._stopped.is_set()
+
+    def _send(self, due: float) -> None:
+        begun, size = self._now(), 0
+        try:
+            with gevent.Timeout(self._plan.timeout_s):
+                answer = self._client.send()
+            failure, size = self._checker.failure(answer), len(answer.body)
+        except gevent.Timeout:
+            failure = answers.TIMEOUT
+        except ConnectionRefusedError:
+            failure = answers.REFUSED
+        except (OSError, BrokenAnswer):
+            failure = answers.BROKEN
+        ended = self._now()
+        self._recorder.ended(due, begun, ended, failure)
+        request: Any = self._environment.events.request
+        request.fire(
+            request_type="POST",
+            name=self._plan.request.path,
+            response_time=(ended - due) * 1000,
+            response_length=size,
+            exception=RequestFailed(failure) if failure else None,
+            context={},
+        )
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._start
+
+    def _watch_loop(self) -> None:
+        while True:
+            asked = time.perf_counter()
+            gevent.sleep(_TICK_S)
+            self._recorder.looped(time.perf_counter() - asked - _TICK_S, self._now())
+
+    def _beat(self) -> None:
+        second = 0
+        while True:
+            second += 1
+            gevent.sleep(max(0.0, second - self._now()))
+            self._on_beat(*self._recorder.beat(self._now()))
+
+
+def open_files() -> int:
+    """How many connections this process may hold, after raising the limit as far as it is allowed."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return _MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, _MOST_OPEN)

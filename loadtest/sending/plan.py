@@ -1,0 +1,73 @@
+"""What one generator process is told: the request, how its answer must look, and when to send it."""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Base64Bytes, BaseModel, ConfigDict
+
+from loadtest.sending.arrivals import Schedule
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Expected(_Record):
+    """The structure of a good answer; its values are the archiver's concern."""
+
+    form: Literal["any", "json", "npy"] = "any"
+    keys: tuple[str, ...] = ()
+    """Keys that the JSON object must have."""
+
+
+class Request(_Record):
+    """One request, encoded once and sent again and again."""
+
+    url: str
+    """Complete, with the path of the prediction."""
+    body: Base64Bytes
+    content_type: str
+    expected: Expected = Expected()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to connect to."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or (443 if self.tls else 80)
+
+    @property
+    def tls(self) -> bool:
+        """Whether the URL is https."""
+        return self.url.startswith("https:")
+
+    @property
+    def path(self) -> str:
+        """Path and query of the URL."""
+        parts = urlsplit(self.url)
+        return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+    def wire_bytes(self) -> bytes:
+        """The request as it is written to the connection."""
+        head = [
+            f"POST {self.path} HTTP/1.1",
+            f"Host: {urlsplit(self.url).netloc.rpartition('@')[2]}",
+            "User-Agent: marina-loadtest",
+            "Accept: */*",
+            f"Content-Type: {self.content_type}",
+            f"Content-Length: {len(self.body)}",
+        ]
+        return "\r\n".join([*head, "", ""]).encode() + self.body
+
+
+class Plan(_Record):
+    """One process's share of a run."""
+
+    request: Request
+    schedule: Schedule
+    part: int = 0
+    parts: int = 1
+    timeout_s: float
+    limit_ms: float
+    """The latency limit that is judged, so that counts around it are exact."""

@@ -1,0 +1,118 @@
+"""Collects what happens in one generator process; at the end it is a `Measurement`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from loadtest.measuring.histogram import Histogram
+from loadtest.measuring.measurement import Beat, Measurement, Second
+from loadtest.sending import answers
+from loadtest.sending.plan import Plan
+
+
+class _Bin:
+    """One second, while it is counted."""
+
+    def __init__(self) -> None:
+        self.due = 0
+        self.answered = 0
+        self.errors: Counter[str] = Counter()
+        self.response = Histogram()
+
+    def frozen(self) -> Second:
+        return Second(due=self.due, answered=self.answered, errors=dict(self.errors), response=self.response)
+
+
+class Recorder:
+    """Counts requests as they end and the generator's own health; times are seconds from the run's start."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._schedule = plan.schedule
+        self._in_time_until = self._schedule.total_s + plan.limit_ms / 1000
+        limits = (plan.limit_ms,)
+        self._response, self._service = Histogram(limits), Histogram(limits)
+        self._lag, self._loop_lag = Histogram(limits), Histogram(limits)
+        self._errors: Counter[str] = Counter()
+        self._bins: list[_Bin] = []
+        self._recent = _Bin()
+        self._beats: list[Beat] = []
+        self._worst_loop_lag_ms = 0.0
+        self._clocks = (time.perf_counter(), time.process_time())
+        self.sent = self.dropped = self.warmup = self.in_time = 0
+
+    def due(self, due: float, *, dropped: bool) -> None:
+        """An arrival became due; `dropped` when it could not be sent."""
+        self._bin(due).due += 1
+        if due >= self._schedule.warmup_s:
+            self.dropped += dropped
+            self.sent += not dropped
+
+    def ended(self, due: float, begun: float, ended: float, failure: str | None) -> None:
+        """A request ended: with a good answer, or with the name of a failure."""
+        response = (ended - due) * 1000
+        timed = failure is None or failure == answers.TIMEOUT
+        if failure is None:
+            self._bin(ended).answered += 1
+            self._recent.answered += 1
+        for counted in (self._bin(due), self._recent):
+            if failure is not None:
+                counted.errors[failure] += 1
+            if timed:
+                counted.response.add(response)
+        if due < self._schedule.warmup_s:
+            self.warmup += 1
+            return
+        self._lag.add((begun - due) * 1000)
+        if timed:
+            self._response.add(response)
+            self._service.add((ended - begun) * 1000)
+        if failure is not None:
+            self._errors[failure] += 1
+        elif ended <= self._in_time_until:
+            self.in_time += 1
+
+    def looped(self, lag_s: float, now: float) -> None:
+        """The event loop was asked, and was late by this much."""
+        lag_ms = max(0.0, lag_s * 1000)
+        self._worst_loop_lag_ms = max(self._worst_loop_lag_ms, lag_ms)
+        if self._schedule.warmup_s <= now < self._schedule.total_s:
+            self._loop_lag.add(lag_ms)
+
+    def beat(self, now: float) -> tuple[Beat, Second]:
+        """A second has passed: how the process was, and what ended in it."""
+        clocks = (time.perf_counter(), time.process_time())
+        cpu = (clocks[1] - self._clocks[1]) / max(1e-9, clocks[0] - self._clocks[0])
+        beat = Beat(cpu=cpu, loop_lag_ms=self._worst_loop_lag_ms)
+        # A second that began in the warm-up says nothing about the window.
+        if self._schedule.warmup_s + 1 <= now <= self._schedule.total_s + 0.5:
+            self._beats.append(beat)
+        recent, self._recent = self._recent.frozen(), _Bin()
+        self._worst_loop_lag_ms, self._clocks = 0.0, clocks
+        return beat, recent
+
+    def _bin(self, moment: float) -> _Bin:
+        while len(self._bins) <= moment:
+            self._bins.append(_Bin())
+        return self._bins[int(moment)]
+
+    def measurement(self, ran_s: float) -> Measurement:
+        """Everything, at the end."""
+        return Measurement(
+            rate=self._schedule.rate,
+            asked_s=self._schedule.duration_s,
+            ran_s=ran_s,
+            planned=self._schedule.planned,
+            sent=self.sent,
+            dropped=self.dropped,
+            warmup=self.warmup,
+            in_time=self.in_time,
+            errors=dict(sorted(self._errors.items())),
+            response=self._response,
+            service=self._service,
+            lag=self._lag,
+            loop_lag=self._loop_lag,
+            seconds=tuple(each.frozen() for each in self._bins),
+            generators=(tuple(self._beats),),
+        )

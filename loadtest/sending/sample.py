@@ -1,0 +1,73 @@
+"""The request that is sent, encoded once, and what a good answer to it looks like; both come from the package."""
+
+from __future__ import annotations
+
+import base64
+import zipfile
+from pathlib import Path
+
+from config.errors import ArchiveError, InputError
+from config.record import Package, Record
+from config.spec import Spec
+from loadtest.sending.plan import Expected, Request
+
+_CONTENT_TYPES = {
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".png": "image/png",
+    ".webp": "image/webp",
+    ".json": "application/json",
+    ".npy": "application/x-npy",
+}
+
+
+def packaged_request(package: Package, folder: Path, url: str) -> Request:
+    """The sample inside the MAR of a build folder, for the model's prediction path."""
+    record, mar = package.record, folder / package.mar
+    try:
+        with zipfile.ZipFile(mar) as archive:
+            body = archive.read(record.sample.file)
+    except (OSError, KeyError, zipfile.BadZipFile) as err:
+        raise ArchiveError(f"{mar}: no sample to send: {err}", hint="marina package SPEC") from err
+    return _request(url, record.name, body, record.sample.content_type, expected_of(record))
+
+
+def spec_request(spec: Spec, url: str) -> Request:
+    """The sample that the spec names, for a server whose package is not here."""
+    if spec.load.sample is None:
+        text = f"{spec.file}: `load.sample`: missing, and without a package there is none to send"
+        raise InputError(text, hint=f"marina package {spec.file}")
+    file = spec.path(spec.load.sample)
+    kind = _CONTENT_TYPES.get(file.suffix.lower())
+    if kind is None:
+        allowed = ", ".join(f"`{suffix}`" for suffix in sorted(_CONTENT_TYPES))
+        raise InputError(
+            f"{spec.file}: `load.sample`: got `{spec.load.sample}`, allowed: a file that ends in {allowed}"
+        )
+    try:
+        body = file.read_bytes()
+    except OSError as err:
+        raise InputError(f"{spec.file}: `load.sample`: {file} cannot be read: {err.strerror}") from err
+    keys = ("top_indices", "top_probs") if spec.model.handler == "image" else ()
+    return _request(url, spec.name, body, kind, Expected(form="json" if keys else "any", keys=keys))
+
+
+def expected_of(record: Record) -> Expected:
+    """The structure of the package's answers; of an own handler's nothing is known."""
+    if record.handler == "image":
+        labels = ("top_labels",) if record.labels else ()
+        return Expected(form="json", keys=("top_indices", "top_probs", *labels))
+    if record.handler == "tensor":
+        if record.sample.content_type == _CONTENT_TYPES[".npy"]:
+            return Expected(form="npy")
+        return Expected(form="json", keys=tuple(port.name for port in record.outputs))
+    return Expected()
+
+
+def _request(url: str, name: str, body: bytes, content_type: str, expected: Expected) -> Request:
+    return Request(
+        url=f"{url.rstrip('/')}/predictions/{name}",
+        body=base64.b64encode(body),
+        content_type=content_type,
+        expected=expected,
+    )

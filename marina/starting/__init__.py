@@ -1,0 +1,1 @@
+"""The verbs of a newcomer: `doctor`, `init`, `demo`."""

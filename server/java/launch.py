@@ -1,0 +1,172 @@
+"""The command that starts TorchServe's Java, as data: its options, its environment, its files.
+
+The `torchserve` script is not used: it exits 0 when Java died, ignores SIGTERM as PID 1, and forwards no signal.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.errors import ArchiveError, ToolMissing
+from config.render import Ports, render_log4j2, render_properties
+from config.spec import Spec
+from server.java.checks import Java
+from server.system.processes import die_with_parent
+from server.system.rundir import OWNER
+
+# The output of a layer is megabytes, which glibc's malloc would map anew for every batch: 5,000 page faults and a
+# twelfth of ResNet-50's time. Below these sizes it keeps the memory, in large pages where the system lets it. Its fast
+# bins are off: each large request first merges all that lies in them.
+_ALLOCATOR = ":".join(
+    f"glibc.malloc.{name}={value}"
+    for name, value in {"mmap_threshold": 1 << 30, "trim_threshold": 1 << 30, "hugetlb": 1, "mxfast": 0}.items()
+)
+# What is larger is a network whose time the workers need more than Java.
+_LARGE_MAR_BYTES = 4_000_000
+
+
+@dataclass(frozen=True)
+class Launch:
+    """All that is needed to start one TorchServe: nothing of it has happened yet."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    folders: tuple[Path, ...]
+    files: dict[Path, str]
+    mar: Path
+    model: Path
+    """The folder into which the MAR is unpacked, much faster than by Java, which hashes what it unpacks. It is named as
+    the MAR, for TorchServe first looks in its working directory, and no folder there has a dot in its name."""
+    directory: Path
+
+    def start(self, in_child: Callable[[], None] = lambda: None) -> subprocess.Popen[bytes]:
+        """Writes the files, unpacks the MAR and starts Java, which dies with the thread that called this; `in_child` is
+        called between fork and exec."""
+
+        def prepare() -> None:
+            die_with_parent()
+            in_child()
+
+        for folder in self.folders:
+            folder.mkdir(exist_ok=True)
+        for file, text in self.files.items():
+            file.write_text(text, encoding="utf-8")
+        _unpack(self.mar, self.model)
+        return subprocess.Popen(
+            self.command,
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C goes to a terminal's whole group; only the supervisor may decide when Java stops.
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
+
+
+def plan_launch(spec: Spec, *, mar: Path, ports: Ports, host: str, directory: Path, java: Java) -> Launch:
+    """The launch of one server whose every file lies in `directory`."""
+    temporary, store, metrics = directory / "tmp", directory / "store", directory / "metrics"
+    properties, logging = directory / "config.properties", directory / "log4j2.xml"
+    site = _site_packages()
+    return Launch(
+        command=_command(spec, java, site, directory, quick=_compiles_quickly(spec, mar)),
+        environment=_environment(spec, directory),
+        folders=(temporary, store, metrics, directory / "renew"),
+        files={
+            properties: render_properties(
+                spec, ports=ports, host=host, store=store, metrics_config=site / "ts" / "configs" / "metrics.yaml"
+            ),
+            logging: render_log4j2(spec, gate=directory / "gate"),
+        },
+        mar=mar,
+        model=store / f"{spec.name}.mar",
+        directory=directory,
+    )
+
+
+def _unpack(mar: Path, folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(mar) as archive:
+            archive.extractall(folder)
+    except zipfile.BadZipFile as err:
+        raise ArchiveError(f"{mar}: damaged: {err}", hint="marina package SPEC") from err
+
+
+def _compiles_quickly(spec: Spec, mar: Path) -> bool:
+    choice = spec.serving.java_compiler
+    return mar.stat().st_size > _LARGE_MAR_BYTES if choice == "auto" else choice == "quick"
+
+
+def _command(spec: Spec, java: Java, site: Path, directory: Path, *, quick: bool) -> tuple[str, ...]:
+    heap = spec.serving.java_heap_mb
+    options = [
+        f"-Xmx{heap}m",
+        # Netty keeps bodies outside the heap; its own default would allow as much again without saying so.
+        f"-XX:MaxDirectMemorySize={heap}m",
+        "-XX:+ExitOnOutOfMemoryError",
+        # For a heap of this size the plainest collector takes the least of the cores that the workers need.
+        "-XX:+UseSerialGC",
+        # One send per batch runs on the common pool; with two cores or fewer it would start a thread each.
+        "-Djava.util.concurrent.ForkJoinPool.common.parallelism=4",
+        f"-Djava.io.tmpdir={directory / 'tmp'}",
+        f"-Dmodel_server_home={site}",
+        f"-Dlog4j.configurationFile=file://{directory / 'log4j2.xml'}",
+    ]
+    if quick:
+        # Java's second compiler takes 3 % of two cores for minutes, and a fifth of them at first.
+        options.append("-XX:TieredStopAtLevel=1")
+    if java.version >= 17:
+        options.append("--enable-native-access=ALL-UNNAMED")
+    if java.version >= 23:
+        options.append("--sun-misc-unsafe-memory-access=allow")
+    return (
+        str(java.executable),
+        *options,
+        # No `.` in front, as the script has it: a class in the working directory would be run.
+        *("-cp", f"{site}/ts/frontend/*", "org.pytorch.serve.ModelServer"),
+        *(
+            "--python",
+            sys.executable,
+            "-f",
+            str(directory / "config.properties"),
+            "-s",
+            str(directory / "store"),
+            "-ncs",
+        ),
+    )
+
+
+def _environment(spec: Spec, directory: Path) -> dict[str, str]:
+    """Java's environment; the workers inherit it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TS_", "PYTHON"))}
+    threads = str(spec.threads)
+    return environment | {
+        OWNER: str(directory),
+        "TEMP": str(directory / "tmp"),
+        "TMPDIR": str(directory / "tmp"),
+        "PROMETHEUS_MULTIPROC_DIR": str(directory / "metrics"),
+        "MARINA_RENEW_DIR": str(directory / "renew"),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        # glibc keeps freed memory in up to eight arenas a core; two hold a worker's memory at what it uses.
+        "MALLOC_ARENA_MAX": "2",
+        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", _ALLOCATOR),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _site_packages() -> Path:
+    """Where `ts` is installed, found without importing it."""
+    found = importlib.util.find_spec("ts")
+    if found is None or found.origin is None:
+        raise ToolMissing("TorchServe is not installed", hint="pip install torchserve")
+    return Path(found.origin).parent.parent

@@ -1,0 +1,1 @@
+"""The supervisor's own port."""

@@ -1,0 +1,192 @@
+"""The page to try the model: `/docs`, the sample it begins with, and `/docs/try`, which sends a body on to inference.
+
+The page is on another port than inference, so a browser may not ask there; the supervisor asks for it. That gives
+nobody more than the inference port does: one path, one model, the same limits, and no page of another site can use it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import http.client
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from email.message import Message
+from importlib.resources import files
+from pathlib import Path
+
+from config.record import Port, Record
+from config.render import SAID_WHY, Ports
+from server.pages.openapi import openapi
+from server.pages.pages import Answer, Post, json_answer
+
+# Each holds a thread and a body; a person has one.
+_AT_ONCE = 4
+# Larger samples are sent as they are, not shown for editing.
+_EDITABLE_BYTES = 20_000
+
+
+class Docs:
+    """The pages about one server; `host` is where its inference port can be reached."""
+
+    def __init__(
+        self, record: Record, sample: bytes, *, sha256: str, host: str, ports: Ports, timeout_s: float
+    ) -> None:
+        self._record, self._sample, self._sha256 = record, sample, sha256
+        self._host, self._ports = host, ports
+        # A batch in front of ours may take its whole time too.
+        self._timeout_s = 2 * timeout_s
+        self._room = threading.BoundedSemaphore(_AT_ONCE)
+
+    def routes(self) -> dict[str, Callable[[], Answer]]:
+        """What answers a GET."""
+        page = self._page()
+        description = json_answer(200, openapi(self._record, host=self._host, ports=self._ports))
+        kind = self._record.sample.content_type
+        sample = Answer(200, self._sample, kind, {"X-Content-Type-Options": "nosniff"})
+        return {"/docs": lambda: page, "/docs/sample": lambda: sample, "/openapi.json": lambda: description}
+
+    def posts(self) -> dict[str, Post]:
+        """What answers a POST; above this limit TorchServe would not read the body either."""
+        return {"/docs/try": Post(round(self._record.max_request_bytes * SAID_WHY), self._try)}
+
+    def _try(self, body: bytes, headers: Message) -> Answer:
+        if not self._room.acquire(blocking=False):
+            return json_answer(503, {"error": f"{_AT_ONCE} requests of this page are open already"})
+        try:
+            return self._infer(body, {name: headers[name] for name in ("Accept", "Content-Type") if headers[name]})
+        finally:
+            self._room.release()
+
+    def _infer(self, body: bytes, headers: dict[str, str]) -> Answer:
+        connection = http.client.HTTPConnection(self._host, self._ports.inference, timeout=self._timeout_s)
+        began = time.monotonic()
+        try:
+            connection.request("POST", f"/predictions/{self._record.name}", body, headers)
+            response = connection.getresponse()
+            answer, kind = response.read(), response.getheader("Content-Type", "application/octet-stream")
+        except (OSError, http.client.HTTPException) as err:
+            error = f"TorchServe does not answer: {err or type(err).__name__}"
+            return json_answer(503, {"error": error, "allowed": "once /ready says 200"})
+        finally:
+            connection.close()
+        took_ms = (time.monotonic() - began) * 1000
+        # An answer is shown by the page, never as a page: an own handler may send HTML.
+        safe = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
+        return Answer(response.status, answer, kind, safe | {"Server-Timing": f"inference;dur={took_ms:.1f}"})
+
+    def _page(self) -> Answer:
+        style, script = _asset("docs.css"), _asset("docs.js")
+        policy = (
+            f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; connect-src 'self'; "
+            "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        values = self._values() | {"style": style, "script": script}
+        text = re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], _asset("docs.html"))
+        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+        return Answer(200, text.encode(), "text/html; charset=utf-8", headers)
+
+    def _values(self) -> dict[str, str]:
+        """What the page's template names, as HTML."""
+        record = self._record
+        workers = f"{_counted(record.workers, 'worker')} × {_counted(record.threads, 'thread')}"
+        lead = f"{record.precision} on {record.device}, {record.compile}, {workers}"
+        return {
+            "name": html.escape(record.name),
+            "version": html.escape(record.version),
+            "lead": html.escape(lead),
+            "sha256": self._sha256,
+            "agreement": html.escape(_agreement(record)),
+            "takes": re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(_takes(record))),
+            "inputs": _rows(record.inputs),
+            "outputs": _rows(record.outputs),
+            "curl": html.escape(self._curl()),
+            "python": html.escape(self._python()),
+            "facts": json.dumps(self._facts()).replace("<", "\\u003c"),
+        }
+
+    def _facts(self) -> dict[str, object]:
+        """What the page's script has to know."""
+        record, sample = self._record, self._record.sample
+        editable = sample.content_type == "application/json" and len(self._sample) <= _EDITABLE_BYTES
+        return {
+            "name": record.name,
+            "host": self._host,
+            "handler": record.handler,
+            "sample": Path(sample.file).name,
+            "type": sample.content_type,
+            "text": self._sample.decode("utf-8", "replace") if editable else None,
+            "limit": record.max_request_bytes,
+        }
+
+    @property
+    def _predictions(self) -> str:
+        return f"http://{_bracketed(self._host)}:{self._ports.inference}/predictions/{self._record.name}"
+
+    def _curl(self) -> str:
+        file, kind = Path(self._record.sample.file).name, self._record.sample.content_type
+        pages = f"http://{_bracketed(self._host)}:{self._ports.supervisor}"
+        return (
+            f"curl -so {file} {pages}/docs/sample\n"
+            f"curl -H 'Content-Type: {kind}' --data-binary @{file} {self._predictions}"
+        )
+
+    def _python(self) -> str:
+        file, kind = Path(self._record.sample.file).name, self._record.sample.content_type
+        as_json = self._record.handler in ("image", "tensor") and kind != "application/x-npy"
+        show = "json.load(urlopen(request))" if as_json else "urlopen(request).read()"
+        return (
+            ("import json\n" if as_json else "") + "from pathlib import Path\n"
+            "from urllib.request import Request, urlopen\n\n"
+            f'body = Path("{file}").read_bytes()\n'
+            f'request = Request("{self._predictions}", body, {{"Content-Type": "{kind}"}})\n'
+            f"print({show})\n"
+        )
+
+
+def _takes(record: Record) -> str:
+    if record.handler == "image":
+        return "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
+    if record.handler == "tensor":
+        return "JSON with the inputs by name" + (", the bare array, or .npy" if len(record.inputs) == 1 else "")
+    return f"what {record.handler} takes, such as the sample"
+
+
+def _agreement(record: Record) -> str:
+    agreed = record.agreement
+    return f"{agreed.agreement:.4f} with eager fp32 ({agreed.measure} on {agreed.count} {agreed.inputs} inputs)"
+
+
+def _rows(ports: tuple[Port, ...]) -> str:
+    return "".join(
+        f"<tr><th scope=row><code>{html.escape(port.name)}</code></th><td>{html.escape(port.dtype)}</td>"
+        f"<td>{' × '.join(map(str, port.shape)) or 'one number'}</td><td>{_limits(port)}</td></tr>"
+        for port in ports
+    )
+
+
+def _limits(port: Port) -> str:
+    if port.min is None and port.max is None:
+        return "–"
+    low = "…" if port.min is None else f"{port.min:g}"
+    return f"{low} to {'…' if port.max is None else f'{port.max:g}'}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _asset(name: str) -> str:
+    return (files("server") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

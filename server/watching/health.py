@@ -1,0 +1,156 @@
+"""Whether the pod may be sent requests: every declared worker is READY and alive, and the model has answered since the
+last of them started. Being busy is no reason; a TorchServe that is too busy to describe itself keeps its last word.
+
+Describing is slow (on a GPU it runs nvidia-smi), so a death is noticed from /proc, at every look.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from server.java.frontend import Description, Worker
+from server.system.processes import Identity, identify
+
+# TorchServe answers describe in milliseconds, under overload in hundreds of them; after this it hangs.
+STALE_S = 30.0
+
+Generation = frozenset[tuple[str, Identity | None]]
+
+
+@dataclass
+class Seat:
+    """One of TorchServe's workers through all its restarts: its name stays, its process changes."""
+
+    name: str
+    process: Identity | None = None
+    ready: bool = False
+    pid: int = 0
+    restarts: int = 0
+    failing_since: float | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None
+
+    @property
+    def serving(self) -> bool:
+        return self.ready and self.alive
+
+
+class Health:
+    """Told what is seen (`observe`, `look`, `prove`), asked what follows from it. Safe to use from any thread."""
+
+    def __init__(self, declared: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.declared = declared
+        self.queued = 0
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._seats: dict[str, Seat] = {}
+        self._described_at: float | None = None
+        self._proven: Generation | None = None
+        self._out: str | None = None
+
+    def observe(self, description: Description) -> None:
+        """Takes in what TorchServe says of its workers."""
+        with self._lock:
+            self._described_at = self._clock()
+            self.queued = description.queued
+            for worker in description.workers:
+                self._place(worker)
+
+    def look(self) -> bool:
+        """Notices deaths; true when there was one since the last look."""
+        with self._lock:
+            dead = [seat for seat in self._seats.values() if seat.process and not seat.process.alive]
+            for seat in dead:
+                self._fail(seat)
+            return bool(dead)
+
+    def prove(self, generation: Generation) -> None:
+        """An inference that began after `generation` was complete has succeeded."""
+        with self._lock:
+            if generation == self.generation:
+                self._proven = generation
+
+    def take_out(self, reason: str | None) -> None:
+        """Not ready for a reason that no worker's state shows; None takes it back."""
+        with self._lock:
+            self._out = reason
+
+    @property
+    def generation(self) -> Generation | None:
+        """Which processes serve, when all do; changes with every restart."""
+        with self._lock:
+            if sum(seat.serving for seat in self._seats.values()) < self.declared:
+                return None
+            return frozenset((seat.name, seat.process) for seat in self._seats.values())
+
+    @property
+    def processes(self) -> list[Identity]:
+        """Of the workers that are alive, as of the last look."""
+        with self._lock:
+            return [seat.process for seat in self._seats.values() if seat.process]
+
+    @property
+    def unproven(self) -> Generation | None:
+        """The generation that has yet to answer; None when there is nothing to prove."""
+        with self._lock:
+            return None if self.generation == self._proven else self.generation
+
+    @property
+    def ready(self) -> bool:
+        return not self.missing()
+
+    def missing(self) -> list[str]:
+        """What readiness lacks, in words; looks for deaths first."""
+        with self._lock:
+            self.look()
+            if self._out:
+                return [self._out]
+            if self._described_at is None:
+                return ["TorchServe does not answer yet"]
+            if (silent_s := self._clock() - self._described_at) > STALE_S:
+                return [f"TorchServe has not described its workers for {silent_s:.0f} s"]
+            lacking = [f"worker {seat.name}: {self._state(seat)}" for seat in self.seats() if not seat.serving]
+            if (unseen := self.declared - len(self._seats)) > 0:
+                lacking.append(f"{unseen} of {self.declared} workers not started yet")
+            if not lacking and self.unproven is not None:
+                lacking.append("no inference has succeeded since the last worker started")
+            return lacking
+
+    def seats(self) -> list[Seat]:
+        """Copies of what is known of each worker, by name."""
+        with self._lock:
+            return [replace(seat) for _, seat in sorted(self._seats.items())]
+
+    def failing_for_s(self) -> float:
+        """How long the worst worker has been failing: from its first death until it is READY again."""
+        with self._lock:
+            since = [seat.failing_since for seat in self._seats.values() if seat.failing_since is not None]
+            return self._clock() - min(since) if since else 0.0
+
+    def _place(self, worker: Worker) -> None:
+        seat = self._seats.setdefault(worker.name, Seat(worker.name))
+        if worker.pid > 0:
+            replaced, process = seat.pid not in (0, worker.pid), identify(worker.pid)
+            seat.restarts += replaced
+            # A worker that fails to load is dead before anybody sees it alive.
+            if replaced or process is None:
+                self._fail(seat)
+            seat.pid, seat.process = worker.pid, process
+        seat.ready = worker.ready
+        if seat.serving:
+            seat.failing_since = None
+
+    def _fail(self, seat: Seat) -> None:
+        seat.process = None
+        if seat.failing_since is None:
+            seat.failing_since = self._clock()
+
+    def _state(self, seat: Seat) -> str:
+        if seat.failing_since is not None:
+            return f"died {self._clock() - seat.failing_since:.0f} s ago, {seat.restarts} restarts"
+        return "loading"

@@ -1,0 +1,141 @@
+"""The one page of metrics, in Prometheus's text form.
+
+Of TorchServe's own series it keeps the three that say something and are true: the counter of arrivals under its own
+name, with the model's real version where TorchServe writes `default`, and the two latency sums, in seconds instead of
+microseconds. `Requests2XX` and the like (probes count in them), gauges of the last request and host statistics are left
+out; the histogram and the workers' metrics say it better. `promtool check metrics` has nothing to say of the page.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from config.latency import EDGES_S
+from config.spec import Spec
+from server.java.frontend import Counters, Frontend, NoAnswerError
+from server.java.traffic import Traffic
+from server.system.processes import resident_bytes
+from server.watching.exposition import Labels, family, histogram_family
+from server.watching.health import Health
+from server.watching.worker_metrics import WorkerMetrics
+
+# Asked more often, everybody gets the same page: rendering takes about 3 ms and a question to Java.
+PAGE_AGE_S = 0.2
+
+Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]
+
+
+@dataclass
+class Facts:
+    """What is counted elsewhere and shown here."""
+
+    sha256: str = ""
+    java_pid: int = 0
+    supervisor_pid: int = 0
+    recycled: Callable[[], int] = lambda: 0
+    recycles_failed: Callable[[], int] = lambda: 0
+    dropped_lines: Callable[[], int] = lambda: 0
+    ready_after_s: float | None = None
+
+
+@dataclass
+class Page:
+    """Renders the page; `text` is at most `PAGE_AGE_S` old."""
+
+    spec: Spec
+    frontend: Frontend
+    traffic: Traffic
+    health: Health
+    workers: WorkerMetrics
+    facts: Facts
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _counters: Counters = field(default_factory=Counters)
+    _text: str = ""
+    _rendered_at: float = -1e9
+
+    def text(self) -> str:
+        """The page; whoever asks while it is being rendered waits for that one."""
+        with self._lock:
+            if time.monotonic() - self._rendered_at > PAGE_AGE_S:
+                self._text = self._render()
+                self._rendered_at = time.monotonic()
+            return self._text
+
+    def _render(self) -> str:
+        # Completions first: a request that ends between the two questions then counts as open, not as minus one.
+        completed, own_open = self.traffic.completed, self.traffic.own_open
+        # Without an answer it is not up yet, or very busy: the last counts are still true.
+        with suppress(NoAnswerError):
+            self._counters = self.frontend.counters()
+        in_flight = max(0, self._counters.arrivals - completed - own_open)
+        families = [*self._torchserve(), *self._states(in_flight), *self._workers(), *self._processes()]
+        lines = [line for one in families for line in family(*one)]
+        return "\n".join([*lines, *self._durations()]) + "\n" + self.workers.page()
+
+    def _torchserve(self) -> list[Family]:
+        labels: Labels = {"model_name": self.spec.name, "model_version": self.spec.version}
+        seen, own = self._counters, "of all answered requests, the supervisor's own included."
+        arrivals = self.traffic.arrivals(seen.arrivals)
+        return [
+            ("ts_inference_requests_total", "counter", "Requests that arrived, shed ones too.", [(labels, arrivals)]),
+            ("ts_inference_latency_seconds_total", "counter", f"Time in TorchServe {own}", [(labels, seen.latency_s)]),
+            ("ts_queue_latency_seconds_total", "counter", f"Time before a worker {own}", [(labels, seen.queue_s)]),
+        ]
+
+    def _durations(self) -> list[str]:
+        labels = {"model": self.spec.name, "version": self.spec.version}
+        return histogram_family(
+            "inference_request_duration_seconds",
+            "Time from a request's last byte to its answer, as TorchServe's frontend measured it, by status code.",
+            EDGES_S,
+            [({**labels, "code": code}, histogram) for code, histogram in self.traffic.histograms().items()],
+        )
+
+    def _states(self, in_flight: int) -> list[Family]:
+        def one(value: float) -> list[tuple[Labels, float]]:
+            return [({"model": self.spec.name}, value)]
+
+        facts, package = (
+            self.facts,
+            {"model": self.spec.name, "version": self.spec.version, "sha256": self.facts.sha256},
+        )
+        families: list[Family] = [
+            ("marina_ready", "gauge", "1 while /ready says 200.", one(self.health.ready)),
+            ("marina_in_flight", "gauge", "Requests that arrived and are not answered.", one(in_flight)),
+            ("marina_queued", "gauge", "Requests without a worker, as last described.", one(self.health.queued)),
+            ("marina_worker_recycles_total", "counter", "Workers renewed for their memory.", one(facts.recycled())),
+            (
+                "marina_worker_recycles_failed_total",
+                "counter",
+                "Renewals that a worker did not take up or finish in time.",
+                one(facts.recycles_failed()),
+            ),
+            ("marina_log_lines_dropped_total", "counter", "Lines that nobody read.", one(facts.dropped_lines())),
+            ("marina_package_info", "gauge", "The MAR that is served.", [(package, 1)]),
+        ]
+        if facts.ready_after_s is not None:
+            text = "Time from the supervisor's start to the first readiness."
+            families.append(("marina_start_duration_seconds", "gauge", text, one(round(facts.ready_after_s, 3))))
+        return families
+
+    def _workers(self) -> list[Family]:
+        model: Labels = {"model": self.spec.name}
+        seats = [({**model, "worker": seat.name}, seat) for seat in self.health.seats()]
+        ready, declared = sum(seat.serving for _, seat in seats), self.health.declared
+        restarts = [(labels, seat.restarts) for labels, seat in seats]
+        memory = [(labels, resident_bytes(seat.pid)) for labels, seat in seats if seat.alive]
+        return [
+            ("marina_workers_declared", "gauge", "Workers the spec asks for.", [(model, declared)]),
+            ("marina_workers_ready", "gauge", "Workers that are READY and alive.", [(model, ready)]),
+            ("marina_worker_restarts_total", "counter", "Times a worker was started again.", restarts),
+            ("marina_worker_resident_memory_bytes", "gauge", "Resident memory of a worker.", memory),
+        ]
+
+    def _processes(self) -> list[Family]:
+        pids = {"supervisor": self.facts.supervisor_pid, "torchserve": self.facts.java_pid}
+        memory = [({"process": name}, resident_bytes(pid)) for name, pid in pids.items()]
+        return [("marina_resident_memory_bytes", "gauge", "Resident memory beside the workers.", memory)]

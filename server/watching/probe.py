@@ -1,0 +1,125 @@
+"""The thread that asks TorchServe how its workers are, and proves with the sample that they answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from server.java.frontend import Frontend, NoAnswerError
+from server.java.traffic import Traffic
+from server.system.sockets import read_sockets
+from server.watching.health import Health
+
+# Java compiles its request path as it is used, and the first client must not pay for that: digits' first inference took
+# 22 ms, the twentieth 8, and the median became 6. A large model's own time soon hides what is left of it: after a few
+# they get no faster, and every further one delays the start.
+WARMING_INFERENCES = 20
+WARMING_S = 5.0
+_UNNOTICED_S = 0.2
+_STEADY, _FASTER = 4, 0.9
+_STARTING_S, _READY_S, _GPU_S = 0.1, 1.0, 10.0
+
+
+class Prober:
+    """Keeps `health` up to date until `stop`."""
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        health: Health,
+        traffic: Traffic,
+        sample: tuple[bytes, str],
+        *,
+        timeout_s: float,
+        gpu: bool,
+    ) -> None:
+        self._frontend, self._health, self._traffic = frontend, health, traffic
+        self._sample = sample
+        self._timeout_s = timeout_s
+        self._ready_s = _GPU_S if gpu else _READY_S
+        self._starting_s = 1.0 if gpu else _STARTING_S
+        self._wake = threading.Event()
+        self._stopped = False
+        self._nudged = False
+        self._warmed = False
+        self.model_unknown = False
+        self.last_failure = ""
+        self._thread = threading.Thread(target=self._run, name="prober", daemon=True)
+        self._thread.start()
+
+    def hurry(self) -> None:
+        """Something happened to a worker: ask again now."""
+        self._wake.set()
+
+    def nudge(self) -> None:
+        """Gives the workers an inference to answer, soon."""
+        self._nudged = True
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Asks no more."""
+        self._stopped = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._ask()
+            while not self._stopped and (generation := self._health.unproven) is not None:
+                if self._prove():
+                    self._health.prove(generation)
+                else:
+                    self._pause(self._starting_s)
+                    self._ask()
+            if self._nudged:
+                self._nudged = False
+                self._infer()
+            self._pause(self._ready_s if self._health.ready else self._starting_s)
+
+    def _pause(self, seconds: float) -> None:
+        self._wake.wait(seconds)
+        self._wake.clear()
+
+    def _ask(self) -> None:
+        with suppress(NoAnswerError):
+            description = self._frontend.describe()
+            self.model_unknown = not description.known
+            self._health.observe(description)
+            if self._health.ready:
+                completed = self._traffic.completed
+                open_requests = self._frontend.counters().arrivals - completed
+                # Some 5 ms of the kernel's, whatever it finds.
+                connected = read_sockets(self._frontend.port).connected if open_requests > 0 else 0
+                self._traffic.compare(open_requests, connected)
+
+    def _prove(self) -> bool:
+        """One inference; before the first readiness as many as make the next ones faster."""
+        if self._warmed:
+            return self._infer()
+        durations: list[float] = []
+        while len(durations) < WARMING_INFERENCES and sum(durations) < WARMING_S:
+            begun = time.monotonic()
+            if not self._infer():
+                return False
+            durations.append(time.monotonic() - begun)
+            if sum(durations) > _UNNOTICED_S and is_steady(durations):
+                break
+        self._warmed = True
+        return True
+
+    def _infer(self) -> bool:
+        body, content_type = self._sample
+        try:
+            status = self._frontend.infer(body, content_type, timeout_s=self._timeout_s, before=self._traffic.sending)
+        except NoAnswerError as err:
+            self.last_failure = str(err)
+            return False
+        self.last_failure = "" if status == 200 else f"the sample was answered with {status}"
+        return status == 200
+
+
+def is_steady(durations: Sequence[float]) -> bool:
+    """The last few were no faster than the best before them."""
+    before, last = durations[:-_STEADY], durations[-_STEADY:]
+    return bool(before) and min(last) > _FASTER * min(before)

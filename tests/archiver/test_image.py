@@ -1,0 +1,230 @@
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specs import ROOT, Packaged, digits_spec
+
+from archiver.containers.build import _ARGUMENTS, Options, _without_tag, image, reference
+from archiver.containers.builders import Build, Builder, find_builder
+from config.errors import InputError, ToolMissing
+from config.progress import Progress
+from config.render import Ports
+from k8s.manifests import model_volume, pod
+
+BUILD = Build(
+    context=Path("/repository"),
+    dockerfile=Path("/repository/docker/Dockerfile"),
+    target="cpu",
+    reference="registry.local/marina/digits:1.0",
+    epoch=315532800,
+    arguments={"BASE": "my/python@sha256:0"},
+    contexts={"wheels": Path("/wheels"), "package": Path("/staged")},
+    labels={"b": "2", "a": "one word"},
+    pip_conf=Path("/etc/pip.conf"),
+)
+WHAT = (
+    "--build-arg BASE=my/python@sha256:0 --build-context package=/staged --build-context wheels=/wheels "
+    "--label 'a=one word' --label b=2 --secret id=pip,src=/etc/pip.conf "
+    "--file /repository/docker/Dockerfile --target cpu --tag registry.local/marina/digits:1.0 /repository"
+)
+DOCKERFILE = (ROOT / "docker/Dockerfile").read_text(encoding="utf-8")
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    file.chmod(0o755)
+
+
+def refusal(folder: Path, **options: Any) -> InputError:
+    with pytest.raises(InputError) as refused:
+        image(digits_spec(), folder, Options(**options), progress=Progress(quiet=True))
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        (
+            "docker",
+            "docker buildx build --provenance=false --output type=docker,rewrite-timestamp=true "
+            "--build-arg SOURCE_DATE_EPOCH=315532800",
+        ),
+        ("podman", "podman build --format docker --layers --pull=false --timestamp 315532800"),
+        ("buildah", "buildah build --format docker --layers --pull=false --timestamp 315532800"),
+    ],
+)
+def test_each_builder_is_told_the_same_in_its_own_words(name: Any, head: str) -> None:
+    assert shlex.join(Builder(name, "1").build(BUILD)) == f"{head} {WHAT}"
+
+
+@pytest.mark.parametrize(
+    ("name", "export", "push"),
+    [
+        ("docker", "docker save --output /f r/n:1", "docker push r/n:1"),
+        (
+            "podman",
+            "podman save --quiet --uncompressed --format oci-archive --output /f r/n:1",
+            "podman push --quiet --digestfile /d r/n:1 docker://r/n:1",
+        ),
+        (
+            "buildah",
+            "buildah push --quiet --disable-compression r/n:1 oci-archive:/f:r/n:1",
+            "buildah push --quiet --digestfile /d r/n:1 docker://r/n:1",
+        ),
+    ],
+)
+def test_each_builder_exports_and_pushes_in_its_own_words(name: Any, export: str, push: str) -> None:
+    builder = Builder(name, "1")
+    assert shlex.join(builder.export("r/n:1", Path("/f"))) == export
+    assert shlex.join(builder.push("r/n:1", Path("/d"))) == push
+
+
+def test_the_first_builder_that_works_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    # A client without a daemon, as on many machines.
+    program(tmp_path, "docker", 'case $1 in buildx) echo "x v0.30.1 y";; *) echo "Cannot connect" >&2; exit 1;; esac')
+    program(tmp_path, "buildah", 'echo "buildah version 1.28.2 (x)"')
+    assert find_builder() == Builder("buildah", "1.28.2")
+    program(tmp_path, "docker", 'case $1 in buildx) echo "x v0.30.1 y";; *) echo 28.2.2;; esac')
+    assert find_builder() == Builder("docker", "buildx v0.30.1")
+    assert find_builder("buildah") == Builder("buildah", "1.28.2")
+
+
+def test_without_a_builder_each_says_why_and_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program(tmp_path, "docker", 'echo "docker: unknown command: docker buildx" >&2; exit 1')
+    with pytest.raises(ToolMissing) as missing:
+        find_builder()
+    assert str(missing.value) == (
+        "no container builder works here:\n"
+        "  docker: docker: unknown command: docker buildx\n"
+        "  podman: not installed\n"
+        "  buildah: not installed\n\n"
+        "hint: start Docker with buildx, or: apt-get install buildah"
+    )
+    with pytest.raises(ToolMissing, match=re.escape("`podman` cannot build here:\n  podman: not installed")):
+        find_builder("podman")
+    with pytest.raises(
+        InputError, match=re.escape("`--builder`: got `kaniko`, allowed: `buildah`, `docker`, `podman`")
+    ):
+        find_builder("kaniko")
+
+
+def test_docker_tells_the_digest_of_the_repository_that_was_pushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program(tmp_path, "docker", "echo other:5000/digits@sha256:1; echo registry:5000/digits@sha256:2")
+    assert Builder("docker", "").pushed_digest("registry:5000/digits:1.0", tmp_path / "none") == "sha256:2"
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [
+        ("python:3.11-slim", "python"),
+        ("registry.local:5000/python", "registry.local:5000/python"),
+        ("registry.local:5000/python:3.11", "registry.local:5000/python"),
+        ("docker.io/library/python@sha256:0", "docker.io/library/python"),
+    ],
+)
+def test_a_digest_takes_the_place_of_the_tag(reference: str, name: str) -> None:
+    assert _without_tag(reference) == name
+
+
+def test_an_image_needs_a_package(tmp_path: Path) -> None:
+    assert refusal(tmp_path).message == f"{tmp_path / 'package.json'}: nothing was packaged yet"
+
+
+@pytest.mark.e2e
+def test_a_package_that_was_changed_is_no_package(packaged: Packaged, tmp_path: Path) -> None:
+    folder, package = packaged("fp32")
+    (tmp_path / "package.json").write_bytes((folder / "package.json").read_bytes())
+    (tmp_path / package.mar).write_bytes((folder / package.mar).read_bytes() + b"x")
+    assert "model.mar: missing, or not the file that" in refusal(tmp_path).message
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("variant", "field", "hint"),
+    [("jit", "model.compile", "compile: aot"), ("fallback", "model.on_mismatch", "on_mismatch: fail")],
+)
+def test_what_compiles_where_it_serves_gets_no_image(packaged: Packaged, variant: str, field: str, hint: str) -> None:
+    refused = refusal(packaged(variant)[0])
+    assert f"`{field}` is `jit`, which compiles where it serves, and images hold no compiler" in refused.message
+    assert refused.hint == hint
+
+
+@pytest.mark.e2e
+def test_a_package_for_the_cpu_gets_no_cuda_image(packaged: Packaged) -> None:
+    refused = refusal(packaged("fp32")[0], target="cuda")
+    assert refused.message == "`--target`: got `cuda`, but the package is for `cpu`"
+    assert refused.hint == "--target cpu, or --model-at-runtime"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base_digest": "sha256:1"}, "`--base-digest`: got `sha256:1`, allowed: `sha256:` and 64 hexadecimal digits"),
+        ({"wheels": Path("/proc/self")}, "`--wheels`: no wheels in `/proc/self`"),
+        ({"build_arg": ("BASE=x",)}, "`--build-arg`: got `BASE=x`, allowed: `BUILD_BASE=…`, `TORCH_INDEX=…`"),
+        ({"pip_conf": Path("/none")}, "`--pip-conf`: no such file: /none"),
+    ],
+)
+def test_a_wrong_option_is_named_before_anything_is_built(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    assert refusal(tmp_path, model_at_runtime=True, **options).message == message
+
+
+def stage(name: str) -> dict[str, str]:
+    """The instructions of one stage of the Dockerfile, those that may come more than once joined."""
+    text = re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    assert text
+    joined = re.sub(r"^#.*\n", "", text[1].replace("\\\n", " "), flags=re.MULTILINE)
+    found: dict[str, str] = {}
+    for line in filter(None, joined.splitlines()):
+        word, _, rest = line.partition(" ")
+        found[word] = f"{found[word]}\n{rest}" if word in found else rest
+    return found
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda", "loadtest"])
+def test_what_is_kept_of_a_build_runs_nothing_and_has_no_rights(target: str) -> None:
+    instructions = stage(target)
+    assert "RUN" not in instructions
+    assert instructions["USER"] == f"{pod.USER}:0"
+    # Without a shell: exec forms only.
+    assert isinstance(json.loads(instructions["ENTRYPOINT"]), list)
+    assert isinstance(json.loads(instructions["CMD"]), list)
+
+
+def test_the_images_that_serve_differ_in_what_runs_them_alone() -> None:
+    cpu, cuda = stage("cpu"), stage("cuda")
+    for word in ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "USER", "WORKDIR"):
+        assert cpu[word] == cuda[word]
+    assert cuda["COPY"].replace("python-cuda", "python-cpu") == cpu["COPY"]
+    assert cpu["COPY"].splitlines()[-1] == "--from=package /model /model"
+
+
+def test_the_image_listens_and_looks_where_the_manifests_expect_it() -> None:
+    instructions = stage("cpu")
+    arguments = json.loads(instructions["CMD"])
+    assert arguments[:3] == ["/config/spec.yaml", "--mar", model_volume.IN_IMAGE]
+    assert instructions["EXPOSE"] == f"{Ports().inference} {Ports().supervisor}"
+    assert f":{Ports().supervisor}/ready" in instructions["HEALTHCHECK"]
+
+
+def test_an_argument_that_may_be_given_is_one_of_the_dockerfile() -> None:
+    assert set(re.findall(r"^ARG (\w+)=", DOCKERFILE, re.MULTILINE)) == {"BASE", *_ARGUMENTS}
+
+
+def test_an_image_for_another_device_has_a_tag_of_its_own() -> None:
+    spec = digits_spec()
+    assert reference(spec, "cpu", Options()) == ("registry.local/marina/digits", "1.0")
+    assert reference(spec, "cuda", Options()) == ("registry.local/marina/digits", "1.0-cuda")
+    assert reference(spec, "cuda", Options(tag="7")) == ("registry.local/marina/digits", "7")
+    assert reference(spec, "loadtest", Options())[0] == "registry.local/marina/marina-loadtest"

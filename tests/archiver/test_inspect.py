@@ -1,0 +1,113 @@
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from archiver.archive import MANIFEST
+from archiver.inspecting.inspect import inspect
+from archiver.inspecting.pickles import find_pickles
+from config.errors import ArchiveError
+from config.record import RECORD
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("this would have been run",)
+
+
+def archive(file: Path, members: dict[str, bytes]) -> Path:
+    manifest = json.dumps({"model": {"modelName": "m", "modelVersion": "1", "handler": "h.py"}}).encode()
+    with zipfile.ZipFile(file, "w") as target:
+        for name, data in ({MANIFEST: manifest} | members).items():
+            target.writestr(name, data)
+    return file
+
+
+def saved(value: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def test_a_foreign_archive_is_described_without_a_record(tmp_path: Path) -> None:
+    report = inspect(archive(tmp_path / "m.mar", {"h.py": b"pass"}))
+    assert report.sound
+    assert "Marina did not make this archive" in report.as_text()
+    assert report.as_data()["record"] is None
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_that_runs_code_is_found_and_not_run(
+    protocol: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = inspect(archive(tmp_path / "m.mar", {"vocabulary.pkl": pickle.dumps(Bomb(), protocol)}))
+    assert not report.sound
+    assert "RUNS CODE" in report.as_text()
+    assert "print" in report.pickles[0].imports[0]
+    assert "this would have been run" not in capsys.readouterr().out
+
+
+def test_a_whole_model_saved_by_torch_runs_code(tmp_path: Path) -> None:
+    report = inspect(archive(tmp_path / "m.mar", {"model.pt": saved(torch.nn.Linear(1, 1))}))
+    assert any("torch.nn.modules.linear Linear" in found.imports for found in report.pickles)
+    assert not report.sound
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param({"weight": torch.ones(2)}, id="float"),
+        pytest.param({"weight": torch.ones(2, dtype=torch.bfloat16)}, id="bfloat16"),
+        pytest.param(torch.nn.Linear(1, 1).state_dict(), id="state dict"),
+        pytest.param({"weight": torch.nn.Parameter(torch.ones(2)), "epoch": 3}, id="parameter"),
+    ],
+)
+def test_saved_tensors_are_only_tensors(value: object, tmp_path: Path) -> None:
+    report = inspect(archive(tmp_path / "m.mar", {"w.pt": saved(value)}))
+    assert report.pickles
+    assert report.sound
+
+
+def test_a_pickle_in_an_archive_in_an_archive_is_found() -> None:
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as target:
+        target.writestr("deep.bin", pickle.dumps(Bomb()))
+    assert [found.file for found in find_pickles("outer.zip", inner.getvalue())] == ["outer.zip:deep.bin"]
+
+
+def test_text_is_no_pickle() -> None:
+    assert list(find_pickles("notes.txt", b"\x80\x04 is how a pickle begins")) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param(b"no zip", "not a readable MAR", id="no zip"),
+        pytest.param(b"", "not a readable MAR", id="empty"),
+    ],
+)
+def test_what_is_no_archive_is_an_error(data: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "m.mar").write_bytes(data)
+    with pytest.raises(ArchiveError, match=message):
+        inspect(tmp_path / "m.mar")
+
+
+def test_a_zip_without_a_manifest_is_no_mar(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.mar", "w") as target:
+        target.writestr("a", b"")
+    with pytest.raises(ArchiveError, match="not a MAR"):
+        inspect(tmp_path / "m.mar")
+
+
+def test_a_path_out_of_the_folder_is_damage(tmp_path: Path) -> None:
+    report = inspect(archive(tmp_path / "m.mar", {"../../etc/cron.d/x": b""}))
+    assert report.damage == ("../../etc/cron.d/x: would be unpacked outside the model's folder",)
+
+
+def test_a_record_of_another_form_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match=RECORD):
+        inspect(archive(tmp_path / "m.mar", {RECORD: b"{}"}))

@@ -1,0 +1,87 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from golden import GOLDEN
+from specs import DIGITS
+from test_docs import every_verb
+
+import marina
+
+VERBS = tuple(every_verb())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_has_an_example_and_the_exit_codes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        marina.main([verb, "--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    assert f"  marina {verb} " in text.partition("examples:")[2]
+    assert "exit codes: 0 done" in text
+
+
+def test_every_verb_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        marina.main(["--help"])
+    text = capsys.readouterr().out
+    assert [verb for verb in VERBS if not re.search(rf"^ +{verb}\b", text, re.MULTILINE)] == []
+
+
+def test_check_prints_the_completed_spec(capsys: pytest.CaptureFixture[str]) -> None:
+    assert marina.main(["check", str(DIGITS)]) == 0
+    completed = yaml.safe_load(capsys.readouterr().out)
+    assert completed["serving"]["workers"] == 2
+    assert completed["name"] == "digits"
+
+
+def test_check_as_json_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    marina.main(["check", str(DIGITS)])
+    text = capsys.readouterr().out
+    marina.main(["check", str(DIGITS), "--json"])
+    assert json.loads(capsys.readouterr().out) == yaml.safe_load(text)
+
+
+def test_tune_asks_for_the_package_before_it_searches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("loadtest.calibrating.retune.retune", lambda *_, **__: pytest.fail("it searched"))
+    assert marina.main(["calibrate", str(DIGITS), "--tune", "--out", str(tmp_path)]) == 2
+    assert "package.json: nothing was packaged yet\n\nhint: marina package SPEC" in capsys.readouterr().err
+
+
+def test_a_wrong_spec_exits_with_2_and_nothing_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("name: x\nmodle: {}\n", encoding="utf-8")
+    assert marina.main(["check", str(spec)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"error: {spec}:1: `model`: missing\n{spec}:2: `modle`: unknown field, did you mean `model`?" in err
+
+
+def test_a_wrong_spec_as_json_lists_its_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("name: x\nmodle: {}\n", encoding="utf-8")
+    assert marina.main(["check", str(spec), "--json"]) == 2
+    record = json.loads(capsys.readouterr().out)
+    assert [(problem["line"], problem["field"]) for problem in record["problems"]] == [(1, "model"), (2, "modle")]
+
+
+def test_check_properties_exits_with_1_when_it_finds_something(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.properties"
+    file.write_text("batch_size=4\n", encoding="utf-8")
+    assert marina.main(["check", "--properties", str(file), "--json"]) == 1
+    assert "unknown-key" in {finding["rule"] for finding in json.loads(capsys.readouterr().out)}
+    clean = GOLDEN / "digits/config.properties"
+    assert marina.main(["check", "--properties", str(clean)]) == 0
+    assert capsys.readouterr().out == f"{clean}: nothing to complain about\n"
+
+
+def test_inspect_of_no_archive_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.mar").write_bytes(b"no zip")
+    assert marina.main(["inspect", str(tmp_path / "x.mar")]) == 2
+    assert "not a readable MAR" in capsys.readouterr().err

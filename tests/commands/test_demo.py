@@ -1,0 +1,103 @@
+"""What `marina demo` says when a stage does not hold, and that the pages show what it prints."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from golden import GOLDEN
+from specs import DIGITS, ROOT
+
+import marina
+from loadtest.judging.verdict import Check, Reason, Verdict
+from marina.command import parser
+from marina.starting.demo import _NotPassed
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+def normalised(text: str) -> str:
+    """What a run says without its figures, which differ between machines."""
+    text = re.sub(r"\b[0-9a-f]{12}…", "HASH…", text)
+    text = re.sub(r"\d+(,\d{3})*(\.\d+)*", "N", text)
+    # The column of comments is as far to the right as the path is long.
+    text = re.sub(r" {2,}# ", "  # ", text)
+    return "\n".join(line.rstrip() for line in text.strip().splitlines()) + "\n"
+
+
+def shown_in(page: Path) -> list[str]:
+    """What a page shows under `$ make demo`, to the end of the block."""
+    return re.findall(
+        r"^\$ (?:make|marina) demo\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+
+def test_pages_show_what_a_demo_prints() -> None:
+    expected = (GOLDEN / "demo/transcript.txt").read_text(encoding="utf-8")
+    blocks = [block for page in PAGES for block in shown_in(page)]
+    assert blocks
+    for block in blocks:
+        # A page may leave out the lines at the end.
+        assert expected.startswith(normalised(block)), block
+
+
+def test_what_it_says_to_type_next_parses() -> None:
+    following = (GOLDEN / "demo/transcript.txt").read_text(encoding="utf-8").partition("\nnext\n")[2].splitlines()
+    commands = [line.partition("#")[0].split() for line in following]
+    assert [parser().parse_args(words[1:]).run.__name__ for words in commands] == [
+        "serve",
+        "calibrate",
+        "init",
+        "doctor",
+    ]
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    shutil.copytree(DIGITS.parent, tmp_path / "digits")
+    return tmp_path / "digits"
+
+
+def test_a_wrong_spec_stops_it_at_once(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (digits / "digits.safetensors").unlink()
+    assert marina.main(["demo", str(digits / "spec.yaml"), "--out", str(digits / "out")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: the demo stopped at `check`: ")
+    assert "`model.weights`: no such file" in err
+
+
+def test_a_model_that_cannot_be_packaged_stops_it_there(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = yaml.safe_load((digits / "spec.yaml").read_text(encoding="utf-8"))
+    spec["model"]["image"]["channels"] = 3
+    (digits / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    assert marina.main(["demo", str(digits / "spec.yaml"), "--out", str(digits / "out")]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("check      ")
+    assert err.startswith("error: the demo stopped at `package`: ")
+    assert not (digits / "out/digits/model.mar").exists()
+
+
+def test_without_a_compiler_it_says_so_and_does_not_compile(
+    digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    # Far enough to see that the package is begun.
+    (digits / "labels.txt").write_text("one\n", encoding="utf-8")
+    assert marina.main(["demo", str(digits / "spec.yaml"), "--out", str(digits / "out")]) == 2
+    out, err = capsys.readouterr()
+    assert "           no C++ compiler here, so the model is served uncompiled: apt-get install g++\n" in out
+    assert err.startswith("error: the demo stopped at `package`: ")
+    assert "`model.labels`" in err
+
+
+@pytest.mark.parametrize(("status", "code", "hinted"), [("FAIL", 1, False), ("INVALID", 3, True)])
+def test_only_a_pass_lets_it_go_on(status: str, code: int, hinted: bool) -> None:
+    reason = Reason(id="p99-over", text="p99 is 61 ms, allowed: 50 ms")
+    check = Check(objective="p99", status=status, limit=50, measured=61, unit="ms", reasons=(reason,))  # type: ignore[arg-type]
+    err = _NotPassed(Verdict(status=status, reasons=(), checks=(check,)))  # type: ignore[arg-type]
+    assert (err.exit_code, err.hint is not None) == (code, hinted)
+    assert err.message == f"{status}\n  p99-over: p99 is 61 ms, allowed: 50 ms"

@@ -1,0 +1,157 @@
+"""`marina doctor` on this machine, on one that lacks something, and in front of clusters of several kinds."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fake_apiserver import FakeCluster
+from specs import ROOT
+from tools import needs
+
+import marina
+from marina.starting import doctor_cluster
+from marina.starting.doctor import Finding, examine, lacks, report
+from marina.starting.doctor_cluster import CLUSTER, _cluster
+from marina.starting.doctor_local import LOCAL, Silent, said
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "marina", "doctor", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def test_here_is_all_that_the_local_flow_needs() -> None:
+    needs("g++", package="g++")
+    done = run("--json", KUBECONFIG="/none")
+    record = json.loads(done.stdout)
+    assert (done.returncode, record["local_flow"]) == (0, True)
+    found = {finding["name"]: finding for finding in record["findings"]}
+    assert len(found) >= 13
+    needed = [name for name, finding in found.items() if finding["local"]]
+    assert needed == ["python", "java", "torchserve", "torch", "c++ compiler"]
+    assert {found[name]["state"] for name in needed} == {"ok"}
+    assert "its operators load" in found["torch"]["text"]
+    assert found["cluster"]["state"] == "missing"
+
+
+def test_what_is_missing_is_said_with_what_to_type() -> None:
+    done = run("--quiet", JAVA_HOME="/none", CXX="no-such-compiler", KUBECONFIG="/none")
+    assert done.returncode == 1
+    assert "-- java                `JAVA_HOME`: no `bin/java` in `/none`\n" in done.stdout
+    assert "type: unset JAVA_HOME, or point it at a Java 11 or newer\n" in done.stdout
+    assert "-- c++ compiler        `no-such-compiler`: not installed\n" in done.stdout
+    assert "type: apt-get install g++\n" in done.stdout
+    assert done.stdout.endswith("\npackage, serve and loadtest lack java, c++ compiler\n")
+
+
+def test_every_probe_that_finds_nothing_says_for_whom_that_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/none")
+    monkeypatch.setenv("JAVA_HOME", "/none")
+    monkeypatch.setenv("KUBECONFIG", "/none")
+    for finding in examine([*LOCAL, *CLUSTER]):
+        assert finding.state == "ok" or finding.wanted_by, finding
+
+
+def test_a_port_that_is_taken_is_only_a_note() -> None:
+    from marina.starting.doctor_local import _ports
+
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", 8090))
+        except OSError:
+            pass  # Somebody else has it, which does as well.
+        else:
+            taken.listen()
+        (finding,) = _ports()
+    assert finding.state == "note"
+    assert finding.hint == "marina serve --port-base 8180"
+    assert not lacks([finding])
+
+
+def test_the_exit_code_is_of_the_local_flow_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = Finding("a", "missing", "none", "image", "apt-get install a")
+    monkeypatch.setattr("marina.starting.doctor_local.LOCAL", (lambda: [gone],))
+    monkeypatch.setattr("marina.starting.doctor_cluster.CLUSTER", ())
+    assert marina.main(["doctor", "--quiet"]) == 0
+    monkeypatch.setattr("marina.starting.doctor_local.LOCAL", (lambda: [Finding("b", "broken", "dead", local=True)],))
+    assert marina.main(["doctor", "--quiet"]) == 1
+    assert "lack b" in capsys.readouterr().out
+
+
+def test_a_report_shows_hints_only_for_what_is_not_there() -> None:
+    fine = Finding("x", "ok", "1.2", "serve", "never shown")
+    assert report([fine]).splitlines()[0] == "ok x                   1.2"
+    assert "never shown" not in report([fine])
+
+
+def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    began = time.monotonic()
+    script = f"sleep 300 & echo $! > {tmp_path / 'pid'}; wait"
+    with pytest.raises(Silent, match=r"no answer in 1 s"):
+        said("bash", "-c", script, timeout_s=1)
+    assert time.monotonic() - began < 60
+    pid = int((tmp_path / "pid").read_text(encoding="utf-8"))
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_command_that_fails_says_its_last_line() -> None:
+    with pytest.raises(Silent, match=r"^second$"):
+        said("bash", "-c", "echo first >&2; echo second >&2; exit 3")
+    with pytest.raises(Silent, match=r"^not installed$"):
+        said("no-such-program")
+
+
+def states(findings: list[Finding]) -> dict[str, str]:
+    return {finding.name: finding.state for finding in findings}
+
+
+def test_a_cluster_is_asked_for_what_the_manifests_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeCluster(tmp_path, groups=("monitoring.coreos.com",)) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        everything = _cluster()
+        cluster.metrics_groups.remove("custom.metrics.k8s.io")
+        less = _cluster()
+    assert set(states(everything).values()) == {"ok"}
+    assert "v1.36" in everything[0].text
+    assert states(less) == states(everything) | {"pod metrics": "missing"}
+
+
+def test_a_cluster_without_the_operator_says_what_that_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeCluster(tmp_path) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        found: dict[str, Any] = {finding.name: finding for finding in _cluster()}
+    operator = found["prometheus operator"]
+    assert (operator.state, operator.text) == ("missing", "the cluster does not serve `monitoring.coreos.com`")
+    assert "kube-prometheus-stack" in operator.hint
+
+
+def test_a_cluster_that_never_answers_does_not_hold_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_cluster, "_ANSWER_S", 4)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        server = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        config = {
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "current-context": "x",
+        }
+        (tmp_path / "config").write_text(json.dumps(config), encoding="utf-8")
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        (finding,) = _cluster()
+    assert (finding.state, finding.text) == ("broken", "the kubeconfig's cluster: no answer in 4 s")

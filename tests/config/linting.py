@@ -1,0 +1,68 @@
+"""Files to lint and what to make of the findings; `cases` reads the tables beside this file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from config.lint.finding import Finding
+from config.lint.linter import lint_file
+
+CLEAN_PROPERTIES = """\
+# what a careful user writes
+inference_address=http://0.0.0.0:8080
+management_address=http://127.0.0.1:8081
+metrics_address=http://localhost:8082
+model_store=/models
+load_models=resnet50.mar
+metrics_mode=prometheus
+disable_token_authorization=true
+allowed_urls=file:///models/.*
+"""
+CLEAN_MODEL_CONFIG = """\
+minWorkers: 2
+maxWorkers: 2
+batchSize: 8
+maxBatchDelay: 5
+responseTimeout: 30
+startupTimeout: 120
+maxRetryTimeoutInSec: 300
+deviceType: cpu
+jobQueueSize: 200
+handler:
+  anything: 1
+"""
+IGNORED = "unknown key, TorchServe ignores it in silence"
+DEFAULT_WORKERS = "TorchServe starts the default number: one per GPU, or per processor where there is none"
+
+
+def lint(folder: Path, text: str | bytes, name: str) -> list[Finding]:
+    file = folder / name
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return lint_file(file)
+
+
+def changed(clean: str, lines: str, separator: str) -> tuple[str, int]:
+    """The clean text without the keys of `lines`, those lines at its end, and the number of the first of them."""
+    names = {re.split(r"[=: ]", line.strip())[0] for line in lines.splitlines()}
+    kept = [line for line in clean.splitlines() if line.split(separator)[0] not in names]
+    return "\n".join([*kept, lines]) + "\n", len(kept) + 1
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, "\n".join(f"{finding.rule}: {finding}" for finding in findings)
+    return findings[0]
+
+
+def cases(file: str) -> list[object]:
+    """Each paragraph of a file beside this one: rule, level, lines of the linted file, text, hint."""
+    paragraphs = (Path(__file__).parent / file).read_text(encoding="utf-8").strip().split("\n\n")[1:]
+    found: list[object] = []
+    for paragraph in paragraphs:
+        head, *lines, text, hint = paragraph.splitlines()
+        assert all(line.startswith("    ") for line in lines)
+        content = "\n".join(line[4:].replace("·", " ") for line in lines)
+        found.append(pytest.param(*head.split(), content, text, hint, id=f"{head.split()[0]}: {content}"))
+    return found

@@ -1,0 +1,106 @@
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from golden import GOLDEN, check_golden
+from specs import digits_spec, make_spec
+
+from config.lint.linter import lint_file
+from config.render import Ports, render_log4j2, render_model_config, render_properties
+from config.spec import Spec
+
+CUDA = {"serving.device": "cuda", "kubernetes.resources": {"gpu": 2, "cpu": 8}, "model.precision": "fp16"}
+
+
+def properties(spec: Spec, host: str = "127.0.0.1") -> str:
+    return render_properties(
+        spec, ports=Ports(8080), host=host, store=Path("/run/store"), metrics_config=Path("/run/metrics.yaml")
+    )
+
+
+def settings(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [pytest.param("digits", digits_spec(), id="cpu"), pytest.param("cuda", make_spec(CUDA), id="cuda")],
+)
+def test_the_files_are_the_accepted_ones(name: str, spec: Spec) -> None:
+    check_golden(render_model_config(spec), GOLDEN / name / "model-config.yaml")
+    check_golden(properties(spec), GOLDEN / name / "config.properties")
+    check_golden(render_log4j2(spec, gate=Path("/run/gate")), GOLDEN / name / "log4j2.xml")
+
+
+@pytest.mark.parametrize("changes", [{}, CUDA, {"serving.log": "json"}])
+def test_our_own_lint_has_nothing_to_say(changes: dict[str, Any], tmp_path: Path) -> None:
+    spec = make_spec(changes)
+    for name, text in (("model-config.yaml", render_model_config(spec)), ("config.properties", properties(spec))):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert lint_file(tmp_path / name) == []
+
+
+# Each field, two values of it, and where the difference must show.
+SWITCHES: list[Any] = [
+    ("serving.workers", 1, 2, "minWorkers"),
+    ("serving.workers", 1, 2, "maxWorkers"),
+    ("serving.max_batch", 2, 4, "batchSize"),
+    ("serving.max_batch_delay_ms", 1, 7, "maxBatchDelay"),
+    ("serving.response_timeout_s", 10, 20, "responseTimeout"),
+    ("serving.startup_timeout_s", 100, 200, "startupTimeout"),
+    ("serving.retry_window_s", 400, 500, "maxRetryTimeoutInSec"),
+    ("serving.queue", 10, 20, "jobQueueSize"),
+]
+
+
+@pytest.mark.parametrize(("field", "one", "other", "key"), SWITCHES)
+def test_a_field_lands_in_model_config(field: str, one: object, other: object, key: str) -> None:
+    values = [yaml.safe_load(render_model_config(make_spec({field: value})))[key] for value in (one, other)]
+    assert values == [one, other]
+
+
+def test_limits_land_in_config_properties() -> None:
+    keys = settings(properties(make_spec({"serving.max_request_mb": 3, "serving.max_response_mb": 0.5})))
+    # The handler refuses what is over 3 MB, so TorchServe has to let it see that.
+    assert int(keys["max_request_size"]) > 3_000_000
+    # The handler refuses larger answers itself; TorchServe, which kills the worker, must allow a little more.
+    assert int(keys["max_response_size"]) > 500_000
+
+
+def test_only_inference_listens_where_it_is_told() -> None:
+    keys = settings(properties(make_spec(), host="0.0.0.0"))
+    addresses = {key: value for key, value in keys.items() if key.endswith("_address")}
+    assert addresses.pop("inference_address") == "http://0.0.0.0:8080"
+    assert all("127.0.0.1" in value for value in addresses.values())
+
+
+def test_every_port_is_another_and_follows_the_base() -> None:
+    ports = Ports(9000).all()
+    assert len(set(ports.values())) == len(ports) == 6
+    assert ports["inference"] == 9000
+    assert ports["supervisor"] == 9010
+
+
+def test_a_backslash_survives_java_properties() -> None:
+    text = render_properties(
+        make_spec(), ports=Ports(), host="h", store=Path("C:\\models"), metrics_config=Path("/m.yaml")
+    )
+    assert settings(text)["model_store"] == "C:\\\\models"
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_the_log_configuration_is_xml_and_writes_the_access_log_alone_to_stdout(form: str) -> None:
+    root = ElementTree.fromstring(render_log4j2(make_spec({"serving.log": form}), gate=Path("/run/gate")))
+    stdout = [item.get("name") for item in root.iter("Console") if item.get("target") == "SYSTEM_OUT"]
+    assert len(stdout) == 1
+    users = [logger.get("name") for logger in root.iter() for ref in logger.findall("AppenderRef")
+             if ref.get("ref") == stdout[0]]  # fmt: skip
+    assert users == ["ACCESS_LOG"]
+
+
+def test_json_logs_are_another_pattern() -> None:
+    one, other = (render_log4j2(make_spec({"serving.log": form}), gate=Path("/g")) for form in ("json", "text"))
+    assert "%enc{%m}{JSON}" in one
+    assert "%enc{%m}{JSON}" not in other

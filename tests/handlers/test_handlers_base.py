@@ -1,0 +1,232 @@
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from fakes import (
+    IMAGE,
+    ONE_INPUT,
+    TWO_INPUTS,
+    FakeContext,
+    TinyClassifier,
+    TinyDouble,
+    TinySum,
+    ask,
+    start,
+    write_package,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from handlers.artifact import Artifact
+from handlers.base import Handler
+from handlers.image import ImageHandler
+from handlers.record import RecordError
+from handlers.request import Answer
+from handlers.tensor import TensorHandler
+from handlers.validation import Unprocessable
+
+GOOD = b"[[0,1,2],[3,4,5]]"
+
+
+class Custom(TensorHandler):
+    """Does what the body says, where a handler of a user may go wrong."""
+
+    def setup(self):
+        self.was_set_up = True
+
+    def decode(self, request):
+        if request.body == b"crash":
+            raise KeyError("/secret/path")
+        if request.body == b"memory":
+            raise MemoryError
+        if request.body == b"short":
+            return [np.zeros((1, 3), np.float32)]
+        if request.body == b"double":
+            return [np.zeros((2, 3), np.complex64)]
+        if request.body == b"none":
+            return []
+        if request.body == b"refuse":
+            raise Unprocessable("not this one", field="x" * 10, got="y" * 1000, allowed={1, 2})
+        if request.body.startswith(b"["):
+            return super().decode(request)
+        return [np.zeros((2, 3), np.float32)]
+
+    def encode(self, outputs, request):
+        match bytes(request.body):
+            case b"large":
+                return Answer(b"x" * (self.record.max_response_bytes + 1))
+            case b"header":
+                return Answer(b"", "text/plain\r\nset-cookie: a")
+            case b"text":
+                return Answer("text")
+            case b"nothing":
+                return None
+            case b"nan":
+                outputs[0] = outputs[0] + np.nan
+        return super().encode(outputs, request)
+
+
+@pytest.fixture(scope="module")
+def custom(tmp_path_factory):
+    record = {**ONE_INPUT, "max_response_bytes": 1000}
+    return start(Custom(), write_package(tmp_path_factory.mktemp("custom"), TinyDouble, record))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error"),
+    [
+        pytest.param(b"crash", 500, "internal error", id="decode raises"),
+        pytest.param(b"memory", 507, "out of memory", id="decode has no memory"),
+        pytest.param(b"short", 500, "internal error", id="decode gives another shape"),
+        pytest.param(b"double", 500, "internal error", id="decode gives another type"),
+        pytest.param(b"none", 500, "internal error", id="decode gives nothing"),
+        pytest.param(b"large", 500, "answer_too_large: the answer is over the server's limit", id="large answer"),
+        pytest.param(b"header", 500, "internal error", id="illegal header"),
+        pytest.param(b"text", 500, "internal error", id="answer of text"),
+        pytest.param(b"nothing", 500, "internal error", id="no answer"),
+        pytest.param(b"nan", 500, "non_finite_output: the model gave a number that is not finite", id="NaN"),
+    ],
+)
+def test_failure_of_the_server_is_answered_alone_and_tells_nothing(custom, body, status, error):
+    expected = ask(custom, GOOD, GOOD)[0].body
+    before, reply, after = ask(custom, GOOD, body, GOOD)
+    assert (before.body, after.body) == (expected, expected)
+    assert reply.status == status
+    assert reply.json() == {"error": error, "request_id": "request-1"}
+
+
+def test_trace_of_a_failure_is_in_the_log(custom, caplog):
+    with caplog.at_level(logging.ERROR):
+        ask(custom, b"crash")
+    assert "request-0" in caplog.text
+    assert "/secret/path" in caplog.text
+
+
+def test_errors_of_users_are_shortened(custom):
+    (reply,) = ask(custom, b"refuse")
+    assert reply.status == 422
+    assert reply.phrase in ("Unprocessable Entity", "Unprocessable Content")
+    assert len(reply.json()["got"]) < 200
+
+
+def test_setup_runs_before_the_worker_is_ready(custom):
+    assert custom.was_set_up
+
+
+@pytest.mark.parametrize("data", [None, []])
+def test_empty_batch_has_an_empty_answer(custom, data):
+    assert custom.handle(data, FakeContext(custom.directory)) == []
+
+
+class Breaking(TensorHandler):
+    """A model that works until it is ready."""
+
+    broken = False
+
+    def load(self):
+        return Artifact("eager", (1, 4), self.device, self.run)
+
+    def run(self, inputs):
+        if self.broken:
+            raise RuntimeError("failed in /secret/path")
+        return [inputs[0] * 2]
+
+
+def test_failure_of_the_model_is_answered_with_the_name_of_the_request(tmp_path):
+    handler = start(Breaking(), write_package(tmp_path, TinyDouble, ONE_INPUT))
+    handler.broken = True
+    replies = ask(handler, b"[]", GOOD)
+    assert [reply.status for reply in replies] == [422, 500]
+    assert replies[1].json() == {"error": "internal error", "request_id": "request-1"}
+
+
+def test_sample_that_is_not_answered_stops_the_worker(tmp_path):
+    (tmp_path / "sample.json").write_text("[1]")
+    sample = {"sample": {"file": "sample.json", "content_type": "application/json"}}
+    with pytest.raises(RecordError, match=r"`sample`: `sample.json` was answered with 422: .*the shape is wrong"):
+        start(TensorHandler(), write_package(tmp_path, TinyDouble, ONE_INPUT, sample))
+
+
+def test_base_handler_asks_for_its_hooks(tmp_path):
+    handler = start(Handler(), write_package(tmp_path, TinyDouble, ONE_INPUT))
+    assert ask(handler, GOOD)[0].status == 500
+
+
+@pytest.fixture(scope="module")
+def handlers(tmp_path_factory):
+    image = write_package(tmp_path_factory.mktemp("image"), TinyClassifier, IMAGE)
+    add = write_package(tmp_path_factory.mktemp("add"), TinySum, TWO_INPUTS)
+    zeros = orjson.dumps({"left": [[1.0] * 3] * 2, "right": [[1.0] * 3] * 2})
+    flat = orjson.dumps({"image": [0.0] * 32 * 32 * 3})
+    return [(start(ImageHandler(), image), flat), (start(TensorHandler(), add), zeros)]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["image", "left", "right", "inputs"]), inner)
+    ),
+    max_leaves=12,
+)
+STARTS = [
+    b"\xff\xd8\xff\xe0",
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    b"RIFF\0\0\0\0WEBPVP8X",
+    b"\x93NUMPY\x01\0",
+    b'{"image":"',
+]
+BODIES = st.one_of(
+    st.binary(max_size=300),
+    st.builds(bytes.__add__, st.sampled_from(STARTS), st.binary(max_size=300)),
+    JSON,
+    JSON.map(lambda value: json.dumps(value).encode()),
+    st.text(max_size=50),
+)
+HEADERS = st.dictionaries(
+    st.sampled_from(["Content-Type", "accept", "body"]), st.sampled_from(["image/png", "text/x", "application/x-npy"])
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(bodies=st.lists(BODIES, min_size=1, max_size=4), headers=HEADERS, place=st.integers(0, 4))
+def test_random_bodies_never_hurt_the_server_or_their_neighbours(handlers, bodies, headers, place):
+    for handler, good in handlers:
+        batch = [*bodies[:place], good, *bodies[place:]]
+        index = min(place, len(bodies))
+        replies = ask(handler, *batch, headers=headers if "Content-Type" not in headers else {})
+        expected = ask(handler, *[good] * len(batch))
+        assert all(reply.status < 500 for reply in replies)
+        if "accept" not in headers:
+            assert replies[index].body == expected[index].body
+
+
+def test_package_imports_nothing_heavy_and_nothing_of_the_kit():
+    code = (
+        "import sys; import handlers; assert 'torch' not in sys.modules; import handlers.image, handlers.tensor;"
+        "heavy = ('torch._inductor', 'torch._dynamo', 'torchvision', 'pydantic', 'yaml', 'config', 'archiver');"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "name", ["Handler", "ImageHandler", "TensorHandler", "Request", "Answer", "RequestError", "TooLarge"]
+)
+def test_public_names_come_from_the_package(name):
+    import handlers as package
+
+    assert getattr(package, name).__name__ == name
+
+
+def test_unknown_name_of_the_package_is_an_error():
+    import handlers as package
+
+    with pytest.raises(AttributeError, match="module `handlers` has no attribute `Hander`"):
+        _ = package.Hander

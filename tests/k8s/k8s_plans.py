@@ -1,0 +1,101 @@
+"""Plans for tests: the digits example as if packaged, measured and built, with options."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specs import digits_spec
+
+from config.spec import Spec
+from k8s.manifests.plan import Plan, make_plan
+
+SHA256 = "49346cd03cfd24a763998083b70aeead4faae86613ec9864a148abefc14dc4a1"
+RECORD: dict[str, Any] = {
+    "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "./model.py:build",
+    "weights": "./digits.safetensors", "handler": "image", "precision": "fp32", "compile": "aot", "on_mismatch": "fail",
+    "device": "cpu", "workers": 2, "threads": 1, "batch_sizes": [1, 8], "image": None, "inputs": [], "outputs": [],
+    "labels": None, "max_request_bytes": 1, "max_response_bytes": 1,
+    "sample": {"file": "sample.png", "content_type": "image/png"}, "key": {"torch": "2.13.0", "device": "cpu"},
+    "artifacts": [], "program": None, "cache": None, "files": {},
+    "agreement": {"inputs": "calibration", "count": 1, "measure": "top-1", "agreement": 1.0, "max_abs_difference": 0.0,
+                  "cosine": 1.0},
+}  # fmt: skip
+PACKAGE: dict[str, Any] = {"mar": "model.mar", "sha256": SHA256, "bytes": 975_778, "record": RECORD}
+EVIDENCE: dict[str, Any] = {
+    "schema": "marina.evidence/1", "status": "PASS", "reasons": [], "name": "digits", "version": "1.0",
+    "package": SHA256, "objective": {"p99_ms": 50.0, "error_rate": 0.001, "throughput_rps": 100.0},
+    "knee": {"rps": 1234.5, "found": [1234.5], "spread": 0.0}, "cold_start_s": 2.99,
+    "memory": {"java_bytes": 263_561_216, "supervisor_bytes": 44_658_688, "total_bytes": 815_525_888,
+               "workers_bytes": [253_526_016, 253_779_968]},
+    "machine": {"cores": 2, "cpu_limit": None}, "at": "2026-11-21T11:17:41Z",
+}  # fmt: skip
+IMAGE: dict[str, Any] = {
+    "schema": "marina.image/1", "ref": "registry.local/marina/digits", "tag": "1.0", "digest": f"sha256:{'a' * 64}",
+    "package_sha256": SHA256, "target": "cpu",
+}  # fmt: skip
+
+GPU: dict[str, Any] = {"serving.device": "cuda", "kubernetes.resources.gpu": 1, "model.precision": "fp16"}
+FULL: dict[str, Any] = {
+    "scaling.autoscaler": "keda",
+    "kubernetes.pull_secrets": ["registry-key"],
+    "kubernetes.node_selector": {"pool": "inference"},
+    "kubernetes.tolerations": ["dedicated=inference:NoSchedule", "spot"],
+    "kubernetes.priority_class": "serving",
+    "kubernetes.runtime_class": "nvidia",
+    "kubernetes.network": {"clients": ["shop"], "egress": ["10.0.0.0/8:443"]},
+    "kubernetes.model": {"url": "https://store.local/digits.mar"},
+    "kubernetes.log_shipper": {
+        "image": f"registry.local/vector:1@sha256:{'b' * 64}",
+        "args": ["-c", "/etc/shipper/v"],
+        "config_map": "v",
+    },
+    "kubernetes.route": {"gateway": "edge/public", "hostnames": ["digits.example.org"]},
+    "kubernetes.monitoring": {"monitor": "service", "labels": {"release": "prometheus"}},
+}
+# Every option alone, and all that go together.
+OPTIONS = [
+    pytest.param({}, id="defaults"),
+    pytest.param(GPU, id="gpu"),
+    pytest.param(GPU | {"kubernetes.resources.gpu_resource": "nvidia.com/mig-1g.10gb"}, id="slice of a gpu"),
+    pytest.param(FULL, id="everything"),
+    *(pytest.param({field: value}, id=field.rpartition(".")[2]) for field, value in FULL.items()),
+    *(pytest.param({"scaling.autoscaler": kind, "scaling.metric": metric} | (GPU if metric == "gpu" else {}),
+                   id=f"{kind} by {metric}")
+      for kind in ("hpa", "keda", "none") for metric in ("requests", "queue_time", "gpu")),
+    *(pytest.param({"kubernetes.monitoring.monitor": kind}, id=f"monitor {kind}")
+      for kind in ("annotations", "none", "pod", "service")),
+    pytest.param({"kubernetes.model": {"claim": "models", "path": "digits/1.mar"}}, id="claim"),
+    pytest.param({"kubernetes.model": {"image": "registry.local/models:1"}}, id="image volume"),
+    pytest.param({"kubernetes.network.policy": False}, id="no policy"),
+    pytest.param({"kubernetes.create_namespace": False}, id="no namespace"),
+    pytest.param({"slo": None}, id="no objective"),
+    pytest.param({"name": "y", "version": "1e3"}, id="names that look like values"),
+    pytest.param({"serving.log": "json", "model.compile": "jit"}, id="jit"),
+]  # fmt: skip
+
+
+def fill(
+    folder: Path,
+    spec: Spec,
+    *,
+    package: bool = True,
+    evidence: dict[str, Any] | None = None,
+    image: dict[str, Any] | None = None,
+) -> None:
+    """Writes some records into a build folder."""
+    if package:
+        record = RECORD | {"name": spec.name, "version": spec.version}
+        (folder / "package.json").write_text(json.dumps(PACKAGE | {"record": record}), encoding="utf-8")
+    for name, data in (("evidence.json", evidence), ("image.json", image)):
+        if data is not None:
+            (folder / name).write_text(json.dumps(data), encoding="utf-8")
+
+
+def planned(changes: dict[str, Any] | None = None, **records: Any) -> Plan:
+    """The plan of the digits example with changes."""
+    spec = digits_spec(changes)
+    with tempfile.TemporaryDirectory() as folder:
+        fill(Path(folder), spec, **records)
+        return make_plan(spec, Path(folder))

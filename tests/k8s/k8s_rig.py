@@ -1,0 +1,159 @@
+"""A fake cluster with a real server behind its pods, and a small release to bring into it."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from fake_apiserver import FakeCluster
+
+from config.progress import Progress
+from k8s.rollout.cluster import connect
+from k8s.rollout.delete import delete
+from k8s.rollout.deploy import deploy, rollback
+from k8s.rollout.history import State
+from k8s.rollout.inference import Sample
+from k8s.rollout.record import Rollout
+from k8s.rollout.release import How, Release
+from k8s.rollout.status import Status, look
+from k8s.rollout.steps import Steps
+
+SHA256 = "ab" * 32
+SPACE, NAME = "sea", "shells"
+LABELS = {"app.kubernetes.io/instance": NAME}
+
+
+def document(kind: str, name: str = NAME, **fields: Any) -> dict[str, Any]:
+    versions = {
+        "Deployment": "apps/v1",
+        "HorizontalPodAutoscaler": "autoscaling/v2",
+        "PodDisruptionBudget": "policy/v1",
+        "PodMonitor": "monitoring.coreos.com/v1",
+        "ScaledObject": "keda.sh/v1alpha1",
+    }
+    metadata = {"name": name, "namespace": SPACE, "labels": LABELS}
+    return {"apiVersion": versions.get(kind, "v1"), "kind": kind, "metadata": metadata, **fields}
+
+
+def deployment(image: str, replicas: int | None = None, **container: Any) -> dict[str, Any]:
+    server = {"name": "server", "image": f"{image}@sha256:{'0' * 64}", "ports": [{"containerPort": 8080}],
+              "resources": {"limits": {"cpu": "2000m", "memory": "2048Mi"}}, **container}  # fmt: skip
+    template = {"metadata": {"labels": LABELS}, "spec": {"containers": [server]}}
+    spec = {"selector": {"matchLabels": LABELS}, "template": template}
+    return document("Deployment", spec=spec | ({} if replicas is None else {"replicas": replicas}))
+
+
+def autoscaler(metric: str | None = None) -> dict[str, Any]:
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME}
+    cpu = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
+    rate = {"metric": {"name": metric}, "target": {"type": "AverageValue", "averageValue": "41"}}
+    metrics = [cpu, *([{"type": "Pods", "pods": rate}] if metric else [])]
+    spec = {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": 9, "metrics": metrics}
+    return document("HorizontalPodAutoscaler", spec=spec)
+
+
+def documents(image: str = "good:1", *more: dict[str, Any], replicas: int | None = None) -> tuple[dict[str, Any], ...]:
+    """A namespace, a configuration, a Service and a Deployment, and more."""
+    service = document("Service", spec={"selector": LABELS, "ports": [{"name": "http", "port": 8080}]})
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}
+    return space, document("ConfigMap", data={"a": "1"}), service, deployment(image, replicas), *more
+
+
+@dataclass
+class Pod:
+    """The server that stands for the pods: what it was asked, what it answers."""
+
+    port: int = 0
+    asked: list[tuple[str, bytes, str]] = field(default_factory=list)
+    status: int = 200
+    sha256: str = SHA256
+
+
+@dataclass
+class Rig:
+    fake: FakeCluster
+    pod: Pod
+    folder: Path
+    said: StringIO = field(default_factory=StringIO)
+
+    def steps(self, wanted: tuple[dict[str, Any], ...] | None = None, **how: Any) -> Steps:
+        release = Release(NAME, SPACE, wanted or documents(), Sample(NAME, b"a shell", "image/png", SHA256),
+                          {"image": "good:1", "package": SHA256})  # fmt: skip
+        cluster = connect(None, self.fake.kubeconfig)
+        progress = Progress(stream=self.said)
+        return Steps(cluster, release, How(spec="spec.yaml", **how), progress, self.folder / "rollout.json")
+
+    def deploy(self, *wanted: dict[str, Any], **how: Any) -> Rollout:
+        return deploy(self.steps(wanted, **how))
+
+    def rollback(self, to: int | None = None, **how: Any) -> Rollout:
+        return rollback(self.steps(**how), to)
+
+    def delete(self, **options: Any) -> Rollout:
+        return delete(self.steps(), **options)
+
+    def status(self) -> Status:
+        return look(connect(None, self.fake.kubeconfig), SPACE, NAME, self.folder)
+
+    @property
+    def state(self) -> State:
+        found = self.fake.get("ConfigMap", f"marina.{NAME}", SPACE)
+        assert found
+        return State.parse(found["data"]["state.json"], "")
+
+    @property
+    def image(self) -> str:
+        found = self.fake.get("Deployment", NAME, SPACE)
+        assert found
+        return str(found["spec"]["template"]["spec"]["containers"][0]["image"]).partition("@")[0]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads((self.folder / "rollout.json").read_text(encoding="utf-8"))
+        return data
+
+
+@contextmanager
+def rig(folder: Path, **cluster: Any) -> Iterator[Rig]:
+    with _serving() as pod, FakeCluster(folder, **cluster) as fake:
+        fake.backends = {8080: pod.port, 8090: pod.port}
+        yield Rig(fake, pod, folder)
+
+
+@contextmanager
+def _serving() -> Iterator[Pod]:
+    pod = Pod()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            pod.asked.append((self.path, body, self.headers["Content-Type"]))
+            self._send(pod.status, {"top_labels": ["whelk"]} if pod.status == 200 else {"error": "no worker"})
+
+        def do_GET(self) -> None:
+            self._send(200, {"sha256": pod.sha256})
+
+        def _send(self, status: int, data: dict[str, Any]) -> None:
+            body = json.dumps(data).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    pod.port = server.server_address[1]
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield pod
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,123 @@
+"""Prometheus's own test runner for rules: a healthy pod's series, changes to them, and who must be told when."""
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from specs import digits_spec
+from tools import needs
+
+from config.spec import Spec
+from k8s.monitoring.expressions import CONTAINER
+from k8s.monitoring.rules import alert_rules, recording_rules
+
+CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
+POD, OTHER = "digits-6b5f9c7d8c-x2k4p", "digits-6b5f9c7d8c-zz7vq"
+AT = f'namespace="marina",pod="{POD}"'
+PAGE = f'{AT},model="digits"'
+KUBE = 'namespace="marina"'
+DURATION, ANSWERS = "inference_request_duration_seconds", "inference_request_duration_seconds_count"
+HPA = 'namespace="marina",horizontalpodautoscaler="digits"'
+
+
+def groups(spec: Spec) -> list[dict[str, Any]]:
+    return recording_rules(spec) + alert_rules(spec)
+
+
+def rules(spec: Spec) -> dict[str, dict[str, Any]]:
+    return {rule.get("alert", rule.get("record")): rule for group in groups(spec) for rule in group["rules"]}
+
+
+def traffic(phases: str, *, code: str = "200", slow: str | None = None, pod: str = AT) -> dict[str, str]:
+    """The counters of requests; `slow` are those over the objective, all of which take 0.1 s or less."""
+    fast = phases if slow is None else slow
+    own = f'{pod},model="digits",code="{code}"'
+    edges = {"0.02": fast, "0.05": fast, "0.1": phases, "+Inf": phases}
+    return {
+        f"{ANSWERS}{{{own}}}": phases,
+        **{f'{DURATION}_bucket{{{own},le="{edge}"}}': values for edge, values in edges.items()},
+    }
+
+
+def state(samples: int) -> dict[str, str]:
+    """Everything that is not traffic, in good order."""
+    constant = {
+        f"marina_ready{{{PAGE}}}": 1,
+        f'marina_package_info{{{PAGE},sha256="a"}}': 1,
+        f'marina_worker_restarts_total{{{PAGE},worker="9000"}}': 0,
+        f"marina_worker_recycles_total{{{PAGE}}}": 0,
+        f'inference_artifact_info{{{PAGE},compile="aot",artifact="aot"}}': 1,
+        f'kube_deployment_spec_replicas{{{KUBE},deployment="digits"}}': 1,
+        f'kube_deployment_status_replicas_available{{{KUBE},deployment="digits"}}': 1,
+        f'kube_pod_container_status_restarts_total{{{AT},container="{CONTAINER}"}}': 0,
+        f'kube_pod_container_resource_requests{{{AT},container="{CONTAINER}",resource="cpu"}}': 2,
+        f'kube_pod_container_resource_limits{{{AT},container="{CONTAINER}",resource="memory"}}': 1000,
+        f'container_memory_working_set_bytes{{{AT},container="{CONTAINER}"}}': 500,
+        f"kube_horizontalpodautoscaler_status_desired_replicas{{{HPA}}}": 2,
+        f"kube_horizontalpodautoscaler_spec_max_replicas{{{HPA}}}": 10,
+        f'kube_horizontalpodautoscaler_status_condition{{{HPA},condition="ScalingActive",status="false"}}': 0,
+        f'inference_worker_cuda_bytes{{{PAGE},pid="7"}}': 1000,
+        f'DCGM_FI_DEV_FB_USED{{{AT},gpu="0"}}': 10,
+        f'DCGM_FI_DEV_FB_FREE{{{AT},gpu="0"}}': 90,
+    }
+    cpu = f'container_cpu_usage_seconds_total{{{AT},container="{CONTAINER}"}}'
+    return {series: f"{value}x{samples}" for series, value in constant.items()} | {cpu: f"0+15x{samples}"}
+
+
+@dataclass
+class Scenario:
+    """Series that differ from a healthy pod's (None takes one out), and who is told of what at which minute."""
+
+    firing: dict[str, set[str]]
+    series: dict[str, str | None] = field(default_factory=dict)
+    interval_s: int = 15
+    evaluated_every: str = "30s"
+    spec: dict[str, Any] = field(default_factory=dict)
+
+
+def promtool(folder: Path, scenario: Scenario) -> str:
+    """One scenario through the runner; the firing alerts must be those of each minute and no others."""
+    spec = digits_spec(scenario.spec)
+    severity = {rule["alert"]: rule["labels"]["severity"] for rule in rules(spec).values() if "alert" in rule}
+    samples = max(map(minutes, scenario.firing)) * 60 // scenario.interval_s + 1
+    healthy = state(samples) | traffic(f"0+{100 * scenario.interval_s}x{samples}")
+    expected = [
+        {
+            "expr": 'count by (alertname, severity) (ALERTS{alertstate="firing"})',
+            "eval_time": at,
+            "exp_samples": [
+                {"labels": f'{{alertname="Marina{name}",severity="{severity[f"Marina{name}"]}"}}', "value": 1}
+                for name in sorted(names)
+            ],
+        }
+        for at, names in scenario.firing.items()
+    ]
+    series, test = healthy | scenario.series, {"promql_expr_test": expected}
+    return run_rule_test(folder, spec, series, test, scenario.interval_s, scenario.evaluated_every)
+
+
+def run_rule_test(
+    folder: Path,
+    spec: Spec,
+    series: Mapping[str, str | None],
+    test: dict[str, Any],
+    interval_s: int = 15,
+    evaluated_every: str = "30s",
+) -> str:
+    """What `promtool test rules` complains about; nothing when all is as expected."""
+    given = [{"series": name, "values": values} for name, values in series.items() if values is not None]
+    whole = {"interval": f"{interval_s}s", "input_series": given} | test
+    content = {"rule_files": ["rules.yaml"], "evaluation_interval": evaluated_every, "tests": [whole]}
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": groups(spec)}))
+    (folder / "test.yaml").write_text(yaml.safe_dump(content, width=10_000))
+    command = [needs("promtool", package="prometheus"), "test", "rules", "test.yaml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr or "failed"
+
+
+def minutes(text: str) -> int:
+    hours, _, rest = text.rpartition("h")
+    return 60 * int(hours or 0) + int(rest.removesuffix("m") or 0)

@@ -1,0 +1,248 @@
+"""What fires, what does not, and when, minute by minute."""
+
+from pathlib import Path
+
+import pytest
+from rule_scenarios import (
+    ANSWERS,
+    AT,
+    CUDA,
+    DURATION,
+    HPA,
+    KUBE,
+    OTHER,
+    PAGE,
+    POD,
+    Scenario,
+    promtool,
+    rules,
+    run_rule_test,
+    traffic,
+)
+from specs import digits_spec
+
+from k8s.monitoring.expressions import CONTAINER
+
+QUIET: set[str] = set()
+OUTAGE = {"MostRequestsFail", "ErrorBudgetFastBurn", "ErrorBudgetSlowBurn"}
+# Healthy for 20 minutes, then as the name says; 80 samples a 15 s are 20 minutes.
+FALLS_SILENT = "0+1500x80 120000+0x160"
+STARTS = "0x80 0+1500x160"
+SCENARIOS = {
+    "a healthy pod tells nobody": Scenario({"5m": QUIET, "40m": QUIET, "2h": QUIET}),
+    "a total outage pages within five minutes": Scenario(
+        {"20m": QUIET, "25m": OUTAGE}, traffic(FALLS_SILENT) | traffic(STARTS, code="500")
+    ),
+    "shed requests are failures with a ticket of their own": Scenario(
+        {"20m": QUIET, "30m": OUTAGE | {"RequestsShed"}}, traffic(FALLS_SILENT) | traffic(STARTS, code="503")
+    ),
+    "errors of clients are nobody's business": Scenario({"40m": QUIET}, traffic("0+1500x160", code="415")),
+    "a flood of clients' errors hides none of the service's": Scenario(
+        {"40m": {"ErrorBudgetFastBurn", "ErrorBudgetSlowBurn"}},
+        traffic("0+1470x160") | traffic("0+30x160", code="500") | traffic("0+9000x160", code="415"),
+    ),
+    "a fast burn is a page": Scenario(
+        # 2 % for 50 minutes, after six good hours.
+        {"6h": QUIET, "6h50m": {"ErrorBudgetFastBurn", "ErrorBudgetSlowBurn"}},
+        traffic("0+6000x360 2160000+5880x60") | traffic("0x360 0+120x60", code="500"),
+        interval_s=60,
+        evaluated_every="1m",
+    ),
+    "a slow burn is a ticket and no page": Scenario(
+        # 0.4 % for five hours, after twelve good ones.
+        {"12h": QUIET, "17h": {"ErrorBudgetSlowBurn"}},
+        traffic("0+6000x720 4320000+5976x300") | traffic("0x720 0+24x300", code="500"),
+        interval_s=60,
+        evaluated_every="2m",
+    ),
+    "a deploy blip is silent": Scenario(
+        # A fifth of the requests fail for 45 s while one pod takes the place of another, which needs a minute to start.
+        {f"6h{minute}m": QUIET for minute in (1, 2, 3, 5, 10, 30)},
+        traffic("0+1500x1440 2160000+1200x3 stale")
+        | traffic("0x1440 0+300x3 stale", code="503")
+        | traffic("_x1440 0+1200x3 3600+1500x120", pod=f'namespace="marina",pod="{OTHER}"')
+        | {
+            f"marina_ready{{{PAGE}}}": "1x1440 0x3 stale",
+            f'marina_ready{{namespace="marina",pod="{OTHER}",model="digits"}}': "_x1440 0x3 1x120",
+        },
+        evaluated_every="1m",
+    ),
+    "five failures at night wake nobody": Scenario(
+        # A request a minute, and five that fail.
+        {"40m": QUIET},
+        traffic("0+0.25x160") | traffic("0x80 0+0.25x20 5x60", code="500"),
+    ),
+    "most answers are slow": Scenario(
+        {"20m": QUIET, "25m": {"MostRequestsSlow", "LatencyBudgetFastBurn", "LatencyBudgetSlowBurn"}},
+        traffic("0+1500x160", slow="0+1500x80 120000+0x80"),
+    ),
+    "a few more are slow than the objective allows": Scenario(
+        {"40m": {"P99OverObjective", "LatencyBudgetSlowBurn"}}, traffic("0+1500x160", slow="0+1470x160")
+    ),
+    "exactly as many are slow as the objective allows": Scenario(
+        {"40m": QUIET}, traffic("0+1500x160", slow="0+1485x160")
+    ),
+    "the pods are gone": Scenario({"20m": QUIET, "25m": {"NoData"}}, {f"marina_ready{{{PAGE}}}": "1x80 stale"}),
+    "no pod is ready": Scenario(
+        {"20m": QUIET, "25m": {"NoPodReady"}, "40m": {"NoPodReady", "PodNotReady"}},
+        {f"marina_ready{{{PAGE}}}": "1x80 0x80"},
+    ),
+    "a pod of the Deployment is missing": Scenario(
+        {"10m": QUIET, "20m": {"ReplicasMissing"}},
+        {f'kube_deployment_spec_replicas{{{KUBE},deployment="digits"}}': "2x80"},
+    ),
+    "a pod serves and is not seen": Scenario(
+        {"5m": QUIET, "12m": {"PodsUnseen"}},
+        {
+            f'kube_deployment_{name}{{{KUBE},deployment="digits"}}': "2x80"
+            for name in ("spec_replicas", "status_replicas_available")
+        },
+    ),
+    "a rollout stopped half way": Scenario(
+        {"30m": QUIET, "70m": {"PackagesMixed"}},
+        {f'marina_package_info{{namespace="marina",pod="{OTHER}",model="digits",sha256="b"}}': "1x300"},
+    ),
+    "a container restarts": Scenario(
+        {"30m": {"ContainerRestarts"}},
+        {f'kube_pod_container_status_restarts_total{{{AT},container="{CONTAINER}"}}': "0x20 1x20 2x20 3x60"},
+    ),
+    "a container restarted twice": Scenario(
+        {"30m": QUIET},
+        {f'kube_pod_container_status_restarts_total{{{AT},container="{CONTAINER}"}}': "0x20 1x20 2x80"},
+    ),
+    "another model's pod restarts": Scenario(
+        {"30m": QUIET},
+        {'kube_pod_container_status_restarts_total{namespace="marina",pod="digits-large-6b5f-x2k4p"}': "0+1x120"},
+    ),
+    "workers die": Scenario(
+        {"30m": {"WorkerRestarts"}},
+        {f'marina_worker_restarts_total{{{PAGE},worker="9000"}}': "0x20 1x20 2x20 3x60"},
+    ),
+    "workers are renewed": Scenario(
+        {"30m": QUIET},
+        {
+            f'marina_worker_restarts_total{{{PAGE},worker="9000"}}': "0x20 1x20 2x20 3x60",
+            f"marina_worker_recycles_total{{{PAGE}}}": "0x20 1x20 2x20 3x60",
+        },
+    ),
+    "the artifact was compiled again on the node": Scenario(
+        {"10m": {"Recompiled"}},
+        {f'inference_artifact_info{{{PAGE},compile="aot",artifact="jit"}}': "1x80"},
+        spec={"model.on_mismatch": "jit"},
+    ),
+    "the cpu is busy": Scenario(
+        {"10m": QUIET, "22m": {"CpuHigh"}},
+        {f'container_cpu_usage_seconds_total{{{AT},container="{CONTAINER}"}}': "0+27x120"},
+    ),
+    "a sidecar is busy": Scenario(
+        {"30m": QUIET},
+        {
+            f'container_cpu_usage_seconds_total{{{AT},container="log-shipper"}}': "0+27x120",
+            f'kube_pod_container_resource_requests{{{AT},container="log-shipper",resource="cpu"}}': "0.05x120",
+        },
+    ),
+    "memory is nearly full": Scenario(
+        {"5m": QUIET, "12m": {"MemoryNearLimit"}},
+        {f'container_memory_working_set_bytes{{{AT},container="{CONTAINER}"}}': "950x80"},
+    ),
+    "the autoscaler is at its end": Scenario(
+        {"10m": QUIET, "20m": {"AutoscalerAtMax"}},
+        {f"kube_horizontalpodautoscaler_status_desired_replicas{{{HPA}}}": "10x80"},
+    ),
+    "the autoscaler gets no metrics": Scenario(
+        {"5m": QUIET, "12m": {"AutoscalerBlind"}},
+        {f'kube_horizontalpodautoscaler_status_condition{{{HPA},condition="ScalingActive",status="false"}}': "1x80"},
+    ),
+    "KEDA's autoscaler gets no metrics": Scenario(
+        {"12m": {"AutoscalerBlind"}},
+        {
+            'kube_horizontalpodautoscaler_status_condition{namespace="marina",'
+            'horizontalpodautoscaler="keda-hpa-digits",condition="ScalingActive",status="false"}': "1x80"
+        },
+        spec={"scaling.autoscaler": "keda"},
+    ),
+    "GPU memory rises for hours": Scenario(
+        {"1h": QUIET, "5h": {"GpuMemoryGrows"}},
+        {f'inference_worker_cuda_bytes{{{PAGE},pid="7"}}': "1000+5x301"},
+        interval_s=60,
+        spec=CUDA,
+    ),
+    "GPU memory is nearly full": Scenario(
+        {"10m": QUIET, "20m": {"GpuMemoryNearlyFull"}},
+        {
+            # As without honorLabels: the pod and namespace of the series are the exporter's.
+            f'DCGM_FI_DEV_FB_USED{{{AT},gpu="0"}}': None,
+            f'DCGM_FI_DEV_FB_FREE{{{AT},gpu="0"}}': None,
+            **{
+                f'DCGM_FI_DEV_FB_{name}{{namespace="gpu",pod="dcgm-1",exported_namespace="marina",exported_pod="{POD}",'
+                'gpu="0"}': f"{value}x80"
+                for name, value in (("USED", 97), ("FREE", 3))
+            },
+        },
+        spec=CUDA,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_who_is_told_when(name: str, tmp_path: Path) -> None:
+    assert not promtool(tmp_path, SCENARIOS[name])
+
+
+def test_every_alert_fires_in_some_scenario_and_is_silent_in_another() -> None:
+    everything = rules(digits_spec(CUDA))
+    names = {name.removeprefix("Marina") for name in everything if "alert" in everything[name]} | {"Recompiled"}
+    assert set().union(*(fired for one in SCENARIOS.values() for fired in one.firing.values())) == names
+    assert SCENARIOS["a healthy pod tells nobody"].firing["2h"] == QUIET
+
+
+@pytest.mark.parametrize("error_rate", [0.0, 0.001, 0.05, 0.3])
+def test_a_total_outage_pages_within_five_minutes_whatever_the_budget(error_rate: float, tmp_path: Path) -> None:
+    burning = {"ErrorBudgetFastBurn"} if error_rate < 0.05 else set()
+    slow = {"ErrorBudgetSlowBurn"} if error_rate < 0.1 else set()
+    outage = Scenario(
+        {"20m": QUIET, "25m": {"MostRequestsFail"} | burning | slow},
+        traffic(FALLS_SILENT) | traffic(STARTS, code="500"),
+        spec={"slo.error_rate": error_rate},
+    )
+    assert not promtool(tmp_path, outage)
+
+
+RESTARTS = {f'kube_pod_container_status_restarts_total{{{AT},container="{CONTAINER}"}}': "0x20 1x20 2x20 3x60"}
+TOLD = [
+    ("MostRequestsFail", traffic("0+1500x120", code="500"), {"severity": "page"}, "100% of requests fail"),
+    (
+        "ContainerRestarts",
+        RESTARTS,
+        {"severity": "ticket", "pod": POD, "container": CONTAINER},
+        f"pod {POD} restarted 3 times in an hour",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "series", "labels", "summary"), TOLD)
+def test_the_annotations_say_what_and_where_to_read_on(
+    name: str, series: dict[str, str], labels: dict[str, str], summary: str, tmp_path: Path
+) -> None:
+    spec = digits_spec({"kubernetes.monitoring.runbook_url": "https://wiki.example/alerts"})
+    expected = {
+        "exp_labels": {"model": "digits", "namespace": "marina"} | labels,
+        "exp_annotations": {
+            "summary": f"digits: {summary}",
+            "runbook_url": f"https://wiki.example/alerts#marina{name.lower()}",
+        },
+    }
+    test = {"alert_rule_test": [{"eval_time": "25m", "alertname": f"Marina{name}", "exp_alerts": [expected]}]}
+    assert not run_rule_test(tmp_path, spec, series, test)
+
+
+@pytest.mark.parametrize("stored", ["1", "1.0"])
+def test_a_whole_second_is_found_as_prometheus_2_and_3_store_it(stored: str, tmp_path: Path) -> None:
+    own = f'{PAGE},code="200"'
+    series = {
+        f"{ANSWERS}{{{own}}}": "0+1500x160",
+        f'{DURATION}_bucket{{{own},le="{stored}"}}': "0+1500x80 120000+0x80",
+        f'{DURATION}_bucket{{{own},le="+Inf"}}': "0+1500x160",
+    } | {name: None for name in traffic("") if name not in (f"{ANSWERS}{{{own}}}",) and '"+Inf"' not in name}
+    slow = {"MostRequestsSlow", "LatencyBudgetFastBurn", "LatencyBudgetSlowBurn"}
+    assert not promtool(tmp_path, Scenario({"20m": QUIET, "25m": slow}, series, spec={"slo.p99_ms": 1000}))

@@ -1,0 +1,233 @@
+"""Every expression parses and uses what it names as what it is; pages that do not fit are told apart."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from specs import digits_spec
+from tools import needs
+
+from config.errors import InputError
+from config.latency import EDGES_S
+from k8s.manifests.deployment import SERVER
+from k8s.monitoring.adapter import METRICS, adapter_rules, adapter_values
+from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, series_of
+from k8s.monitoring.contract import adapter_query, check_live, check_page, contract, expressions, misuses
+from k8s.monitoring.expressions import CONTAINER
+from k8s.monitoring.promql import selectors
+
+CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"slo": None},
+    {"slo.p99_ms": 1000},
+    {"model.on_mismatch": "jit"},
+    {"scaling.autoscaler": "keda", "scaling.metric": "queue_time"},
+    {**CUDA, "scaling.metric": "gpu"},
+]
+HISTOGRAM = "inference_request_duration_seconds"
+
+
+def page_of(
+    *, named: dict[str, str] | None = None, without: str = "", kinds: dict[str, Any] | None = None, **labels: Any
+) -> str:
+    """A page with everything that is declared; `named` are values of labels, `labels` a metric's own ones."""
+    spec, registry = digits_spec(), CollectorRegistry()
+    values = {"model": "digits", "model_name": "digits", "code": "200"} | (named or {})
+    for one in series_of(spec):
+        if one.name == without:
+            continue
+        own = sorted(labels.get(one.name, one.labels))
+        kind = (kinds or {}).get(one.name) or {"counter": Counter, "gauge": Gauge, "histogram": Histogram}[one.kind]
+        edges = {"buckets": EDGES_S} if kind is Histogram else {}
+        kind(one.name, "-", own, registry=registry, **edges).labels(*(values.get(label, "x") for label in own))
+    return generate_latest(registry).decode()
+
+
+def faults(page: str, changes: dict[str, Any] | None = None) -> list[tuple[str, str]]:
+    return [(one.object, one.rule) for one in check_page(digits_spec(changes), page, "here")]
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_every_expression_parses_and_fits_what_it_names(changes: dict[str, Any]) -> None:
+    spec = digits_spec(changes)
+    assert contract(spec)
+    texts = [one.text for one in expressions(spec)]
+    assert len(texts) > 70
+    assert not [text for text in texts if "$" in text.replace('"$1"', "") or "<<" in text]
+
+
+def test_prometheus_itself_parses_every_expression(tmp_path: Path) -> None:
+    tool = needs("promtool", package="prometheus")
+    texts = [one.text for changes in VARIANTS for one in expressions(digits_spec(changes))]
+    rules = [{"record": f"x:{number}:y", "expr": text} for number, text in enumerate(dict.fromkeys(texts))]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
+    done = subprocess.run(
+        [tool, "check", "rules", "rules.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_is_declared_that_nobody_names() -> None:
+    named = {need.series.name for changes in VARIANTS for need in contract(digits_spec(changes))}
+    assert named == set(CATALOGUE)
+
+
+def test_what_a_cluster_must_bring_is_said_by_source() -> None:
+    sources = {need.series.name: need.series.source for need in contract(digits_spec(CUDA))}
+    assert sources["kube_deployment_spec_replicas"] == "kube-state-metrics"
+    assert sources["container_memory_working_set_bytes"] == "cadvisor"
+    assert sources["DCGM_FI_DEV_FB_USED"] == "dcgm"
+    assert sources["marina_ready"] == "page"
+
+
+def test_a_need_says_what_asks_for_it() -> None:
+    named = {need.series.name: need for need in contract(digits_spec())}
+    assert named["marina_queued"].labels == {"model", "namespace"}
+    assert named["marina_queued"].places == ("panel Queued and in flight",)
+    assert "adapter inference_requests_per_second" in named["ts_inference_requests_total"].places
+
+
+MISUSES = [
+    ("rate(marina_ready[5m])", "`marina_ready`: rate of a gauge"),
+    ("sum(ts_inference_requests_total)", "`ts_inference_requests_total`: a counter only rises, its rate was meant"),
+    (f"histogram_quantile(0.9, {HISTOGRAM}_bucket)", f"`{HISTOGRAM}_bucket`: a counter only rises, its rate was meant"),
+    ("marina_redy", "`marina_redy`: unknown metric, did you mean `marina_ready`?"),
+    (HISTOGRAM, f"`{HISTOGRAM}`: unknown metric"),
+    ("marina_ready_bucket", "`marina_ready_bucket`: unknown metric"),
+    ('marina_ready{versoin="1"}', "`marina_ready`: has no label `versoin`"),
+    ("sum by (code) (marina_ready)", "`marina_ready`: has no label `code`"),
+    ("marina_ready / on (le) marina_queued", "`marina_ready`: has no label `le`"),
+    ('label_replace(marina_ready, "a", "$1", "b", "(.*)")', "`marina_ready`: has no label `b`"),
+    ('label_replace(sum by (a) (marina_ready), "a", "$1", "model", "(.*)")', "`marina_ready`: has no label `a`"),
+]
+
+
+@pytest.mark.parametrize(("expression", "text"), MISUSES)
+def test_an_expression_that_does_not_fit_is_told_so(expression: str, text: str) -> None:
+    told = [fault for one in selectors(expression) for fault in misuses(one, set())]
+    assert any(fault.startswith(text) for fault in told), told
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "absent(ts_inference_requests_total)",
+        "sum by (namespace, pod, le) (rate(inference_batch_size_bucket[5m]))",
+        'sum by (made) (label_replace(marina_ready, "made", "$1", "model", "(.*)"))',
+        "max_over_time(rate(ts_inference_requests_total[1m])[10m:1m])",
+        'ts_inference_requests_total{namespace!="",pod!=""}',
+        "-(marina_ready) * on (namespace) group_left marina_queued",
+        "marina_ready / ignoring (worker) marina_queued",
+    ],
+)
+def test_an_expression_that_fits_is_left_alone(expression: str) -> None:
+    assert [fault for one in selectors(expression) for fault in misuses(one, set())] == []
+
+
+def test_a_rule_that_names_what_is_not_there_is_an_error_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(CATALOGUE, "marina_queued")
+    with pytest.raises(InputError) as caught:
+        contract(digits_spec())
+    assert caught.value.message.startswith("panel Queued and in flight: `marina_queued`: unknown metric")
+
+
+def test_what_is_no_promql_is_an_error() -> None:
+    with pytest.raises(InputError, match="not PromQL"):
+        selectors("sum(rate(x[5 m])")
+
+
+def test_a_page_with_everything_has_no_finding() -> None:
+    assert faults(page_of()) == []
+
+
+def test_a_metric_that_comes_with_its_first_event_may_be_missing() -> None:
+    assert faults(page_of(without="inference_errors_total")) == []
+    assert faults(page_of(without="marina_queued")) == [("marina_queued", "metric-missing")]
+
+
+def test_a_metric_of_another_type_is_found() -> None:
+    page = page_of(kinds={"marina_ready": Counter, HISTOGRAM: Gauge})
+    assert faults(page) == [(HISTOGRAM, "metric-type"), ("marina_ready", "metric-type")]
+
+
+def test_a_metric_without_a_label_that_is_asked_for_is_found() -> None:
+    page = page_of(inference_stage_duration_seconds={"model"})
+    (finding,) = check_page(digits_spec(), page, "http://here/metrics")
+    text = "inference_stage_duration_seconds: has no label `stage`, but `panel Stages of a batch` names it"
+    assert str(finding) == f"http://here/metrics: {text}"
+    assert (finding.level, finding.rule) == ("error", "metric-label")
+
+
+def test_a_page_of_another_model_is_found() -> None:
+    other = faults(page_of(named={"model": "other", "model_name": "other"}))
+    assert {rule for _, rule in other} == {"metric-model"}
+
+
+@pytest.mark.parametrize("p99_ms", [42, 50, 60])
+def test_a_histogram_with_other_edges_than_the_rules_ask_for_is_found(p99_ms: float) -> None:
+    assert faults(page_of(), {"slo.p99_ms": p99_ms}) == []
+    coarse = "\n".join(line for line in page_of().splitlines() if not re.search(r'le="0\.0[456]"', line)) + "\n"
+    found = faults(coarse, {"slo.p99_ms": p99_ms})
+    assert set(found) == {(f"{HISTOGRAM}_bucket", "metric-edge")}
+
+
+@pytest.mark.parametrize("label", sorted(TARGET_LABELS))
+def test_a_page_may_not_have_the_labels_of_a_scrape(label: str) -> None:
+    page = page_of(marina_queued={"model", label})
+    assert faults(page) == [("marina_queued", "metric-collision")]
+
+
+def test_a_server_that_is_not_there_and_a_page_that_is_none_are_errors() -> None:
+    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/metrics: no page of metrics there"):
+        check_live(digits_spec(), "http://127.0.0.1:9")
+    with pytest.raises(InputError, match="here: not a page of metrics"):
+        check_page(digits_spec(), "<html>a page</html>", "here")
+
+
+def test_the_adapter_is_asked_as_it_asks() -> None:
+    spec = digits_spec({"kubernetes.monitoring.scrape_interval_s": 30})
+    rules = {rule["name"]["as"]: rule for rule in adapter_rules(spec)}
+    assert set(rules) == set(METRICS.values())
+    query = adapter_query(rules["inference_requests_per_second"], "shop", "a|b")
+    assert query == 'sum(rate(ts_inference_requests_total{namespace="shop",pod=~"a|b"}[120s])) by (pod)'
+    exported = adapter_query(adapter_rules(spec)[-1], "shop", "a")
+    assert exported == 'avg(DCGM_FI_DEV_GPU_UTIL{exported_namespace="shop",exported_pod=~"a"}) by (exported_pod)'
+
+
+def test_no_two_rules_of_the_adapter_find_the_same_series() -> None:
+    found = [rule["seriesQuery"] for rule in adapter_rules(digits_spec())]
+    assert len(set(found)) == len(found)
+    with_gpus = [query for query in found if query.startswith("DCGM")]
+    assert ['exported_pod=""' in query for query in with_gpus] == [True, False]
+    assert ['exported_pod!=""' in query for query in with_gpus] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("http://prometheus.monitoring:9090", ("http://prometheus.monitoring", 9090, "")),
+        ("https://metrics.example/prometheus/", ("https://metrics.example", 443, "/prometheus")),
+        ("http://metrics.example", ("http://metrics.example", 80, "")),
+    ],
+)
+def test_the_adapter_is_told_where_prometheus_is(address: str, parts: tuple[str, int, str]) -> None:
+    told = adapter_values(digits_spec({"scaling.prometheus": address}))["prometheus"]
+    assert (told["url"], told["port"], told["path"]) == parts
+
+
+def test_the_adapters_values_do_not_depend_on_the_model() -> None:
+    assert adapter_values(digits_spec()) == adapter_values(digits_spec({"name": "other", "slo.p99_ms": 60}))
+
+
+def test_the_container_that_is_watched_is_the_servers() -> None:
+    assert CONTAINER == SERVER
+
+
+def test_parts_of_histograms_belong_to_them() -> None:
+    assert find_series(f"{HISTOGRAM}_count") is CATALOGUE[HISTOGRAM]
+    assert find_series("marina_ready_count") is None

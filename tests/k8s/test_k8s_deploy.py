@@ -1,0 +1,321 @@
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_apiserver import Fault
+from k8s_rig import NAME, SPACE, Rig, autoscaler, deployment, document, documents, rig
+
+from config.errors import Refused
+from k8s.rollout.record import summary
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path, groups=("keda.sh",)) as made:
+        yield made
+
+
+def writes(cluster: Rig) -> list[str]:
+    """Requests that change something, as `METHOD path`."""
+    found = [f"{method} {path.partition('?')[0]}" for method, path in cluster.fake.requests
+             if method in ("POST", "PUT", "PATCH", "DELETE") and "dryRun" not in path]  # fmt: skip
+    return [one for one in found if not re.search(r"selfsubject|/proxy/", one)]
+
+
+def test_a_first_deploy_applies_in_the_order_of_who_needs_whom_and_infers_the_sample(cluster: Rig) -> None:
+    record = cluster.deploy(*documents())
+    assert (record.result, record.revision, record.exit_code) == ("deployed", 1, 0)
+    applied = [one for one in writes(cluster) if one.startswith("PATCH")]
+    assert [one.rpartition("/")[0].rpartition("/")[2] for one in applied] == [
+        "namespaces", "namespaces", "configmaps", "services", "deployments",
+    ]  # fmt: skip
+    assert cluster.pod.asked == [("/predictions/shells", b"a shell", "image/png")]
+    assert record.canary
+    assert (record.canary.ok, record.canary.via, record.canary.package) == (True, "the Service", "ab" * 32)
+    assert cluster.state.phase == "deployed"
+    # Otherwise a server drops the fields that it does not know, and says nothing.
+    assert all("fieldValidation=Strict" in path for method, path in cluster.fake.requests if method == "PATCH")
+
+
+def test_a_second_deploy_writes_nothing_and_says_so(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    before, cluster.fake.requests[:] = cluster.fake.versions(), []
+    record = cluster.deploy(*documents())
+    assert (record.result, record.revision, record.exit_code) == ("unchanged", 1, 0)
+    assert writes(cluster) == []
+    assert cluster.fake.versions() == before
+    assert summary(record).startswith(f"nothing to do: {NAME} revision 1 in {SPACE} (context fake) is what is there")
+    assert len(cluster.pod.asked) == 2
+
+
+def test_quantities_that_the_server_spells_its_own_way_are_no_change(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    stored = cluster.fake.get("Deployment", NAME, SPACE)
+    assert stored
+    assert stored["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "2", "memory": "2Gi"}
+    assert cluster.deploy(*documents()).result == "unchanged"
+
+
+def test_a_change_becomes_a_revision_with_its_fields_named(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    record = cluster.deploy(*documents("good:2"))
+    assert (record.revision, record.previous) == (2, 1)
+    changed = [change for change in record.to_data()["objects"] if change["action"] == "change"]
+    assert [change["object"] for change in changed] == [f"Deployment {NAME}"]
+    assert changed[0]["fields"][0].startswith("~ spec.template.spec.containers[server].image: good:1@")
+    assert cluster.image == "good:2"
+
+
+def test_three_revisions_are_kept_and_kubectl_could_apply_them(cluster: Rig) -> None:
+    for number in range(1, 6):
+        cluster.deploy(*documents(f"good:{number}"))
+    kept = [name for name in cluster.fake.names("ConfigMap", SPACE) if ".r" in name]
+    assert kept == ["marina.shells.r3", "marina.shells.r4", "marina.shells.r5"]
+    found = cluster.fake.get("ConfigMap", "marina.shells.r4", SPACE)
+    assert found
+    stored = json.loads(found["data"]["manifests.json"])
+    assert (stored["apiVersion"], stored["kind"], stored["items"]) == ("v1", "List", list(documents("good:4")))
+    assert cluster.state.good == (3, 4, 5)
+
+
+def test_a_dry_run_shows_the_difference_and_changes_nothing(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    before, cluster.fake.requests[:] = cluster.fake.versions(), []
+    wanted = [one for one in documents("good:2") if one["kind"] != "ConfigMap"]
+    record = cluster.deploy(*wanted, document("ConfigMap", "other", data={"b": "2"}), dry_run=True)
+    assert (record.result, record.exit_code) == ("dry-run", 0)
+    assert writes(cluster) == []
+    assert cluster.fake.versions() == before
+    text = summary(record)
+    assert "\n+ ConfigMap other\n" in text
+    assert f"\n~ Deployment {NAME}\n    ~ spec.template.spec.containers[server].image: good:1@" in text
+
+
+def test_a_dry_run_into_a_namespace_that_is_not_there_yet_says_what_would_be_made(cluster: Rig) -> None:
+    record = cluster.deploy(*documents(), dry_run=True)
+    assert [change.action for change in record.changes] == ["create"] * 4
+    assert cluster.fake.get("Namespace", SPACE) is None
+
+
+def test_what_is_no_longer_rendered_is_deleted_and_nothing_else(cluster: Rig) -> None:
+    budget = document("PodDisruptionBudget", spec={"maxUnavailable": 1})
+    cluster.deploy(*documents("good:1", budget))
+    cluster.fake.put(document("Service", "theirs", spec={"ports": [{"port": 1}]}))
+    record = cluster.deploy(*documents("good:1"))
+    assert record.pruned == [f"PodDisruptionBudget {NAME}"]
+    assert cluster.fake.names("PodDisruptionBudget", SPACE) == []
+    assert cluster.fake.names("Service", SPACE) == ["shells", "theirs"]
+
+
+def test_an_object_that_somebody_took_over_is_not_deleted(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", document("ConfigMap", "shared", data={"a": "1"})))
+    found = cluster.fake.get("ConfigMap", "shared", SPACE)
+    assert found
+    with cluster.fake.store.lock:
+        found["metadata"]["managedFields"] = []
+        kind = next(one for one in cluster.fake.kinds if one.kind == "ConfigMap")
+        cluster.fake.store.put(kind, found)
+    wanted = list(documents("good:1"))
+    for number in range(2, 6):
+        wanted[1] = document("ConfigMap", data={"a": str(number)})
+        cluster.deploy(*wanted)
+    assert "shared" in cluster.fake.names("ConfigMap", SPACE)
+    assert "left: marina does not manage it any more" in cluster.said.getvalue()
+
+
+def test_configuration_of_a_kept_revision_stays_until_that_revision_is_forgotten(cluster: Rig) -> None:
+    for number in range(1, 5):
+        wanted = [one for one in documents(f"good:{number}") if one["kind"] != "ConfigMap"]
+        cluster.deploy(*wanted, document("ConfigMap", f"config-{number}", data={"a": "1"}))
+    configs = [name for name in cluster.fake.names("ConfigMap", SPACE) if name.startswith("config")]
+    assert configs == ["config-2", "config-3", "config-4"]
+    last = [one for one in documents("good:4") if one["kind"] != "ConfigMap"]
+    assert cluster.deploy(*last, document("ConfigMap", "config-4", data={"a": "1"})).result == "unchanged"
+
+
+def test_a_namespace_that_somebody_else_made_stays_as_it_is(cluster: Rig) -> None:
+    before = cluster.fake.put(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": {"a": "b"}}}
+    )
+    cluster.deploy(*documents())
+    assert cluster.fake.get("Namespace", SPACE) == before
+    assert "note: Namespace sea is there already and stays as it is" in cluster.said.getvalue()
+
+
+def test_conflicts_are_shown_all_at_once_with_owner_field_and_what_to_type(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.fake.put(document("ConfigMap", data={"a": "theirs"}), manager="kubectl-edit")
+    live = cluster.fake.get("Deployment", NAME, SPACE)
+    assert live
+    live["spec"]["template"]["spec"]["containers"][0]["image"] = "hotfix"
+    cluster.fake.put(live, manager="hotfix-bot")
+    before = cluster.fake.versions()
+    with pytest.raises(Refused) as error:
+        cluster.deploy(*documents("good:2"))
+    assert str(error.value) == (
+        "nothing was changed:\n"
+        "  ConfigMap shells: `.data.a` belongs to `kubectl-edit`\n"
+        '  Deployment shells: `.spec.template.spec.containers[name="server"].image` belongs to `hotfix-bot`\n\n'
+        "hint: `--force-conflicts` takes these fields over; or leave them to their owners and out of the spec"
+    )
+    assert cluster.fake.versions() == before
+    assert cluster.deploy(*documents("good:2"), force=True).result == "deployed"
+    assert cluster.image == "good:2"
+
+
+def test_a_field_that_is_rendered_no_longer_is_taken_out_and_what_others_added_stays(cluster: Rig) -> None:
+    wanted = list(documents())
+    wanted[3] = deployment("good:1", env=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}])
+    cluster.deploy(*wanted)
+    live = cluster.fake.get("Deployment", NAME, SPACE)
+    assert live
+    live["spec"]["template"]["spec"]["containers"][0]["env"].append({"name": "THEIRS", "value": "3"})
+    cluster.fake.put(live, manager="injector")
+    wanted[3] = deployment("good:1", env=[{"name": "A", "value": "1"}])
+    cluster.deploy(*wanted)
+    live = cluster.fake.get("Deployment", NAME, SPACE)
+    assert live
+    names = [one["name"] for one in live["spec"]["template"]["spec"]["containers"][0]["env"]]
+    assert names == ["A", "THEIRS"]
+
+
+def test_an_autoscaler_that_comes_keeps_the_pods_that_are_there(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", replicas=4))
+    record = cluster.deploy(*documents("good:1", autoscaler()))
+    live = cluster.fake.get("Deployment", NAME, SPACE)
+    assert live
+    assert live["spec"]["replicas"] == 4
+    assert record.result == "deployed"
+    assert cluster.deploy(*documents("good:1", autoscaler())).result == "unchanged"
+
+
+def test_a_first_deploy_begins_with_the_least_number_of_pods_that_its_autoscaler_keeps(cluster: Rig) -> None:
+    record = cluster.deploy(*documents("good:1", autoscaler()))
+    assert record.outcome
+    assert record.outcome.why == "2 of 2 pods available"
+    assert cluster.deploy(*documents("good:1", autoscaler())).result == "unchanged"
+
+
+def test_an_autoscaler_that_goes_leaves_no_conflict_over_its_replicas(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", autoscaler()))
+    cluster.fake.scale(SPACE, NAME, 5)
+    assert cluster.deploy(*documents("good:1", autoscaler())).result == "unchanged"
+    cluster.deploy(*documents("good:1", replicas=2))
+    live = cluster.fake.get("Deployment", NAME, SPACE)
+    assert live
+    assert live["spec"]["replicas"] == 2
+    assert cluster.fake.names("HorizontalPodAutoscaler", SPACE) == []
+
+
+def test_one_autoscaler_goes_before_the_other_comes(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", autoscaler()))
+    cluster.fake.requests.clear()
+    cluster.deploy(*documents("good:1", document("ScaledObject", spec={"scaleTargetRef": {"name": NAME}})))
+    scaling = [one for one in writes(cluster) if re.search("scal", one)]
+    assert [one.partition(" ")[0] for one in scaling] == ["DELETE", "PATCH"]
+
+
+def test_where_the_api_server_does_not_reach_pods_the_inference_goes_through_a_port_forward(cluster: Rig) -> None:
+    cluster.fake.proxies = False
+    record = cluster.deploy(*documents())
+    assert record.result == "deployed"
+    assert record.canary
+    assert record.canary.via.startswith("a port-forward to shells-")
+    assert record.canary.package == "ab" * 32
+    assert cluster.pod.asked == [("/predictions/shells", b"a shell", "image/png")]
+
+
+def test_pods_that_are_ready_and_answer_with_an_error_are_a_failure_that_goes_back(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    answers = iter([503, 200])
+
+    def once() -> None:
+        cluster.pod.status = next(answers)
+
+    cluster.fake.faults += [Fault("POST", "/proxy/predictions", times=2, act=once, passes=True)]
+    record = cluster.deploy(*documents("good:2"))
+    assert record.result == "failed"
+    assert record.error == 'the pods are ready, but the sample was not answered as it must be: {"error": "no worker"}'
+    assert record.back
+    assert record.back.result == "rolled back"
+    assert cluster.image == "good:1"
+
+
+def test_another_package_than_the_one_deployed_is_a_failure(cluster: Rig) -> None:
+    cluster.pod.sha256 = "cd" * 32
+    record = cluster.deploy(*documents())
+    assert record.result == "failed"
+    assert record.error.endswith("answered by package cdcdcdcdcdcd…, not by abababababab…")
+
+
+FAILURES = [
+    pytest.param("no-such-image", "image-pull", "cannot be pulled: ", id="image"),
+    pytest.param("crashing", "crash", "container `server` ended with code 3, 3 restarts", id="crash"),
+    pytest.param(
+        "greedy", "out-of-memory", "container `server` was killed for want of memory, 3 restarts", id="memory"
+    ),
+]
+
+
+@pytest.mark.parametrize(("image", "kind", "words"), FAILURES)
+def test_a_hopeless_revision_is_told_in_words_and_the_one_before_comes_back(
+    cluster: Rig, image: str, kind: str, words: str
+) -> None:
+    cluster.deploy(*documents("good:1"))
+    record = cluster.deploy(*documents(f"{image}:2"))
+    assert (record.result, record.exit_code, record.revision) == ("failed", 1, 2)
+    assert record.outcome
+    assert [reason.kind for reason in record.outcome.reasons] == [kind]
+    assert words in record.outcome.reasons[0].text
+    assert record.back
+    assert (record.back.result, record.running) == ("rolled back", 1)
+    assert cluster.image == "good:1"
+    assert cluster.state.phase == "deployed"
+    assert cluster.state.message.startswith("revision 2 failed: ")
+    assert cluster.record["rollback"]["result"] == "rolled back"
+
+
+def test_a_crash_is_told_with_the_last_lines_of_the_run_that_crashed(cluster: Rig) -> None:
+    record = cluster.deploy(*documents("crashing:1"))
+    assert record.outcome
+    assert record.outcome.reasons[0].lines[-1] == "line 99 of the run before"
+    assert "    | line 99 of the run before" in summary(record)
+
+
+WAITING = [
+    pytest.param(
+        "nowhere", "unschedulable", "no node takes it: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    ),
+    pytest.param("unready", "probe", "Readiness probe failed: HTTP probe failed with statuscode: 503"),
+]
+
+
+@pytest.mark.parametrize(("image", "kind", "text"), WAITING)
+def test_what_may_still_come_is_waited_for_and_told_meanwhile(cluster: Rig, image: str, kind: str, text: str) -> None:
+    record = cluster.deploy(*documents(f"{image}:1"), timeout_s=0.5)
+    assert record.result == "failed"
+    assert record.error == "1 new and 0 ready of 1 pods after 0.5 s"
+    assert record.outcome
+    assert [(reason.kind, reason.text) for reason in record.outcome.reasons] == [(kind, text)]
+    assert text in cluster.said.getvalue()
+
+
+def test_pods_that_admission_refuses_are_told_with_its_words(cluster: Rig) -> None:
+    cluster.fake.controllers.refused = 'violates PodSecurity "restricted:latest": runAsNonRoot != true'
+    record = cluster.deploy(*documents())
+    assert record.outcome
+    assert [reason.kind for reason in record.outcome.reasons] == ["pod-security"]
+    said = 'no pod was let in: it violates Pod Security "restricted:latest": runAsNonRoot != true'
+    assert record.outcome.reasons[0].text == said
+    assert record.error == "0 new and 0 ready of 1 pods, and waiting will not change it"
+
+
+def test_the_first_revision_that_fails_stays_to_be_looked_at(cluster: Rig) -> None:
+    record = cluster.deploy(*documents("crashing:1"))
+    assert (record.result, record.back, record.running) == ("failed", None, 0)
+    assert record.next == "marina deploy spec.yaml once it is mended, or marina delete spec.yaml"
+    assert cluster.state.phase == "failed"
+    assert cluster.deploy(*documents("good:2")).result == "deployed"
+    assert [name for name in cluster.fake.names("ConfigMap", SPACE) if ".r" in name] == ["marina.shells.r2"]

@@ -1,0 +1,144 @@
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
+
+from config.errors import ClusterError, Refused
+from k8s.rollout.cluster import connect
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path, groups=("keda.sh",)) as made:
+        yield made
+
+
+def test_a_rollback_brings_back_the_revision_before_and_the_next_one_goes_further(cluster: Rig) -> None:
+    for number in (1, 2, 3):
+        cluster.deploy(*documents(f"good:{number}"))
+    record = cluster.rollback()
+    assert (record.result, record.revision, record.previous, record.running) == ("rolled back", 2, 3, 2)
+    assert cluster.image == "good:2"
+    assert cluster.rollback().revision == 1
+    assert cluster.rollback(to=3).revision == 3
+    assert cluster.image == "good:3"
+    with pytest.raises(Refused, match="there is not revision 7 to go back to; kept: `1`, `2`, `3`"):
+        cluster.rollback(to=7)
+    assert cluster.deploy(*documents("good:4")).revision == 4
+
+
+def test_the_revision_that_runs_is_kept_before_those_that_were_left(cluster: Rig) -> None:
+    for number in (1, 2, 3):
+        cluster.deploy(*documents(f"good:{number}"))
+    cluster.rollback(to=1)
+    cluster.deploy(*documents("good:4"))
+    assert cluster.state.good == (1, 3, 4)
+    assert cluster.rollback().revision == 1
+
+
+def test_a_rollback_takes_nothing_over_from_others_unless_told_to(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2"))
+    cluster.fake.put(document("ConfigMap", data={"a": "theirs"}), manager="kubectl-edit")
+    with pytest.raises(Refused, match=r"ConfigMap shells: `\.data\.a` belongs to `kubectl-edit`"):
+        cluster.rollback()
+    assert (cluster.image, cluster.state.phase) == ("good:2", "deployed")
+    assert cluster.rollback(force=True).result == "rolled back"
+
+
+def test_a_rollback_takes_out_what_the_later_revision_brought(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.deploy(*documents("good:2", document("PodDisruptionBudget", spec={"maxUnavailable": 1})))
+    assert cluster.rollback().pruned == [f"PodDisruptionBudget {NAME}"]
+
+
+def test_there_is_nothing_before_the_first_revision(cluster: Rig) -> None:
+    with pytest.raises(Refused, match="is not deployed in namespace `sea` of context `fake`"):
+        cluster.rollback()
+    cluster.deploy(*documents())
+    with pytest.raises(Refused, match="there is not a revision before this one"):
+        cluster.rollback()
+
+
+def test_a_delete_takes_what_was_applied_and_leaves_the_namespace_and_the_rest(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    cluster.fake.put(document("ConfigMap", "theirs", data={"a": "1"}))
+    record = cluster.delete()
+    assert (record.result, record.running) == ("deleted", 0)
+    assert cluster.fake.names("ConfigMap", SPACE) == ["theirs"]
+    assert cluster.fake.names("Deployment", SPACE) == cluster.fake.names("Service", SPACE) == []
+    assert cluster.fake.get("Namespace", SPACE)
+    with pytest.raises(Refused, match="is not deployed"):
+        cluster.delete()
+
+
+def test_a_namespace_goes_only_when_asked_when_ours_and_when_nothing_else_is_in_it(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    cluster.fake.put(document("Secret", "theirs", data={"a": "1"}))
+    with pytest.raises(Refused, match="also holds what this spec did not make: Secret theirs"):
+        cluster.delete(namespace=True)
+    assert cluster.fake.names("Deployment", SPACE) == [NAME]
+    with cluster.fake.store.lock:
+        cluster.fake.store.remove(("", "secrets", SPACE, "theirs"))
+    assert cluster.delete(namespace=True).result == "deleted"
+    assert cluster.fake.get("Namespace", SPACE) is None
+
+
+def test_a_namespace_of_somebody_else_is_never_deleted(cluster: Rig) -> None:
+    cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+    cluster.deploy(*documents())
+    with pytest.raises(Refused, match="was not made by this spec, so it stays"):
+        cluster.delete(namespace=True)
+
+
+def test_the_status_says_what_runs_and_how_its_autoscaler_sees_it(cluster: Rig) -> None:
+    assert cluster.status().to_data()["phase"] == "absent"
+    cluster.deploy(*documents("good:1", autoscaler("inference_requests_per_second")))
+    live = cluster.fake.get("HorizontalPodAutoscaler", NAME, SPACE)
+    assert live
+    rate = {"metric": {"name": "inference_requests_per_second"}, "current": {"averageValue": "12300m"}}
+    live["status"] = {"currentReplicas": 1, "desiredReplicas": 2, "currentMetrics": [{"type": "Pods", "pods": rate}]}
+    cluster.fake.put(live, manager="kube-controller-manager")
+    found = cluster.status()
+    assert (found.exit_code, found.rollout) == (0, "2 of 2 pods available")
+    assert found.autoscaler == (
+        "1 of 2 to 9 pods, wants 2; cpu unknown of 80 %; inference_requests_per_second 12300m of 41"
+    )
+    assert [(pod.phase, pod.ready) for pod in found.pods] == [("Running", "1/1")] * 2
+    assert found.facts["image"] == "good:1"
+
+
+def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    second: list[Refused] = []
+
+    def meanwhile() -> None:
+        with pytest.raises(Refused) as error:
+            cluster.deploy(*documents("good:3"))
+        second.append(error.value)
+
+    other = threading.Thread(target=meanwhile)
+
+    def begin() -> None:
+        if not second:
+            other.start()
+            other.join()
+
+    # While the first one waits for its pods, its hold is in the cluster.
+    steps = cluster.steps(documents("slow:2"))
+    with steps.told(steps.record("deploy")):
+        steps.state = steps.store.hold(steps.store.load() or cluster.state)
+        begin()
+    assert second
+    assert re.match(r"`shells` is being changed by \S+ \(\S+\) right now; its hold lasts until ", second[0].message)
+
+
+def test_a_cluster_that_lost_the_state_is_told_of_no_revision(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    cluster.fake.put(document("ConfigMap", "marina.shells", data={"state.json": "{}"}))
+    with pytest.raises(ClusterError, match="holds no state that this marina reads"):
+        cluster.deploy(*documents())
+    assert connect(None, cluster.fake.kubeconfig).context == "fake"

@@ -1,0 +1,274 @@
+"""What an API server does on a bad day, and what people do meanwhile."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_apiserver import Fault
+from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
+
+from config.errors import ClusterError, InputError
+from k8s.rollout.cluster import Cluster, Ref, connect
+from k8s.rollout.status import summary
+from k8s.rollout.watch import Mirror
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long each new try was waited for; nothing is, here."""
+    waited: list[float] = []
+    before = Cluster.__init__
+
+    def patient(self: Cluster, *arguments: object, **_: object) -> None:
+        before(self, *arguments, pause=waited.append)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Cluster, "__init__", patient)
+    return waited
+
+
+PASSING = [
+    pytest.param(
+        Fault("PATCH", "/configmaps/shells", 429, reason="TooManyRequests", headers={"Retry-After": "3"}), [3.0]
+    ),
+    pytest.param(Fault("PATCH", "/configmaps/shells", 500, reason="InternalError", times=2), [0.2, 0.4]),
+    pytest.param(Fault("GET", "/apis/apps/v1$", 503, reason="ServiceUnavailable"), [0.2]),
+    pytest.param(Fault("GET", "/version", 0), [0.2]),
+    pytest.param(Fault("PATCH", "/deployments/shells", 0), [0.2]),
+    pytest.param(Fault("PATCH", "/deployments/shells", 409, reason="Conflict"), [0.2]),
+]
+
+
+@pytest.mark.parametrize(("fault", "waited"), PASSING, ids=lambda value: getattr(value, "path", None))
+def test_what_passes_is_waited_for(cluster: Rig, pauses: list[float], fault: Fault, waited: list[float]) -> None:
+    fault.times = max(fault.times, 1)
+    cluster.fake.faults.append(Fault(**vars(fault)))
+    assert cluster.deploy(*documents()).result == "deployed"
+    if fault.path != "/apis/apps/v1$":
+        assert pauses == pytest.approx(waited)
+
+
+def test_what_does_not_pass_is_given_up_and_the_revision_before_comes_back(cluster: Rig, pauses: list[float]) -> None:
+    cluster.deploy(*documents("good:1"))
+    fault = Fault(
+        "PATCH", "/services/shells[?](?!.*dryRun)", 500, times=5, reason="InternalError", message="etcd is full"
+    )
+    cluster.fake.faults.append(fault)
+    record = cluster.deploy(*documents("good:2"))
+    assert (record.result, record.error) == ("failed", "etcd is full")
+    assert len(pauses) == 4
+    assert record.back
+    assert record.back.result == "rolled back"
+
+
+def test_what_a_schema_refuses_is_not_tried_again_and_nothing_was_changed(cluster: Rig, pauses: list[float]) -> None:
+    wanted = (*documents(), document("ConfigMap", "odd", spel="1"))
+    cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+    with pytest.raises(Exception, match=r"ConfigMap odd: failed to create typed patch object .* field not declared"):
+        cluster.deploy(*wanted)
+    assert pauses == []
+    assert cluster.fake.names("Deployment", SPACE) == []
+
+
+def test_a_watch_whose_version_is_gone_is_begun_anew(cluster: Rig) -> None:
+    fake, changed = cluster.fake, threading.Event()
+
+    def missed() -> None:
+        fake.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": "default"}})
+        fake.store.compact()
+
+    # The connection breaks, something happens meanwhile, and the history that would tell of it is gone.
+    fake.faults.append(Fault("GET", "/configmaps.*watch=true", act=missed))
+    with Mirror(connect(None, fake.kubeconfig), "v1", "ConfigMap", "default", changed) as mirror:
+        assert mirror.objects == []
+        while not mirror.objects:
+            changed.clear()
+            assert mirror.objects or changed.wait(10)
+        assert [one["metadata"]["name"] for one in mirror.objects] == ["late"]
+        assert mirror.relists == 2
+
+
+@pytest.mark.parametrize("status", [0, 410, 500])
+def test_a_watch_that_breaks_is_begun_anew(cluster: Rig, status: int) -> None:
+    cluster.fake.faults.append(Fault("GET", "watch=true", status, times=4, reason="Expired"))
+    assert cluster.deploy(*documents("slow:1")).result == "deployed"
+
+
+def test_what_is_forbidden_is_said_before_anything_is_changed_with_what_an_administrator_types(cluster: Rig) -> None:
+    cluster.fake.denied = {("patch", "deployments.apps"), ("create", "deployments.apps"), ("get", "pods/log")}
+    with pytest.raises(ClusterError) as error:
+        cluster.deploy(*documents())
+    assert error.value.message == (
+        "permission: `jane` may not create, patch deployments.apps; get pods/log in namespace `sea`"
+    )
+    assert error.value.hint == (
+        "an administrator of the cluster types\n"
+        "      kubectl -n sea create role marina-deployer --verb=create,patch --resource=deployments.apps\n"
+        "      kubectl -n sea create rolebinding marina-deployer --role=marina-deployer --user=jane\n"
+        "      kubectl -n sea create role marina-deployer-2 --verb=get --resource=pods/log\n"
+        "      kubectl -n sea create rolebinding marina-deployer-2 --role=marina-deployer-2 --user=jane"
+    )
+    assert not [one for one in cluster.fake.requests if one[0] == "PATCH"]
+
+
+def test_one_of_two_ways_to_send_the_inference_is_enough(cluster: Rig) -> None:
+    cluster.fake.denied = {("create", "services/proxy"), ("get", "pods/proxy")}
+    record = cluster.deploy(*documents())
+    assert record.canary
+    assert record.canary.via.startswith("a port-forward")
+
+
+def test_what_lacks_is_said_all_at_once(cluster: Rig) -> None:
+    cluster.fake.metrics_groups = []
+    cluster.fake.minor = "29+"
+    cluster.fake.denied = {("list", "events")}
+    rolling = list(
+        documents("good:1", autoscaler("rate"), document("ScaledObject", spec={}), document("PodMonitor", spec={}))
+    )
+    rolling[3]["spec"]["template"]["spec"]["containers"][0]["image"] = "good:latest"
+    with pytest.raises(ClusterError) as error:
+        cluster.deploy(*rolling)
+    assert error.value.message.splitlines() == [
+        "kind: the cluster does not know `ScaledObject` of `keda.sh/v1alpha1`",
+        "version: the cluster is v1.29.2; supported is 1.30 to 1.37",
+        "image: container `server`: `good:latest` has no digest, so what runs can change",
+        "custom-metrics: the autoscaler's rate cannot be asked: the cluster has no `custom.metrics.k8s.io`",
+        "resource-metrics: the autoscaler's cpu cannot be asked: the cluster has no `metrics.k8s.io`",
+        "permission: `jane` may not list events in namespace `sea`",
+    ]
+    assert "`--accept custom-metrics` deploys all the same" in str(error.value.hint)
+    assert "PodMonitor" in cluster.said.getvalue()
+
+
+def test_what_is_accepted_is_said_and_passed_over(cluster: Rig) -> None:
+    cluster.fake.metrics_groups = ["metrics.k8s.io"]
+    record = cluster.deploy(*documents("good:1", autoscaler("rate")), accepted=["custom-metrics"])
+    assert record.result == "deployed"
+    assert "accepted: the autoscaler's rate cannot be asked" in cluster.said.getvalue()
+
+
+def test_monitoring_that_the_cluster_does_not_know_is_left_out_loudly(cluster: Rig) -> None:
+    record = cluster.deploy(*documents("good:1", document("PodMonitor", spec={})))
+    assert record.result == "deployed"
+    assert record.site["skipped"] == [f"PodMonitor {NAME}"]
+    said = "note: the cluster does not know `PodMonitor`, so shells is left out: no metrics are collected"
+    assert said in cluster.said.getvalue()
+
+
+def test_a_namespace_that_is_being_deleted_or_never_made_is_said(cluster: Rig) -> None:
+    without = [one for one in documents() if one["kind"] != "Namespace"]
+    with pytest.raises(ClusterError, match="namespace: `sea` does not exist, and the spec does not create it"):
+        cluster.deploy(*without)
+    going = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}, "status": {"phase": "Terminating"}}
+    cluster.fake.put(going)
+    with pytest.raises(ClusterError, match="namespace: `sea` is being deleted"):
+        cluster.deploy(*without)
+
+
+@pytest.mark.usefixtures("pauses")
+def test_a_cluster_that_does_not_answer_is_named_with_its_context(cluster: Rig) -> None:
+    cluster.fake.kubeconfig.write_text(cluster.fake.kubeconfig.read_text().replace(f":{cluster.fake.port}", ":9"))
+    with pytest.raises(ClusterError) as error:
+        cluster.deploy(*documents())
+    assert error.value.message == "https://127.0.0.1:9 (context `fake`): nobody answers there"
+
+
+def test_credentials_that_are_not_accepted_and_contexts_that_do_not_exist_are_said(cluster: Rig) -> None:
+    with pytest.raises(InputError, match="`--context`: got `prod`, allowed: `fake`, `other`"):
+        connect("prod", cluster.fake.kubeconfig)
+    cluster.fake.kubeconfig.write_text(cluster.fake.kubeconfig.read_text().replace("a-token-for-tests", "an-old-token"))
+    with pytest.raises(ClusterError, match="Unauthorized") as error:
+        cluster.deploy(*documents())
+    assert error.value.hint == "log in again: the credentials of this context are not, or no longer, accepted"
+
+
+def test_a_certificate_that_is_not_the_clusters_is_said_and_not_tried_again(cluster: Rig, pauses: list[float]) -> None:
+    text = re.sub(r"certificate-authority-data: \S+", "", cluster.fake.kubeconfig.read_text())
+    cluster.fake.kubeconfig.write_text(text)
+    with pytest.raises(ClusterError, match="its certificate is not accepted"):
+        cluster.deploy(*documents())
+    assert pauses == []
+
+
+def test_warnings_of_the_server_are_told(cluster: Rig) -> None:
+    cluster.fake.warnings["deployments"] = 'would violate PodSecurity \\"restricted:latest\\"'
+    record = cluster.deploy(*documents())
+    assert [change.warnings for change in record.changes if change.ref.kind == "Deployment"] == [
+        ('would violate PodSecurity "restricted:latest"',)
+    ]
+
+
+def test_an_object_is_deleted_only_if_it_is_still_the_same_one(cluster: Rig) -> None:
+    cluster.deploy(*documents())
+    found = connect(None, cluster.fake.kubeconfig)
+    assert not found.delete(Ref("v1", "ConfigMap", SPACE, NAME), uid="another")
+    assert NAME in cluster.fake.names("ConfigMap", SPACE)
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_deploy_says_so_in_the_cluster_and_the_next_one_goes_on(
+    cluster: Rig, tmp_path: Path, which: signal.Signals
+) -> None:
+    cluster.deploy(*documents("good:1"))
+    code = (
+        "import sys; from pathlib import Path; from config.progress import Progress\n"
+        "from k8s.rollout.cluster import connect; from k8s.rollout.deploy import deploy\n"
+        "from k8s.rollout.release import How, Release; from k8s.rollout.steps import Steps\n"
+        "from k8s_rig import documents\n"
+        "release = Release('shells', 'sea', documents('unready:2'), None)\n"
+        "cluster, how = connect(None, Path(sys.argv[1])), How(spec='spec.yaml')\n"
+        "steps = Steps(cluster, release, how, Progress(), Path(sys.argv[2]))\n"
+        "try:\n deploy(steps)\nexcept KeyboardInterrupt:\n sys.exit(130)\n"
+    )
+    record = tmp_path / "interrupted.json"
+    folders = [ROOT / name for name in ("", "tests", "tests/k8s", "tests/fake_cluster")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+    command = [sys.executable, "-c", code, str(cluster.fake.kubeconfig), str(record)]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    for line in process.stderr:
+        if "Readiness probe failed" in line:
+            break
+    process.send_signal(which)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "marina deploy spec.yaml goes on, marina rollback spec.yaml goes back to revision 1" in said
+    state = cluster.state
+    assert (state.phase, state.trying, state.current, state.holder) == ("interrupted", 2, 1, "")
+    assert '"result": "interrupted"' in record.read_text()
+    assert cluster.status().exit_code == 1
+    assert cluster.rollback().revision == 1
+    assert cluster.image == "good:1"
+
+
+def test_a_deploy_that_was_killed_lets_go_after_a_minute(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.deploy(*documents("good:1"))
+    monkeypatch.setattr("k8s.rollout.history.HOLD_S", -1)
+    killed = cluster.steps(documents("good:2"))
+    killed.state = killed.store.hold(cluster.steps().store.load() or cluster.state)
+    killed.save(phase="deploying", trying=2, last=2)
+    monkeypatch.undo()
+    assert "revision 2 interrupted; the last that came up is 1" in summary(cluster.status())
+    assert cluster.deploy(*documents("good:2")).revision == 3
+
+
+def test_a_controller_that_sleeps_is_not_taken_for_progress(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.deploy(*documents("good:1"))
+    monkeypatch.setattr("k8s.rollout.wait._NOTICED_S", 0.2)
+    cluster.fake.controllers.stuck = True
+    begun = time.monotonic()
+    record = cluster.deploy(*documents("good:2"), go_back=False)
+    assert record.error == "no controller took note of the change in 0.2 s: does one run?"
+    assert time.monotonic() - begun < 30

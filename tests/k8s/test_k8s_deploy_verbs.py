@@ -1,0 +1,156 @@
+"""The verbs, from the command line, with what `marina manifests` renders of the digits example."""
+
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from k8s_plans import EVIDENCE, FULL, IMAGE, PACKAGE, RECORD, SHA256, planned
+from k8s_rig import Rig, rig
+from specs import DIGITS, changed
+
+import marina
+from config.errors import ClusterError
+from k8s.manifests.objects import render
+from k8s.rollout.deploy import deploy
+from k8s.rollout.release import errors_of
+
+SPACE, NAME = "marina", "digits"
+# What only names something else in the cluster is not needed to be there by anything that is tested here.
+WHOLE = {key: value for key, value in FULL.items() if key != "kubernetes.model"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path, groups=("monitoring.coreos.com", "keda.sh", "gateway.networking.k8s.io")) as made:
+        made.pod.sha256 = SHA256
+        yield made
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    """The digits spec as if it had been packaged, measured and built."""
+    folder = tmp_path / "out" / NAME
+    folder.mkdir(parents=True)
+    records: dict[str, dict[str, Any]] = {"evidence": EVIDENCE, "image": IMAGE, "package": PACKAGE | {"record": RECORD}}
+    for name, data in records.items():
+        (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
+    with zipfile.ZipFile(folder / "model.mar", "w") as archive:
+        archive.writestr("sample.png", b"an image")
+    return write_spec(tmp_path, {})
+
+
+def write_spec(folder: Path, changes: dict[str, Any]) -> Path:
+    file = folder / "spec.yaml"
+    data = changed(changes, yaml.safe_load(DIGITS.read_text(encoding="utf-8")))
+    file.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    return file
+
+
+def run(verb: str, spec: Path, cluster: Rig, *options: str) -> int:
+    where = ["--kubeconfig", str(cluster.fake.kubeconfig), "--out", str(spec.parent / "out"), "--quiet"]
+    return marina.main([verb, str(spec), *where, *options])
+
+
+@pytest.mark.parametrize("changes", [{}, WHOLE], ids=["defaults", "everything"])
+def test_what_is_rendered_is_deployed_and_a_second_deploy_changes_nothing(
+    cluster: Rig, spec: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_spec(spec.parent, changes)
+    assert run("deploy", spec, cluster) == 0
+    assert capsys.readouterr().out.startswith("deployed digits revision 1 in marina (context fake): ")
+    before = cluster.fake.versions()
+    assert run("deploy", spec, cluster) == 0
+    assert capsys.readouterr().out.startswith(
+        "nothing to do: digits revision 1 in marina (context fake) is what is there"
+    )
+    assert cluster.fake.versions() == before
+    assert cluster.pod.asked == [("/predictions/digits", b"an image", "image/png")] * 2
+    made_by_controllers = ("Event", "Pod", "ReplicaSet")
+    ours = [one["metadata"] for one in cluster.fake.store.objects.values() if one["kind"] not in made_by_controllers]
+    marks = {one.get("labels", {}).get("app.kubernetes.io/managed-by") for one in ours if one["name"] != "default"}
+    assert marks == {"marina"}
+
+
+def test_nothing_outside_the_spec_s_namespace_is_written(cluster: Rig, spec: Path) -> None:
+    assert run("deploy", spec, cluster) == 0
+    spaces = {place[2] for place in cluster.fake.store.objects if place[1] != "namespaces"}
+    assert spaces == {SPACE}
+
+
+def test_the_verbs_print_records_that_say_how_it_ended(
+    cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def record(verb: str, *options: str) -> dict[str, Any]:
+        codes.append(run(verb, spec, cluster, "--json", *options))
+        data: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return data
+
+    codes: list[int] = []
+    assert record("status")["phase"] == "absent"
+    assert record("deploy", "--dry-run")["result"] == "dry-run"
+    assert record("deploy")["result"] == "deployed"
+    write_spec(spec.parent, {"scaling.max_replicas": 4})
+    assert record("deploy")["revision"] == 2
+    status = record("status")
+    assert (status["revision"], status["complete"], status["facts"]["package"]) == (2, True, SHA256)
+    rolled = record("rollback")
+    assert (rolled["schema"], rolled["result"], rolled["running"]) == ("marina.rollout/1", "rolled back", 1)
+    assert json.loads((spec.parent / "out" / NAME / "rollout.json").read_text()) == rolled
+    live = cluster.fake.get("HorizontalPodAutoscaler", NAME, SPACE)
+    assert live
+    assert live["spec"]["maxReplicas"] == 10
+    assert record("delete", "--namespace")["result"] == "deleted"
+    assert codes == [1, 0, 0, 0, 0, 0, 0]
+    assert cluster.fake.get("Namespace", SPACE) is None
+
+
+def test_a_revision_that_fails_ends_with_1_and_says_why(
+    cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("deploy", spec, cluster) == 0
+    cluster.fake.controllers.scripts["registry"] = cluster.fake.controllers.scripts["crashing"]
+    write_spec(spec.parent, {"serving.queue": 70})
+    assert run("deploy", spec, cluster, "--no-rollback") == 1
+    text = capsys.readouterr().out
+    assert "failed deploy of digits revision 2 in marina (context fake): " in text
+    assert "ended with code 3, 3 restarts" in text
+    assert run("status", spec, cluster) == 1
+    assert "revision 2 failed; the last that came up is 1" in capsys.readouterr().out
+
+
+def test_what_verify_calls_an_error_is_said_before_anything_is_changed(cluster: Rig) -> None:
+    plan = planned(evidence=EVIDENCE, image=IMAGE)
+    files = render(plan)
+    assert errors_of(files, plan) == ()
+    files["40-deployment.yaml"][0]["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] = "other"
+    found = errors_of(files, plan)
+    assert "(selector-labels)" in "\n".join(one.text for one in found)
+    steps = cluster.steps()
+    steps.release = replace(steps.release, lacks=found)
+    with pytest.raises(ClusterError, match=r"verify: 40-deployment.yaml: Deployment/digits"):
+        deploy(steps)
+    assert not [one for one in cluster.fake.requests if one[0] == "PATCH"]
+
+
+def test_an_image_without_a_digest_is_refused_unless_accepted(
+    cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (spec.parent / "out" / NAME / "image.json").unlink()
+    assert run("deploy", spec, cluster) == 2
+    assert "has no digest, so what runs can change" in capsys.readouterr().err
+    assert run("deploy", spec, cluster, "--accept", "image") == 0
+
+
+def test_without_a_package_at_hand_no_inference_is_sent_and_that_is_said(
+    cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (spec.parent / "out" / NAME / "model.mar").unlink()
+    where = ["--kubeconfig", str(cluster.fake.kubeconfig), "--out", str(spec.parent / "out")]
+    assert marina.main(["deploy", str(spec), *where]) == 0
+    assert "note: no package is at hand, so no inference is sent" in capsys.readouterr().err
+    assert cluster.pod.asked == []

@@ -1,0 +1,178 @@
+"""What a cluster says of pods, and the words that come of it."""
+
+from typing import Any
+
+import pytest
+
+from k8s.rollout.diagnosis import View, hopeless, message, reasons
+
+REVISION = {"deployment.kubernetes.io/revision": "2"}
+
+
+def pod(name: str = "a", **status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": name, "ownerReferences": [{"uid": "new"}]}, "status": status}
+
+
+def container(state: dict[str, Any], *, restarts: int = 0, last: dict[str, Any] | None = None) -> dict[str, Any]:
+    one = {"name": "server", "image": "i:1", "ready": False, "restartCount": restarts, "state": state}
+    return one | {"lastState": {"terminated": last} if last else {}}
+
+
+def event(reason: str, text: str, about: str = "a") -> dict[str, Any]:
+    return {"reason": reason, "message": text, "involvedObject": {"uid": about}}
+
+
+def view(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), **status: Any) -> View:
+    deployment = {"metadata": {"name": "d", "uid": "d", "annotations": REVISION}, "spec": {}, "status": status}
+    owner = {"ownerReferences": [{"uid": "d"}]}
+    old = {"metadata": {"uid": "old", "annotations": {"deployment.kubernetes.io/revision": "1"}, **owner}}
+    new = {"metadata": {"uid": "new", "annotations": REVISION, **owner}}
+    return View(deployment, (old, new), pods, events)
+
+
+def waiting(reason: str, text: str = "") -> dict[str, Any]:
+    return {"waiting": {"reason": reason, "message": text}}
+
+
+ROWS: list[Any] = [
+    (
+        "an image that nobody has",
+        view(pod(containerStatuses=[container(waiting("ErrImagePull", "rpc error: i:1: not found"))])),
+        ("image-pull", "image `i:1` cannot be pulled: rpc error: i:1: not found", True),
+    ),
+    (
+        "a back-off, told by the event before it",
+        view(
+            pod(containerStatuses=[container(waiting("ImagePullBackOff", 'Back-off pulling image "i:1"'))]),
+            events=(event("Failed", 'Failed to pull image "i:1": 401 Unauthorized'),),
+        ),
+        ("image-pull", 'image `i:1` cannot be pulled: Failed to pull image "i:1": 401 Unauthorized', True),
+    ),
+    (
+        "a back-off that says why itself",
+        view(
+            pod(
+                containerStatuses=[
+                    container(waiting("ImagePullBackOff", 'Back-off pulling image "i:1": ErrImagePull: i:1: not found'))
+                ]
+            )
+        ),
+        ("image-pull", "image `i:1` cannot be pulled: ErrImagePull: i:1: not found", True),
+    ),
+    (
+        "a registry that is down",
+        view(pod(containerStatuses=[container(waiting("ErrImagePull", "dial tcp: i/o timeout"))])),
+        ("image-pull", "image `i:1` cannot be pulled: dial tcp: i/o timeout", False),
+    ),
+    (
+        "a configuration that is not there",
+        view(pod(containerStatuses=[container(waiting("CreateContainerConfigError", 'configmap "x" not found'))])),
+        ("config", 'container `server` cannot start: configmap "x" not found', False),
+    ),
+    (
+        "a crash",
+        view(pod(containerStatuses=[container({"terminated": {"exitCode": 2}})])),
+        ("crash", "container `server` ended with code 2, 0 restarts", False),
+    ),
+    (
+        "a crash for the third time, by a signal",
+        view(pod(containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=3, last={"exitCode": 139})])),
+        ("crash", "container `server` ended with signal 11, 3 restarts", True),
+    ),
+    (
+        "a server that ends with 0 again and again",
+        view(pod(containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=4, last={"exitCode": 0})])),
+        ("crash", "container `server` ended with code 0, 4 restarts", True),
+    ),
+    (
+        "too little memory",
+        view(
+            pod(
+                containerStatuses=[
+                    container({"running": {}}, restarts=1, last={"exitCode": 137, "reason": "OOMKilled"})
+                ]
+            )
+        ),
+        ("out-of-memory", "container `server` was killed for want of memory, 1 restart", False),
+    ),
+    (
+        "a startup probe that gave up",
+        view(
+            pod(containerStatuses=[container({"running": {}}, restarts=1, last={"exitCode": 143})]),
+            events=(event("Unhealthy", "Startup probe failed: HTTP probe failed with statuscode: 503"),),
+        ),
+        (
+            "probe",
+            "container `server` was restarted, 1 restart: Startup probe failed: HTTP probe failed with statuscode: 503",
+            False,
+        ),
+    ),
+    (
+        "no node",
+        view(pod(conditions=[{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: taints"}])),
+        ("unschedulable", "no node takes it: 0/3 nodes: taints", False),
+    ),
+    (
+        "a volume",
+        view(pod(), events=(event("FailedMount", 'MountVolume.SetUp failed: configmap "c" not found'),)),
+        ("volume", 'a volume is not there: MountVolume.SetUp failed: configmap "c" not found', False),
+    ),
+    (
+        "an eviction",
+        view(pod(reason="Evicted", message="low on ephemeral-storage")),
+        ("evicted", "evicted: low on ephemeral-storage", False),
+    ),
+    (
+        "a quota",
+        view(events=(event("FailedCreate", 'pods "a" is forbidden: exceeded quota: q, used: 4, limited: 4', "new"),)),
+        ("quota", "no pod was let in: exceeded quota: q, used: 4, limited: 4", False),
+    ),
+    (
+        "a webhook",
+        view(
+            conditions=[
+                {
+                    "type": "ReplicaFailure",
+                    "status": "True",
+                    "message": 'admission webhook "w" denied the request: no',
+                }
+            ]
+        ),
+        ("admission", 'no pod was let in: admission webhook "w" denied the request: no', True),
+    ),
+]
+
+
+@pytest.mark.parametrize(("seen", "told"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_what_a_cluster_says_is_put_into_words(seen: View, told: tuple[str, str, bool]) -> None:
+    kind, text, final = told
+    assert [(reason.kind, reason.text, reason.final) for reason in reasons(seen)] == [(kind, text, final)]
+    assert hopeless(seen) is final
+
+
+def test_the_same_of_many_pods_is_told_once_with_their_number() -> None:
+    lost = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no GPU"}]}
+    found = reasons(view(pod("a", **lost), pod("b", **lost), pod("c", **lost)))
+    assert [str(reason) for reason in found] == ["a (and 2 more): no node takes it: no GPU"]
+
+
+def test_the_log_of_the_run_that_crashed_is_shown() -> None:
+    asked = []
+
+    def logs(pod_name: str, name: str, previous: bool) -> str:
+        asked.append((pod_name, name, previous))
+        return "first\nlast"
+
+    crashed = view(pod(containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=1, last={"exitCode": 1})]))
+    assert reasons(crashed, logs)[0].lines == ("first", "last")
+    assert asked == [("a", "server", True)]
+
+
+def test_pods_of_an_older_template_and_what_is_ready_are_no_trouble() -> None:
+    old = pod("old", containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=9, last={"exitCode": 1})])
+    old["metadata"]["ownerReferences"] = [{"uid": "old"}]
+    fine = container({"running": {}}, restarts=1, last={"exitCode": 1}) | {"ready": True}
+    ready = pod("ready", conditions=[{"type": "Ready", "status": "True"}], containerStatuses=[fine])
+    seen = view(old, ready, events=(event("Unhealthy", "Readiness probe failed", "ready"),))
+    assert reasons(seen) == []
+    assert message(ready, seen) == ""

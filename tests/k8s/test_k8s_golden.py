@@ -1,0 +1,23 @@
+from pathlib import Path
+
+import pytest
+from golden import GOLDEN, check_golden
+from k8s_plans import EVIDENCE, FULL, IMAGE, planned
+
+from k8s.manifests.writing import write_manifests
+
+# Rules and the dashboard have tests of their own, and change with every word in them.
+ELSEWHERE = {"dashboard.yaml", "rules.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "form"), [("manifests", {}, "files"), ("manifests-with-everything", FULL, "single")]
+)
+def test_the_manifests_are_the_accepted_ones(name: str, changes: dict[str, object], form: str, tmp_path: Path) -> None:
+    write_manifests(planned(changes, evidence=EVIDENCE, image=IMAGE), tmp_path, form)  # type: ignore[arg-type]
+    written = [file for file in sorted((tmp_path / "manifests").rglob("*")) if file.is_file()]
+    for file in written:
+        if file.name not in ELSEWHERE and file.parent.name != "monitoring":
+            check_golden(file.read_text(encoding="utf-8"), GOLDEN / name / file.relative_to(tmp_path / "manifests"))
+    accepted = {file.relative_to(GOLDEN / name) for file in (GOLDEN / name).rglob("*") if file.is_file()}
+    assert accepted <= {file.relative_to(tmp_path / "manifests") for file in written}

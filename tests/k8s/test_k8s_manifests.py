@@ -1,0 +1,307 @@
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from k8s_plans import EVIDENCE, FULL, GPU, IMAGE, OPTIONS, planned
+from specs import DIGITS, ROOT
+
+import marina
+from config.load import parse_spec
+from config.render import Ports, render_model_config
+from k8s.manifests.objects import render
+from k8s.manifests.plan import Plan
+from k8s.manifests.writing import write_manifests
+from k8s.manifests.yaml_text import to_yaml
+from k8s.verify.check import verify
+from k8s.verify.located import rendered
+from k8s.verify.rule import VERSIONS, Context
+
+CUSTOM = {"HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor"}
+
+
+def documents(plan: Plan) -> list[dict[str, Any]]:
+    return [one for some in render(plan).values() for one in some]
+
+
+def minor(version: str) -> int:
+    return int(version.partition(".")[2])
+
+
+def one(plan: Plan, kind: str, name: str | None = None) -> dict[str, Any]:
+    found = [doc for doc in documents(plan) if doc["kind"] == kind and name in (None, doc["metadata"]["name"])]
+    assert len(found) == 1, kind
+    return found[0]
+
+
+def pod(plan: Plan) -> dict[str, Any]:
+    spec: dict[str, Any] = one(plan, "Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("changes", OPTIONS)
+def test_every_option_passes_every_rule_and_the_schemas_of_every_version(changes: dict[str, Any]) -> None:
+    target = changes.get("serving.device", "cpu")
+    plan = planned(changes, evidence=EVIDENCE, image=IMAGE | {"target": target})
+    versions = tuple(version for version in VERSIONS if minor(version) >= minor(plan.oldest_kubernetes))
+    assert verify(rendered(render(plan)), Context(versions=versions, plan=plan)) == []
+
+
+@pytest.mark.parametrize("changes", [{}, GPU, FULL], ids=["defaults", "gpu", "everything"])
+def test_the_validator_of_others_accepts_it_too(changes: dict[str, Any]) -> None:
+    for document in documents(planned(changes)):
+        for version in VERSIONS if document["kind"] not in CUSTOM else []:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_a_field_that_kubernetes_does_not_know_is_not_accepted() -> None:
+    document = one(planned(), "Deployment")
+    document["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(document, "1.37", strict=True)
+
+
+@pytest.mark.parametrize("changes", OPTIONS)
+def test_nothing_is_lost_between_the_typed_objects_and_the_text(changes: dict[str, Any]) -> None:
+    plan = planned(changes)
+    for documents_ in render(plan).values():
+        assert list(yaml.safe_load_all(to_yaml(documents_))) == documents_
+
+
+@pytest.mark.parametrize("form", ["files", "single"])
+def test_two_renderings_are_equal_to_the_byte(form: Any, tmp_path: Path) -> None:
+    texts = []
+    for _ in range(2):
+        write_manifests(planned(FULL, evidence=EVIDENCE), tmp_path, form)
+        texts.append({file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()})
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(("field", "value"), [("p99_ms", 70), ("error_rate", 0.01), ("throughput_rps", 90)])
+def test_an_objective_changes_alerts_and_dashboard_alone(field: str, value: float) -> None:
+    before, after = (render(planned(changes, evidence=EVIDENCE)) for changes in ({}, {f"slo.{field}": value}))
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed <= {"monitoring/rules.yaml", "monitoring/dashboard.yaml"}
+    # How much one pod must hold is asked by the load test alone.
+    assert bool(changed) == (field != "throughput_rps")
+
+
+@pytest.mark.parametrize("changes", OPTIONS)
+def test_every_object_but_the_namespace_is_the_services_own(changes: dict[str, Any]) -> None:
+    plan = planned(changes)
+    for document in documents(plan):
+        if document["kind"] != "Namespace":
+            assert re.fullmatch(rf"{plan.name}(-pages|-dashboard|-[0-9a-f]{{10}})?", document["metadata"]["name"])
+            assert document["metadata"]["namespace"] == "marina"
+
+
+def test_two_services_in_a_namespace_agree_about_it() -> None:
+    assert one(planned(), "Namespace") == one(planned({"name": "letters", "version": "3"}), "Namespace")
+
+
+@pytest.mark.parametrize("changes", OPTIONS)
+def test_selectors_take_the_pods_and_change_with_no_version(changes: dict[str, Any]) -> None:
+    plans = [planned(changes), planned(changes | {"version": "2.0"})]
+    selectors = [list(selectors_in(plan)) for plan in plans]
+    assert selectors[0] == selectors[1]
+    labels = one(plans[0], "Deployment")["spec"]["template"]["metadata"]["labels"]
+    for selector in selectors[0]:
+        assert selector.items() <= labels.items()
+
+
+def selectors_in(plan: Plan) -> Iterator[dict[str, str]]:
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        yield one(plan, kind)["spec"]["selector"]["matchLabels"]
+    yield one(plan, "Service", plan.name)["spec"]["selector"]
+    for constraint in pod(plan)["topologySpreadConstraints"]:
+        yield constraint["labelSelector"]["matchLabels"]
+
+
+def test_an_autoscaler_owns_the_number_of_pods() -> None:
+    assert "replicas" not in one(planned(), "Deployment")["spec"]
+    assert "replicas" not in one(planned({"scaling.autoscaler": "keda"}), "Deployment")["spec"]
+    alone = planned({"scaling.autoscaler": "none", "scaling.min_replicas": 3})
+    assert one(alone, "Deployment")["spec"]["replicas"] == 3
+    assert not [doc for doc in documents(alone) if doc["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")]
+
+
+def test_another_configuration_is_another_config_map_and_another_template() -> None:
+    plans = [planned(), planned({"serving.queue": 300})]
+    names = {pod(plan)["volumes"][0]["configMap"]["name"] for plan in plans}
+    assert len(names) == 2
+    assert {one(plan, "ConfigMap", name)["immutable"] for plan, name in zip(plans, sorted(names), strict=True)
+            if any(doc["metadata"]["name"] == name for doc in documents(plan))} <= {True}  # fmt: skip
+    annotations = [one(plan, "Deployment")["spec"]["template"]["metadata"]["annotations"] for plan in plans]
+    assert annotations[0]["marina/config"] != annotations[1]["marina/config"]
+
+
+def test_what_the_server_does_not_read_starts_no_pods() -> None:
+    template = one(planned(), "Deployment")["spec"]["template"]
+    for field, value in (("scaling.max_replicas", 40), ("scaling.cpu_percent", 60), ("slo.p99_ms", 80)):
+        assert one(planned({field: value}), "Deployment")["spec"]["template"] == template, field
+
+
+def test_the_mounted_spec_starts_the_same_server() -> None:
+    for changes in ({}, GPU, {"serving.queue": 300, "kubernetes.resources.cpu": 4}):
+        plan = planned(changes)
+        text = next(doc for doc in documents(plan) if doc["kind"] == "ConfigMap")["data"]["spec.yaml"]
+        mounted = parse_spec(text, Path("/config/spec.yaml"), files=False)
+        assert mounted.serving == plan.spec.serving
+        assert (mounted.workers, mounted.threads) == (plan.spec.workers, plan.spec.threads)
+        assert render_model_config(mounted) == render_model_config(plan.spec)
+
+
+def test_evidence_starts_no_pods_by_its_hash_alone() -> None:
+    again = EVIDENCE | {"at": "2026-12-01T00:00:00Z"}
+    first, second = (one(planned(evidence=evidence), "Deployment") for evidence in (EVIDENCE, again))
+    assert first["metadata"]["annotations"] != second["metadata"]["annotations"]
+    assert first["spec"] == second["spec"]
+
+
+def test_management_and_metrics_of_torchserve_are_nowhere() -> None:
+    text = "".join(to_yaml(some) for name, some in render(planned(FULL)).items() if not name.startswith("monitoring"))
+    internal = Ports().all().keys() - {"inference", "supervisor"}
+    for port in (8081, 8082, 7070, 7071, *(getattr(Ports(), name) for name in internal)):
+        assert not re.search(rf"\b{port}\b", text)
+    assert [port["port"] for port in one(planned(FULL), "Service", "digits")["spec"]["ports"]] == [8080]
+
+
+def test_the_network_policy_says_from_where_for_every_port() -> None:
+    policy = one(planned({"kubernetes.network.clients": ["shop"]}), "NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in policy
+    by_port = {rule["ports"][0]["port"]: rule["from"] for rule in policy["ingress"]}
+    namespace = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}}
+    assert by_port[8080] == [{"podSelector": {}}, namespace]
+    assert "monitoring" in json.dumps(by_port[8090])
+
+
+def test_a_loader_may_reach_its_store_and_names_and_no_credentials_of_the_machine() -> None:
+    policy = one(planned({"kubernetes.model": {"url": "https://store.local:9443/m.mar"}}), "NetworkPolicy")["spec"]
+    ports = [port["port"] for rule in policy["egress"] for port in rule["ports"]]
+    assert ports == [9443, 53, 53]
+    assert policy["egress"][0]["to"][0]["ipBlock"] == {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}
+    only = {"kubernetes.model": {"url": "http://store.local/m.mar"}, "kubernetes.network.egress": ["10.1.0.0/16:80"]}
+    policy = one(planned(only), "NetworkPolicy")["spec"]
+    assert [block["ipBlock"]["cidr"] for block in policy["egress"][0]["to"]] == ["10.1.0.0/16"]
+
+
+def test_every_container_is_restricted_and_knows_its_limits() -> None:
+    spec = pod(planned(FULL))
+    for container in spec["containers"] + spec["initContainers"]:
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize(
+    ("store", "volume", "path"),
+    [
+        ({"url": "https://s/m.mar"}, "emptyDir", "/loaded/model.mar"),
+        ({"claim": "models", "path": "digits/m.mar"}, "persistentVolumeClaim", "/loaded/digits/m.mar"),
+        ({"image": "registry.local/models/digits:1"}, "image", "/loaded/model.mar"),
+    ],
+)
+def test_a_mar_from_elsewhere_is_verified_before_it_is_served(store: dict[str, str], volume: str, path: str) -> None:
+    plan = planned({"kubernetes.model": store})
+    spec = pod(plan)
+    loader, server = spec["initContainers"][0], spec["containers"][0]
+    assert plan.package is not None
+    assert loader["args"][:3] == [path, "--sha256", plan.package.sha256]
+    assert ("--from" in loader["args"]) == ("url" in store)
+    assert server["args"] == ["/config/spec.yaml", "--mar", path, "--host", "0.0.0.0"]
+    assert next(one for one in spec["volumes"] if one["name"] == "model").keys() == {"name", volume}
+    assert next(mount for mount in server["volumeMounts"] if mount["name"] == "model")["readOnly"] is True
+
+
+def test_a_log_shipper_is_a_sidecar_that_outlives_the_server() -> None:
+    shipper = {"image": "registry.local/vector:1", "args": ["--config", "/etc/shipper/v.yaml"], "config_map": "vector"}
+    spec = pod(planned({"kubernetes.log_shipper": shipper}))
+    sidecar = spec["initContainers"][0]
+    assert sidecar["restartPolicy"] == "Always"
+    assert spec["containers"][0]["args"][:5] == ["/config/spec.yaml", "--mar", "/model/model.mar", "--log-file",
+                                                "/var/log/marina/server.log"]  # fmt: skip
+    assert {mount["mountPath"] for mount in sidecar["volumeMounts"]} == {"/var/log/marina", "/etc/shipper"}
+    metrics = one(planned({"kubernetes.log_shipper": shipper}), "HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert metrics[-1]["containerResource"]["container"] == "server"
+
+
+def test_gpus_are_asked_for_tolerated_and_surged_one_by_one() -> None:
+    plan = planned(GPU)
+    spec = pod(plan)
+    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert one(plan, "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def test_what_needs_a_crd_is_in_folders_of_its_own() -> None:
+    for changes in OPTIONS:
+        for name, some in render(planned(changes.values[0])).items():
+            custom = {doc["kind"] for doc in some} & CUSTOM
+            assert not custom or "/" in name
+
+
+def test_every_file_is_in_the_kustomization_of_its_folder_and_no_other_yaml_is_there(tmp_path: Path) -> None:
+    write_manifests(planned(FULL), tmp_path)
+    folders = [tmp_path / "manifests", *(one for one in (tmp_path / "manifests").iterdir() if one.is_dir())]
+    assert len(folders) == 4
+    for folder in folders:
+        listed = yaml.safe_load((folder / "Kustomization").read_text(encoding="utf-8"))
+        assert listed["kind"] == "Kustomization"
+        assert sorted(listed["resources"]) == sorted(file.name for file in folder.glob("*.yaml"))
+
+
+def test_what_was_rendered_before_and_is_no_more_is_gone(tmp_path: Path) -> None:
+    write_manifests(planned(FULL), tmp_path)
+    assert (tmp_path / "manifests/keda/scaled-object.yaml").exists()
+    write_manifests(planned(), tmp_path)
+    assert not (tmp_path / "manifests/keda").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_single_form_holds_the_same_objects(tmp_path: Path) -> None:
+    plan = planned(FULL)
+    written = write_manifests(plan, tmp_path, "single")
+    assert sorted(written.files) == ["all.yaml", "gateway/all.yaml", "keda/all.yaml", "monitoring/all.yaml"]
+    found = [doc for name in written.files for doc in yaml.safe_load_all((tmp_path / "manifests" / name).read_text())]
+    assert sorted(map(str, found)) == sorted(map(str, documents(plan)))
+
+
+def test_the_verb_writes_and_says_what_to_know_and_what_to_type(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert marina.main(["manifests", str(DIGITS), "--out", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert f"kubectl apply --server-side -f {tmp_path / 'digits/manifests'} " in out
+    assert "nothing was measured: the autoscaler looks at the cpu alone" in err
+    assert f"marina calibrate {DIGITS}" in err
+    assert (tmp_path / "digits/manifests/40-deployment.yaml").exists()
+    assert (tmp_path / "digits/prometheus/adapter-values.yaml").exists()
+
+
+def test_the_verb_as_json_has_files_notes_and_derived_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert marina.main(["manifests", str(DIGITS), "--out", str(tmp_path), "--json", "--format", "single"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert "Deployment digits" in record["files"]["all.yaml"]
+    assert record["image"] == "registry.local/marina/digits:1.0"
+    assert {"file", "text", "hint"} == record["notes"][0].keys()
+    assert any(one["name"] == "grace period of a pod" and one["value"] == "40 s" for one in record["derived"])
+
+
+def test_the_page_shows_what_a_fresh_clone_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    marina.main(["manifests", str(DIGITS), "--out", str(tmp_path)])
+    out, err = capsys.readouterr()
+    printed = (out + err).replace(f"{tmp_path}/", "build/").replace(f"{ROOT}/", "").splitlines()
+    page = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
+    block = page.partition("$ marina manifests\n")[2].partition("```")[0]
+    assert [line for line in block.splitlines() if line.strip() != "…" and line not in printed] == []

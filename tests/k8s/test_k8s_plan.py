@@ -1,0 +1,250 @@
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from k8s_plans import EVIDENCE, GPU, IMAGE, SHA256, fill, planned
+from specs import digits_spec
+
+from config.errors import InputError
+from config.quantity import quantity
+from k8s.manifests.notes import derived, notes
+from k8s.manifests.objects import render
+from k8s.manifests.plan import make_plan
+from k8s.manifests.yaml_text import one_document
+
+
+def evidence(**changes: Any) -> dict[str, Any]:
+    return EVIDENCE | changes
+
+
+def refused(**records: Any) -> InputError:
+    spec = digits_spec(records.pop("changes", None))
+    with tempfile.TemporaryDirectory() as folder:
+        fill(Path(folder), spec, **records)
+        with pytest.raises(InputError) as raised:
+            make_plan(spec, Path(folder))
+    raised.value.message = raised.value.message.replace(folder, "build/digits")
+    return raised.value
+
+
+def test_the_target_is_the_knee_with_room_above() -> None:
+    assert planned(evidence=EVIDENCE).target_rps_per_pod == 864
+    assert planned({"scaling.headroom": 0.5}, evidence=EVIDENCE).target_rps_per_pod == 617
+    assert planned({"scaling.target_rps_per_pod": 12.5}, evidence=EVIDENCE).target_rps_per_pod == 12.5
+
+
+def test_without_evidence_the_autoscaler_looks_at_the_cpu_and_the_plan_says_so() -> None:
+    plan = planned()
+    metrics = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
+    assert [metric["type"] for metric in metrics] == ["Resource"]
+    note = next(note for note in notes(plan) if note.file == "70-autoscaler.yaml")
+    assert note.text == "nothing was measured: the autoscaler looks at the cpu alone"
+    assert note.hint == f"marina calibrate {plan.spec.file}, or set `scaling.target_rps_per_pod`"
+
+
+def test_a_stated_target_needs_no_evidence() -> None:
+    plan = planned({"scaling.target_rps_per_pod": 0.25})
+    metric = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"][0]["pods"]
+    assert metric == {
+        "metric": {"name": "inference_requests_per_second"},
+        "target": {"type": "AverageValue", "averageValue": "250m"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "value"),
+    [
+        ({"scaling.metric": "queue_time"}, "inference_queue_seconds", "20m"),
+        (GPU | {"scaling.metric": "gpu"}, "gpu_utilization_percent", "70"),
+    ],
+)
+def test_the_other_metrics_have_targets_in_their_own_units(changes: dict[str, Any], name: str, value: str) -> None:
+    metric = render(planned(changes))["70-autoscaler.yaml"][0]["spec"]["metrics"][0]["pods"]
+    assert (metric["metric"]["name"], metric["target"]["averageValue"]) == (name, value)
+
+
+@pytest.mark.parametrize(
+    ("cold_start_s", "up_window", "up_period", "down_window", "down_period"),
+    [
+        pytest.param(None, 300, 60, 600, 120, id="unmeasured: the seeds'"),
+        pytest.param(2.0, 15, 60, 300, 120, id="at once"),
+        pytest.param(60.0, 300, 60, 600, 120, id="a minute: the seeds'"),
+        pytest.param(200.0, 300, 200, 2000, 400, id="minutes"),
+        pytest.param(1000.0, 300, 1000, 3600, 1800, id="more than the autoscaler knows"),
+    ],
+)
+def test_windows_and_periods_follow_the_cold_start(
+    cold_start_s: float | None, up_window: int, up_period: int, down_window: int, down_period: int
+) -> None:
+    behavior = render(planned(evidence=evidence(cold_start_s=cold_start_s)))["70-autoscaler.yaml"][0]["spec"][
+        "behavior"
+    ]
+    up, down = behavior["scaleUp"], behavior["scaleDown"]
+    assert (up["stabilizationWindowSeconds"], down["stabilizationWindowSeconds"]) == (up_window, down_window)
+    assert [(one["value"], one["periodSeconds"]) for one in up["policies"]] == [(50, up_period)]
+    assert [(one["value"], one["periodSeconds"]) for one in down["policies"]] == [(25, down_period)]
+
+
+@pytest.mark.parametrize(("cold_start_s", "budget_s"), [(None, 360), (3.0, 360), (180.0, 360), (400.5, 801)])
+def test_a_pod_may_take_twice_its_cold_start_and_as_long_as_torchserve_allows(
+    cold_start_s: float | None, budget_s: int
+) -> None:
+    plan = planned(evidence=evidence(cold_start_s=cold_start_s))
+    deployment = render(plan)["40-deployment.yaml"][0]["spec"]
+    probe = deployment["template"]["spec"]["containers"][0]["startupProbe"]
+    assert plan.startup_budget_s == budget_s
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= budget_s
+    assert deployment["progressDeadlineSeconds"] > budget_s + deployment["minReadySeconds"]
+
+
+def test_the_grace_period_covers_the_drain() -> None:
+    plan = planned({"serving.drain_propagation_s": 7.5, "serving.drain_timeout_s": 60})
+    assert render(plan)["40-deployment.yaml"][0]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 73
+
+
+def test_memory_is_a_quarter_over_the_measured_peak() -> None:
+    plan = planned(evidence=EVIDENCE)
+    assert plan.memory == "1024Mi"
+    assert quantity(plan.memory) >= 1.25 * EVIDENCE["memory"]["total_bytes"]
+    assert planned().memory == "2048Mi"
+    assert planned({"kubernetes.resources.cpu": 8}).memory == "5120Mi"
+    assert planned({"kubernetes.resources.memory": "3Gi"}, evidence=EVIDENCE).memory == "3Gi"
+
+
+def test_memory_under_the_measured_peak_is_refused() -> None:
+    error = refused(changes={"kubernetes.resources.memory": "512Mi", "serving.java_heap_mb": 128}, evidence=EVIDENCE)
+    text = "`kubernetes.resources.memory`: got 512Mi, but at its peak the server took 778Mi"
+    assert error.message == f"{digits_spec().file}: {text}"
+    assert error.hint == "memory: 1024Mi, or auto"
+
+
+def test_evidence_of_another_package_is_refused() -> None:
+    error = refused(evidence=evidence(package="b" * 64))
+    assert error.message == (
+        "build/digits/evidence.json: measured on sha256 bbbbbbbbbbbb…, but packaged is 49346cd03cfd…"
+    )
+    assert (error.hint or "").startswith(f"marina calibrate {digits_spec().file}, or delete ")
+
+
+def test_evidence_that_cannot_be_trusted_is_refused_with_its_reasons() -> None:
+    reasons = [{"id": "no-knee", "text": "4 runs were INVALID"}]
+    error = refused(evidence=evidence(status="INVALID", knee=None, reasons=reasons))
+    assert error.message == (
+        "build/digits/evidence.json: is INVALID, so nothing may be derived from it: 4 runs were INVALID"
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        pytest.param(evidence(schema="marina.evidence/9"), "got schema `marina.evidence/9`, allowed: "
+                     "`marina.evidence/1`", id="another schema"),
+        pytest.param(evidence(knee={"rps": "many"}), "not an evidence record of this version", id="another form"),
+        pytest.param({}, "got schema `None`, allowed: `marina.evidence/1`", id="empty"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_evidence_is_refused(data: dict[str, Any], text: str) -> None:
+    assert refused(evidence=data).message == f"build/digits/evidence.json: {text}"
+
+
+def test_evidence_without_the_package_beside_it_is_refused() -> None:
+    error = refused(evidence=EVIDENCE, package=False)
+    assert "there is no `package.json` beside it to compare" in error.message
+    assert error.hint == f"marina package {digits_spec().file}"
+
+
+def test_evidence_may_hold_more_than_is_read() -> None:
+    assert planned(evidence=evidence(weather="fine")).target_rps_per_pod == 864
+
+
+def test_the_image_is_named_by_its_digest() -> None:
+    assert planned(image=IMAGE).image == f"registry.local/marina/digits:1.0@sha256:{'a' * 64}"
+    assert planned(image=IMAGE | {"digest": None}).image == "registry.local/marina/digits:1.0"
+    assert planned().image == "registry.local/marina/digits:1.0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        pytest.param({"package_sha256": "c" * 64}, "holds package cccccccccccc…, but packaged is 49346cd03cfd…",
+                     id="another package"),
+        pytest.param({"target": "cuda"}, "an image for `cuda`, but `serving.device` is `cpu`", id="another device"),
+        pytest.param({"schema": "x"}, "got schema `x`, allowed: `marina.image/1`", id="another schema"),
+        pytest.param({"ref": None}, "not an image record of this version", id="another form"),
+    ],
+)  # fmt: skip
+def test_an_image_that_does_not_fit_is_refused(changes: dict[str, Any], text: str) -> None:
+    error = refused(image=IMAGE | changes)
+    assert error.message == f"build/digits/image.json: {text}"
+    assert error.hint == f"marina image {digits_spec().file}"
+
+
+def test_a_package_of_another_version_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path, digits_spec())
+    with pytest.raises(InputError, match=r"is of `digits` 1\.0, the spec is of `digits` 2\.0"):
+        make_plan(digits_spec({"version": "2.0"}), tmp_path)
+
+
+def test_a_mar_from_a_store_needs_the_checksum_of_a_package() -> None:
+    error = refused(changes={"kubernetes.model": {"claim": "models"}}, package=False)
+    assert error.message == "`kubernetes.model`: its checksum is that of the package, and nothing was packaged yet"
+
+
+@pytest.mark.parametrize(
+    ("changes", "records", "text"),
+    [
+        pytest.param({}, {"package": False}, "nothing was packaged yet: the room for the model is a guess",
+                     id="package"),
+        pytest.param({}, {}, "`registry.local/marina/digits:1.0` was not built yet", id="image"),
+        pytest.param({}, {"image": IMAGE | {"digest": None}}, "`registry.local/marina/digits:1.0` was not pushed yet: "
+                     "pods get whatever has that tag", id="push"),
+        pytest.param({"slo.p99_ms": 60}, {"evidence": EVIDENCE}, "the knee was found for p99 50 ms and 0.1 % errors, "
+                     "not for what `slo` says now", id="objective"),
+        pytest.param({}, {"evidence": evidence(machine={"cores": 16, "cpu_limit": 4.0})}, "measured with 4 cores, a "
+                     "pod has 2", id="machine"),
+        pytest.param({}, {"evidence": evidence(cold_start_s=None)}, "the evidence is of a server that was there "
+                     "already: its start was not measured", id="start"),
+        pytest.param({"scaling.min_replicas": 1}, {}, "one pod: while it is moved to another node, nothing answers",
+                     id="one pod"),
+        pytest.param({"kubernetes.route": {"gateway": "edge/public"}}, {}, "the route's Gateway may not reach the pods "
+                     "until its namespace is one of `network.clients`", id="gateway"),
+    ],
+)  # fmt: skip
+def test_what_is_a_guess_or_a_trap_is_noted(changes: dict[str, Any], records: dict[str, Any], text: str) -> None:
+    assert text in [note.text for note in notes(planned(changes, **records))]
+
+
+def test_there_is_nothing_to_note_when_all_was_built_and_measured() -> None:
+    assert notes(planned(evidence=EVIDENCE, image=IMAGE)) == []
+
+
+def test_every_derived_number_has_its_reason() -> None:
+    shown = {one.name: (one.value, one.reason) for one in derived(planned(evidence=EVIDENCE))}
+    assert shown["autoscaler's target"] == ("864 requests/s a pod, or 80 % cpu", "knee 1234 × headroom 0.7")
+    assert shown["memory of a pod"] == ("1024Mi", "peak 778Mi × 1.25")
+    assert shown["grace period of a pod"] == ("40 s", "propagation 5 + drain 30 + 5")
+    assert all(reason for _, reason in shown.values())
+
+
+def test_the_room_of_a_pod_grows_with_its_model_and_with_what_it_compiles() -> None:
+    small, compiled = planned(), planned({"model.compile": "jit"})
+    assert small.package is not None
+    assert small.temporary_bytes >= 2 * small.package.bytes
+    assert compiled.temporary_bytes - small.temporary_bytes == 2**30
+    loaded = planned({"kubernetes.model": {"url": "https://s/m.mar"}})
+    assert loaded.storage_bytes > small.storage_bytes + small.package.bytes
+
+
+@pytest.mark.parametrize("text", ["1.0", "1e3", "0x1F", "0o7", "1_000", "y", "n", "no", "null", "~", "on", ".5", "12"])
+def test_text_that_looks_like_a_value_is_in_quotes(text: str) -> None:
+    assert one_document({"a": text}).removeprefix("a: ")[0] in "\"'"
+
+
+def test_the_hash_of_evidence_is_that_of_its_file() -> None:
+    found = planned(evidence=EVIDENCE).evidence
+    assert found is not None
+    assert found.sha256 == hashlib.sha256(json.dumps(EVIDENCE).encode()).hexdigest()
+    assert found.package == SHA256

@@ -1,0 +1,122 @@
+"""The rules as data: what they name, what an objective changes in them, and which edges they are read off."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rule_scenarios import CUDA, groups, rules
+from specs import ROOT, digits_spec, make_spec
+from tools import needs
+
+from config.errors import InputError
+from config.latency import EDGES_MS, EDGES_S, around
+from k8s.monitoring.expressions import keda_query, rule_queries
+from k8s.monitoring.rules import budgets, recording_rules
+from server.java.traffic import Histogram
+from server.watching.exposition import histogram_family
+
+PAGES = {
+    *("ErrorBudgetFastBurn", "LatencyBudgetFastBurn", "MostRequestsFail", "MostRequestsSlow"),
+    *("NoData", "NoPodReady"),
+}
+
+
+def test_only_what_users_feel_wakes_somebody() -> None:
+    alerts = [rule for rule in rules(digits_spec(CUDA)).values() if "alert" in rule]
+    assert {rule["alert"].removeprefix("Marina") for rule in alerts if rule["labels"]["severity"] == "page"} == PAGES
+    assert {rule["labels"]["severity"] for rule in alerts} == {"page", "ticket"}
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"slo": None},
+    {"slo.p99_ms": 1000},
+    {"slo.p99_ms": 1234.5678, "slo.error_rate": 0.0},
+    {"slo.error_rate": 1.0},
+    {"scaling.autoscaler": "none"},
+    {"scaling.min_replicas": 3, "scaling.max_replicas": 3},
+    {"model.on_mismatch": "jit", "kubernetes.namespace": "other"},
+    CUDA,
+]
+
+
+def test_promtool_accepts_the_rules_of_every_variant(tmp_path: Path) -> None:
+    tool = needs("promtool", package="prometheus")
+    for number, changes in enumerate(VARIANTS):
+        (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump({"groups": groups(digits_spec(changes))}))
+    files = sorted(path.name for path in tmp_path.glob("*.yaml"))
+    done = subprocess.run([tool, "check", "rules", *files], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("SUCCESS")) == (0, len(VARIANTS)), done.stdout + done.stderr
+
+
+def test_without_an_objective_nothing_is_measured_against_one() -> None:
+    names = set(rules(digits_spec({"slo": None})))
+    assert "MarinaMostRequestsFail" in names
+    assert not {name for name in names if "Budget" in name or "Objective" in name or "slow" in name.lower()}
+    assert budgets(digits_spec({"slo": None})) == []
+
+
+def test_a_fixed_number_of_pods_is_not_called_an_autoscaler_at_its_end() -> None:
+    assert "MarinaAutoscalerAtMax" not in rules(digits_spec({"scaling.min_replicas": 3, "scaling.max_replicas": 3}))
+    assert not [name for name in rules(digits_spec({"scaling.autoscaler": "none"})) if "Autoscaler" in name]
+
+
+@pytest.mark.parametrize("p99_ms", [2.5, 8, 50, 89, 100, 333.3333, 1000, 1234.5678, 2000, 29999, 900_000])
+def test_the_share_within_the_objective_is_read_off_edges_that_the_server_has(p99_ms: float) -> None:
+    page = histogram_family("d", "-", EDGES_S, [({}, Histogram([1] * (len(EDGES_S) + 1)))])
+    written = [line.partition('le="')[2].partition('"')[0] for line in page if "_bucket" in line]
+    asked = re.findall(r'le=~"([^"]+)"', rule_queries(digits_spec()).within(f"{p99_ms / 1000:.6g}"))
+    assert len(asked) == (1 if p99_ms in EDGES_MS or p99_ms > EDGES_MS[-1] else 2)
+    for edge in asked:
+        assert sum(bool(re.fullmatch(edge, one)) for one in written) == 1
+        # Prometheus 3 stores `1` as `1.0`.
+        assert sum(bool(re.fullmatch(edge, str(float(one)))) for one in written) == 1
+
+
+def test_between_two_edges_answers_are_taken_to_be_spread_evenly() -> None:
+    assert around(0.089) == (0.08, 0.09, pytest.approx(0.9))
+    assert around(0.05) == (0.05, 0.05, 0)
+    within = rule_queries(digits_spec()).within("0.089")
+    assert re.fullmatch(r"\(0\.1 \* sum by .*0\[\.\]08.* \+ 0\.9 \* sum by .*0\[\.\]09.*\)", within)
+
+
+def test_an_objective_finer_than_torchserves_clock_is_refused() -> None:
+    with pytest.raises(InputError) as caught:
+        recording_rules(make_spec({"slo": {"p99_ms": 0.5}, "model.batch_sizes": [1]}))
+    text = "spec.yaml: `slo.p99_ms`: got 0.5, allowed: at least 1, TorchServe counts in milliseconds"
+    assert caught.value.message == text
+
+
+def test_rules_name_only_their_own_model_and_namespace() -> None:
+    for rule in rules(digits_spec({"kubernetes.namespace": "other"})).values():
+        assert 'namespace="other"' in rule["expr"]
+        assert 'namespace="marina"' not in rule["expr"]
+        assert "digits" in rule["expr"]
+
+
+def test_a_changed_objective_changes_the_rules_that_name_it_and_no_others() -> None:
+    before, after = (rules(digits_spec({"slo.p99_ms": value})) for value in (50, 60))
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"model:inference_slow:rate5m", "MarinaP99OverObjective"}
+    after = rules(digits_spec({"slo.error_rate": 0.002}))
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"MarinaErrorBudgetFastBurn", "MarinaErrorBudgetSlowBurn"}
+
+
+@pytest.mark.parametrize("metric", ["requests", "queue_time", "gpu"])
+def test_keda_asks_for_one_number(metric: str) -> None:
+    device = CUDA if metric == "gpu" else {}
+    assert keda_query(digits_spec({"scaling.metric": metric} | device)).startswith("sum(")
+
+
+def test_every_alert_has_a_heading_in_the_runbook_and_no_heading_is_left_over() -> None:
+    page = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
+    headings = {line.removeprefix("### ") for line in page.splitlines() if line.startswith("### ")}
+    spec = digits_spec(CUDA)
+    alerts = {rule["alert"]: rule for rule in rules(spec).values() if "alert" in rule}
+    assert headings == set(alerts) | {"MarinaRecompiled"}
+    for name, rule in alerts.items():
+        assert rule["annotations"]["runbook_url"] == f"docs/alerts.md#{name.lower()}"

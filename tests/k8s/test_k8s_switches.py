@@ -1,0 +1,96 @@
+from typing import Any
+
+import pytest
+from k8s_plans import EVIDENCE, GPU, planned
+
+from k8s.manifests.objects import render
+
+POD = "40-deployment.yaml:spec.template.spec"
+# A field, a value, and what it makes of the manifests: a place, and what is there; None is nothing at all.
+SWITCHES: list[Any] = [
+    ({"kubernetes.create_namespace": False}, "00-namespace.yaml", None),
+    ({"kubernetes.network.policy": False}, "30-network-policy.yaml", None),
+    ({"kubernetes.namespace": "shop"}, "50-service.yaml:metadata.namespace", "shop"),
+    ({"kubernetes.registry": "r.local/x"}, f"{POD}.containers.0.image", "r.local/x/digits:1.0"),
+    ({"kubernetes.pull_secrets": ["key"]}, f"{POD}.imagePullSecrets", [{"name": "key"}]),
+    ({"kubernetes.resources.cpu": 3}, f"{POD}.containers.0.resources.limits.cpu", "3"),
+    ({"kubernetes.resources.memory": "3Gi"}, f"{POD}.containers.0.resources.requests.memory", "3Gi"),
+    (GPU | {"kubernetes.resources.gpu_resource": "nvidia.com/mig-1g.10gb"},
+     f"{POD}.containers.0.resources.limits.nvidia~com/mig-1g~10gb", "1"),
+    ({"kubernetes.node_selector": {"pool": "fast"}}, f"{POD}.nodeSelector", {"pool": "fast"}),
+    ({"kubernetes.tolerations": ["dedicated=gpu:NoExecute"]}, f"{POD}.tolerations",
+     [{"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoExecute"}]),
+    ({"kubernetes.tolerations": ["spot"]}, f"{POD}.tolerations", [{"key": "spot", "operator": "Exists"}]),
+    ({"kubernetes.priority_class": "serving"}, f"{POD}.priorityClassName", "serving"),
+    ({"kubernetes.runtime_class": "nvidia"}, f"{POD}.runtimeClassName", "nvidia"),
+    ({"kubernetes.monitoring.monitor": "none"}, "monitoring/monitor.yaml", None),
+    ({"kubernetes.monitoring.monitor": "none"}, "monitoring/dashboard.yaml", None),
+    ({"kubernetes.monitoring.monitor": "annotations"}, "monitoring/rules.yaml", None),
+    ({"kubernetes.monitoring.monitor": "annotations"},
+     "40-deployment.yaml:spec.template.metadata.annotations.prometheus~io/port", "8090"),
+    ({"kubernetes.monitoring.monitor": "service"}, "monitoring/monitor.yaml:spec.ports.0.port", 8090),
+    ({"kubernetes.monitoring.scrape_interval_s": 30},
+     "monitoring/monitor.yaml:spec.podMetricsEndpoints.0.interval", "30s"),
+    ({"kubernetes.monitoring.labels": {"release": "p"}}, "monitoring/rules.yaml:metadata.labels.release", "p"),
+    ({"kubernetes.monitoring.labels": {"release": "p"}}, "monitoring/monitor.yaml:metadata.labels.release", "p"),
+    ({"kubernetes.monitoring.namespace": "watch"},
+     "30-network-policy.yaml:spec.ingress.1.from.0.namespaceSelector.matchLabels.kubernetes~io/metadata~name", "watch"),
+    ({"kubernetes.network.clients": ["edge"]},
+     "30-network-policy.yaml:spec.ingress.0.from.1.namespaceSelector.matchLabels.kubernetes~io/metadata~name", "edge"),
+    ({"kubernetes.network.egress": ["10.0.0.0/8:443"]},
+     "30-network-policy.yaml:spec.egress.0.to.0.ipBlock.cidr", "10.0.0.0/8"),
+    ({"kubernetes.route": {"gateway": "edge/public"}}, "gateway/http-route.yaml:spec.parentRefs.0",
+     {"name": "public", "namespace": "edge"}),
+    ({"kubernetes.route": {"gateway": "e/p", "path": "/d"}},
+     "gateway/http-route.yaml:spec.rules.0.matches.0.path.value", "/d"),
+    ({"kubernetes.route": {"gateway": "e/p", "hostnames": ["*.d.org"]}},
+     "gateway/http-route.yaml:spec.hostnames", ["*.d.org"]),
+    ({"scaling.autoscaler": "none"}, "70-autoscaler.yaml", None),
+    ({"scaling.min_replicas": 4}, "70-autoscaler.yaml:spec.minReplicas", 4),
+    ({"scaling.max_replicas": 40}, "70-autoscaler.yaml:spec.maxReplicas", 40),
+    ({"scaling.cpu_percent": 60}, "70-autoscaler.yaml:spec.metrics.1.resource.target.averageUtilization", 60),
+    ({"scaling.target_rps_per_pod": 5}, "70-autoscaler.yaml:spec.metrics.0.pods.target.averageValue", "5"),
+    ({"scaling.headroom": 0.1}, "70-autoscaler.yaml:spec.metrics.0.pods.target.averageValue", "123"),
+    ({"scaling.metric": "queue_time", "scaling.target_queue_ms": 7},
+     "70-autoscaler.yaml:spec.metrics.0.pods.target.averageValue", "7m"),
+    (GPU | {"scaling.metric": "gpu", "scaling.target_gpu_percent": 55},
+     "70-autoscaler.yaml:spec.metrics.0.pods.target.averageValue", "55"),
+    ({"scaling.autoscaler": "keda", "scaling.prometheus": "http://p:9"},
+     "keda/scaled-object.yaml:spec.triggers.0.metadata.serverAddress", "http://p:9"),
+    ({"scaling.autoscaler": "keda"}, "keda/scaled-object.yaml:spec.fallback.replicas", 2),
+    ({"scaling.autoscaler": "keda", "scaling.metric": "queue_time"}, "keda/scaled-object.yaml:spec.fallback", None),
+    ({"serving.startup_timeout_s": 500}, f"{POD}.containers.0.startupProbe.failureThreshold", 280),
+]  # fmt: skip
+
+
+def found(changes: dict[str, Any], place: str) -> Any:
+    """What is at a place: a file, and keys in its last document; `~` stands for a dot in a key."""
+    file, _, path = place.partition(":")
+    data: Any = render(planned(changes, evidence=EVIDENCE)).get(file)
+    if not path or data is None:
+        return data
+    data = data[0]
+    for key in path.split("."):
+        key = key.replace("~", ".")
+        if isinstance(data, list):
+            data = dict(enumerate(map(dict, data))).get(int(key))
+        else:
+            data = data.get(key)
+        if data is None:
+            return None
+    return data
+
+
+@pytest.mark.parametrize(("changes", "place", "value"), SWITCHES, ids=lambda one: str(one)[:60])
+def test_a_field_shows_where_it_should_and_nowhere_without_it(changes: dict[str, Any], place: str, value: Any) -> None:
+    assert found(changes, place) == value
+    without = dict(list(changes.items())[:-1])
+    assert found(without, place) != value
+
+
+def test_three_revisions_are_kept() -> None:
+    assert found({}, "40-deployment.yaml:spec.revisionHistoryLimit") == 3
+
+
+def test_the_dashboard_is_found_by_grafana() -> None:
+    assert found({}, "monitoring/dashboard.yaml:metadata.labels.grafana_dashboard") == "1"

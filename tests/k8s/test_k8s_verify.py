@@ -1,0 +1,97 @@
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+from golden import check_golden
+from k8s_plans import EVIDENCE, IMAGE, OPTIONS, planned
+from k8s_seed_table import SEEDS
+from k8s_seeds import POD, Objects, Seed, put, seed, sown
+from specs import ROOT
+
+from k8s.manifests.load_job import LoadJob, load_objects
+from k8s.manifests.objects import render
+from k8s.manifests.plan import Plan
+from k8s.verify.check import rules, verify
+from k8s.verify.located import rendered
+from k8s.verify.rule import VERSIONS, Context, Finding
+from k8s.verify.rule_page import render_page
+
+
+@cache
+def _plan(base: str) -> Plan:
+    return planned(json.loads(base), evidence=EVIDENCE, image=IMAGE)
+
+
+def _sound(base: dict[str, Any]) -> tuple[Plan, Objects]:
+    plan = _plan(json.dumps(base))
+    return plan, [one for objects in render(plan).values() for one in objects]
+
+
+def _found(objects: Objects, context: Context) -> list[Finding]:
+    return verify(rendered({"all.yaml": objects}), context)
+
+
+def _told(findings: Sequence[Finding]) -> str:
+    return "\n".join(f"{one.rule}: {one}" for one in findings)
+
+
+@pytest.mark.parametrize("one", SEEDS, ids=lambda one: one.rule)
+def test_a_seeded_defect_is_found_by_its_rule_and_by_no_other(one: Seed) -> None:
+    plan, objects = _sound(one.base)
+    # The schemas of the versions between them are for the tests of schemas.
+    context = Context((VERSIONS[0], VERSIONS[-1]), None if one.foreign else plan)
+    findings = _found(sown(objects, one), context)
+    assert {found.rule for found in findings} == {one.rule}, _told(findings)
+    assert all(found.text and found.hint and found.object for found in findings)
+
+
+@pytest.mark.parametrize("base", {json.dumps(one.base): one.base for one in SEEDS}.values(), ids=str)
+def test_what_defects_are_put_into_is_sound(base: dict[str, Any]) -> None:
+    plan, objects = _sound(base)
+    assert _told(_found(objects, Context(plan=plan))) == ""
+
+
+def test_every_rule_has_an_id_of_its_own_and_a_seeded_defect() -> None:
+    ids = [rule.id for rule in rules()]
+    assert len(ids) == len(set(ids)) >= 25
+    assert {one.rule for one in SEEDS} == set(ids)
+
+
+def test_the_page_about_the_rules_is_written_from_them() -> None:
+    page = ROOT / "docs/verify.md"
+    check_golden(render_page(page.read_text(encoding="utf-8")), page)
+
+
+@pytest.mark.parametrize("changes", OPTIONS)
+def test_the_kits_own_output_has_no_finding_for_any_option(changes: dict[str, Any]) -> None:
+    target = "cuda" if changes.get("serving.device") == "cuda" else "cpu"
+    ref = f"registry.local/marina/{changes.get('name', 'digits')}"
+    image = IMAGE | {"target": target, "ref": ref}
+    plan = planned(changes, evidence=EVIDENCE, image=image)
+    versions = tuple(one for one in VERSIONS if float(one) >= float(plan.oldest_kubernetes))
+    findings = verify(rendered(render(plan)), Context(versions, plan))
+    assert findings == [], _told(findings)
+
+
+def test_the_objects_of_a_load_inside_the_cluster_have_no_finding() -> None:
+    plan, objects = _sound({})
+    image = f"registry.local/marina/loadtest:1@sha256:{'a' * 64}"
+    job = LoadJob(name="digits-load-1", image=image, text="{}", parts=2, seconds=30.0)
+    assert _told(_found([*objects, *load_objects(plan, job)], Context(plan=plan))) == ""
+
+
+def test_a_control_of_the_profile_is_an_error_only_where_it_is_enforced() -> None:
+    plan, objects = _sound({})
+    root = sown(objects, seed("pod-non-root", put("Deployment", f"{POD} securityContext runAsNonRoot", False)))
+    alone = [one for one in root if one["kind"] != "Namespace"]
+    assert [one.level for one in _found(root, Context(("1.36",), plan))] == ["error"]
+    assert [one.level for one in _found(alone, Context(("1.36",), plan))] == ["warning"]
+
+
+def test_a_finding_says_in_which_versions_it_is_one() -> None:
+    plan, objects = _sound({"kubernetes.model": {"image": f"registry.local/models@sha256:{'a' * 64}"}})
+    (found,) = _found(objects, Context(VERSIONS, plan))
+    assert (found.rule, found.field) == ("schema", "spec.template.spec.volumes[2].image")
+    assert found.text == "unknown field in Kubernetes 1.30"

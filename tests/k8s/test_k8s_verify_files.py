@@ -1,0 +1,237 @@
+import json
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from k8s_plans import EVIDENCE, IMAGE, fill
+from specs import DIGITS, ROOT, digits_spec
+
+import marina
+from config.errors import InputError, SpecError
+from k8s.manifests.plan import make_plan
+from k8s.manifests.writing import write_manifests
+from k8s.verify.located import read_folder
+from k8s.verify.rule import Finding
+from k8s.verify.run import verify_folder, verify_spec
+
+FOREIGN = ROOT / "tests/foreign"
+CHART = {
+    "account-shared", "drain-missing", "image-latest", "labels-missing", "liveness-missing", "pod-capabilities",
+    "pod-escalation", "pod-non-root", "pod-seccomp", "policy-missing", "port-exposed", "read-only-root",
+    "readiness-missing", "reference-missing", "scratch-size", "token-mounted", "torchserve-token",
+}  # fmt: skip
+OBJECT = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+
+
+def written(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
+    return folder
+
+
+def rules_of(findings: list[Finding], level: str | None = None) -> set[str]:
+    return {one.rule for one in findings if level in (None, one.level)}
+
+
+def test_what_torchserves_chart_renders_to_has_the_findings_one_would_expect() -> None:
+    verified = verify_folder(FOREIGN / "chart")
+    assert rules_of(verified.findings) == CHART | {"pdb-missing", "spread-missing", "rollout-capacity"}
+    assert rules_of(verified.findings, "error") == {"image-latest", "port-exposed", "readiness-missing"}
+    exposed = [one.text for one in verified.findings if one.rule == "port-exposed"]
+    assert [text.split(",")[0] for text in exposed] == ["leads to 8081", "leads to 8082", "leads to 7070"]
+
+
+def test_torchserves_way_of_scaling_has_the_findings_one_would_expect() -> None:
+    found = verify_folder(FOREIGN / "scaling").findings
+    expected = {"api-version", "labels-missing", "metric-counter", "scaler-safety-net", "scaler-target"}
+    assert rules_of(found) == expected
+    counters = [(Path(one.file).name, one.line, one.field) for one in found if one.rule == "metric-counter"]
+    assert counters == [
+        ("adapter.yaml", 9, "rules.external[0].metricsQuery"),
+        ("hpa.yaml", 13, "spec.metrics[0].external.metric.name"),
+    ]
+    (old,) = [one for one in found if one.rule == "api-version"]
+    assert old.text == (
+        "got `autoscaling/v2beta2`, not in Kubernetes 1.30–1.37, allowed: `autoscaling/v1`, `autoscaling/v2`"
+    )
+    assert (old.line, old.hint) == (2, "apiVersion: autoscaling/v2")
+
+
+def test_chart_and_autoscaler_together_are_looked_at_as_one() -> None:
+    found = verify_folder(FOREIGN).findings
+    assert rules_of(found) - CHART == {"api-version", "metric-counter", "replicas-owned", "scaler-safety-net"}
+
+
+def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / ".git").mkdir()
+    written(
+        tmp_path,
+        one_yaml=f"---\n# nothing\n---\n{OBJECT}---\n{OBJECT.replace('a}', 'b}')}",
+        two_json='{\n\t"apiVersion": "v1",\n\t"kind": "List",\n\t"items": [\n\t\t{"apiVersion": "v1",\n'
+        '\t\t "kind": "Secret", "metadata": {"name": "c"}}]}',
+        kustomization_yaml="resources: [one.yaml]\n",
+        values_yaml="replicas: 2\n",
+        notes_txt="not read",
+    )
+    written(tmp_path / "deep", three_yml=OBJECT.replace("a}", "d}"))
+    written(tmp_path / ".git", four_yaml="{")
+    documents = read_folder(tmp_path)
+    places = [(one.reference, Path(one.file).name, one.root.at("metadata", "name").line) for one in documents]
+    assert places == [
+        ("ConfigMap/d", "three.yml", 3),
+        ("ConfigMap/a", "one.yaml", 6),
+        ("ConfigMap/b", "one.yaml", 10),
+        ("Secret/c", "two.json", 6),
+    ]
+
+
+def test_what_is_merged_in_is_there_and_has_its_line(tmp_path: Path) -> None:
+    text = f"{OBJECT}data: &first {{b: '1', d: 2021-01-01, e: =}}\nbinaryData:\n  <<: *first\n  b: '2'\n"
+    (document,) = read_folder(written(tmp_path, a_yaml=text))
+    assert document.data["binaryData"] == {"b": "2", "d": "2021-01-01", "e": "="}
+    assert document.root.at("binaryData", "d").line == 4
+    assert document.root.at("binaryData", "b").line == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(
+            "a: [1", "a.yaml:1: not readable as YAML: expected ',' or ']', but got '<stream end>'", id="no YAML"
+        ),
+        pytest.param("a: 1\n", "a.yaml:1: no object of Kubernetes: `apiVersion`, `kind` missing", id="no object"),
+        pytest.param("- 1\n", "a.yaml:1: no object of Kubernetes: `apiVersion`, `kind` missing", id="a list"),
+        pytest.param("kind: A\n", "a.yaml:1: no object of Kubernetes: `apiVersion` missing", id="no API version"),
+        pytest.param(OBJECT + "kind: B\n", "a.yaml:4: `kind`: given twice, first on line 2", id="a key given twice"),
+    ],
+)
+def test_a_file_that_is_none_is_a_clear_error(tmp_path: Path, text: str, said: str) -> None:
+    written(tmp_path, a_yaml=text, b_yaml="{")
+    with pytest.raises(SpecError) as caught:
+        read_folder(tmp_path)
+    lines = str(caught.value).split("\n\nhint")[0].replace(f"{tmp_path}/", "").splitlines()
+    assert lines[0] == said
+    assert lines[-1].startswith("b.yaml:1: not readable as YAML")
+
+
+def test_a_folder_without_objects_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no object in it, allowed: files that end in "):
+        read_folder(tmp_path)
+    with pytest.raises(InputError, match="no such folder"):
+        read_folder(tmp_path / "none")
+
+
+def test_written_manifests_are_verified_with_the_lines_of_their_files(tmp_path: Path) -> None:
+    spec = digits_spec()
+    build = tmp_path
+    fill(build, spec, evidence=EVIDENCE, image=IMAGE)
+    write_manifests(make_plan(spec, build), build)
+    assert verify_spec(spec, build).to_data() | {"origin": ""} == {
+        "schema": "marina.verify/1", "origin": "", "objects": 11, "rules": 99, "errors": 0, "warnings": 0,
+        "versions": [f"1.{minor}" for minor in range(30, 38)], "notes": [], "findings": [],
+    }  # fmt: skip
+    file = build / "manifests/60-disruption-budget.yaml"
+    text = file.read_text(encoding="utf-8").replace("maxUnavailable: 1", "maxUnavailable: 0")
+    file.write_text(text, encoding="utf-8")
+    verified = verify_spec(spec, build)
+    (found,) = verified.findings
+    assert (found.rule, found.file) == ("pdb-against-scaler", str(file))
+    assert text.splitlines()[found.line - 1].strip() == "maxUnavailable: 0"
+    assert verified.notes == [
+        f"{build}/manifests: the spec renders something else by now: marina manifests {spec.file}"
+    ]
+
+
+def test_a_spec_that_needs_a_newer_kubernetes_is_not_held_against_older_ones(tmp_path: Path) -> None:
+    spec = digits_spec({"kubernetes.model": {"image": "registry.local/models:1"}})
+    fill(tmp_path, spec, image=IMAGE)
+    verified = verify_spec(spec, tmp_path)
+    assert verified.versions[0] == make_plan(spec, tmp_path).oldest_kubernetes > "1.30"
+    assert verified.notes == [f"the spec needs Kubernetes {verified.versions[0]} or later"]
+    with pytest.raises(InputError, match=r"`--kubernetes`: the spec needs 1\.\d\d or later"):
+        verify_spec(spec, tmp_path, ["1.30"])
+
+
+def test_the_verb_prints_findings_and_counts_and_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert marina.main(["verify", "--dir", str(FOREIGN / "scaling"), "--kubernetes", "1.34"]) == 1
+    printed = capsys.readouterr()
+    assert f"error: {FOREIGN}/scaling/hpa.yaml:13: HorizontalPodAutoscaler/torchserve: " in printed.out
+    assert printed.out.splitlines()[-1] == (
+        f"2 objects of {FOREIGN}/scaling, Kubernetes 1.34, 99 rules: 4 errors, 2 warnings"
+    )
+    assert [line.split()[:2] for line in printed.err.splitlines()] == [["Kubernetes", "1.34"], ["99", "rules"]]
+
+
+def test_the_verb_as_json_is_one_record_and_warnings_exit_with_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, a_yaml=OBJECT)
+    assert marina.main(["verify", "--dir", str(tmp_path), "--json", "--quiet"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["objects"], record["errors"], record["warnings"]) == (1, 0, 1)
+    (found,) = record["findings"]
+    assert found["rule"] == "labels-missing"
+    assert (found["object"], found["field"], found["line"]) == ("ConfigMap/a", "metadata.labels", 3)
+    assert found["hint"] == "add name, instance, version, component, part-of and managed-by to `metadata.labels`"
+
+
+def test_a_spec_alone_is_verified_as_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert marina.main(["verify", str(DIGITS), "--out", str(tmp_path), "--quiet"]) == 0
+    assert f"objects of {DIGITS}, as rendered" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--kubernetes", "2.0"], "error: `--kubernetes`: got `2.0`, allowed: `1.30`"),
+        (["--kubernetes", "1.99"], "error: `--kubernetes`: got `1.99`, allowed: "),
+        (["--explain", "pdb-blocks"], "error: `--explain`: got `pdb-blocks`, did you mean `pdb-blocks-drain`?"),
+        (["--dir", ".", "--live", "http://x"], "error: `--live`: compares with a spec, and `--dir` has none"),
+    ],
+)
+def test_wrong_options_exit_with_2(
+    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert marina.main(["verify", str(DIGITS), "--out", str(tmp_path), "--quiet", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_a_rule_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert marina.main(["verify", "--explain", "metric-counter"]) == 0
+    assert capsys.readouterr().out.startswith("metric-counter (error)\n  An autoscaler compares a counter")
+
+
+def test_the_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(FOREIGN / "scaling/hpa.yaml", tmp_path)
+    marina.main(["verify", "--dir", str(tmp_path), "--quiet"])
+    printed = capsys.readouterr().out.replace(f"{tmp_path}/", "manifests/")
+    shown = (ROOT / "docs/verify.md").read_text(encoding="utf-8").partition("--dir manifests\n")[2].partition("```")[0]
+    assert len(shown.splitlines()) == 2
+    assert shown in printed
+
+
+def test_a_live_server_is_asked_for_the_metrics_that_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'# TYPE marina_ready gauge\nmarina_ready{model="digits"} 1\n')
+
+        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+            """Nothing on stderr."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        code = marina.main(["verify", str(DIGITS), "--out", str(tmp_path), "--json", "--quiet", "--live", url])
+        server.shutdown()
+    record = json.loads(capsys.readouterr().out)
+    missing = {one["object"] for one in record["findings"] if one["rule"] == "metric-missing"}
+    assert code == 1
+    assert "ts_inference_requests_total" in missing
+    assert "marina_ready" not in missing

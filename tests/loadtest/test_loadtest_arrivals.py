@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import itertools
+import statistics
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtest.sending.arrivals import Arrivals, Schedule
+
+
+def schedule(arrivals: Arrivals = "constant", **changes: float) -> Schedule:
+    return Schedule(arrivals=arrivals, **({"rate": 100, "warmup_s": 2, "duration_s": 10} | changes))  # type: ignore[arg-type]
+
+
+@given(st.sampled_from(get_args(Arrivals)), st.integers(1, 9), st.floats(0.5, 500), st.integers(0, 3))
+def test_any_number_of_processes_sends_the_same_schedule(kind: Arrivals, parts: int, rate: float, seed: int) -> None:
+    whole = schedule(kind, rate=rate, seed=seed)
+    shared = sorted(time for part in range(parts) for time in whole.times(part, parts))
+    assert shared == list(whole.times())
+
+
+@pytest.mark.parametrize("kind", get_args(Arrivals))
+def test_window_holds_exactly_what_the_rate_asks_for(kind: Arrivals) -> None:
+    times = schedule(kind).times()
+    assert sum(time >= 2 for time in times) == schedule(kind).planned == 1000
+    assert sum(time < 2 for time in times) == 200
+    assert times[0] >= 0
+    assert times[-1] < 12
+
+
+def test_constant_arrivals_are_evenly_spaced() -> None:
+    times = schedule(warmup_s=0).times()
+    assert times[0] == 0
+    assert times[500] == 5.0
+
+
+def test_poisson_gaps_vary_as_an_exponential_does() -> None:
+    times = schedule("poisson", duration_s=100, warmup_s=0).times()
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert statistics.stdev(gaps) / statistics.mean(gaps) == pytest.approx(1, rel=0.05)
+
+
+def test_seed_decides_the_poisson_schedule() -> None:
+    assert schedule("poisson", seed=1).times() == schedule("poisson", seed=1).times()
+    assert schedule("poisson", seed=1).times() != schedule("poisson", seed=2).times()

@@ -1,0 +1,206 @@
+"""The search for the knee and for the best settings, on simulated servers."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from loadtest.calibrating.evidence import Settings
+from loadtest.calibrating.knee import NeverHeld, Status, Untrusted, estimate, find_knee
+from loadtest.calibrating.tune import Space, Tuning, tune
+from loadtest.judging.slo import judge
+from loadtest.judging.verdict import Objective
+from loadtest.measuring.histogram import Histogram
+from loadtest.measuring.measurement import Measurement
+from loadtest.sending.arrivals import Schedule
+
+OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
+
+
+def simulate(rate: float, service_ms: float, seed: int, workers: int = 1, queue: int = 200) -> Status:
+    """One run of a queue whose workers' service time varies by a fifth; the arrivals are the same each time."""
+    source = random.Random(seed)
+    schedule = Schedule(arrivals="poisson", rate=rate, warmup_s=2, duration_s=max(8, 2500 / rate))
+    free_at, ends = [0.0] * workers, []
+    response, errors = Histogram((OBJECTIVE.p99_ms,)), 0
+    for due in schedule.times():
+        ends = [end for end in ends if end > due]
+        if len(ends) >= queue:
+            errors += due >= schedule.warmup_s
+            continue
+        free_at.sort()
+        end = max(due, free_at[0]) + service_ms / 1000 * source.uniform(0.8, 1.2)
+        free_at[0] = end
+        ends.append(end)
+        if due >= schedule.warmup_s:
+            response.add((end - due) * 1000)
+    run = Measurement(
+        rate=rate, asked_s=schedule.duration_s, ran_s=schedule.duration_s, planned=schedule.planned,
+        sent=schedule.planned, dropped=0, warmup=0, in_time=response.count, errors={"shed": errors} if errors else {},
+        response=response, service=response, lag=Histogram(), loop_lag=Histogram(), seconds=(), generators=(),
+    )  # fmt: skip
+    return judge(run, OBJECTIVE).status
+
+
+class Simulated:
+    """Trials whose service times are never the same."""
+
+    def __init__(self, service_ms: float, seed: int) -> None:
+        self.service_ms, self.seed, self.rates = service_ms, seed, list[float]()
+
+    def __call__(self, rate: float) -> Status:
+        self.rates.append(rate)
+        return simulate(rate, self.service_ms, 1000 * self.seed + len(self.rates))
+
+
+@pytest.mark.parametrize("first", [10, 80, 400])
+def test_the_knee_of_a_queue_is_found_from_below_and_above(first: float) -> None:
+    knee = find_knee(Simulated(service_ms=10, seed=1), first, repeats=3)
+    assert 45 < knee.rps < 60
+
+
+def test_two_calibrations_agree_within_ten_percent() -> None:
+    one, other = (find_knee(Simulated(service_ms=10, seed=seed), 40, repeats=3) for seed in (1, 2))
+    assert one.agrees
+    assert other.agrees
+    assert abs(one.rps - other.rps) / one.rps < 0.1
+
+
+def test_repeats_do_not_try_the_same_rates_again() -> None:
+    trials = Simulated(service_ms=10, seed=1)
+    find_knee(trials, 40, repeats=3)
+    assert max(Counter(trials.rates).values()) == 1
+    assert len(trials.rates) < 30
+
+
+def test_a_sharp_knee_is_found_within_the_tolerance() -> None:
+    knee = find_knee(lambda rate: "PASS" if rate <= 137 else "FAIL", 20, repeats=3, tolerance=0.02)
+    assert all(137 / 1.02 <= found <= 137 for found in knee.found)
+
+
+def test_searches_that_differ_do_not_agree() -> None:
+    limits = iter([100.0, 150.0, 200.0])
+    state = {"limit": next(limits), "fails": 0}
+
+    def drifting(rate: float) -> Status:
+        if rate > state["limit"]:
+            state["fails"] += 1
+            if state["fails"] % 6 == 0:
+                state["limit"] = next(limits, state["limit"])
+            return "FAIL"
+        return "PASS"
+
+    assert not find_knee(drifting, 50, repeats=3).agrees
+
+
+def test_an_invalid_run_is_tried_again() -> None:
+    seen: Counter[float] = Counter()
+
+    def shaky(rate: float) -> Status:
+        seen[rate] += 1
+        return "INVALID" if seen[rate] == 1 else "PASS" if rate <= 100 else "FAIL"
+
+    assert 97 < find_knee(shaky, 50, repeats=1).rps <= 100
+
+
+def test_a_rate_that_stays_invalid_ends_the_search() -> None:
+    with pytest.raises(Untrusted, match="4 runs at 50 requests/s were INVALID"):
+        find_knee(lambda _: "INVALID", 50, repeats=1)
+
+
+def test_what_cannot_be_measured_above_a_rate_that_passed_ends_the_search_there() -> None:
+    knee = find_knee(lambda rate: "PASS" if rate <= 100 else "INVALID", 20, repeats=3, tolerance=0.02)
+    assert (knee.limit, 97 < knee.rps <= 100) == ("generator", True)
+
+
+def test_a_rate_that_fails_below_one_that_could_not_be_measured_is_the_servers_limit() -> None:
+    def answers(rate: float) -> Status:
+        return "PASS" if rate <= 100 else "FAIL" if rate <= 110 else "INVALID"
+
+    assert find_knee(answers, 20, repeats=1, tolerance=0.02).limit == "objective"
+
+
+def test_a_server_that_never_meets_the_objective_has_no_knee() -> None:
+    with pytest.raises(NeverHeld, match="does not hold even at"):
+        find_knee(lambda _: "FAIL", 50, repeats=1)
+
+
+def test_a_server_that_holds_everything_has_no_knee() -> None:
+    with pytest.raises(Untrusted, match="still holds at"):
+        find_knee(lambda _: "PASS", 50, repeats=1)
+
+
+def test_bursts_estimate_what_a_server_holds() -> None:
+    assert estimate(lambda rate: min(rate, 137), 20) == 137
+
+
+def test_a_server_that_still_gets_faster_is_asked_again() -> None:
+    asked = list[float]()
+
+    def held(rate: float) -> float:
+        asked.append(rate)
+        return min(rate, 137 * min(1, 0.2 * len(asked)))
+
+    assert estimate(held, 20) == 137
+    assert len(asked) < 12
+
+
+def test_a_server_that_collapses_when_it_is_asked_for_too_much_is_known_by_its_best_burst() -> None:
+    assert estimate(lambda rate: rate if rate < 137 else 20, 20) == 80
+
+
+SPACE = Space(cores=8, batches=(1, 2, 4, 8, 16), delays_ms=(1, 2, 5, 10, 20))
+START = Settings(workers=8, threads=1, max_batch=1, max_batch_delay_ms=2)
+
+
+def held(settings: Settings) -> float:
+    """More workers of fewer threads help until four; a batch helps until eight; waiting costs."""
+    split = {1: 60, 2: 90, 4: 100, 8: 80}[settings.workers]
+    batch = {1: 1.0, 2: 1.5, 4: 2.1, 8: 2.5, 16: 2.2}[settings.max_batch]
+    waiting = 1 - 0.01 * abs(settings.max_batch_delay_ms - 5) * (settings.max_batch > 1)
+    return split * batch * waiting
+
+
+def surface(settings: Settings, to_beat: float) -> float | None:
+    return rate if (rate := held(settings)) >= to_beat else None
+
+
+def tuned() -> Tuning:
+    return tune(surface, START, SPACE)
+
+
+def test_the_best_settings_are_found_in_far_fewer_runs_than_the_grid() -> None:
+    best = max(
+        held(Settings(workers=workers, threads=threads, max_batch=batch, max_batch_delay_ms=delay))
+        for workers, threads in SPACE.splits
+        for batch in SPACE.batches
+        for delay in SPACE.delays_ms
+    )
+    found = tuned()
+    assert found.best.rps >= 0.97 * best
+    assert len(found.tried) <= SPACE.size / 5
+
+
+def test_tuning_begins_with_the_specs_own_settings_and_says_why_it_left_them() -> None:
+    found = tuned()
+    assert found.tried[0].settings == START
+    assert found.why[0] == "`workers × threads`: 8 × 1 to 4 × 2 raises the knee from 80 to 100 requests/s"
+    assert any(reason.startswith("`max_batch`: 1 to 8 raises the knee") for reason in found.why)
+
+
+def test_a_setting_that_does_not_beat_the_best_is_not_measured_further() -> None:
+    bars = [tried.to_beat for tried in tuned().tried]
+    assert bars[0] == 0
+    assert bars[1] == pytest.approx(1.03 * held(START))
+    assert bars == sorted(bars)
+
+
+def test_settings_that_are_best_already_stay() -> None:
+    best = Settings(workers=4, threads=2, max_batch=8, max_batch_delay_ms=5)
+    assert tune(surface, best, SPACE).best.settings == best
+
+
+def test_a_difference_within_the_noise_changes_nothing() -> None:
+    assert tune(lambda settings, _: 100 + settings.max_batch / 10, START, SPACE).best.settings == START

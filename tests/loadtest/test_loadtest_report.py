@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from loadtest.calibrating.evidence import At, Evidence, KneeRecord, Settings, TrialRecord
+from loadtest.calibrating.evidence_report import evidence_html
+from loadtest.judging.outcome import Load, Outcome, Subject, latency_of, run_of
+from loadtest.judging.slo import judge
+from loadtest.judging.verdict import Objective, combine
+from loadtest.measuring.histogram import Histogram
+from loadtest.measuring.machine import Machine, Memory
+from loadtest.measuring.measurement import Beat, Identity, Measurement, Second
+from loadtest.reporting.chart import HEIGHT, WIDTH, linear_axis, log_axis, milliseconds
+from loadtest.reporting.junit import verdict_xml
+from loadtest.reporting.live import LiveLine, live_text
+from loadtest.reporting.report import verdict_html
+from loadtest.running.runs import summary
+from loadtest.sending.arrivals import Schedule
+
+OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
+MACHINE = Machine(
+    processor="Some <Processor>", cores=2, cpu_limit=1.5, memory_bytes=2**34, memory_limit_bytes=2**31,
+    system="Linux 6", python="3.11",
+)  # fmt: skip
+
+
+def histogram(values: list[float]) -> Histogram:
+    made = Histogram((50,))
+    for value in values:
+        made.add(value)
+    return made
+
+
+def measured(latency: float, shed: int = 0, **changes: Any) -> Measurement:
+    values = [latency + index % 7 for index in range(2000 - shed)]
+    seconds = [
+        Second(due=200, answered=(2000 - shed) // 10, errors={"shed": shed // 10}, response=histogram(values[:200]))
+        for _ in range(12)
+    ]
+    fields: dict[str, Any] = {
+        "rate": 200, "asked_s": 10, "ran_s": 10, "planned": 2000, "sent": 2000, "dropped": 0, "warmup": 400,
+        "in_time": 2000 - shed, "errors": {"shed": shed} if shed else {}, "response": histogram(values),
+        "service": histogram(values), "lag": histogram([0.2] * 2000), "loop_lag": histogram([0.3] * 900),
+        "seconds": tuple(seconds), "generators": ((Beat(cpu=0.31, loop_lag_ms=1),) * 10,),
+        "identity": Identity(wanted="ab" * 32, found="ab" * 32),
+    }  # fmt: skip
+    return Measurement(**(fields | changes))
+
+
+def outcome(*measurements: Measurement) -> Outcome:
+    runs = [run_of(each, judge(each, OBJECTIVE)) for each in measurements]
+    return Outcome(
+        verdict=combine([run.verdict for run in runs]),
+        objective=OBJECTIVE,
+        tested=Subject(
+            name="digits", version="1.0", spec="spec.yaml", url="http://x:8080", started=True, package="ab" * 32,
+            served="ab" * 32, cold_start_s=4.2,
+        ),
+        load=Load(
+            arrivals="poisson", rate=200, warmup_s=2, duration_s=10, repeat=len(runs), processes=1, seed=0,
+            timeout_s=10, sample_bytes=300, sample_content_type="image/png",
+        ),
+        machine=MACHINE,
+        at="2026-01-02T03:04:05Z",
+        runs=tuple(runs),
+    )  # fmt: skip
+
+
+PASSED = outcome(measured(20))
+FAILED = outcome(measured(60, shed=200))
+INVALID = outcome(measured(20, lag=histogram([30] * 2000)))
+REPEATED = outcome(measured(20), measured(60, shed=200), measured(30))
+ALL = [
+    pytest.param(PASSED, id="pass"),
+    pytest.param(FAILED, id="fail"),
+    pytest.param(INVALID, id="invalid"),
+    pytest.param(REPEATED, id="repeated"),
+]
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_the_record_survives_json(made: Outcome) -> None:
+    data = json.loads(json.dumps(made.to_data()))
+    assert data["schema"] == "marina.verdict/1"
+    assert Outcome.from_data(data) == made
+
+
+@pytest.mark.parametrize(
+    ("made", "tags"),
+    [
+        pytest.param(PASSED, [None, None, None], id="pass"),
+        pytest.param(FAILED, ["failure", "failure", "failure"], id="fail"),
+        pytest.param(INVALID, ["error", "error", "error"], id="invalid"),
+    ],
+)
+def test_junit_has_one_case_per_objective(made: Outcome, tags: list[str | None]) -> None:
+    root = ElementTree.fromstring(verdict_xml(made))
+    cases = list(root.iter("testcase"))
+    assert [case.get("name") for case in cases] == [
+        "p99 at most 50 ms", "errors at most 0.1 %", "holds 200 requests/s",
+    ]  # fmt: skip
+    assert [case[0].tag if len(case) else None for case in cases] == tags
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == (
+        "3", str(tags.count("failure")), str(tags.count("error")),
+    )  # fmt: skip
+
+
+def test_junit_says_why() -> None:
+    errors = ElementTree.fromstring(verdict_xml(INVALID)).iter("error")
+    assert {error.get("type") for error in errors} == {"arrivals-late"}
+    failures = list(ElementTree.fromstring(verdict_xml(FAILED)).iter("failure"))
+    assert "200 requests were shed: the server's queue was full" in (failures[1].get("message") or "")
+
+
+class Reader(HTMLParser):
+    """Finds what is open at the end, what would be fetched, and the words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.words = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href") and value != "data:,"]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.words += data
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_html_is_one_file_that_fetches_nothing(made: Outcome) -> None:
+    text = verdict_html(made)
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    assert reader.fetched == []
+    assert "url(" not in text
+    assert "<script" not in text
+
+
+def test_html_shows_what_the_issue_lists() -> None:
+    reader = Reader()
+    reader.feed(verdict_html(FAILED))
+    for words in (
+        "FAIL", "p99 at most 50 ms", "200 requests were shed", "Percentiles", "Latency over time", "Rate", "Errors",
+        "shed 240", "ab" * 32, "Some <Processor>, 2 cores, cgroup limit 1.5, 2.0 GiB", "http://x:8080",
+    ):  # fmt: skip
+        assert words in reader.words
+
+
+def test_html_escapes_names() -> None:
+    assert "<Processor>" not in verdict_html(PASSED)
+
+
+@pytest.mark.parametrize("made", ALL)
+def test_everything_drawn_is_inside_the_drawing(made: Outcome) -> None:
+    text = verdict_html(made)
+    points = re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", text)
+    points += re.findall(r'<rect class="bar[^"]*" x="(-?[\d.]+)" y="(-?[\d.]+)"', text)
+    assert len(points) > 20
+    assert all(0 <= float(x) <= WIDTH and 0 <= float(y) <= HEIGHT for x, y in points)
+
+
+def test_repeats_show_their_spread_and_a_row_each() -> None:
+    reader = Reader()
+    reader.feed(verdict_html(REPEATED))
+    assert "26 ms to 66 ms" in reader.words
+    assert reader.words.count("PASS") == 2
+
+
+def test_an_outcome_without_a_single_answer_can_be_drawn() -> None:
+    nothing = measured(
+        20, response=histogram([]), service=histogram([]), lag=histogram([]), loop_lag=histogram([]), seconds=(),
+        generators=(), in_time=0, sent=0,
+    )  # fmt: skip
+    made = outcome(nothing)
+    assert made.verdict.status == "INVALID"
+    assert "no request was sent" not in verdict_html(made)
+    assert "all 400 requests were warm-up" in verdict_html(made)
+
+
+def test_the_summary_names_figures_and_reasons() -> None:
+    assert summary(PASSED) == (
+        "slo: PASS p99 26 ms <= 50 ms, errors 0 % <= 0.1 %, 200 of 200 requests/s, 2,000 requests"
+    )
+    assert "  shed: 200 requests were shed: the server's queue was full" in summary(FAILED).splitlines()
+
+
+@pytest.mark.parametrize("low", [0.011, 0.8, 7, 480])
+@pytest.mark.parametrize("times", [1.001, 3, 70, 90_000])
+def test_a_log_axis_holds_its_values_and_writes_few_labels(low: float, times: float) -> None:
+    axis = log_axis(low, low * times, milliseconds)
+    assert 0 <= axis.place(low) < axis.place(low * times) <= 1 + 1e-9
+    assert 2 <= len(axis.ticks) <= 9
+
+
+@pytest.mark.parametrize("high", [0.3, 1, 4, 99, 101, 12_345])
+def test_a_linear_axis_holds_its_values_and_writes_few_labels(high: float) -> None:
+    axis = linear_axis(0, high)
+    assert axis.place(high) <= 1
+    assert 2 <= len(axis.ticks) <= 6
+
+
+BEATS = [Beat(cpu=0.12, loop_lag_ms=0.8), Beat(cpu=0.31, loop_lag_ms=2.2)]
+SCHEDULE = Schedule(arrivals="constant", rate=100, warmup_s=5, duration_s=30)
+
+
+def test_the_live_line_says_rate_latency_errors_and_the_generators_health() -> None:
+    second = Second(answered=98, errors={"shed": 2}, response=histogram([4.0] * 98))
+    assert live_text("digits", SCHEDULE, 12, second, BEATS) == (
+        "  digits   23 s left  98/s  p50 4 ms  p99 4 ms  errors 2 shed  generator 31% cpu, 2 ms late"
+    )
+    assert "warm-up  0/s  p50 -" in live_text("digits", SCHEDULE, 5, Second(), BEATS)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_live_line_moves_on_a_terminal_only() -> None:
+    for stream, moves in ((Terminal(), True), (io.StringIO(), False)):
+        with LiveLine("digits", SCHEDULE, stream=stream) as line:
+            line.show(1, Second(), BEATS)
+        assert ("\r" in stream.getvalue()) is moves
+
+
+def evidence(limit: str = "objective") -> Evidence:
+    trials = [
+        TrialRecord(rate=rate, status=status, p50_ms=5, p99_ms=p99, error_rate=0, reasons=())  # type: ignore[arg-type]
+        for rate, status, p99 in ((50, "PASS", 12), (100, "FAIL", 90), (70, "INVALID", 900), (75, "PASS", 40))
+    ]
+    at = At(rate=75, status="PASS", response=latency_of(histogram([40])))
+    return Evidence(
+        status="PASS", reasons=(), name="digits", version="1.0", package="ab" * 32, objective=OBJECTIVE,
+        settings=Settings(workers=2, threads=1, max_batch=4, max_batch_delay_ms=2),
+        knee=KneeRecord(rps=75, found=(74, 75, 76), spread=0.027, limit=limit),  # type: ignore[arg-type]
+        at_knee=at, at_70_percent=at, cold_start_s=4.2,
+        memory=Memory(java_bytes=200_000_000, workers_bytes=(300_000_000, 310_000_000), supervisor_bytes=40_000_000),
+        machine=MACHINE, arrivals="poisson", at="2026-01-02T03:04:05Z", trials=tuple(trials),
+    )  # fmt: skip
+
+
+def test_evidence_names_package_machine_and_memory() -> None:
+    data = json.loads(json.dumps(evidence().to_data()))
+    assert data["schema"] == "marina.evidence/1"
+    assert data["package"] == "ab" * 32
+    assert data["memory"]["total_bytes"] == 850_000_000
+    assert data["knee"] == {"rps": 75, "found": [74, 75, 76], "spread": 0.027, "limit": "objective"}
+
+
+def test_evidence_is_drawn_without_the_runs_that_say_nothing() -> None:
+    reader = Reader()
+    text = evidence_html(evidence())
+    reader.feed(text)
+    assert reader.open == []
+    assert text.count("<circle") == 6
+    assert "75 requests/s" in reader.words
+    assert "850 MB" in reader.words
+
+
+def test_a_knee_that_the_generator_ended_is_only_a_lower_bound() -> None:
+    assert "at least" not in evidence_html(evidence())
+    bound = evidence_html(evidence("generator"))
+    assert "at least 75 requests/s" in bound
+    assert "send the load from another machine" in bound

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from config.errors import InputError
+from config.load import parse_spec
+from loadtest.judging.slo import judge, objective_of, samples_needed
+from loadtest.judging.verdict import Objective, Status, combine
+from loadtest.measuring.histogram import Histogram
+from loadtest.measuring.measurement import Beat, Identity, Measurement, merge
+
+OBJECTIVE = Objective(p99_ms=105, error_rate=0.001, throughput_rps=100)
+
+
+def histogram(*values: float, limit: float = 105) -> Histogram:
+    made = Histogram((limit,))
+    for value in values:
+        made.add(value)
+    return made
+
+
+def measured(*values: float, limit: float = 105, errors: dict[str, int] | None = None, **changes: Any) -> Measurement:
+    """A healthy run of 100 requests/s for as long as the values last, changed where a test says so."""
+    failed = sum((errors or {}).values())
+    count = len(values) + failed
+    ended = [*values, *[10_000.0] * (errors or {}).get("timeout", 0)]
+    fields: dict[str, Any] = {
+        "rate": 100,
+        "asked_s": count / 100 or 10,
+        "ran_s": count / 100 or 10,
+        "planned": count,
+        "sent": count,
+        "dropped": 0,
+        "warmup": 0,
+        "in_time": len(values),
+        "errors": errors or {},
+        "response": histogram(*ended, limit=limit),
+        "service": histogram(*ended, limit=limit),
+        "lag": histogram(*[0.1] * count),
+        "loop_lag": histogram(*[0.1] * 100),
+        "seconds": (),
+        "generators": ((Beat(cpu=0.2, loop_lag_ms=1),) * 10,),
+        "identity": Identity(wanted="aa", found="aa"),
+    }
+    return Measurement(**(fields | changes))
+
+
+def ids(measurement: Measurement, objective: Objective = OBJECTIVE) -> tuple[Status, list[str]]:
+    verdict = judge(measurement, objective)
+    return verdict.status, [reason.id for reason in verdict.every_reason()]
+
+
+def text(measurement: Measurement, objective: Objective = OBJECTIVE) -> str:
+    return "; ".join(reason.text for reason in judge(measurement, objective).every_reason())
+
+
+def test_a_healthy_run_passes_without_reasons() -> None:
+    assert ids(measured(*[20.0] * 1000)) == ("PASS", [])
+
+
+@pytest.mark.parametrize(("limit", "status"), [(104, "FAIL"), (105, "PASS"), (104.9, "PASS")])
+def test_a_thousand_times_104_9_ms_fails_104_and_passes_105(limit: float, status: Status) -> None:
+    objective = OBJECTIVE.model_copy(update={"p99_ms": limit})
+    assert judge(measured(*[104.9] * 1000, limit=limit), objective).status == status
+
+
+def test_p99_over_the_limit_says_both_numbers() -> None:
+    objective = OBJECTIVE.model_copy(update={"p99_ms": 104})
+    assert text(measured(*[104.9] * 1000, limit=104), objective) == "p99 104.9 ms > 104 ms"
+
+
+@pytest.mark.parametrize(("slow", "status"), [(10, "PASS"), (11, "FAIL")])
+def test_ten_slow_answers_in_a_thousand_are_allowed_and_eleven_are_not(slow: int, status: Status) -> None:
+    assert ids(measured(*[20.0] * (1000 - slow), *[300.0] * slow))[0] == status
+
+
+def test_no_samples_is_invalid() -> None:
+    run = measured(lag=Histogram(), loop_lag=Histogram(), generators=())
+    assert ids(run) == ("INVALID", ["no-samples"])
+    assert text(run) == "no request was sent in the measured window"
+
+
+def test_warm_up_only_is_invalid_and_says_how_much() -> None:
+    run = measured(lag=Histogram(), loop_lag=Histogram(), generators=(), warmup=1200)
+    assert ids(run) == ("INVALID", ["warm-up-only"])
+    assert text(run) == "all 1,200 requests were warm-up, nothing was measured"
+
+
+def test_too_few_samples_for_the_percentile_is_invalid() -> None:
+    assert ids(measured(*[20.0] * 999)) == ("INVALID", ["too-few-samples"])
+    assert text(measured(*[20.0] * 999)) == "999 answers are too few for a p99, needed: 1,000"
+
+
+def test_a_percentile_needs_ten_samples_above_it() -> None:
+    assert (samples_needed(0.5), samples_needed(0.99), samples_needed(0.999)) == (20, 1000, 10_000)
+
+
+def test_errors_only_fails_with_its_own_reason() -> None:
+    run = measured(errors={"http 500": 1200})
+    assert ids(run) == ("FAIL", ["errors-only", "errors-over", "throughput-not-held"])
+    assert "none of 1,200 requests got a good answer" in text(run)
+
+
+def test_a_few_errors_only_fail_although_they_are_too_few_for_p99() -> None:
+    assert ids(measured(errors={"refused": 50}))[0] == "FAIL"
+
+
+@pytest.mark.parametrize(("failed", "status"), [(2, "PASS"), (3, "FAIL")])
+def test_error_rate_exactly_on_the_limit_passes(failed: int, status: Status) -> None:
+    assert ids(measured(*[20.0] * (2000 - failed), errors={"http 500": failed}))[0] == status
+
+
+def test_a_full_queue_fails_with_shed_named() -> None:
+    run = measured(*[20.0] * 1500, errors={"shed": 499, "timeout": 1})
+    assert ids(run) == ("FAIL", ["errors-over", "shed", "throughput-not-held"])
+    assert "errors 25 % > 0.1 %: 499 shed, 1 timeout of 2,000 requests" in text(run)
+    assert "499 requests were shed: the server's queue was full" in text(run)
+
+
+def test_throughput_not_held_fails() -> None:
+    run = measured(*[20.0] * 2000, in_time=1900)
+    assert ids(run) == ("FAIL", ["throughput-not-held"])
+    assert text(run) == "95 requests/s answered well and in time < 100"
+
+
+def test_a_run_below_the_objectives_rate_cannot_pass_it() -> None:
+    objective = OBJECTIVE.model_copy(update={"throughput_rps": 150})
+    assert ids(measured(*[20.0] * 2000), objective) == ("INVALID", ["rate-below-objective"])
+    assert text(measured(*[20.0] * 2000), objective) == "the run offered 100 requests/s, the objective is 150"
+
+
+def test_without_a_throughput_objective_the_offered_rate_must_be_held() -> None:
+    objective = OBJECTIVE.model_copy(update={"throughput_rps": None})
+    assert judge(measured(*[20.0] * 2000), objective).checks[2].limit == 100
+    assert ids(measured(*[20.0] * 2000, in_time=1900), objective)[0] == "FAIL"
+
+
+SLOW = [300.0] * 1000
+HELD_BACK: list[Any] = [
+    pytest.param({"generators": ((Beat(cpu=0.97, loop_lag_ms=1),) * 10,)}, "generator-saturated", id="its own work"),
+    pytest.param({"loop_lag": histogram(*[60.0] * 100)}, "generator-stalled", id="loop late"),
+    pytest.param({"lag": histogram(*[60.0] * 1000)}, "arrivals-late", id="arrivals late"),
+    pytest.param({"dropped": 3}, "arrivals-dropped", id="arrivals not sent"),
+    pytest.param({"ran_s": 5.0}, "cut-short", id="interrupted"),
+    pytest.param({"identity": Identity(wanted="aa", found="bb")}, "package-differs", id="another package"),
+    pytest.param({"identity": Identity(wanted="aa", found=None)}, "package-unknown", id="no package named"),
+]
+
+
+@pytest.mark.parametrize("values", [[20.0] * 1000, SLOW], ids=["would pass", "would fail"])
+@pytest.mark.parametrize(("changes", "reason"), HELD_BACK)
+def test_a_run_that_cannot_be_trusted_is_invalid_whatever_it_measured(
+    values: list[float], changes: dict[str, Any], reason: str
+) -> None:
+    status, reasons = ids(measured(*values, **changes))
+    assert status == "INVALID"
+    assert reasons[0] == reason
+
+
+def test_one_busy_second_in_a_hundred_is_allowed() -> None:
+    calm, busy = Beat(cpu=0.2, loop_lag_ms=1), Beat(cpu=1.0, loop_lag_ms=1)
+    assert ids(measured(*[20.0] * 1000, generators=((busy, *[calm] * 99),)))[0] == "PASS"
+    assert ids(measured(*[20.0] * 1000, generators=((busy, *[calm] * 98),)))[0] == "INVALID"
+
+
+def test_lateness_is_judged_against_the_objective() -> None:
+    run = {"lag": histogram(*[10.0] * 1000)}
+    strict = OBJECTIVE.model_copy(update={"p99_ms": 25})
+    assert ids(measured(*[20.0] * 1000, **run))[0] == "PASS"
+    assert ids(measured(*[20.0] * 1000, limit=25, **run), strict) == ("INVALID", ["arrivals-late"])
+
+
+def test_a_limit_missed_only_through_late_arrivals_is_not_the_servers_fault() -> None:
+    run = measured(*[110.0] * 1000, service=histogram(*[100.0] * 1000))
+    assert ids(run) == ("INVALID", ["lag-decides"])
+
+
+LATE = histogram(*[0.1] * 1990, *[90.0] * 10)
+
+
+@pytest.mark.parametrize(("slow", "status"), [(40, "INVALID"), (41, "FAIL")])
+def test_a_few_late_arrivals_excuse_as_many_slow_answers_behind_them(slow: int, status: Status) -> None:
+    run = measured(*[20.0] * (2000 - slow), *[150.0] * slow, lag=LATE)
+    assert ids(run) == (status, ["lag-decides" if status == "INVALID" else "p99-over"])
+
+
+@pytest.mark.parametrize(("shed", "status"), [(22, "INVALID"), (23, "FAIL")])
+def test_a_queue_that_only_late_arrivals_filled_is_not_the_servers_fault(shed: int, status: Status) -> None:
+    run = measured(*[20.0] * (2000 - shed), errors={"shed": shed}, lag=LATE)
+    assert judge(run, OBJECTIVE).checks[1].status == status
+
+
+def test_late_arrivals_do_not_excuse_other_errors() -> None:
+    run = measured(*[20.0] * 1980, errors={"http 500": 20}, lag=LATE)
+    assert judge(run, OBJECTIVE).checks[1].status == "FAIL"
+
+
+def test_repeats_fail_when_one_trusted_run_fails() -> None:
+    good, bad = judge(measured(*[20.0] * 1000), OBJECTIVE), judge(measured(*SLOW), OBJECTIVE)
+    short = judge(measured(*[20.0] * 1000, ran_s=1.0), OBJECTIVE)
+    assert combine([good, good, good]).status == "PASS"
+    assert combine([good, short]).status == "INVALID"
+    assert combine([good, short, bad]).status == "FAIL"
+
+
+def test_repeats_show_median_and_spread_and_name_the_run() -> None:
+    runs = [judge(measured(*[value] * 1000), OBJECTIVE) for value in (20.0, 30.0, 300.0)]
+    latency = combine(runs).checks[0]
+    assert (latency.measured, latency.spread) == (30.0, (20.0, 300.0))
+    assert [reason.text for reason in latency.reasons] == ["run 3: p99 300 ms > 105 ms"]
+
+
+def test_processes_merge_into_the_run_they_made_together() -> None:
+    parts = [measured(*[20.0] * 600, warmup=5), measured(*[90.0] * 400, errors={"timeout": 1}, warmup=6)]
+    run = merge(parts)
+    assert (run.response.count, run.warmup, run.errors, len(run.generators)) == (1001, 11, {"timeout": 1}, 2)
+
+
+@pytest.mark.parametrize(("status", "code"), [("PASS", 0), ("FAIL", 1), ("INVALID", 3)])
+def test_exit_codes(status: Status, code: int) -> None:
+    verdict = judge(measured(*[20.0] * 1000), OBJECTIVE).model_copy(update={"status": status})
+    assert verdict.exit_code == code
+
+
+def test_a_spec_without_objective_says_what_to_type(tmp_path: Any) -> None:
+    spec = parse_spec(
+        "name: digits\nmodel: {source: torchvision:resnet18, weights: random}\n", tmp_path / "spec.yaml", files=False
+    )
+    with pytest.raises(InputError) as raised:
+        objective_of(spec)
+    assert raised.value.message == f"{tmp_path}/spec.yaml: `slo`: missing, a verdict needs an objective"
+    assert raised.value.hint == "add to the spec: slo: {p99_ms: 100, error_rate: 0.001, throughput_rps: 50}"
+
+
+def test_a_run_too_short_for_a_single_beat_is_not_called_busy() -> None:
+    assert ids(measured(*[20.0] * 1000, generators=((),)))[0] == "PASS"

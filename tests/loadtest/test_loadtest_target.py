@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specs import digits_spec
+
+from config.errors import InputError, MarinaError
+from config.record import Package, Record
+from loadtest.calibrating import retune
+from loadtest.calibrating.calibrate import Options
+from loadtest.calibrating.evidence import Settings
+from loadtest.calibrating.knee import NeverHeld, Untrusted
+from loadtest.calibrating.patch import unified, with_settings
+from loadtest.judging.slo import objective_of
+from loadtest.measuring.machine import peak_memory, this_machine
+from loadtest.running import target
+from loadtest.sending.plan import Expected
+from loadtest.sending.sample import expected_of, packaged_request, spec_request
+
+RECORD: dict[str, Any] = {
+    "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
+    "handler": "image", "precision": "fp32", "compile": "aot", "on_mismatch": "fail", "device": "cpu",
+    "workers": 1, "threads": 1, "batch_sizes": [1], "image": None, "inputs": [],
+    "outputs": [{"name": "logits", "shape": [3], "dtype": "float32"}], "labels": "labels.txt",
+    "max_request_bytes": 1, "max_response_bytes": 1,
+    "sample": {"file": "sample.png", "content_type": "image/png"}, "key": {"torch": "2", "device": "cpu"},
+    "artifacts": [], "program": None, "cache": None,
+    "agreement": {
+        "inputs": "generated", "count": 1, "measure": "top-1", "agreement": 1, "max_abs_difference": 0, "cosine": 1,
+    },
+    "files": {},
+}  # fmt: skip
+
+
+def record(**changes: Any) -> Record:
+    return Record.model_validate(RECORD | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, Expected(form="json", keys=("top_indices", "top_probs", "top_labels")), id="labelled image"),
+        pytest.param({"labels": None}, Expected(form="json", keys=("top_indices", "top_probs")), id="image"),
+        pytest.param({"handler": "tensor"}, Expected(form="json", keys=("logits",)), id="tensor in JSON"),
+        pytest.param(
+            {"handler": "tensor", "sample": {"file": "s.npy", "content_type": "application/x-npy"}},
+            Expected(form="npy"),
+            id="tensor in npy",
+        ),
+        pytest.param({"handler": "./mine.py:Mine"}, Expected(), id="own handler"),
+    ],
+)
+def test_the_package_says_what_a_good_answer_is(changes: dict[str, Any], expected: Expected) -> None:
+    assert expected_of(record(**changes)) == expected
+
+
+def test_the_packages_sample_is_sent_to_the_models_path(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
+        archive.writestr("sample.png", b"pixels")
+    package = Package(mar="model.mar", sha256="aa", bytes=1, record=record())
+    request = packaged_request(package, tmp_path, "http://x:1/")
+    assert (request.url, request.body, request.content_type) == (
+        "http://x:1/predictions/digits",
+        b"pixels",
+        "image/png",
+    )
+
+
+def test_without_a_package_the_specs_sample_is_sent() -> None:
+    spec = digits_spec({})
+    request = spec_request(spec, "http://x:1")
+    assert spec.load.sample is not None
+    assert request.body == spec.path(spec.load.sample).read_bytes()
+    assert request.expected.keys == ("top_indices", "top_probs")
+
+
+def test_without_package_and_sample_the_message_says_what_to_type() -> None:
+    spec = digits_spec({"load.sample": None})
+    with pytest.raises(
+        InputError, match=r"`load\.sample`: missing, and without a package there is none to send"
+    ) as raised:
+        spec_request(spec, "http://x:1")
+    assert raised.value.hint == f"marina package {spec.file}"
+
+
+def test_a_url_has_its_supervisor_ten_ports_above() -> None:
+    assert target.existing("http://127.0.0.1:8080").supervisor == "http://127.0.0.1:8090"
+    assert target.existing("http://127.0.0.1:8080", "http://y:1").supervisor == "http://y:1"
+
+
+@pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "http://", "http://x:99999", "nonsense"])
+def test_a_wrong_url_is_an_error_with_an_example(url: str) -> None:
+    with pytest.raises(InputError) as raised:
+        target.existing(url)
+    assert raised.value.message == f"`--url`: got `{url}`, allowed: such as `http://localhost:8080`"
+
+
+def test_a_host_that_does_not_exist_is_named() -> None:
+    with pytest.raises(InputError, match=r"but `nowhere\.invalid` cannot be found"):
+        target.existing("http://nowhere.invalid:8080")
+
+
+def test_a_server_that_ends_before_it_is_ready_is_quoted(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "print('no such model'); raise SystemExit(2)"]
+    with (
+        pytest.raises(MarinaError, match="ended with code 2 before it was ready: no such model"),
+        target.started(digits_spec({}), tmp_path / "server.log", command=command),
+    ):
+        pass
+
+
+def test_the_machine_is_read_from_linux(tmp_path: Path) -> None:
+    files = {
+        "proc/cpuinfo": "processor: 0\nmodel name\t: Some  CPU @ 2GHz\n",
+        "proc/meminfo": "MemTotal:  1000 kB\n",
+        "sys/fs/cgroup/cpu.max": "150000 100000\n",
+        "sys/fs/cgroup/memory.max": "max\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    machine = this_machine(tmp_path)
+    assert (machine.processor, machine.cpu_limit, machine.memory_bytes, machine.memory_limit_bytes) == (
+        "Some CPU @ 2GHz", 1.5, 1_024_000, None,
+    )  # fmt: skip
+
+
+def test_a_machine_without_limits_has_none(tmp_path: Path) -> None:
+    machine = this_machine(tmp_path)
+    assert (machine.cpu_limit, machine.memory_limit_bytes, machine.memory_bytes) == (None, None, None)
+
+
+def test_peak_memory_is_told_apart_by_process(tmp_path: Path) -> None:
+    processes = {
+        10: (1, "python", 40),
+        11: (10, "/opt/java/bin/java\0-jar", 200),
+        12: (11, "python\0model_service_worker.py", 300),
+        13: (11, "python\0/x/ts/model_service_worker.py", 290),
+        14: (1, "python\0model_service_worker.py", 999),
+    }
+    for pid, (parent, command, size) in processes.items():
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        (folder / "stat").write_text(f"{pid} (a) b) S {parent} 0 0")
+        (folder / "cmdline").write_text(command)
+        (folder / "status").write_text(f"VmHWM:\t {size} kB\n")
+    memory = peak_memory(10, tmp_path)
+    assert (memory.java_bytes, memory.workers_bytes, memory.supervisor_bytes) == (204800, (296960, 307200), 40960)
+
+
+SETTINGS = Settings(workers=1, threads=2, max_batch=8, max_batch_delay_ms=5)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(
+            "name: m  # mine\nserving:\n  workers: 2  # two\n  max_batch: 8\nslo: {p99_ms: 5}\n",
+            "name: m  # mine\nserving:\n  threads: 2\n  max_batch_delay_ms: 5\n  workers: 1  # two\n  max_batch: 8\n"
+            "slo: {p99_ms: 5}\n",
+            id="block",
+        ),
+        pytest.param(
+            "serving: {workers: 2, queue: 9}\n",
+            "serving: {workers: 1, queue: 9, threads: 2, max_batch: 8, max_batch_delay_ms: 5}\n",
+            id="flow",
+        ),
+        pytest.param(
+            "name: m\n",
+            "name: m\nserving:\n  workers: 1\n  threads: 2\n  max_batch: 8\n  max_batch_delay_ms: 5\n",
+            id="no serving yet",
+        ),
+    ],
+)
+def test_settings_are_written_into_the_specs_own_text(before: str, after: str) -> None:
+    assert with_settings(before, SETTINGS) == after
+    assert with_settings(after, SETTINGS) == after
+
+
+def test_the_patch_names_the_file() -> None:
+    assert unified("a\n", "b\n", "my/spec.yaml").splitlines()[:2] == ["--- my/spec.yaml", "+++ my/spec.yaml"]
+
+
+def test_a_tuned_spec_still_means_the_same_files(tmp_path: Path) -> None:
+    spec = digits_spec({})
+    tuned = retune.tuned_spec(spec, SETTINGS, tmp_path / "tuned")
+    assert (tuned.workers, tuned.threads, tuned.max_batch) == (1, 2, 8)
+    assert tuned.load.sample is not None
+    assert spec.load.sample is not None
+    assert tuned.path(tuned.load.sample) == spec.path(spec.load.sample).resolve()
+    assert tuned.model.handler == "image"
+
+
+class FakeTrials:
+    """Stands in for the runs of one setting: a batch of eight holds most, but nothing does before it is warm."""
+
+    served: Settings
+
+    def __init__(self, *_: object) -> None:
+        self.warm = False
+
+    def warm_up(self, rate: float) -> None:
+        assert rate < 100.0 * self.served.max_batch
+        self.warm = True
+
+    def holds(self, rate: float) -> bool:
+        return self.warm and 100.0 * self.served.max_batch >= rate
+
+    def find(self, first: float | None) -> Any:
+        del first
+        if self.served.max_batch == 1:
+            raise NeverHeld("nothing")
+        return type("Found", (), {"rps": 100.0 * self.served.max_batch})
+
+
+@contextmanager
+def fake_session(settings: Settings) -> Any:
+    FakeTrials.served = settings
+    yield None
+
+
+def test_tuning_writes_a_patch_to_the_spec_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retune, "Trials", FakeTrials)
+    spec = digits_spec({"serving.max_batch": 1})
+    found = retune.retune(spec, Options(), tmp_path, serve=fake_session)
+    assert found.best.settings.max_batch == 8
+    assert "+  max_batch: 8" in (tmp_path / "tune.patch").read_text()
+    data = json.loads((tmp_path / "tune.json").read_text())
+    assert (data["schema"], data["rps"], data["best"]["max_batch"]) == ("marina.tune/1", 800, 8)
+    text = retune.summary(found, retune.space_of(spec, objective_of(spec)), tmp_path)
+    assert f"hint: patch -p0 < {tmp_path}/tune.patch" in text.splitlines()
+
+
+def test_a_setting_that_cannot_be_measured_ends_the_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def untrusted(*_: object) -> float:
+        raise Untrusted("4 runs were INVALID")
+
+    monkeypatch.setattr(FakeTrials, "find", untrusted)
+    monkeypatch.setattr(retune, "Trials", FakeTrials)
+    with pytest.raises(MarinaError, match="4 runs were INVALID"):
+        retune.retune(digits_spec({}), Options(), tmp_path, serve=fake_session)
+
+
+def test_a_trial_is_long_enough_for_its_percentile_and_for_a_queue_to_show() -> None:
+    objective = objective_of(digits_spec({"slo.p99_ms": 900}))
+    assert Options(arrivals="constant").length_s(10, objective) == pytest.approx(110)
+    assert Options(arrivals="constant").length_s(10_000, objective) == pytest.approx(30)
+    assert Options(trial_s=3).length_s(10, objective) == pytest.approx(110)
+    assert Options(trial_s=3).length_s(10_000, objective) == 3

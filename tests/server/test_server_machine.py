@@ -1,0 +1,133 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from specs import ROOT
+
+from config.errors import InputError
+from server.java.gate import Gate
+from server.system import machine
+from server.system.processes import identify, resident_bytes
+from server.system.rundir import OWNER, create_run_directory
+from server.system.sockets import Sockets, read_sockets
+from server.watching.worker_metrics import WorkerMetrics
+
+
+def test_living_servers_keep_their_directories(tmp_path: Path) -> None:
+    one, other = create_run_directory(tmp_path), create_run_directory(tmp_path)
+    assert one.path != other.path
+    assert one.path.is_dir()
+    assert one.path.stat().st_mode & 0o777 == 0o700
+    one.close()
+    other.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leftovers_of_a_dead_server_are_removed_with_its_processes(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, os, sys; from server.system.rundir import create_run_directory;"
+        "print(create_run_directory(pathlib.Path(sys.argv[1])).path, flush=True); os._exit(9)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    crashed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    left = Path(crashed.stdout.strip())
+    assert left.is_dir()
+    orphan = subprocess.Popen(["sleep", "600"], env={OWNER: str(left)})
+    other = subprocess.Popen(["sleep", "600"], env={OWNER: str(left) + "x"})
+    create_run_directory(tmp_path).close()
+    assert orphan.wait(10) == -9
+    assert other.poll() is None
+    assert not left.exists()
+    other.kill()
+    other.wait()
+
+
+def test_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    with pytest.raises(InputError) as caught:
+        create_run_directory(gone)
+    hint = "set TMPDIR to a folder that can be written to"
+    assert str(caught.value) == f"{gone}: no room for temporary files: No such file or directory\n\nhint: {hint}"
+
+
+def test_shut_gate_holds_a_writer_and_an_open_one_does_not(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    with (tmp_path / "gate").open("wb", buffering=0) as writer:
+        writer.write(b"Inference API bind to: http://0.0.0.0:8080\n")
+        assert gate.lines(5) == ["Inference API bind to: http://0.0.0.0:8080"]
+        assert gate.lines(0) == []
+        gate.shut()
+        os.set_blocking(writer.fileno(), False)
+        assert writer.write(b"Inference model server stopped.\n") is None
+        assert gate.lines(0) == []
+
+
+def test_sockets_of_a_port_are_counted_from_the_kernels_table(tmp_path: Path) -> None:
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    rows = (
+        "   0: 00000000:1F90 00000000:0000 0A 00000000:00000002 00:0 0 0 0\n"
+        "   1: 0100007F:1F90 0100007F:D431 01 00000010:00000000 00:0 0 0 0\n"
+        "   2: 0100007F:1F90 0100007F:D432 08 00000000:0000000F 00:0 0 0 0\n"
+        "   3: 0100007F:1F90 0100007F:D433 06 00000000:00000000 00:0 0 0 0\n"
+        "   4: 0100007F:1F91 0100007F:D434 01 00000001:00000001 00:0 0 0 0\n"
+        "   6: 0100007F:1F90 0100007F:D435 03 00000000:00000000 00:0 0 0 0\n"
+        "   5: 0100007F:D431 0100007F:1F90 01 00000007:00000000 00:0 0 0 0\n"
+    )
+    (tmp_path / "tcp").write_text(head + rows)
+    tables = (tmp_path / "tcp", tmp_path / "no tcp6")
+    assert read_sockets(0x1F90, tables) == Sockets(listening=True, waiting=3, connected=2, unread=15, unsent=16)
+    assert read_sockets(80, tables) == Sockets()
+
+
+def test_process_is_known_by_its_start_too() -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    identity = identify(process.pid)
+    assert identity is not None
+    assert identity.alive
+    assert resident_bytes(process.pid) > 0
+    process.kill()
+    process.wait()
+    assert not identity.alive
+    assert resident_bytes(process.pid) == 0
+
+
+WRITER = """
+import os, sys
+from prometheus_client import Counter, Gauge
+Counter("seen", "Seen").inc(float(sys.argv[1]))
+Gauge("held", "Held", multiprocess_mode="livesum").set(1)
+"""
+
+
+def test_counters_of_dead_workers_are_kept_in_one_file(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    metrics = WorkerMetrics(tmp_path)
+    assert metrics.page() == ""
+    for amount in ("1", "2", "4"):
+        subprocess.run([sys.executable, "-c", WRITER, amount], env=environment, check=True)
+        metrics.page()
+    page = metrics.page()
+    assert "seen_total 7.0\n" in page
+    assert "held" not in page
+    assert [file.name for file in tmp_path.iterdir()] == ["counter_0.db"]
+
+
+def test_torch_is_asked_for_its_version_and_not_its_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('imported')", encoding="utf-8")
+    (package / "version.py").write_text("__version__ = '2.13.0+cu130'\ndebug = False\n", encoding="utf-8")
+    metadata = tmp_path / "torch-2.13.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n", encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert machine._torch_version() == "2.13.0+cu130"
+
+
+def test_the_version_is_the_one_that_a_package_is_made_with() -> None:
+    import torch
+
+    assert machine._torch_version() == torch.__version__

@@ -1,0 +1,67 @@
+"""Handles of processes: they tell of the end, and none is left open."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.system.processes import Handles, Identity, identify
+from server.system.signals import Signals
+
+# Far longer than a test may take: who waits for this long was not woken.
+_LONG_S = 3600.0
+
+
+@pytest.fixture
+def sleeping() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "3600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def identity(process: subprocess.Popen[bytes]) -> Identity:
+    found = identify(process.pid)
+    assert found
+    return found
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_the_end_of_a_process_ends_the_wait(sleeping: subprocess.Popen[bytes]) -> None:
+    signals, handles = Signals(), Handles()
+    try:
+        ends = handles.of([identity(sleeping)])
+        assert ends
+        signals.wait(0, ends=ends)
+        sleeping.kill()
+        signals.wait(_LONG_S, ends=ends)
+        assert not identify(sleeping.pid)
+    finally:
+        handles.close()
+        signals.close()
+
+
+def test_handles_are_kept_while_wanted_and_closed_after(sleeping: subprocess.Popen[bytes]) -> None:
+    handles, before = Handles(), open_files()
+    first = handles.of([identity(sleeping)])
+    assert handles.of([identity(sleeping)]) == first
+    assert open_files() == before + 1
+    assert handles.of([]) == []
+    assert open_files() == before
+
+
+def test_one_that_has_ended_or_was_replaced_has_none(sleeping: subprocess.Popen[bytes]) -> None:
+    handles, before = Handles(), open_files()
+    assert handles.of([Identity(sleeping.pid, started=1)]) is None
+    sleeping.kill()
+    os.waitid(os.P_PID, sleeping.pid, os.WEXITED | os.WNOWAIT)
+    assert handles.of([Identity(sleeping.pid, started=1)]) is None
+    handles.close()
+    assert open_files() == before

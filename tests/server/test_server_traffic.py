@@ -1,0 +1,97 @@
+from itertools import pairwise
+
+import pytest
+from specs import make_spec
+
+from config.latency import EDGES_MS, EDGES_S
+from server.java.traffic import Answered, Traffic, parse_line
+
+SPEC = make_spec({"name": "m", "version": "1.0", "slo": {"p99_ms": 50}})
+
+
+def answered(path: str = "/predictions/m", code: int = 200, ms: int = 4, client: str = "10.0.0.1:5") -> Answered:
+    return Answered(client, "POST", path, code, ms)
+
+
+def test_line_of_the_access_log_is_read_without_its_query() -> None:
+    line = 'A /10.0.0.1:52000 "POST /predictions/m?name=secret HTTP/1.1" 200 37'
+    assert parse_line(line) == Answered("10.0.0.1:52000", "POST", "/predictions/m", 200, 37)
+
+
+@pytest.mark.parametrize("line", ["Model server started.", "A ", 'A /1 "GET / HTTP/1.1" 200', ""])
+def test_other_lines_are_no_answers(line: str) -> None:
+    assert parse_line(line) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "counts"),
+    [
+        pytest.param("/predictions/m", True, id="plain"),
+        pytest.param("/predictions/m/1.0", True, id="with its version"),
+        pytest.param("/predictions/m/1.0/v1/completions", True, id="with a path behind the version"),
+        pytest.param("/explanations/m", True, id="explanation"),
+        pytest.param("/v1/models/m:predict", True, id="KServe 1"),
+        pytest.param("/v2/models/m/infer", True, id="KServe 2"),
+        pytest.param("/predictions/m/2.0", False, id="another version is TorchServe's 404"),
+        pytest.param("/predictions/mm", False, id="another model"),
+        pytest.param("/predictions/m/1x0", False, id="the dot is a dot"),
+        pytest.param("/ping", False, id="ping"),
+        pytest.param("/models/m", False, id="describe"),
+    ],
+)
+def test_only_what_torchserve_counts_as_an_arrival_is_counted(path: str, counts: bool) -> None:
+    assert Traffic(SPEC).is_inference(answered(path)) is counts
+
+
+def test_edges_are_whole_milliseconds_and_close_where_objectives_are() -> None:
+    assert list(EDGES_MS) == sorted(set(EDGES_MS))
+    assert min(EDGES_MS) >= 1
+    near = [edge for edge in EDGES_MS if 10 <= edge <= 1000]
+    assert max(high / low for low, high in pairwise(near)) <= 1.25
+
+
+def test_duration_on_an_edge_is_within_it() -> None:
+    traffic = Traffic(SPEC)
+    traffic.record([answered(ms=50), answered(ms=51), answered(ms=900_000, code=503)])
+    histograms = traffic.histograms()
+    within = EDGES_S.index(0.05) + 1
+    assert sum(histograms[200].buckets[:within]) == 1
+    assert histograms[200].count == 2
+    assert histograms[200].total_s == pytest.approx(0.101)
+    assert histograms[503].buckets[-1] == 1
+
+
+def test_own_inferences_are_completions_but_no_users() -> None:
+    traffic = Traffic(SPEC)
+    traffic.sending("127.0.0.1:7")
+    assert traffic.own_open == 1
+    assert traffic.record([answered(client="127.0.0.1:7"), answered()]) == [answered()]
+    assert traffic.own_open == 0
+    assert traffic.completed == 2
+    assert traffic.histograms()[200].count == 1
+    # The same address again is a user's: connections come and go.
+    assert traffic.record([answered(client="127.0.0.1:7")])
+
+
+def test_arrivals_never_fall_while_an_own_inference_is_on_its_way() -> None:
+    traffic = Traffic(SPEC)
+    assert traffic.arrivals(10) == 10
+    traffic.sending("127.0.0.1:7")
+    assert traffic.arrivals(10) == 10
+    assert traffic.arrivals(11) == 10
+    assert traffic.arrivals(12) == 11
+
+
+def test_request_that_torchserve_forgot_is_no_longer_open() -> None:
+    traffic = Traffic(SPEC)
+    traffic.record([answered()])
+    for _ in range(5):
+        traffic.compare(counted_open=3, connected=1)
+    assert traffic.completed == 1 + 2
+
+
+def test_request_that_lost_its_connection_for_a_moment_is_still_open() -> None:
+    traffic = Traffic(SPEC)
+    for connected in (0, 0, 0, 1, 0, 0, 0, 0):
+        traffic.compare(counted_open=1, connected=connected)
+    assert traffic.completed == 0
