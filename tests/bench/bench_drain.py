@@ -24,7 +24,7 @@ from pathlib import Path
 from process_tree import unwind_on_sigterm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "e2e")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "server")]
 
 from load import Load  # noqa: E402
 from tiny import make_tiny  # noqa: E402

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fake_apiserver import Fault
 from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
+from specs import ROOT
 
 from config.errors import ClusterError, InputError
 from k8s.rollout.cluster import Cluster, Ref, connect
