@@ -20,7 +20,7 @@ if str(Path(__file__).resolve().parent.parent) not in sys.path:
 from config.errors import MarinaError
 from config.load import load_spec
 from config.record import read_package
-from loadtest.judging.slo import objective_of
+from loadtest.judging import objective_of
 from loadtest.running.closed_loop import FLATTERS, ClosedLoop
 from loadtest.sending import answers
 from loadtest.sending.answers import Checker

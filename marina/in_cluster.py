@@ -18,7 +18,7 @@ from k8s.manifests.plan import Plan
 from k8s.manifests.yaml_text import to_yaml
 from k8s.rollout.cluster import Cluster
 from k8s.rollout.load_run import run_load, served_packages
-from loadtest.judging.slo import objective_of
+from loadtest.judging import objective_of
 from loadtest.measuring.machine import Machine, this_machine
 from loadtest.measuring.measurement import Measurement
 from loadtest.running.runs import Options

@@ -47,12 +47,12 @@ def loadtest(options: argparse.Namespace) -> int:
 
 def calibrate(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from loadtest.calibrating.calibrate import Options, summary
-    from loadtest.calibrating.calibrate import calibrate as run
+    from loadtest.calibrating import Search, evidence_text
+    from loadtest.calibrating import calibrate as run
 
     spec = load_spec(options.spec, files=False)
     out, where = options.out / spec.name, _where(options, spec.name)
-    how = chosen(Options, options)
+    how = chosen(Search, options)
     # Evidence of settings that were just found to be second best would mislead: the patch comes first.
     if options.tune and not _tuned(options, spec, how, where):
         return 0
@@ -60,15 +60,15 @@ def calibrate(options: argparse.Namespace) -> int:
     if options.json:
         print_json(evidence.to_data())
     else:
-        print(summary(evidence))
+        print(evidence_text(evidence))
         print(f"report {out / 'evidence.html'}")
     return evidence.exit_code
 
 
 def _tuned(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     """Searches better settings and says what it found; true when the spec's own are the best."""
-    from loadtest.calibrating.retune import record, retune, space_of, summary
-    from loadtest.judging.slo import objective_of
+    from loadtest.calibrating import retune, space_of, tuning_record, tuning_text
+    from loadtest.judging import objective_of
     from loadtest.running.session import find_package
 
     # A search takes minutes; what the calibration after it needs is asked for before it.
@@ -76,9 +76,9 @@ def _tuned(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool
     found, space = retune(spec, how, where.out, quiet=options.quiet), space_of(spec, objective_of(spec))
     best_already = bool(found.best == found.tried[0])
     if not options.json:
-        print(summary(found, space, where.out))
+        print(tuning_text(found, space, where.out))
     elif not best_already:
-        print_json(record(found, space))
+        print_json(tuning_record(found, space))
     return best_already
 
 

@@ -7,8 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from loadtest.calibrating.knee import Limit
-from loadtest.judging.outcome import Latency
-from loadtest.judging.verdict import Objective, Reason, Status
+from loadtest.judging import Latency, Objective, Reason, Status
 from loadtest.measuring.machine import Machine, Memory
 from loadtest.measuring.units import figure
 from loadtest.sending.arrivals import Arrivals

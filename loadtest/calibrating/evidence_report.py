@@ -7,10 +7,19 @@ from html import escape
 from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, knee_text
 from loadtest.measuring.machine import MB
 from loadtest.measuring.units import figure, percent
-from loadtest.reporting.chart import Axis, Chart, Line, linear_axis, log_axis, milliseconds
-from loadtest.reporting.figures import drawing
-from loadtest.reporting.report import facts, ms, reason_list
-from loadtest.reporting.theme import page
+from loadtest.reporting import (
+    Axis,
+    Chart,
+    Line,
+    drawing,
+    facts,
+    linear_axis,
+    log_axis,
+    milliseconds,
+    ms,
+    page,
+    reason_list,
+)
 
 
 def evidence_html(evidence: Evidence) -> str:

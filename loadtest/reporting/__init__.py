@@ -1,1 +1,29 @@
 """A verdict as people read it: pages, charts, words, JUnit."""
+
+from loadtest.reporting.chart import Axis, Chart, Line, linear_axis, log_axis, milliseconds
+from loadtest.reporting.figures import drawing
+from loadtest.reporting.junit import verdict_xml
+from loadtest.reporting.live import LiveLine
+from loadtest.reporting.report import facts, ms, reason_list, verdict_html
+from loadtest.reporting.theme import page
+from loadtest.reporting.words import check_text, figures_text, verdict_lines
+
+__all__ = [
+    "Axis",
+    "Chart",
+    "Line",
+    "LiveLine",
+    "check_text",
+    "drawing",
+    "facts",
+    "figures_text",
+    "linear_axis",
+    "log_axis",
+    "milliseconds",
+    "ms",
+    "page",
+    "reason_list",
+    "verdict_html",
+    "verdict_lines",
+    "verdict_xml",
+]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from loadtest.judging.outcome import Outcome, together
+from loadtest.judging import Outcome, together
 from loadtest.measuring.histogram import Histogram
 from loadtest.measuring.measurement import Second
 from loadtest.reporting.chart import Axis, Bars, Chart, Line, linear_axis, log_axis, milliseconds, svg

@@ -8,8 +8,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from loadtest.judging.outcome import Outcome
-from loadtest.judging.verdict import Check
+from loadtest.judging import Check, Outcome
 from loadtest.measuring.units import figure
 from loadtest.reporting.words import check_title
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from loadtest.judging.outcome import Outcome
-from loadtest.judging.trust import SHARE
-from loadtest.judging.verdict import Check, Reason
+from loadtest.judging import SHARE, Check, Outcome, Reason
 from loadtest.measuring.units import figure, percent
 from loadtest.reporting.figures import figures
 from loadtest.reporting.theme import page

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtest.judging.verdict import Check, Verdict
+from loadtest.judging import Check, Verdict
 from loadtest.measuring.units import figure, percent
 
 

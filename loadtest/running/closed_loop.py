@@ -15,12 +15,10 @@ import locust.stats
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
-from loadtest.judging.slo import judge
-from loadtest.judging.trust import BUSY_CPU
-from loadtest.judging.verdict import Objective
+from loadtest.judging import BUSY_CPU, Objective, judge
 from loadtest.measuring.histogram import Histogram, bucket_ms
 from loadtest.measuring.measurement import Beat, Measurement
-from loadtest.reporting.words import verdict_lines
+from loadtest.reporting import verdict_lines
 
 FLATTERS = (
     "closed loop: a user waits for its answer before it sends again, so a server that stands still gets no requests "

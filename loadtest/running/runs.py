@@ -12,12 +12,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from config.errors import InputError
 from config.record import write_json, write_text
 from config.spec import Spec
-from loadtest.judging.outcome import Load, Outcome, Run, Subject, run_of
-from loadtest.judging.slo import judge, objective_of, samples_needed
-from loadtest.judging.verdict import Objective, combine
-from loadtest.reporting.junit import verdict_xml
-from loadtest.reporting.report import verdict_html
-from loadtest.reporting.words import figures_text, verdict_lines
+from loadtest.judging import (
+    Load,
+    Objective,
+    Outcome,
+    Run,
+    Subject,
+    combine,
+    judge,
+    objective_of,
+    run_of,
+    samples_needed,
+)
+from loadtest.reporting import figures_text, verdict_html, verdict_lines, verdict_xml
 from loadtest.running.session import Session, Where, open_session
 from loadtest.sending.arrivals import Arrivals, Schedule
 

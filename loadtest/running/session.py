@@ -14,7 +14,7 @@ from config.record import Package, read_package
 from config.spec import Spec
 from loadtest.measuring.machine import Machine, this_machine
 from loadtest.measuring.measurement import Identity, Measurement
-from loadtest.reporting.live import LiveLine
+from loadtest.reporting import LiveLine
 from loadtest.running import target
 from loadtest.running.target import Target
 from loadtest.sending.arrivals import Schedule

@@ -227,7 +227,7 @@ def _ask(url: str, name: str, out: Path) -> str:
 
 
 def _headroom(verdict: Any) -> str:
-    from loadtest.reporting.words import check_text
+    from loadtest.reporting import check_text
 
     parts = []
     for check in verdict.checks:

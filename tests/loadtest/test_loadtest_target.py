@@ -12,8 +12,8 @@ from specs import digits_spec
 
 from config.errors import InputError, MarinaError
 from config.record import Package, Record
-from loadtest.calibrating import retune
-from loadtest.calibrating.calibrate import Options
+from loadtest.calibrating import retuning
+from loadtest.calibrating.calibration import Search
 from loadtest.calibrating.evidence import Settings
 from loadtest.calibrating.knee import NeverHeld, Untrusted
 from loadtest.calibrating.patch import unified, with_settings
@@ -189,7 +189,7 @@ def test_the_patch_names_the_file() -> None:
 
 def test_a_tuned_spec_still_means_the_same_files(tmp_path: Path) -> None:
     spec = digits_spec({})
-    tuned = retune.tuned_spec(spec, SETTINGS, tmp_path / "tuned")
+    tuned = retuning.tuned_spec(spec, SETTINGS, tmp_path / "tuned")
     assert (tuned.workers, tuned.threads, tuned.max_batch) == (1, 2, 8)
     assert tuned.load.sample is not None
     assert spec.load.sample is not None
@@ -226,14 +226,14 @@ def fake_session(settings: Settings) -> Any:
 
 
 def test_tuning_writes_a_patch_to_the_spec_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retune, "Trials", FakeTrials)
+    monkeypatch.setattr(retuning, "Trials", FakeTrials)
     spec = digits_spec({"serving.max_batch": 1})
-    found = retune.retune(spec, Options(), tmp_path, serve=fake_session)
+    found = retuning.retune(spec, Search(), tmp_path, serve=fake_session)
     assert found.best.settings.max_batch == 8
     assert "+  max_batch: 8" in (tmp_path / "tune.patch").read_text()
     data = json.loads((tmp_path / "tune.json").read_text())
     assert (data["schema"], data["rps"], data["best"]["max_batch"]) == ("marina.tune/1", 800, 8)
-    text = retune.summary(found, retune.space_of(spec, objective_of(spec)), tmp_path)
+    text = retuning.tuning_text(found, retuning.space_of(spec, objective_of(spec)), tmp_path)
     assert f"hint: patch -p0 < {tmp_path}/tune.patch" in text.splitlines()
 
 
@@ -242,14 +242,14 @@ def test_a_setting_that_cannot_be_measured_ends_the_tuning(tmp_path: Path, monke
         raise Untrusted("4 runs were INVALID")
 
     monkeypatch.setattr(FakeTrials, "find", untrusted)
-    monkeypatch.setattr(retune, "Trials", FakeTrials)
+    monkeypatch.setattr(retuning, "Trials", FakeTrials)
     with pytest.raises(MarinaError, match="4 runs were INVALID"):
-        retune.retune(digits_spec({}), Options(), tmp_path, serve=fake_session)
+        retuning.retune(digits_spec({}), Search(), tmp_path, serve=fake_session)
 
 
 def test_a_trial_is_long_enough_for_its_percentile_and_for_a_queue_to_show() -> None:
     objective = objective_of(digits_spec({"slo.p99_ms": 900}))
-    assert Options(arrivals="constant").length_s(10, objective) == pytest.approx(110)
-    assert Options(arrivals="constant").length_s(10_000, objective) == pytest.approx(30)
-    assert Options(trial_s=3).length_s(10, objective) == pytest.approx(110)
-    assert Options(trial_s=3).length_s(10_000, objective) == 3
+    assert Search(arrivals="constant").length_s(10, objective) == pytest.approx(110)
+    assert Search(arrivals="constant").length_s(10_000, objective) == pytest.approx(30)
+    assert Search(trial_s=3).length_s(10, objective) == pytest.approx(110)
+    assert Search(trial_s=3).length_s(10_000, objective) == 3

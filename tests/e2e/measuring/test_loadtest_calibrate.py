@@ -6,7 +6,7 @@ from pathlib import Path
 from loadtest_rig import SPEC, behave, command, running_server, write_package
 
 from config.load import parse_spec
-from loadtest.calibrating.calibrate import Options, calibrate, summary
+from loadtest.calibrating.calibration import Search, calibrate, evidence_text
 from loadtest.measuring.units import figure
 from loadtest.running.session import Where
 
@@ -17,13 +17,13 @@ def test_the_knee_of_a_server_is_found_and_recorded(tmp_path: Path) -> None:
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     with running_server(tmp_path / "server") as url:
         behave(url, capacity=1200)
-        options = Options(first=900, trial_s=1, warmup_s=0.3, repeat=1, arrivals="constant", tolerance=0.2)
+        options = Search(first=900, trial_s=1, warmup_s=0.3, repeat=1, arrivals="constant", tolerance=0.2)
         evidence = calibrate(spec, options, Where(out=out, url=url))
     assert evidence.knee is not None
     assert 100 < evidence.knee.rps <= 1300
     assert evidence.at_70_percent is not None
     assert evidence.at_70_percent.rate < evidence.knee.rps
-    assert summary(evidence).startswith(f"knee: {evidence.status} {figure(evidence.knee.rps)} requests/s")
+    assert evidence_text(evidence).startswith(f"knee: {evidence.status} {figure(evidence.knee.rps)} requests/s")
     data = json.loads((out / "evidence.json").read_text())
     assert (data["schema"], data["package"]) == ("marina.evidence/1", sha256)
     assert {trial["status"] for trial in data["trials"]} >= {"PASS", "FAIL"}
@@ -35,7 +35,7 @@ def test_cold_start_and_memory_are_those_of_the_server_it_started(tmp_path: Path
     where = Where(out=out, command=command(write_package(out)))
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     # The highest rate is far above what is asked, so the search ends at once, without a knee.
-    options = Options(first=90_000, trial_s=0.1, warmup_s=0, repeat=1, timeout_s=1)
+    options = Search(first=90_000, trial_s=0.1, warmup_s=0, repeat=1, timeout_s=1)
     evidence = calibrate(spec, options, where)
     assert evidence.cold_start_s is not None
     assert evidence.cold_start_s > 0

@@ -13,12 +13,10 @@ from loadtest.calibrating import knee
 from loadtest.calibrating.evidence import MAY_HOLD_MORE, At, Evidence, KneeRecord, Settings, TrialRecord, knee_text
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.calibrating.knee import Knee, Untrusted, find_knee
-from loadtest.judging.outcome import latency_of
-from loadtest.judging.slo import judge, objective_of, samples_needed
-from loadtest.judging.verdict import Objective, Reason, Status, Verdict
+from loadtest.judging import Objective, Reason, Status, Verdict, judge, latency_of, objective_of, samples_needed
 from loadtest.measuring.measurement import Measurement
 from loadtest.measuring.units import figure
-from loadtest.reporting.words import figures_text
+from loadtest.reporting import figures_text
 from loadtest.running.session import Session, Where, open_session
 from loadtest.sending.arrivals import Arrivals, Schedule
 
@@ -33,7 +31,7 @@ _UNDER_ESTIMATE = 0.7
 _HEADROOM = 0.7
 
 
-class Options(BaseModel):
+class Search(BaseModel):
     """How to search, as the command line says it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,7 +61,7 @@ class Options(BaseModel):
 class Trials:
     """Runs at different rates against one server, each judged by whether that rate was held within the objective."""
 
-    def __init__(self, session: Session, objective: Objective, options: Options) -> None:
+    def __init__(self, session: Session, objective: Objective, options: Search) -> None:
         self._session = session
         # The search asks whether the offered rate is held, not whether the spec's is.
         self._objective = objective.model_copy(update={"throughput_rps": None})
@@ -129,7 +127,7 @@ class Trials:
         return self.runs[-1][1].every_reason() if self.runs else []
 
 
-def calibrate(spec: Spec, options: Options, where: Where, *, quiet: bool = False) -> Evidence:
+def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False) -> Evidence:
     """Finds the knee and writes `evidence.json` and `evidence.html` into `where.out`."""
     objective = objective_of(spec)
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -163,7 +161,7 @@ def calibrate(spec: Spec, options: Options, where: Where, *, quiet: bool = False
     return evidence
 
 
-def summary(evidence: Evidence) -> str:
+def evidence_text(evidence: Evidence) -> str:
     """The evidence as a few lines for a terminal."""
     lines = [f"  {reason.id}: {reason.text}" for reason in evidence.reasons]
     found = evidence.knee

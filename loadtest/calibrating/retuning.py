@@ -16,13 +16,12 @@ from config.load import parse_spec
 from config.progress import Progress
 from config.record import write_json, write_text
 from config.spec import Spec
-from loadtest.calibrating.calibrate import Options, Trials, settings_of
+from loadtest.calibrating.calibration import Search, Trials, settings_of
 from loadtest.calibrating.evidence import Settings
 from loadtest.calibrating.knee import NeverHeld, Untrusted
 from loadtest.calibrating.patch import unified, with_settings
 from loadtest.calibrating.tune import Space, Tuning, tune
-from loadtest.judging.slo import objective_of
-from loadtest.judging.verdict import Objective
+from loadtest.judging import Objective, objective_of
 from loadtest.measuring.units import figure
 from loadtest.running import target
 from loadtest.running.session import Session, Where, open_session
@@ -43,14 +42,14 @@ _PATHS = (
 Serve = Callable[[Settings], AbstractContextManager[Session]]
 
 
-def retune(spec: Spec, options: Options, out: Path, *, serve: Serve | None = None, quiet: bool = False) -> Tuning:
+def retune(spec: Spec, options: Search, out: Path, *, serve: Serve | None = None, quiet: bool = False) -> Tuning:
     """Finds the best settings and writes `tune.json` and `tune.patch` into `out`."""
     objective = objective_of(spec)
     measure = _Measure(serve or _server(spec, options, objective, out, quiet), objective, options)
     found = tune(measure, settings_of(spec), space_of(spec, objective))
     before = spec.file.read_text(encoding="utf-8")
     write_text(out / "tune.patch", unified(before, with_settings(before, found.best.settings), str(spec.file)))
-    write_json(out / "tune.json", record(found, space_of(spec, objective)))
+    write_json(out / "tune.json", tuning_record(found, space_of(spec, objective)))
     return found
 
 
@@ -62,7 +61,7 @@ def space_of(spec: Spec, objective: Objective) -> Space:
     return Space(cores=cores, batches=spec.model.batch_sizes, delays_ms=delays)
 
 
-def record(found: Tuning, space: Space) -> dict[str, Any]:
+def tuning_record(found: Tuning, space: Space) -> dict[str, Any]:
     """`tune.json`."""
     return {
         "schema": "marina.tune/1",
@@ -74,7 +73,7 @@ def record(found: Tuning, space: Space) -> dict[str, Any]:
     }
 
 
-def summary(found: Tuning, space: Space, out: Path) -> str:
+def tuning_text(found: Tuning, space: Space, out: Path) -> str:
     """The tuning as a few lines for a terminal."""
     start = found.tried[0]
     lines = [*(f"  {reason}" for reason in found.why), f"tried {len(found.tried)} of {space.size} settings"]
@@ -89,7 +88,7 @@ def summary(found: Tuning, space: Space, out: Path) -> str:
 class _Measure:
     """Measures settings: first whether they beat the best known at all, and only then by how much."""
 
-    def __init__(self, serve: Serve, objective: Objective, options: Options) -> None:
+    def __init__(self, serve: Serve, objective: Objective, options: Search) -> None:
         self._serve = serve
         self._objective = objective
         self._options = options.model_copy(update={"repeat": 1, "tolerance": max(_TOLERANCE, options.tolerance)})
@@ -115,7 +114,7 @@ class _Measure:
                 ) from err
 
 
-def _server(spec: Spec, options: Options, objective: Objective, out: Path, quiet: bool) -> Serve:
+def _server(spec: Spec, options: Search, objective: Objective, out: Path, quiet: bool) -> Serve:
     """Packages and serves settings for real, each in a folder of its own."""
 
     def serve(settings: Settings) -> AbstractContextManager[Session]:
