@@ -90,7 +90,7 @@ def _target_options(parser: argparse.ArgumentParser) -> None:
     add("--any-package", action="store_true", help="do not ask which package the server serves")
     add("--repeat", metavar="N", type=int, help="runs, or searches")
     add("--processes", metavar="P", type=int, help="generator processes (default: 1)")
-    add("--arrivals", choices=("constant", "poisson"), help="the schedule of requests, fixed beforehand")
+    add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
     add("--seed", metavar="N", type=int, help="of the poisson schedule (default: 0)")
     add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds before anything is measured")
     add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds a client waits (default: 10)")

@@ -11,6 +11,7 @@ from loadtest.reporting import (
     Axis,
     Chart,
     Line,
+    arrivals_text,
     drawing,
     facts,
     linear_axis,
@@ -111,7 +112,7 @@ def _measured(evidence: Evidence) -> dict[str, str]:
             f"{memory.total_bytes / MB:,.0f} MB: Java {memory.java_bytes / MB:,.0f}, workers {workers}, "
             f"supervisor {memory.supervisor_bytes / MB:,.0f}"
         )
-    return found | {"Arrivals": evidence.arrivals, "Begun": evidence.at}
+    return found | {"Arrivals": arrivals_text(evidence.arrivals), "Begun": evidence.at}
 
 
 def _trials(evidence: Evidence) -> str:

@@ -6,13 +6,14 @@ from loadtest.reporting.junit import verdict_xml
 from loadtest.reporting.live import LiveLine
 from loadtest.reporting.report import facts, ms, reason_list, verdict_html
 from loadtest.reporting.theme import page
-from loadtest.reporting.words import check_text, figures_text, verdict_lines
+from loadtest.reporting.words import arrivals_text, check_text, figures_text, verdict_lines
 
 __all__ = [
     "Axis",
     "Chart",
     "Line",
     "LiveLine",
+    "arrivals_text",
     "check_text",
     "drawing",
     "facts",

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from loadtest.judging import Check, Outcome
 from loadtest.measuring.units import figure
-from loadtest.reporting.words import check_title
+from loadtest.reporting.words import arrivals_text, check_title
 
 _ELEMENTS = {"FAIL": "failure", "INVALID": "error"}
 
@@ -45,7 +45,7 @@ def _properties(outcome: Outcome) -> dict[str, str]:
         "package": tested.package or "unknown",
         "served": tested.served or "unknown",
         "machine": str(outcome.machine),
-        "load": f"{figure(load.rate)} requests/s {load.arrivals} for {load.duration_s:g} s",
+        "load": f"{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}, for {load.duration_s:g} s",
     }
 
 

@@ -9,7 +9,7 @@ from loadtest.judging import SHARE, Check, Outcome, Reason
 from loadtest.measuring.units import figure, percent
 from loadtest.reporting.figures import figures
 from loadtest.reporting.theme import page
-from loadtest.reporting.words import check_title
+from loadtest.reporting.words import arrivals_text, check_title
 
 _MEANING = {
     "PASS": "The service met its objective, and the measurement can be trusted.",
@@ -96,7 +96,7 @@ def _tested(outcome: Outcome) -> dict[str, str]:
         "Served": "the same" if same else tested.served or "not asked, or the server did not say",
         "Server": tested.url + cold,
         "Machine of the generator": f"{outcome.machine}, {outcome.machine.system}",
-        "Load": f"{each}{figure(load.rate)} requests/s, {load.arrivals} arrivals, {load.duration_s:g} s "
+        "Load": f"{each}{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}, {load.duration_s:g} s "
         f"after {load.warmup_s:g} s of warm-up",
         "Request": f"{load.sample_content_type}, {load.sample_bytes:,} bytes",
         "Spec": tested.spec,

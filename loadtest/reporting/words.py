@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from loadtest.judging import Check, Verdict
 from loadtest.measuring.units import figure, percent
+from loadtest.sending.arrivals import Arrivals
+
+_ARRIVALS: dict[Arrivals, str] = {"constant": "evenly spaced arrivals", "poisson": "Poisson arrivals"}
 
 
-def verdict_lines(verdict: Verdict, requests: int) -> str:
-    """`slo: FAIL p99 412 ms > 250 ms, …`, then every reason on a line of its own."""
-    lines = [f"slo: {verdict.status} {figures_text(verdict)}, {requests:,} requests"]
+def verdict_lines(verdict: Verdict, requests: int, arrivals: Arrivals = "poisson") -> str:
+    """`slo: FAIL p99 412 ms > 250 ms, …`, then every reason on a line of its own.
+
+    Evenly spaced arrivals are named, since no users arrive like that and the same server looks better under them.
+    """
+    spacing = f", {arrivals_text(arrivals)}" if arrivals == "constant" else ""
+    lines = [f"slo: {verdict.status} {figures_text(verdict)}, {requests:,} requests{spacing}"]
     return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in verdict.every_reason())])
+
+
+def arrivals_text(arrivals: Arrivals) -> str:
+    """How the requests of a schedule are spaced."""
+    return _ARRIVALS[arrivals]
 
 
 def figures_text(verdict: Verdict) -> str:

@@ -47,7 +47,7 @@ class Options(BaseModel):
     warmup_s: Annotated[float, Field(ge=0)] = 5
     repeat: Count = 1
     processes: Count = 1
-    arrivals: Arrivals = "constant"
+    arrivals: Arrivals = "poisson"
     seed: int = 0
     """Of the Poisson schedule; each repeat adds one."""
     timeout_s: Positive = 10
@@ -102,7 +102,8 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
 
 def summary(outcome: Outcome) -> str:
     """The verdict as a few lines for a terminal."""
-    return verdict_lines(outcome.verdict, sum(each.measurement.finished for each in outcome.runs))
+    requests = sum(each.measurement.finished for each in outcome.runs)
+    return verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
 
 
 def _tested(spec: Spec, session: Session, runs: list[Run]) -> Subject:

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtest.calibrating import Search
+from loadtest.running.runs import Options
 from loadtest.sending.arrivals import Arrivals, Schedule
 
 
@@ -46,3 +48,7 @@ def test_poisson_gaps_vary_as_an_exponential_does() -> None:
 def test_seed_decides_the_poisson_schedule() -> None:
     assert schedule("poisson", seed=1).times() == schedule("poisson", seed=1).times()
     assert schedule("poisson", seed=1).times() != schedule("poisson", seed=2).times()
+
+
+def test_random_arrivals_are_the_default_of_every_verb() -> None:
+    assert (Options().arrivals, Search().arrivals) == ("poisson", "poisson")

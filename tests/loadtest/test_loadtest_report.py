@@ -22,7 +22,7 @@ from loadtest.reporting.junit import verdict_xml
 from loadtest.reporting.live import LiveLine, live_text
 from loadtest.reporting.report import verdict_html
 from loadtest.running.runs import summary
-from loadtest.sending.arrivals import Schedule
+from loadtest.sending.arrivals import Arrivals, Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
 MACHINE = Machine(
@@ -54,7 +54,7 @@ def measured(latency: float, shed: int = 0, **changes: Any) -> Measurement:
     return Measurement(**(fields | changes))
 
 
-def outcome(*measurements: Measurement) -> Outcome:
+def outcome(*measurements: Measurement, arrivals: Arrivals = "poisson") -> Outcome:
     runs = [run_of(each, judge(each, OBJECTIVE)) for each in measurements]
     return Outcome(
         verdict=combine([run.verdict for run in runs]),
@@ -64,7 +64,7 @@ def outcome(*measurements: Measurement) -> Outcome:
             served="ab" * 32, cold_start_s=4.2,
         ),
         load=Load(
-            arrivals="poisson", rate=200, warmup_s=2, duration_s=10, repeat=len(runs), processes=1, seed=0,
+            arrivals=arrivals, rate=200, warmup_s=2, duration_s=10, repeat=len(runs), processes=1, seed=0,
             timeout_s=10, sample_bytes=300, sample_content_type="image/png",
         ),
         machine=MACHINE,
@@ -201,6 +201,14 @@ def test_the_summary_names_figures_and_reasons() -> None:
         "slo: PASS p99 26 ms <= 50 ms, errors 0 % <= 0.1 %, 200 of 200 requests/s, 2,000 requests"
     )
     assert "  shed: 200 requests were shed: the server's queue was full" in summary(FAILED).splitlines()
+
+
+def test_evenly_spaced_arrivals_are_named_wherever_a_verdict_is_read() -> None:
+    even = outcome(measured(20), arrivals="constant")
+    assert summary(even).endswith("2,000 requests, evenly spaced arrivals")
+    for made, words in ((even, "evenly spaced arrivals"), (PASSED, "Poisson arrivals")):
+        assert words in verdict_html(made)
+        assert words in verdict_xml(made)
 
 
 @pytest.mark.parametrize("low", [0.011, 0.8, 7, 480])
