@@ -48,6 +48,20 @@ class Second(_Record):
     """From the intended send to the answer, of its arrivals."""
 
 
+class Slice(_Record):
+    """A stretch of the measured window, the same length for all of a run, with the arrivals that were due in it.
+
+    Latencies of neighbours rise and fall together, so how sure a percentile is can only be told from whole stretches.
+    """
+
+    due: int = 0
+    in_time: int = 0
+    """Those of its arrivals that got a good answer in time."""
+    failed: int = 0
+    response: Latencies = Histogram()
+    """As of the whole run, exact at the same limits."""
+
+
 class Identity(_Record):
     """Which package should be, and which is, behind the URL; hashes of the MAR."""
 
@@ -87,6 +101,8 @@ class Measurement(_Record):
     seconds: tuple[Second, ...]
     generators: tuple[tuple[Beat, ...], ...]
     """Per process, per second of the measured window."""
+    slices: tuple[Slice, ...] = ()
+    """The window in stretches; none for a closed loop, which has no schedule."""
     identity: Identity | None = None
 
     @property
@@ -130,6 +146,7 @@ def merge(parts: Sequence[Measurement]) -> Measurement:
             "errors": _added(part.errors for part in parts),
             **{name: _merged(getattr(part, name) for part in parts) for name in histograms},
             "seconds": tuple(map(merge_seconds, seconds)),
+            "slices": tuple(map(_merge_slices, zip(*(part.slices for part in parts), strict=True))),
             "generators": tuple(beats for part in parts for beats in part.generators),
         }
     )
@@ -142,6 +159,15 @@ def merge_seconds(parts: Iterable[Second]) -> Second:
         due=sum(part.due for part in parts),
         answered=sum(part.answered for part in parts),
         errors=_added(part.errors for part in parts),
+        response=_merged(part.response for part in parts),
+    )
+
+
+def _merge_slices(parts: Sequence[Slice]) -> Slice:
+    return Slice(
+        due=sum(part.due for part in parts),
+        in_time=sum(part.in_time for part in parts),
+        failed=sum(part.failed for part in parts),
         response=_merged(part.response for part in parts),
     )
 

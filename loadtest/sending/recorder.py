@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 
 from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.measurement import Beat, Measurement, Second
+from loadtest.measuring.measurement import Beat, Measurement, Second, Slice
 from loadtest.sending import answers
 from loadtest.sending.plan import Plan
+
+# Enough to resample even a short run; a long one has one a second.
+_FEWEST_SLICES = 120
 
 
 class _Bin:
@@ -24,6 +28,17 @@ class _Bin:
         return Second(due=self.due, answered=self.answered, errors=dict(self.errors), response=self.response)
 
 
+class _Stretch:
+    """One slice of the window, while it is counted."""
+
+    def __init__(self, limits: tuple[float, ...]) -> None:
+        self.due = self.in_time = self.failed = 0
+        self.response = Histogram(limits)
+
+    def frozen(self) -> Slice:
+        return Slice(due=self.due, in_time=self.in_time, failed=self.failed, response=self.response)
+
+
 class Recorder:
     """Counts requests as they end and the generator's own health; times are seconds from the run's start."""
 
@@ -36,6 +51,8 @@ class Recorder:
         self._lag, self._loop_lag = Histogram(limits), Histogram(limits)
         self._errors: Counter[str] = Counter()
         self._bins: list[_Bin] = []
+        count = max(_FEWEST_SLICES, math.ceil(self._schedule.duration_s))
+        self._slices = [_Stretch(limits) for _ in range(count)]
         self._recent = _Bin()
         self._beats: list[Beat] = []
         self._worst_loop_lag_ms = 0.0
@@ -48,6 +65,7 @@ class Recorder:
         if due >= self._schedule.warmup_s:
             self.dropped += dropped
             self.sent += not dropped
+            self._slice(due).due += 1
 
     def ended(self, due: float, begun: float, ended: float, failure: str | None) -> None:
         """A request ended: with a good answer, or with the name of a failure."""
@@ -65,13 +83,17 @@ class Recorder:
             self.warmup += 1
             return
         self._lag.add((begun - due) * 1000)
+        stretch = self._slice(due)
         if timed:
             self._response.add(response)
+            stretch.response.add(response)
             self._service.add((ended - begun) * 1000)
         if failure is not None:
             self._errors[failure] += 1
+            stretch.failed += 1
         elif ended <= self._in_time_until:
             self.in_time += 1
+            stretch.in_time += 1
 
     def looped(self, lag_s: float, now: float) -> None:
         """The event loop was asked, and was late by this much."""
@@ -97,6 +119,10 @@ class Recorder:
             self._bins.append(_Bin())
         return self._bins[int(moment)]
 
+    def _slice(self, due: float) -> _Stretch:
+        share = (due - self._schedule.warmup_s) / self._schedule.duration_s
+        return self._slices[min(len(self._slices) - 1, int(share * len(self._slices)))]
+
     def measurement(self, ran_s: float) -> Measurement:
         """Everything, at the end."""
         return Measurement(
@@ -115,4 +141,5 @@ class Recorder:
             loop_lag=self._loop_lag,
             seconds=tuple(each.frozen() for each in self._bins),
             generators=(tuple(self._beats),),
+            slices=tuple(each.frozen() for each in self._slices),
         )

@@ -10,8 +10,14 @@ from loadtest.judging.slo import judge, objective_of, samples_needed
 from loadtest.judging.verdict import Objective, Status, combine
 from loadtest.measuring.histogram import Histogram
 from loadtest.measuring.measurement import Beat, Identity, Measurement, merge
+from loadtest.sending.arrivals import Schedule
+from loadtest.sending.plan import Plan, Request
+from loadtest.sending.recorder import Recorder
 
 OBJECTIVE = Objective(p99_ms=105, error_rate=0.001, throughput_rps=100)
+
+
+REQUEST = Request(url="http://x/predictions/m", body=b"YQ==", content_type="text/plain")
 
 
 def histogram(*values: float, limit: float = 105) -> Histogram:
@@ -236,3 +242,21 @@ def test_a_spec_without_objective_says_what_to_type(tmp_path: Any) -> None:
 
 def test_a_run_too_short_for_a_single_beat_is_not_called_busy() -> None:
     assert ids(measured(*[20.0] * 1000, generators=((),)))[0] == "PASS"
+
+
+def test_slices_hold_what_the_whole_run_holds_and_merge() -> None:
+    schedule = Schedule(arrivals="poisson", rate=100, warmup_s=1, duration_s=4)
+    parts = []
+    for part in range(2):
+        plan = Plan(request=REQUEST, schedule=schedule, part=part, parts=2, timeout_s=2, limit_ms=105)
+        recorder = Recorder(plan)
+        for number, due in enumerate(schedule.times(part, 2)):
+            recorder.due(due, dropped=False)
+            recorder.ended(due, due, due + 0.1 + number / 1e4, "http 500" if number % 10 == 9 else None)
+        parts.append(recorder.measurement(4))
+    run = merge(parts)
+    assert len(run.slices) == 120
+    assert sum(piece.due for piece in run.slices) == run.planned == 400
+    assert sum(piece.failed for piece in run.slices) == run.failed == 40
+    assert sum(piece.in_time for piece in run.slices) == run.in_time
+    assert sum(piece.response.within(105) for piece in run.slices) == run.response.within(105)
