@@ -1,5 +1,58 @@
 """From a running server to a verdict that can be trusted. Imports only `config` of ours.
 
-Nothing here imports Locust except `engine`, `worker` and `locustfile`: importing Locust patches the whole process, so
-load is always generated in processes of their own.
+Its rooms, each of which imports only those before it: measuring, sending, judging, reporting, running, calibrating.
+Beside them `locustfile` and `closed_loop` make a verdict of plain Locust.
+
+Importing Locust patches the whole process, so load is always sent by processes of their own, and nothing that is named
+here imports it. A name is looked up when it is asked for: those processes need one room of six.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadtest.calibrating import Search, calibrate, evidence_text, retune, space_of, tuning_record, tuning_text
+    from loadtest.judging import objective_of
+    from loadtest.measuring import Machine, Measurement, this_machine
+    from loadtest.reporting import check_text
+    from loadtest.running import Elsewhere, RunOptions, Where, find_package, run, started, verdict_text
+    from loadtest.sending import LoadPlan, OnSecond, packaged_request, record_in, second_in
+
+__all__ = [
+    "Elsewhere",
+    "LoadPlan",
+    "Machine",
+    "Measurement",
+    "OnSecond",
+    "RunOptions",
+    "Search",
+    "Where",
+    "calibrate",
+    "check_text",
+    "evidence_text",
+    "find_package",
+    "objective_of",
+    "packaged_request",
+    "record_in",
+    "retune",
+    "run",
+    "second_in",
+    "space_of",
+    "started",
+    "this_machine",
+    "tuning_record",
+    "tuning_text",
+    "verdict_text",
+]
+_ROOMS = ("measuring", "sending", "judging", "reporting", "running", "calibrating")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for room in _ROOMS:
+            face = import_module(f"loadtest.{room}")
+            if name in face.__all__:
+                return getattr(face, name)
+    raise AttributeError(f"module `loadtest` has no attribute `{name}`")

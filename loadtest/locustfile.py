@@ -20,13 +20,9 @@ if str(Path(__file__).resolve().parent.parent) not in sys.path:
 from config.errors import MarinaError
 from config.load import load_spec
 from config.record import read_package
+from loadtest.closed_loop import CLOSED_LOOP_WARNING, ClosedLoop
 from loadtest.judging import objective_of
-from loadtest.running.closed_loop import FLATTERS, ClosedLoop
-from loadtest.sending import answers
-from loadtest.sending.answers import Checker
-from loadtest.sending.plan import Request
-from loadtest.sending.sample import packaged_request, spec_request
-from loadtest.sending.wire import Answer
+from loadtest.sending import BROKEN, REFUSED, TIMEOUT, Checker, HttpAnswer, Request, packaged_request, spec_request
 
 _DEFAULT_SPEC = "config/examples/digits/spec.yaml"
 
@@ -52,7 +48,7 @@ def prepare(environment: Environment, **_: object) -> None:
         sys.exit(f"error: {err}")
     ModelUser.request = request
     ModelUser.checker = Checker(request.expected)
-    print(FLATTERS, file=sys.stderr)
+    print(CLOSED_LOOP_WARNING, file=sys.stderr)
 
 
 def set_pace(environment: Environment, **_: object) -> None:
@@ -83,10 +79,10 @@ class ModelUser(FastHttpUser):
 
     def _failure(self, response: Any) -> str | None:
         if response.status_code:
-            return self.checker.failure(Answer(response.status_code, response.content or b"", keep_alive=True))
+            return self.checker.failure(HttpAnswer(response.status_code, response.content or b"", keep_alive=True))
         if isinstance(response.error, TimeoutError):
-            return answers.TIMEOUT
-        return answers.REFUSED if isinstance(response.error, ConnectionRefusedError) else answers.BROKEN
+            return TIMEOUT
+        return REFUSED if isinstance(response.error, ConnectionRefusedError) else BROKEN
 
 
 hooks: Any = events

@@ -18,14 +18,18 @@ from k8s.manifests.plan import Plan
 from k8s.manifests.yaml_text import to_yaml
 from k8s.rollout.cluster import Cluster
 from k8s.rollout.load_run import run_load, served_packages
-from loadtest.judging import objective_of
-from loadtest.measuring.machine import Machine, this_machine
-from loadtest.measuring.measurement import Measurement
-from loadtest.running.runs import Options
-from loadtest.sending import crew
-from loadtest.sending.generator import OnSecond
-from loadtest.sending.plan import Plan as Load
-from loadtest.sending.sample import packaged_request
+from loadtest import (
+    LoadPlan,
+    Machine,
+    Measurement,
+    OnSecond,
+    RunOptions,
+    objective_of,
+    packaged_request,
+    record_in,
+    second_in,
+    this_machine,
+)
 
 
 class InCluster:
@@ -39,20 +43,20 @@ class InCluster:
         self._progress = progress
         self._machine: Machine | None = None
 
-    def generate(self, plans: Sequence[Load], on_second: OnSecond) -> Measurement:
+    def generate(self, plans: Sequence[LoadPlan], on_second: OnSecond) -> Measurement:
         """One Job for all parts."""
         told = 0
 
         def on_line(line: str) -> None:
             nonlocal told
-            said = crew.seconds_in(line)
+            said = second_in(line)
             if said and said[0] > told:
                 told = said[0]
                 on_second(*said)
 
         job = job_of(self._image, plans[0], f"{self._plan.name}-load-{secrets.token_hex(3)}")
         lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
-        measured, self._machine = crew.record_in(lines)
+        measured, self._machine = record_in(lines)
         return measured
 
     def served_sha256(self) -> str:
@@ -81,18 +85,18 @@ def url_of(plan: Plan) -> str:
     return f"http://{plan.name}.{plan.namespace}.svc:{plan.ports.inference}"
 
 
-def job_of(image: str, load: Load, name: str) -> LoadJob:
+def job_of(image: str, load: LoadPlan, name: str) -> LoadJob:
     """One run as a Job."""
     seconds = load.schedule.total_s + load.timeout_s
     return LoadJob(name=name, image=image, text=load.model_dump_json(), parts=load.parts, seconds=seconds)
 
 
-def shown(spec: Spec, plan: Plan, image: str, how: Options, options: argparse.Namespace) -> str:
+def shown(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse.Namespace) -> str:
     """The objects of a run, as `kubectl create -f -` takes them."""
     if plan.package is None:
         raise InputError("nothing was packaged yet, so there is no sample to send", hint=f"marina package {spec.file}")
     objective = objective_of(spec)
-    load = Load(
+    load = LoadPlan(
         request=packaged_request(plan.package, options.out / spec.name, url_of(plan)),
         schedule=how.schedule(spec, objective),
         parts=how.processes,

@@ -22,9 +22,9 @@ def add_verbs(verbs: Any) -> None:
 
 def loadtest(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from loadtest.running.runs import Options, run, summary
+    from loadtest import RunOptions, run, verdict_text
 
-    spec, how = load_spec(options.spec, files=False), chosen(Options, options)
+    spec, how = load_spec(options.spec, files=False), chosen(RunOptions, options)
     where = _where(options, spec.name)
     if options.in_cluster or options.dry_run:
         from k8s.manifests.plan import make_plan
@@ -40,15 +40,15 @@ def loadtest(options: argparse.Namespace) -> int:
     if options.json:
         print_json(outcome.to_data())
     else:
-        print(summary(outcome))
+        print(verdict_text(outcome))
         print(f"report {options.out / spec.name / 'verdict.html'}")
     return outcome.verdict.exit_code
 
 
 def calibrate(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from loadtest.calibrating import Search, evidence_text
-    from loadtest.calibrating import calibrate as run
+    from loadtest import Search, evidence_text
+    from loadtest import calibrate as run
 
     spec = load_spec(options.spec, files=False)
     out, where = options.out / spec.name, _where(options, spec.name)
@@ -67,9 +67,7 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def _tuned(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
     """Searches better settings and says what it found; true when the spec's own are the best."""
-    from loadtest.calibrating import retune, space_of, tuning_record, tuning_text
-    from loadtest.judging import objective_of
-    from loadtest.running.session import find_package
+    from loadtest import find_package, objective_of, retune, space_of, tuning_record, tuning_text
 
     # A search takes minutes; what the calibration after it needs is asked for before it.
     find_package(where)
@@ -119,7 +117,7 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _where(options: argparse.Namespace, name: str) -> Any:
-    from loadtest.running.session import Where
+    from loadtest import Where
 
     return Where(
         out=options.out / name, url=options.url, supervisor=options.supervisor, any_package=options.any_package

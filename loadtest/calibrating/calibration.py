@@ -14,11 +14,10 @@ from loadtest.calibrating.evidence import MAY_HOLD_MORE, At, Evidence, KneeRecor
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.calibrating.knee import Knee, Untrusted, find_knee
 from loadtest.judging import Objective, Reason, Status, Verdict, judge, latency_of, objective_of, samples_needed
-from loadtest.measuring.measurement import Measurement
-from loadtest.measuring.units import figure
+from loadtest.measuring import Measurement, figure
 from loadtest.reporting import figures_text
-from loadtest.running.session import Session, Where, open_session
-from loadtest.sending.arrivals import Arrivals, Schedule
+from loadtest.running import Session, Where, open_session
+from loadtest.sending import Arrivals, Schedule
 
 _FIRST_RPS = 20.0
 _SHORTEST_TRIAL_S, _LONGEST_TRIAL_S = 8.0, 60.0

@@ -8,9 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 from loadtest.calibrating.knee import Limit
 from loadtest.judging import Latency, Objective, Reason, Status
-from loadtest.measuring.machine import Machine, Memory
-from loadtest.measuring.units import figure
-from loadtest.sending.arrivals import Arrivals
+from loadtest.measuring import Machine, Memory, figure
+from loadtest.sending import Arrivals
 
 SCHEMA: Final = "marina.evidence/1"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, knee_text
-from loadtest.measuring.machine import MB
-from loadtest.measuring.units import figure, percent
+from loadtest.measuring import MB, figure, percent
 from loadtest.reporting import (
     Axis,
     Chart,

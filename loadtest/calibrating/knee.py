@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from loadtest.measuring.units import figure
+from loadtest.measuring import figure
 
 Status = Literal["PASS", "FAIL", "INVALID"]
 Trial = Callable[[float], Status]

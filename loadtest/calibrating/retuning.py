@@ -22,9 +22,8 @@ from loadtest.calibrating.knee import NeverHeld, Untrusted
 from loadtest.calibrating.patch import unified, with_settings
 from loadtest.calibrating.tune import Space, Tuning, tune
 from loadtest.judging import Objective, objective_of
-from loadtest.measuring.units import figure
-from loadtest.running import target
-from loadtest.running.session import Session, Where, open_session
+from loadtest.measuring import figure
+from loadtest.running import Session, Where, open_session, serve_command
 
 DELAYS_MS = (1, 2, 5, 10, 20)
 # Wide enough to tell settings apart in a few runs each; the knee of the best is found exactly afterwards.
@@ -122,7 +121,7 @@ def _server(spec: Spec, options: Search, objective: Objective, out: Path, quiet:
         tuned = tuned_spec(spec, settings, out / "tune" / "-".join(map(str, settings.model_dump().values())))
         folder = tuned.file.parent
         _package(tuned.file, folder)
-        where = Where(out=folder / spec.name, command=target.serve_command(tuned.file, folder))
+        where = Where(out=folder / spec.name, command=serve_command(tuned.file, folder))
         return open_session(
             tuned,
             where,

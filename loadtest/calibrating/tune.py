@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loadtest.calibrating.evidence import Settings
-from loadtest.measuring.units import figure
+from loadtest.measuring import figure
 
 Measure = Callable[[Settings, float], float | None]
 """The rate that settings hold within the objective, requests/s; None when it is less than the rate given."""

@@ -8,10 +8,8 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from loadtest.judging.verdict import Objective, Verdict
-from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.machine import Machine
-from loadtest.measuring.measurement import Measurement
-from loadtest.sending.arrivals import Arrivals
+from loadtest.measuring import Histogram, Machine, Measurement
+from loadtest.sending import Arrivals
 
 SCHEMA: Final = "marina.verdict/1"
 SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)

@@ -14,9 +14,7 @@ from config.errors import InputError
 from config.spec import Spec
 from loadtest.judging.trust import SHARE, against_run
 from loadtest.judging.verdict import Check, Objective, Reason, Status, Verdict, worst
-from loadtest.measuring.histogram import Histogram, nearest_rank
-from loadtest.measuring.measurement import Measurement
-from loadtest.measuring.units import figure, percent
+from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 
 # A percentile needs ten samples above it to be more than an anecdote.
 SAMPLES_ABOVE = 10

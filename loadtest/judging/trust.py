@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from loadtest.judging.verdict import Objective, Reason
-from loadtest.measuring.histogram import nearest_rank
-from loadtest.measuring.measurement import Measurement
+from loadtest.measuring import Measurement, nearest_rank
 
 SHARE = 0.99
 BUSY_CPU = 0.9

@@ -1,1 +1,26 @@
-"""What a run measures, as records: histograms, counts, the machine."""
+"""What a run measures, as records: histograms, counts, the machine. Nothing is sent or judged here."""
+
+from loadtest.measuring.histogram import Histogram, bucket_ms, nearest_rank
+from loadtest.measuring.machine import MB, Machine, Memory, peak_memory, this_machine
+from loadtest.measuring.measurement import Beat, Identity, Measurement, Second, Slice, merge, merge_seconds
+from loadtest.measuring.units import figure, percent
+
+__all__ = [
+    "MB",
+    "Beat",
+    "Histogram",
+    "Identity",
+    "Machine",
+    "Measurement",
+    "Memory",
+    "Second",
+    "Slice",
+    "bucket_ms",
+    "figure",
+    "merge",
+    "merge_seconds",
+    "nearest_rank",
+    "peak_memory",
+    "percent",
+    "this_machine",
+]

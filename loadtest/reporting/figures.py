@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from loadtest.judging import Outcome, together
-from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.measurement import Second
+from loadtest.measuring import Histogram, Second
 from loadtest.reporting.chart import Axis, Bars, Chart, Line, linear_axis, log_axis, milliseconds, svg
 
 _SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))

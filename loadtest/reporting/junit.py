@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from loadtest.judging import Check, Outcome
-from loadtest.measuring.units import figure
+from loadtest.measuring import figure
 from loadtest.reporting.words import arrivals_text, check_title
 
 _ELEMENTS = {"FAIL": "failure", "INVALID": "error"}

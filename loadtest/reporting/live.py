@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from loadtest.measuring.measurement import Beat, Second
-from loadtest.sending.arrivals import Schedule
+from loadtest.measuring import Beat, Second
+from loadtest.sending import Schedule
 
 
 class LiveLine:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from loadtest.judging import SHARE, Check, Outcome, Reason
-from loadtest.measuring.units import figure, percent
+from loadtest.measuring import figure, percent
 from loadtest.reporting.figures import figures
 from loadtest.reporting.theme import page
 from loadtest.reporting.words import arrivals_text, check_title

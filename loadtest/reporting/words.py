@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from loadtest.judging import Check, Verdict
-from loadtest.measuring.units import figure, percent
-from loadtest.sending.arrivals import Arrivals
+from loadtest.measuring import figure, percent
+from loadtest.sending import Arrivals
 
 _ARRIVALS: dict[Arrivals, str] = {"constant": "evenly spaced arrivals", "poisson": "Poisson arrivals"}
 

@@ -1,1 +1,19 @@
-"""From a spec and a server to a verdict."""
+"""A server to measure, and `run`, the verb: from a spec to a verdict and its files."""
+
+from loadtest.running.runs import RunOptions, run, verdict_text
+from loadtest.running.session import Elsewhere, Session, Where, find_package, open_session
+from loadtest.running.target import Target, serve_command, started
+
+__all__ = [
+    "Elsewhere",
+    "RunOptions",
+    "Session",
+    "Target",
+    "Where",
+    "find_package",
+    "open_session",
+    "run",
+    "serve_command",
+    "started",
+    "verdict_text",
+]

@@ -26,7 +26,7 @@ from loadtest.judging import (
 )
 from loadtest.reporting import figures_text, verdict_html, verdict_lines, verdict_xml
 from loadtest.running.session import Session, Where, open_session
-from loadtest.sending.arrivals import Arrivals, Schedule
+from loadtest.sending import Arrivals, Schedule
 
 _SHORTEST_S = 30
 # So that a few dropped samples do not make a run too small for its percentile.
@@ -35,7 +35,7 @@ Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
 
-class Options(BaseModel):
+class RunOptions(BaseModel):
     """How to load, as the command line says it; None is a default that depends on the objective."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +64,7 @@ class Options(BaseModel):
         )
 
 
-def run(spec: Spec, options: Options, where: Where, *, quiet: bool = False) -> Outcome:
+def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -> Outcome:
     """Loads the server as often as asked, judges, and writes `verdict.json`, `.xml` and `.html` into `where.out`."""
     objective = objective_of(spec)
     schedules = [options.schedule(spec, objective, number) for number in range(options.repeat)]
@@ -100,7 +100,7 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
     write_text(folder / "verdict.html", verdict_html(outcome))
 
 
-def summary(outcome: Outcome) -> str:
+def verdict_text(outcome: Outcome) -> str:
     """The verdict as a few lines for a terminal."""
     requests = sum(each.measurement.finished for each in outcome.runs)
     return verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
@@ -120,7 +120,7 @@ def _tested(spec: Spec, session: Session, runs: list[Run]) -> Subject:
     )
 
 
-def _load(options: Options, schedule: Schedule, session: Session) -> Load:
+def _load(options: RunOptions, schedule: Schedule, session: Session) -> Load:
     return Load(
         arrivals=schedule.arrivals,
         rate=schedule.rate,

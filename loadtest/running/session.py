@@ -12,15 +12,11 @@ from config.errors import InputError
 from config.progress import Progress
 from config.record import Package, read_package
 from config.spec import Spec
-from loadtest.measuring.machine import Machine, this_machine
-from loadtest.measuring.measurement import Identity, Measurement
+from loadtest.measuring import Identity, Machine, Measurement, this_machine
 from loadtest.reporting import LiveLine
 from loadtest.running import target
 from loadtest.running.target import Target
-from loadtest.sending.arrivals import Schedule
-from loadtest.sending.generator import OnSecond, generate
-from loadtest.sending.plan import Plan, Request
-from loadtest.sending.sample import packaged_request, spec_request
+from loadtest.sending import LoadPlan, OnSecond, Request, Schedule, generate, packaged_request, spec_request
 
 
 class Elsewhere(Protocol):
@@ -29,7 +25,7 @@ class Elsewhere(Protocol):
     url: str
     """As the generators see it."""
 
-    def generate(self, plans: Sequence[Plan], on_second: OnSecond) -> Measurement:
+    def generate(self, plans: Sequence[LoadPlan], on_second: OnSecond) -> Measurement:
         """Runs the plans there."""
 
     def served_sha256(self) -> str:
@@ -79,7 +75,7 @@ class Session:
         """One run of a schedule; the server's package is asked for before and after it."""
         before = self.identify()
         plans = [
-            Plan(
+            LoadPlan(
                 request=self.request,
                 schedule=schedule,
                 part=part,

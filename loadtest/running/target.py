@@ -23,7 +23,7 @@ from config.errors import InputError, MarinaError
 from config.ports import free_port_base
 from config.render import Ports
 from config.spec import Spec
-from loadtest.measuring.machine import Memory, peak_memory
+from loadtest.measuring import Memory, peak_memory
 
 _PR_SET_PDEATHSIG = 1
 _BEYOND_STARTUP_S = 60

@@ -1,1 +1,32 @@
-"""A schedule of requests, and the processes that send it on time."""
+"""A schedule of requests, and the processes that send it on time.
+
+Nothing that this face names imports Locust, which patches its whole process: the processes that send do, and they are
+started by `generate`.
+"""
+
+from loadtest.sending.answers import BROKEN, REFUSED, TIMEOUT, Checker
+from loadtest.sending.arrivals import Arrivals, Schedule
+from loadtest.sending.generator import OnSecond, generate
+from loadtest.sending.log_lines import record_in, second_in
+from loadtest.sending.plan import Expected, LoadPlan, Request
+from loadtest.sending.sample import packaged_request, spec_request
+from loadtest.sending.wire import HttpAnswer
+
+__all__ = [
+    "BROKEN",
+    "REFUSED",
+    "TIMEOUT",
+    "Arrivals",
+    "Checker",
+    "Expected",
+    "HttpAnswer",
+    "LoadPlan",
+    "OnSecond",
+    "Request",
+    "Schedule",
+    "generate",
+    "packaged_request",
+    "record_in",
+    "second_in",
+    "spec_request",
+]

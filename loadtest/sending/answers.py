@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 
 from loadtest.sending.plan import Expected
-from loadtest.sending.wire import Answer
+from loadtest.sending.wire import HttpAnswer
 
 TIMEOUT, REFUSED, BROKEN, SHED, MALFORMED = "timeout", "refused", "broken", "shed", "malformed"
 # The text of TorchServe's frontend (ApiUtils.java); a handler that fails answers 503 too, with other words.
@@ -28,7 +28,7 @@ class Checker:
         self._expected = expected
         self._good: set[bytes] = set()
 
-    def failure(self, answer: Answer) -> str | None:
+    def failure(self, answer: HttpAnswer) -> str | None:
         """The name of what is wrong with an answer; None if it is good."""
         if answer.status == 503 and _QUEUE_FULL in answer.body:
             return SHED

@@ -10,7 +10,7 @@ from typing import Any
 from gevent import socket
 
 from loadtest.sending.plan import Request
-from loadtest.sending.wire import Answer, AnswerReader
+from loadtest.sending.wire import AnswerReader, HttpAnswer
 
 # A server may close a connection that rests; one that rested this long is looked at before it is used again.
 _RESTED_S = 0.5
@@ -24,7 +24,7 @@ class Connection:
         self._socket = sock
         self.used_at = time.perf_counter()
 
-    def exchange(self, data: bytes) -> Answer:
+    def exchange(self, data: bytes) -> HttpAnswer:
         """Sends a request and waits for its answer; BrokenAnswer or OSError when the connection ends first."""
         reader = AnswerReader()
         # A server may answer before it has read everything, 413 for one, and close: the answer can still be read.
@@ -67,7 +67,7 @@ class Client:
         self._family, self._address = found[0][0], found[0][4]
         self._resting: list[Connection] = []
 
-    def send(self) -> Answer:
+    def send(self) -> HttpAnswer:
         """One request and its answer; a request is never sent twice, a lost one must be seen."""
         connection = self._take()
         try:

@@ -7,31 +7,24 @@ measured together on its output, which is the pod's log. The others connect and 
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
-import hashlib
 import json
 import os
 import socket
 import sys
 import time
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from config.errors import InputError, MarinaError
-from loadtest.measuring.machine import Machine, this_machine
-from loadtest.measuring.measurement import Beat, Measurement, Second
+from config.errors import MarinaError
+from loadtest.measuring import Beat, Second, this_machine
 from loadtest.sending.generator import Channel, LocalProcess, generate
-from loadtest.sending.plan import Plan
+from loadtest.sending.log_lines import record_lines, second_line
+from loadtest.sending.plan import LoadPlan
 
-PORT = 5557
 # A node may have to pull the image first.
 _TOGETHER_WITHIN_S = 600.0
-_SECOND, _RECORD = "marina-second ", "marina-record "
-# Container runtimes cut lines at 16 KiB.
-_PIECE = 8_000
 
 
 def main() -> int:
@@ -40,10 +33,10 @@ def main() -> int:
     parser.add_argument("plan", type=Path, help="the plan as JSON, the same in every pod")
     parser.add_argument("--part", type=int, default=int(os.environ.get("JOB_COMPLETION_INDEX", "0")))
     parser.add_argument("--leader", default="127.0.0.1", help="where part 0 listens")
-    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--port", type=int, required=True, help="of the leader")
     options = parser.parse_args()
     try:
-        plan = Plan.model_validate_json(options.plan.read_text(encoding="utf-8"))
+        plan = LoadPlan.model_validate_json(options.plan.read_text(encoding="utf-8"))
         if options.part == 0:
             lead(plan, options.port, sys.stdout)
         else:
@@ -54,16 +47,11 @@ def main() -> int:
     return 0
 
 
-def lead(plan: Plan, port: int, log: TextIO) -> None:
+def lead(plan: LoadPlan, port: int, log: TextIO) -> None:
     """Part 0: runs its own part and everybody's clock."""
 
     def on_second(number: int, second: Second, beats: Sequence[Beat]) -> None:
-        said = {
-            "number": number,
-            "second": second.model_dump(mode="json"),
-            "beats": [beat.model_dump() for beat in beats],
-        }
-        print(_SECOND + json.dumps(said), file=log, flush=True)
+        print(second_line(number, second, beats), file=log, flush=True)
 
     plans = [plan.model_copy(update={"part": part}) for part in range(plan.parts)]
     with socket.create_server(("", port), backlog=plan.parts) as listener:
@@ -86,44 +74,6 @@ def follow(leader: str, port: int, part: int) -> None:
         work(file, file)
 
 
-def seconds_in(line: str) -> tuple[int, Second, list[Beat]] | None:
-    """What a line of the leader's log says of one second; None when it is another line."""
-    if not line.startswith(_SECOND):
-        return None
-    try:
-        said = json.loads(line.removeprefix(_SECOND))
-    except ValueError:
-        return None
-    beats = [Beat.model_validate(beat) for beat in said["beats"]]
-    return said["number"], Second.model_validate(said["second"]), beats
-
-
-def record_lines(measured: Measurement, machine: Machine) -> Iterator[str]:
-    """A measurement, and the machine of the one who leads, as lines that a log can hold."""
-    record = {"measurement": measured.model_dump(mode="json"), "machine": machine.model_dump(mode="json")}
-    packed = base64.b64encode(zlib.compress(json.dumps(record).encode())).decode()
-    pieces = [packed[at : at + _PIECE] for at in range(0, len(packed), _PIECE)]
-    digest = hashlib.sha256(packed.encode()).hexdigest()
-    for number, piece in enumerate(pieces, 1):
-        yield f"{_RECORD}{number}/{len(pieces)} {digest} {piece}"
-
-
-def record_in(lines: Iterable[str]) -> tuple[Measurement, Machine]:
-    """The measurement and the machine that a log ends with; InputError when it is not there or not whole."""
-    pieces: dict[int, str] = {}
-    wanted, digest = 0, ""
-    for line in lines:
-        if line.startswith(_RECORD):
-            place, digest, piece = line.removeprefix(_RECORD).split()
-            number, _, count = place.partition("/")
-            wanted, pieces[int(number)] = int(count), piece
-    packed = "".join(pieces[number] for number in sorted(pieces))
-    if not wanted or len(pieces) != wanted or hashlib.sha256(packed.encode()).hexdigest() != digest:
-        raise InputError(f"the log of the load test holds {len(pieces)} of {wanted or '?'} pieces of its record")
-    record = json.loads(zlib.decompress(base64.b64decode(packed)))
-    return Measurement.model_validate(record["measurement"]), Machine.model_validate(record["machine"])
-
-
 class _Connection:
     """A process of another pod."""
 
@@ -131,7 +81,7 @@ class _Connection:
         self._connection = connection
         self._reader = reader
 
-    def tell(self, plan: Plan) -> None:
+    def tell(self, plan: LoadPlan) -> None:
         self._order(plan.model_dump_json())
 
     def start(self, moment: float) -> None:

@@ -19,12 +19,11 @@ from locust import User, task
 from locust.env import Environment
 from locust.exception import StopUser
 
-from loadtest.measuring.histogram import bucket_ms
-from loadtest.measuring.measurement import Beat, Measurement, Second
+from loadtest.measuring import Beat, Measurement, Second, bucket_ms
 from loadtest.sending import answers
 from loadtest.sending.answers import Checker
 from loadtest.sending.client import Client
-from loadtest.sending.plan import Plan
+from loadtest.sending.plan import LoadPlan
 from loadtest.sending.recorder import Recorder
 from loadtest.sending.wire import BrokenAnswer
 
@@ -42,7 +41,7 @@ class RequestFailed(Exception):
 class OpenLoop:
     """One process's share of a run."""
 
-    def __init__(self, plan: Plan, on_beat: OnBeat) -> None:
+    def __init__(self, plan: LoadPlan, on_beat: OnBeat) -> None:
         self._plan = plan
         self._times = plan.schedule.times(plan.part, plan.parts)
         self._client = Client(plan.request)

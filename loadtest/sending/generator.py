@@ -19,8 +19,8 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from config.errors import MarinaError
-from loadtest.measuring.measurement import Beat, Measurement, Second, merge, merge_seconds
-from loadtest.sending.plan import Plan
+from loadtest.measuring import Beat, Measurement, Second, merge, merge_seconds
+from loadtest.sending.plan import LoadPlan
 
 # What the slowest process needs to notice that all the others are ready, too.
 _HEAD_START_S = 0.2
@@ -31,7 +31,7 @@ OnSecond = Callable[[int, Second, Sequence[Beat]], None]
 class Channel(Protocol):
     """The way to one generator process: it is told its plan and its start, and says a line of JSON a second."""
 
-    def tell(self, plan: Plan) -> None: ...
+    def tell(self, plan: LoadPlan) -> None: ...
 
     def start(self, moment: float) -> None:
         """Lets the schedule begin at `moment`, a time of our `time.perf_counter`."""
@@ -57,7 +57,7 @@ class LocalProcess:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}
         )
 
-    def tell(self, plan: Plan) -> None:
+    def tell(self, plan: LoadPlan) -> None:
         self._order(plan.model_dump_json())
 
     def start(self, moment: float) -> None:
@@ -89,7 +89,7 @@ class LocalProcess:
 class _Member:
     """One process of a run; what it says goes to the run's queue."""
 
-    def __init__(self, plan: Plan, channel: Channel, said: SimpleQueue[tuple[int, dict[str, Any] | None]]) -> None:
+    def __init__(self, plan: LoadPlan, channel: Channel, said: SimpleQueue[tuple[int, dict[str, Any] | None]]) -> None:
         self._plan = plan
         self._channel = channel
         self._said = said
@@ -116,7 +116,9 @@ class _Member:
 class _Run:
     """The conversation with all processes of one run."""
 
-    def __init__(self, plans: Sequence[Plan], on_second: OnSecond, open_channel: Callable[[Plan], Channel]) -> None:
+    def __init__(
+        self, plans: Sequence[LoadPlan], on_second: OnSecond, open_channel: Callable[[LoadPlan], Channel]
+    ) -> None:
         self._plans = plans
         self._open_channel = open_channel
         self._on_second = on_second
@@ -170,9 +172,9 @@ class _Run:
 
 
 def generate(
-    plans: Sequence[Plan],
+    plans: Sequence[LoadPlan],
     on_second: OnSecond = lambda *_: None,
-    open_channel: Callable[[Plan], Channel] = lambda _: LocalProcess(),
+    open_channel: Callable[[LoadPlan], Channel] = lambda _: LocalProcess(),
 ) -> Measurement:
     """Runs the plans at the same time, one process each; after Ctrl-C the measurement ends there."""
     return _Run(plans, on_second, open_channel).follow()

@@ -61,7 +61,7 @@ class Request(_Record):
         return "\r\n".join([*head, "", ""]).encode() + self.body
 
 
-class Plan(_Record):
+class LoadPlan(_Record):
     """One process's share of a run."""
 
     request: Request

@@ -6,10 +6,9 @@ import math
 import time
 from collections import Counter
 
-from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.measurement import Beat, Measurement, Second, Slice
+from loadtest.measuring import Beat, Histogram, Measurement, Second, Slice
 from loadtest.sending import answers
-from loadtest.sending.plan import Plan
+from loadtest.sending.plan import LoadPlan
 
 # Enough to resample even a short run; a long one has one a second.
 _FEWEST_SLICES = 120
@@ -42,7 +41,7 @@ class _Stretch:
 class Recorder:
     """Counts requests as they end and the generator's own health; times are seconds from the run's start."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
         self._schedule = plan.schedule
         self._in_time_until = self._schedule.total_s + plan.limit_ms / 1000

@@ -12,7 +12,7 @@ class BrokenAnswer(Exception):
     """Raised when the bytes are no HTTP answer, or end before it does."""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """A complete answer, and whether its connection can be used again."""
 
     status: int
@@ -40,7 +40,7 @@ class AnswerReader:
         """Whether nothing has arrived yet."""
         return not self._data
 
-    def feed(self, data: bytes) -> Answer | None:
+    def feed(self, data: bytes) -> HttpAnswer | None:
         """Takes the next bytes; BrokenAnswer if they cannot be an answer."""
         self._data = self._data + data if self._data else data
         while self._head is None:
@@ -54,14 +54,14 @@ class AnswerReader:
                 self._data = self._data[end + 4 :]
         return self._complete(self._head)
 
-    def finish(self) -> Answer:
+    def finish(self) -> HttpAnswer:
         """The answer, when the server closed the connection to end it; BrokenAnswer if something is missing."""
         head = self._head
         if head is None or head.chunked or head.length is not None:
             raise BrokenAnswer("the connection was closed before the answer was complete")
-        return Answer(head.status, self._data[head.body_at :], keep_alive=False)
+        return HttpAnswer(head.status, self._data[head.body_at :], keep_alive=False)
 
-    def _complete(self, head: _Head) -> Answer | None:
+    def _complete(self, head: _Head) -> HttpAnswer | None:
         if head.chunked:
             return self._complete_chunks(head)
         if head.length is None:
@@ -70,9 +70,9 @@ class AnswerReader:
         if len(self._data) < end:
             return None
         # Bytes after the answer belong to no request of ours; the connection cannot be trusted any more.
-        return Answer(head.status, self._data[head.body_at : end], head.keep_alive and len(self._data) == end)
+        return HttpAnswer(head.status, self._data[head.body_at : end], head.keep_alive and len(self._data) == end)
 
-    def _complete_chunks(self, head: _Head) -> Answer | None:
+    def _complete_chunks(self, head: _Head) -> HttpAnswer | None:
         at = head.body_at
         parts: list[bytes] = []
         while (line_end := self._data.find(b"\r\n", at)) >= 0:
@@ -88,10 +88,10 @@ class AnswerReader:
             parts.append(self._data[start : start + size])
         return None
 
-    def _after_trailer(self, head: _Head, start: int, body: bytes) -> Answer | None:
+    def _after_trailer(self, head: _Head, start: int, body: bytes) -> HttpAnswer | None:
         while (line_end := self._data.find(b"\r\n", start)) >= 0:
             if line_end == start:
-                return Answer(head.status, body, head.keep_alive and len(self._data) == line_end + 2)
+                return HttpAnswer(head.status, body, head.keep_alive and len(self._data) == line_end + 2)
             start = line_end + 2
         return None
 

@@ -18,9 +18,9 @@ from typing import Any
 import gevent
 from gevent.fileobject import FileObjectPosix
 
-from loadtest.measuring.measurement import Beat, Second
+from loadtest.measuring import Beat, Second
 from loadtest.sending.engine import OpenLoop
-from loadtest.sending.plan import Plan
+from loadtest.sending.plan import LoadPlan
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def work(orders: Any, answers: Any) -> None:
         say({"beat": beat.model_dump(), "second": second.model_dump(mode="json")})
 
     _go_first()
-    engine = OpenLoop(Plan.model_validate_json(orders.readline()), say_beat)
+    engine = OpenLoop(LoadPlan.model_validate_json(orders.readline()), say_beat)
     say({"ready": True})
     line = orders.readline()
     if not line:

@@ -92,7 +92,7 @@ class _Demo:
         )
 
     def _serve_and_load(self, spec: Any, out: Path) -> None:
-        from loadtest.running.target import started
+        from loadtest import started
 
         # Nobody has to learn of its end first.
         serving = spec.serving.model_copy(update={"drain_propagation_s": 0})
@@ -109,12 +109,11 @@ class _Demo:
             self._load(spec, out, server)
 
     def _load(self, spec: Any, out: Path, server: Any) -> None:
-        from loadtest.running.runs import Options, run
-        from loadtest.running.session import Where
+        from loadtest import RunOptions, Where, run
 
         rate = (spec.slo.throughput_rps if spec.slo else None) or _WITHOUT_OBJECTIVE_RPS
         # As many as p99 needs, and a tenth more.
-        how = Options(rate=rate, duration_s=max(_MEASURED_S, 1100 / rate), warmup_s=_WARMUP_S)
+        how = RunOptions(rate=rate, duration_s=max(_MEASURED_S, 1100 / rate), warmup_s=_WARMUP_S)
         where = Where(out=out, url=server.url, supervisor=server.supervisor)
         with self._running("load"):
             outcome = run(spec, how, where, quiet=True)
@@ -210,7 +209,7 @@ def _objective(spec: Any) -> str:
 def _ask(url: str, name: str, out: Path) -> str:
     """The answer to the package's sample, shortened to a line."""
     from config.record import read_package
-    from loadtest.sending.sample import packaged_request
+    from loadtest import packaged_request
 
     sample = packaged_request(read_package(out), out, url)
     request = urllib.request.Request(sample.url, sample.body, {"Content-Type": sample.content_type})
@@ -227,7 +226,7 @@ def _ask(url: str, name: str, out: Path) -> str:
 
 
 def _headroom(verdict: Any) -> str:
-    from loadtest.reporting import check_text
+    from loadtest import check_text
 
     parts = []
     for check in verdict.checks:

@@ -143,7 +143,7 @@ def _compiler() -> list[Finding]:
 
 
 def _machine() -> list[Finding]:
-    from loadtest.measuring.machine import this_machine
+    from loadtest import this_machine
 
     flags = re.search(
         r"^(?:flags|Features)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE

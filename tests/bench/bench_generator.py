@@ -14,10 +14,8 @@ from pathlib import Path
 import pytest
 from loadtest_rig import running_server
 
-from loadtest.measuring.measurement import Measurement
-from loadtest.sending.arrivals import Schedule
-from loadtest.sending.generator import generate
-from loadtest.sending.plan import Expected, Plan, Request
+from loadtest.measuring import Measurement
+from loadtest.sending import Expected, LoadPlan, Request, Schedule, generate
 
 WANTED_RPS, WANTED_LAG_MS = 2500.0, 5.0
 RATES = (WANTED_RPS, 5000.0, 7500.0, 10_000.0)
@@ -32,7 +30,7 @@ def load(url: str, rate: float) -> Measurement:
         expected=Expected(form="json", keys=("top_indices", "top_probs")),
     )
     schedule = Schedule(arrivals="poisson", rate=rate, warmup_s=2, duration_s=SECONDS)
-    return generate([Plan(request=request, schedule=schedule, timeout_s=10, limit_ms=100)])
+    return generate([LoadPlan(request=request, schedule=schedule, timeout_s=10, limit_ms=100)])
 
 
 def row(measurement: Measurement) -> str:

@@ -41,7 +41,7 @@ from config.load import parse_spec  # noqa: E402
 from config.progress import Progress  # noqa: E402
 from config.record import RECORD, Record  # noqa: E402
 from config.spec import Spec  # noqa: E402
-from loadtest.sending.plan import Request  # noqa: E402
+from loadtest.sending import Request  # noqa: E402
 from server.running import running  # noqa: E402
 
 HOME = ROOT / "build" / "bench-overhead"

@@ -31,7 +31,7 @@ from rounds import Course, measure, start, summary, worker_environment  # noqa: 
 
 from config.ports import free_port_base  # noqa: E402
 from config.spec import Spec  # noqa: E402
-from loadtest.sending.plan import Request  # noqa: E402
+from loadtest.sending import Request  # noqa: E402
 
 PEERS = HERE / "peers"
 HOME = ROOT / "build" / "bench-peers"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from config.record import write_json, write_text
-from loadtest.measuring.machine import this_machine
+from loadtest.measuring import this_machine
 from loadtest.reporting.theme import page
 
 _BAR_WIDTH, _ROW, _LABEL, _FIGURE = 420, 26, 150, 56

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import process_tree
 
-from loadtest.sending.plan import Request
-from loadtest.sending.wire import Answer, AnswerReader, BrokenAnswer
+from loadtest.sending import Request
+from loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
 
 _READ_BYTES = 1 << 16
 # After this long without any answer a server is not slow but gone.
@@ -51,7 +51,7 @@ class _Client:
                 self._unsent = self._unsent[self.socket.send(self._unsent) :]
         return not self._unsent
 
-    def pull(self) -> Answer | None:
+    def pull(self) -> HttpAnswer | None:
         """The answer, once it is complete; BrokenAnswer or OSError where it never will be."""
         received = self.socket.recv(_READ_BYTES)
         return self._reader.feed(received) if received else self._reader.finish()

@@ -26,7 +26,7 @@ from config.ports import free_port_base
 from config.progress import Progress
 from config.render import Ports
 from config.spec import Spec
-from loadtest.sending.plan import Request
+from loadtest.sending import Request
 from server.java.checks import find_java
 from server.running import running
 

@@ -19,9 +19,7 @@ from contestants import Contestant, Started
 
 from config.render import Ports
 from config.spec import Spec
-from loadtest.sending.arrivals import Schedule
-from loadtest.sending.generator import generate
-from loadtest.sending.plan import Plan
+from loadtest.sending import LoadPlan, Schedule, generate
 from server.java.checks import find_java
 from server.java.launch import plan_launch
 
@@ -120,7 +118,7 @@ def _open_loop(started: Started, course: Course, rate: float, number: int) -> Ro
         arrivals="poisson", rate=max(1.0, rate), warmup_s=course.warmup_s, duration_s=course.open_s, seed=number
     )
     before = _marks(started.pid)
-    got = generate([Plan(request=started.request, schedule=schedule, timeout_s=30, limit_ms=100)])
+    got = generate([LoadPlan(request=started.request, schedule=schedule, timeout_s=30, limit_ms=100)])
     took, whole, server, generator = (after - mark for after, mark in zip(_marks(started.pid), before, strict=True))
     return {
         "open_rps": got.rate,

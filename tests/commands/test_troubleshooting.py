@@ -32,7 +32,7 @@ from k8s.rollout.cluster import connect
 from k8s.rollout.preflight import survey
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
-from loadtest.measuring.measurement import Beat, Identity, Measurement
+from loadtest.measuring import Beat, Identity, Measurement
 from server.java import checks
 from server.system import machine
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.calibrating import Search
-from loadtest.running.runs import Options
-from loadtest.sending.arrivals import Arrivals, Schedule
+from loadtest.running import RunOptions
+from loadtest.sending import Arrivals, Schedule
 
 
 def schedule(arrivals: Arrivals = "constant", **changes: float) -> Schedule:
@@ -51,4 +51,4 @@ def test_seed_decides_the_poisson_schedule() -> None:
 
 
 def test_random_arrivals_are_the_default_of_every_verb() -> None:
-    assert (Options().arrivals, Search().arrivals) == ("poisson", "poisson")
+    assert (RunOptions().arrivals, Search().arrivals) == ("poisson", "poisson")

@@ -12,9 +12,8 @@ from loadtest.calibrating.knee import NeverHeld, Status, Untrusted, estimate, fi
 from loadtest.calibrating.tune import Space, Tuning, tune
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
-from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.measurement import Measurement
-from loadtest.sending.arrivals import Schedule
+from loadtest.measuring import Histogram, Measurement
+from loadtest.sending import Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
 

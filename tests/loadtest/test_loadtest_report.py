@@ -14,15 +14,13 @@ from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.judging.outcome import Load, Outcome, Subject, latency_of, run_of
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective, combine
-from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.machine import Machine, Memory
-from loadtest.measuring.measurement import Beat, Identity, Measurement, Second
+from loadtest.measuring import Beat, Histogram, Identity, Machine, Measurement, Memory, Second
 from loadtest.reporting.chart import HEIGHT, WIDTH, linear_axis, log_axis, milliseconds
 from loadtest.reporting.junit import verdict_xml
 from loadtest.reporting.live import LiveLine, live_text
 from loadtest.reporting.report import verdict_html
-from loadtest.running.runs import summary
-from loadtest.sending.arrivals import Arrivals, Schedule
+from loadtest.running import verdict_text
+from loadtest.sending import Arrivals, Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
 MACHINE = Machine(
@@ -197,15 +195,15 @@ def test_an_outcome_without_a_single_answer_can_be_drawn() -> None:
 
 
 def test_the_summary_names_figures_and_reasons() -> None:
-    assert summary(PASSED) == (
+    assert verdict_text(PASSED) == (
         "slo: PASS p99 26 ms <= 50 ms, errors 0 % <= 0.1 %, 200 of 200 requests/s, 2,000 requests"
     )
-    assert "  shed: 200 requests were shed: the server's queue was full" in summary(FAILED).splitlines()
+    assert "  shed: 200 requests were shed: the server's queue was full" in verdict_text(FAILED).splitlines()
 
 
 def test_evenly_spaced_arrivals_are_named_wherever_a_verdict_is_read() -> None:
     even = outcome(measured(20), arrivals="constant")
-    assert summary(even).endswith("2,000 requests, evenly spaced arrivals")
+    assert verdict_text(even).endswith("2,000 requests, evenly spaced arrivals")
     for made, words in ((even, "evenly spaced arrivals"), (PASSED, "Poisson arrivals")):
         assert words in verdict_html(made)
         assert words in verdict_xml(made)

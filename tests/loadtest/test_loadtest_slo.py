@@ -8,10 +8,8 @@ from config.errors import InputError
 from config.load import parse_spec
 from loadtest.judging.slo import judge, objective_of, samples_needed
 from loadtest.judging.verdict import Objective, Status, combine
-from loadtest.measuring.histogram import Histogram
-from loadtest.measuring.measurement import Beat, Identity, Measurement, merge
-from loadtest.sending.arrivals import Schedule
-from loadtest.sending.plan import Plan, Request
+from loadtest.measuring import Beat, Histogram, Identity, Measurement, merge
+from loadtest.sending import LoadPlan, Request, Schedule
 from loadtest.sending.recorder import Recorder
 
 OBJECTIVE = Objective(p99_ms=105, error_rate=0.001, throughput_rps=100)
@@ -248,7 +246,7 @@ def test_slices_hold_what_the_whole_run_holds_and_merge() -> None:
     schedule = Schedule(arrivals="poisson", rate=100, warmup_s=1, duration_s=4)
     parts = []
     for part in range(2):
-        plan = Plan(request=REQUEST, schedule=schedule, part=part, parts=2, timeout_s=2, limit_ms=105)
+        plan = LoadPlan(request=REQUEST, schedule=schedule, part=part, parts=2, timeout_s=2, limit_ms=105)
         recorder = Recorder(plan)
         for number, due in enumerate(schedule.times(part, 2)):
             recorder.due(due, dropped=False)

@@ -18,9 +18,9 @@ from loadtest.calibrating.evidence import Settings
 from loadtest.calibrating.knee import NeverHeld, Untrusted
 from loadtest.calibrating.patch import unified, with_settings
 from loadtest.judging.slo import objective_of
-from loadtest.measuring.machine import peak_memory, this_machine
+from loadtest.measuring import peak_memory, this_machine
 from loadtest.running import target
-from loadtest.sending.plan import Expected
+from loadtest.sending import Expected
 from loadtest.sending.sample import expected_of, packaged_request, spec_request
 
 RECORD: dict[str, Any] = {

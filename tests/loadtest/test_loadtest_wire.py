@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtest.sending import Expected, Request
 from loadtest.sending.answers import Checker, has_structure
-from loadtest.sending.plan import Expected, Request
-from loadtest.sending.wire import Answer, AnswerReader, BrokenAnswer
+from loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
 
 BODY = b'{"top_indices": [1]}'
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\nX: y\r\n\r\n" + BODY
@@ -20,7 +20,7 @@ CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN
 CLOSING = b"HTTP/1.1 503 X\r\ncontent-length: 2\r\nConnection: close\r\n\r\n{}"
 
 
-def read(data: bytes, cuts: list[int]) -> Answer | None:
+def read(data: bytes, cuts: list[int]) -> HttpAnswer | None:
     reader, answer = AnswerReader(), None
     edges = [0, *sorted({cut % len(data) for cut in cuts}), len(data)]
     for start, end in pairwise(edges):
@@ -33,22 +33,22 @@ def read(data: bytes, cuts: list[int]) -> Answer | None:
 @pytest.mark.parametrize("data", [PLAIN, CHUNKED, CONTINUED], ids=["length", "chunked", "continue"])
 @given(cuts=st.lists(st.integers(0, 200), max_size=8))
 def test_an_answer_is_read_however_it_is_cut(data: bytes, cuts: list[int]) -> None:
-    assert read(data, cuts) == Answer(200, BODY, keep_alive=True)
+    assert read(data, cuts) == HttpAnswer(200, BODY, keep_alive=True)
 
 
 def test_a_server_that_closes_is_not_asked_again_on_that_connection() -> None:
-    assert read(CLOSING, []) == Answer(503, b"{}", keep_alive=False)
-    assert read(PLAIN.replace(b"1.1", b"1.0"), []) == Answer(200, BODY, keep_alive=False)
+    assert read(CLOSING, []) == HttpAnswer(503, b"{}", keep_alive=False)
+    assert read(PLAIN.replace(b"1.1", b"1.0"), []) == HttpAnswer(200, BODY, keep_alive=False)
 
 
 def test_bytes_after_an_answer_end_the_connection() -> None:
-    assert read(PLAIN + b"HTTP", []) == Answer(200, BODY, keep_alive=False)
+    assert read(PLAIN + b"HTTP", []) == HttpAnswer(200, BODY, keep_alive=False)
 
 
 def test_a_body_without_length_ends_with_the_connection() -> None:
     reader = AnswerReader()
     assert reader.feed(b"HTTP/1.1 200 OK\r\n\r\nabc") is None
-    assert reader.finish() == Answer(200, b"abc", keep_alive=False)
+    assert reader.finish() == HttpAnswer(200, b"abc", keep_alive=False)
 
 
 @pytest.mark.parametrize("data", [PLAIN[:-1], CHUNKED[:-3], PLAIN[:10], b""], ids=["body", "chunks", "head", "nothing"])
@@ -100,14 +100,14 @@ EXPECTED = Expected(form="json", keys=("top_indices",))
     ],
 )
 def test_each_answer_has_its_name(status: int, body: bytes, name: str | None) -> None:
-    assert Checker(EXPECTED).failure(Answer(status, body, keep_alive=True)) == name
+    assert Checker(EXPECTED).failure(HttpAnswer(status, body, keep_alive=True)) == name
 
 
 def test_a_known_good_body_is_not_good_with_another_status() -> None:
     checker = Checker(EXPECTED)
-    assert checker.failure(Answer(200, BODY, keep_alive=True)) is None
-    assert checker.failure(Answer(200, BODY, keep_alive=True)) is None
-    assert checker.failure(Answer(500, BODY, keep_alive=False)) == "http 500"
+    assert checker.failure(HttpAnswer(200, BODY, keep_alive=True)) is None
+    assert checker.failure(HttpAnswer(200, BODY, keep_alive=True)) is None
+    assert checker.failure(HttpAnswer(500, BODY, keep_alive=False)) == "http 500"
 
 
 def test_structure_of_arrays_and_of_own_handlers() -> None:

@@ -7,8 +7,8 @@ from loadtest_rig import SPEC, behave, command, running_server, write_package
 
 from config.load import parse_spec
 from loadtest.calibrating.calibration import Search, calibrate, evidence_text
-from loadtest.measuring.units import figure
-from loadtest.running.session import Where
+from loadtest.measuring import figure
+from loadtest.running import Where
 
 
 def test_the_knee_of_a_server_is_found_and_recorded(tmp_path: Path) -> None:

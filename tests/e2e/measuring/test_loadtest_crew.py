@@ -12,10 +12,8 @@ from loadtest_rig import running_server
 from specs import ROOT
 
 from config.errors import InputError
-from loadtest.measuring.machine import this_machine
-from loadtest.sending import crew
-from loadtest.sending.arrivals import Schedule
-from loadtest.sending.plan import Plan, Request
+from loadtest.measuring import this_machine
+from loadtest.sending import LoadPlan, Request, Schedule, log_lines
 
 pytestmark = pytest.mark.e2e
 PARTS = 3
@@ -40,7 +38,7 @@ def write_plan(folder: Path, url: str) -> Path:
     body = base64.b64encode(b"x" * 100)
     request = Request(url=f"{url}/predictions/digits", body=body, content_type="image/png")
     schedule = Schedule(arrivals="constant", rate=90, warmup_s=1, duration_s=2)
-    plan = Plan(request=request, schedule=schedule, parts=PARTS, timeout_s=10, limit_ms=2000)
+    plan = LoadPlan(request=request, schedule=schedule, parts=PARTS, timeout_s=10, limit_ms=2000)
     file = folder / "plan.json"
     file.write_text(plan.model_dump_json(), encoding="utf-8")
     return file
@@ -56,16 +54,16 @@ def start(command: list[str]) -> "subprocess.Popen[str]":
 
 
 def test_the_parts_send_the_schedule_together(log: list[str]) -> None:
-    measured, machine = crew.record_in(log)
+    measured, machine = log_lines.record_in(log)
     assert machine == this_machine()
     assert (measured.planned, measured.sent, measured.good, measured.warmup) == (180, 180, 180, 90)
     assert len(measured.generators) == PARTS
 
 
 def test_every_second_is_said_while_it_runs(log: list[str]) -> None:
-    numbers = [said[0] for said in map(crew.seconds_in, log) if said]
+    numbers = [said[0] for said in map(log_lines.second_in, log) if said]
     assert numbers[:3] == [1, 2, 3]
-    assert sum(said[1].answered for said in map(crew.seconds_in, log) if said) <= 270
+    assert sum(said[1].answered for said in map(log_lines.second_in, log) if said) <= 270
 
 
 def test_no_line_is_longer_than_a_container_log_keeps_whole(log: list[str]) -> None:
@@ -73,10 +71,10 @@ def test_no_line_is_longer_than_a_container_log_keeps_whole(log: list[str]) -> N
 
 
 def test_a_log_that_lost_a_line_is_no_record(log: list[str]) -> None:
-    measured, machine = crew.record_in(log)
-    pieces = list(crew.record_lines(measured.model_copy(update={"seconds": measured.seconds * 200}), machine))
+    measured, machine = log_lines.record_in(log)
+    pieces = list(log_lines.record_lines(measured.model_copy(update={"seconds": measured.seconds * 200}), machine))
     assert len(pieces) > 1
     with pytest.raises(InputError, match="pieces of its record"):
-        crew.record_in(pieces[1:])
+        log_lines.record_in(pieces[1:])
     with pytest.raises(InputError, match=r"0 of \? pieces"):
-        crew.record_in(["error: out of memory"])
+        log_lines.record_in(["error: out of memory"])

@@ -13,8 +13,7 @@ from specs import DIGITS, digits_spec
 from config.load import load_spec
 from config.spec import Spec
 from loadtest.judging.verdict import Reason
-from loadtest.running.runs import Options, run
-from loadtest.running.session import Where
+from loadtest.running import RunOptions, Where, run
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def spec(tmp_path: Path) -> Spec:
 def test_a_real_server_is_started_identified_loaded_and_stopped(spec: Spec, out: Path) -> None:
     command = [sys.executable, "-m", "server", str(spec.file), "--mar", str(out / "model.mar")]
     outcome = run(
-        spec, Options(rate=150, duration_s=8, warmup_s=2, arrivals="poisson"), Where(out=out, command=command)
+        spec, RunOptions(rate=150, duration_s=8, warmup_s=2, arrivals="poisson"), Where(out=out, command=command)
     )
     assert outcome.verdict.every_reason() == list[Reason]()
     assert outcome.verdict.status == "PASS"

@@ -20,10 +20,8 @@ from config.load import parse_spec
 from config.ports import free_port_base
 from config.spec import Spec
 from loadtest.judging.outcome import Outcome
-from loadtest.running.runs import Options, run
-from loadtest.running.session import Where
-from loadtest.sending.arrivals import Schedule
-from loadtest.sending.plan import Plan, Request
+from loadtest.running import RunOptions, Where, run
+from loadtest.sending import LoadPlan, Request, Schedule
 
 PLAIN_LOCUST = """
 from locust import FastHttpUser, constant_throughput, task
@@ -63,7 +61,7 @@ def url(server: str) -> str:
 
 def load(spec: Spec, out: Path, url: str | None, **options: Any) -> Outcome:
     given = {"rate": 1000, "duration_s": 1.2, "warmup_s": 0.2, "timeout_s": 2} | options
-    return run(spec, Options(**given), Where(out=out, url=url))
+    return run(spec, RunOptions(**given), Where(out=out, url=url))
 
 
 def reasons(outcome: Outcome) -> list[str]:
@@ -152,7 +150,7 @@ def test_any_package_asks_for_none(spec: Spec, out: Path, url: str) -> None:
     named = spec.model_copy(update={"load": spec.load.model_copy(update={"sample": "sample.png"})})
     named._file = spec.file
     (spec.file.parent / "sample.png").write_bytes(b"\x89PNG")
-    options = Options(rate=1000, duration_s=1.2, warmup_s=0)
+    options = RunOptions(rate=1000, duration_s=1.2, warmup_s=0)
     assert run(named, options, Where(out=out, url=url)).verdict.status == "INVALID"
     assert run(named, options, Where(out=out, url=url, any_package=True)).verdict.status == "PASS"
 
@@ -195,7 +193,7 @@ def test_a_generator_held_back_is_invalid_not_fail(spec: Spec, out: Path, url: s
 def test_the_server_is_started_and_stopped(spec: Spec, out: Path) -> None:
     sha256 = json.loads((out / "package.json").read_text())["sha256"]
     where = Where(out=out, command=command(sha256))
-    outcome = run(spec, Options(rate=1000, duration_s=1.2, warmup_s=0), where)
+    outcome = run(spec, RunOptions(rate=1000, duration_s=1.2, warmup_s=0), where)
     assert outcome.verdict.status == "PASS"
     assert outcome.tested.cold_start_s is not None
     assert (out / "server.log").read_text().splitlines() == ["ready", "terminated"]
@@ -237,8 +235,8 @@ def test_a_frozen_second_is_seen_by_the_open_loop_and_not_by_plain_locust(
 LOCUST_STATISTICS = """
 import sys, time
 from loadtest.sending.engine import OpenLoop
-from loadtest.sending.plan import Plan
-plan = Plan.model_validate_json(sys.stdin.readline())
+from loadtest.sending import LoadPlan
+plan = LoadPlan.model_validate_json(sys.stdin.readline())
 engine = OpenLoop(plan, lambda *_: None)
 heard = []
 engine._environment.events.request.add_listener(lambda **event: heard.append(event))
@@ -252,7 +250,7 @@ print(all(not float(time).is_integer() for time in total.response_times))
 
 def test_locusts_own_statistics_and_events_are_right(url: str) -> None:
     behave(url, every=5, status=500, body="{}")
-    plan = Plan(
+    plan = LoadPlan(
         request=Request(url=f"{url}/predictions/digits", body=b"YQ==", content_type="image/png"),
         schedule=Schedule(arrivals="constant", rate=100, warmup_s=1, duration_s=1),
         timeout_s=2,
@@ -268,11 +266,11 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from config.load import load_spec
-from loadtest.running.runs import Options, run, summary
-from loadtest.running.session import Where
+from loadtest.running import RunOptions, run, verdict_text
+from loadtest.running import Where
 spec, out, url = sys.argv[1:]
-options = Options(rate=200, duration_s=60, warmup_s=0, repeat=3)
-print(summary(run(load_spec(Path(spec), files=False), options, Where(out=Path(out), url=url))))
+options = RunOptions(rate=200, duration_s=60, warmup_s=0, repeat=3)
+print(verdict_text(run(load_spec(Path(spec), files=False), options, Where(out=Path(out), url=url))))
 """
 
 

@@ -16,11 +16,10 @@ from locust.env import Environment
 from locust.runners import WorkerRunner
 
 from loadtest.judging import BUSY_CPU, Objective, judge
-from loadtest.measuring.histogram import Histogram, bucket_ms
-from loadtest.measuring.measurement import Beat, Measurement
+from loadtest.measuring import Beat, Histogram, Measurement, bucket_ms
 from loadtest.reporting import verdict_lines
 
-FLATTERS = (
+CLOSED_LOOP_WARNING = (
     "closed loop: a user waits for its answer before it sends again, so a server that stands still gets no requests "
     "and these figures flatter it; for a verdict that counts: marina loadtest"
 )
@@ -56,7 +55,7 @@ class ClosedLoop:
         measurement = self.measurement()
         verdict = judge(measurement, self._objective)
         self._environment.process_exit_code = verdict.exit_code
-        print(verdict_lines(verdict, measurement.finished), FLATTERS, sep="\n", file=sys.stderr)
+        print(verdict_lines(verdict, measurement.finished), CLOSED_LOOP_WARNING, sep="\n", file=sys.stderr)
 
     def measurement(self) -> Measurement:
         """The test as a measurement: what was offered is what was answered, for a closed loop knows no schedule."""

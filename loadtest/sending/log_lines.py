@@ -1,0 +1,67 @@
+"""What the leader of a load in the cluster writes to its log while it runs, and how that is read again.
+
+A log is cut into lines of at most 16 KiB by container runtimes, and may lose its beginning; so the record comes in
+numbered pieces with a digest of the whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+from config.errors import InputError
+from loadtest.measuring import Beat, Machine, Measurement, Second
+
+_SECOND, _RECORD = "marina-second ", "marina-record "
+_PIECE = 8_000
+
+
+def second_line(number: int, second: Second, beats: Sequence[Beat]) -> str:
+    """What happened in one second, as a line."""
+    data = {
+        "number": number,
+        "second": second.model_dump(mode="json"),
+        "beats": [beat.model_dump() for beat in beats],
+    }
+    return _SECOND + json.dumps(data)
+
+
+def second_in(line: str) -> tuple[int, Second, list[Beat]] | None:
+    """What a line of the leader's log says of one second; None when it is another line."""
+    if not line.startswith(_SECOND):
+        return None
+    try:
+        data = json.loads(line.removeprefix(_SECOND))
+    except ValueError:
+        return None
+    beats = [Beat.model_validate(beat) for beat in data["beats"]]
+    return data["number"], Second.model_validate(data["second"]), beats
+
+
+def record_lines(measured: Measurement, machine: Machine) -> Iterator[str]:
+    """A measurement, and the machine of the one who leads, as lines that a log can hold."""
+    record = {"measurement": measured.model_dump(mode="json"), "machine": machine.model_dump(mode="json")}
+    packed = base64.b64encode(zlib.compress(json.dumps(record).encode())).decode()
+    pieces = [packed[at : at + _PIECE] for at in range(0, len(packed), _PIECE)]
+    digest = hashlib.sha256(packed.encode()).hexdigest()
+    for number, piece in enumerate(pieces, 1):
+        yield f"{_RECORD}{number}/{len(pieces)} {digest} {piece}"
+
+
+def record_in(lines: Iterable[str]) -> tuple[Measurement, Machine]:
+    """The measurement and the machine that a log ends with; InputError when it is not there or not whole."""
+    pieces: dict[int, str] = {}
+    wanted, digest = 0, ""
+    for line in lines:
+        if line.startswith(_RECORD):
+            place, digest, piece = line.removeprefix(_RECORD).split()
+            number, _, count = place.partition("/")
+            wanted, pieces[int(number)] = int(count), piece
+    packed = "".join(pieces[number] for number in sorted(pieces))
+    if not wanted or len(pieces) != wanted or hashlib.sha256(packed.encode()).hexdigest() != digest:
+        raise InputError(f"the log of the load test holds {len(pieces)} of {wanted or '?'} pieces of its record")
+    record = json.loads(zlib.decompress(base64.b64decode(packed)))
+    return Measurement.model_validate(record["measurement"]), Machine.model_validate(record["machine"])
