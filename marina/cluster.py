@@ -31,9 +31,7 @@ def add_verbs(verbs: Any) -> None:
 def manifests(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from config.progress import Progress
-    from k8s.manifests.plan import make_plan
-    from k8s.manifests.summary import summary
-    from k8s.manifests.writing import write_manifests
+    from k8s.manifests import make_plan, summarise, write_manifests
 
     # The build folder has all that is needed: where manifests are made, the model's sources need not be.
     spec = load_spec(options.spec, files=False)
@@ -45,7 +43,7 @@ def manifests(options: argparse.Namespace) -> int:
     progress = Progress(quiet=options.quiet)
     for note in written.notes:
         progress.say(f"note: {note.text}\n  {note.hint}")
-    print(summary(written, spec))
+    print(summarise(written, spec))
     return 0
 
 
@@ -53,10 +51,10 @@ def verify(options: argparse.Namespace) -> int:
     from config.errors import InputError
     from config.load import load_spec
     from config.progress import Progress
-    from k8s.verify.run import explained, verify_folder, verify_spec
+    from k8s.verify import explain_rule, verify_folder, verify_spec
 
     if options.explain:
-        rule = explained(options.explain)
+        rule = explain_rule(options.explain)
         print(f"{rule.id} ({rule.level})\n  {rule.what}\n  {rule.why}\n  hint: {rule.fix}")
         return 0
     if options.dir and options.live:

@@ -12,10 +12,7 @@ from typing import Any
 from config.errors import ClusterError, InputError
 from config.progress import Progress
 from config.spec import Spec
-from k8s.manifests.image_record import read_load_image
-from k8s.manifests.load_job import LoadJob, load_objects
-from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import to_yaml
+from k8s.manifests import LoadJob, Plan, load_objects, read_load_image, to_yaml
 from k8s.rollout.cluster import Cluster
 from k8s.rollout.load_run import run_load, served_packages
 from loadtest import (

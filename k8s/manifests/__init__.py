@@ -1,1 +1,35 @@
 """From a spec, an image and evidence to Kubernetes objects, and to a folder of files."""
+
+from k8s.manifests.config_map import CONFIG_FILE, config_sha256
+from k8s.manifests.image_record import read_load_image
+from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, selector_labels
+from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
+from k8s.manifests.objects import Files, render
+from k8s.manifests.plan import Plan, make_plan
+from k8s.manifests.summary import summarise
+from k8s.manifests.versions import SUPPORTED_VERSIONS
+from k8s.manifests.writing import MANIFESTS_FOLDER, Written, write_manifests
+from k8s.manifests.yaml_text import to_yaml
+
+__all__ = [
+    "CONFIG_ANNOTATION",
+    "CONFIG_FILE",
+    "EVIDENCE_ANNOTATION",
+    "LOAD_CONTAINER",
+    "MANIFESTS_FOLDER",
+    "PACKAGE_ANNOTATION",
+    "SUPPORTED_VERSIONS",
+    "Files",
+    "LoadJob",
+    "Plan",
+    "Written",
+    "config_sha256",
+    "load_objects",
+    "make_plan",
+    "read_load_image",
+    "render",
+    "selector_labels",
+    "summarise",
+    "to_yaml",
+    "write_manifests",
+]

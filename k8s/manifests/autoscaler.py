@@ -23,11 +23,9 @@ from kubernetes.client import (
 )
 
 from k8s.manifests.custom_resources import ScaledObject, Trigger
-from k8s.manifests.deployment import SERVER
-from k8s.manifests.labels import EVIDENCE, metadata, selector
+from k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
 from k8s.manifests.plan import Plan
-from k8s.monitoring.adapter import METRICS
-from k8s.monitoring.expressions import keda_query
+from k8s.monitoring import METRICS, SERVER_CONTAINER, keda_query
 
 
 def disruption_budget(plan: Plan) -> V1PodDisruptionBudget:
@@ -37,7 +35,7 @@ def disruption_budget(plan: Plan) -> V1PodDisruptionBudget:
         kind="PodDisruptionBudget",
         metadata=metadata(plan),
         spec=V1PodDisruptionBudgetSpec(
-            selector=V1LabelSelector(match_labels=selector(plan)),
+            selector=V1LabelSelector(match_labels=selector_labels(plan)),
             max_unavailable=1,
             unhealthy_pod_eviction_policy="AlwaysAllow",
         ),
@@ -64,7 +62,7 @@ def autoscaler(plan: Plan) -> V2HorizontalPodAutoscaler:
 def scaled_object(plan: Plan) -> ScaledObject:
     """The same for KEDA, which asks Prometheus itself."""
     scaling, behavior = plan.spec.scaling, _behavior(plan)
-    container = {"containerName": SERVER} if plan.spec.kubernetes.log_shipper else {}
+    container = {"containerName": SERVER_CONTAINER} if plan.spec.kubernetes.log_shipper else {}
     triggers = [Trigger("cpu", "Utilization", {"value": str(scaling.cpu_percent)} | container)]
     if (wanted := target(plan)) is not None:
         kind = "Value" if scaling.metric == "queue_time" else "AverageValue"
@@ -103,7 +101,7 @@ def _cpu(plan: Plan) -> V2MetricSpec:
     utilization = V2MetricTarget(type="Utilization", average_utilization=plan.spec.scaling.cpu_percent)
     if plan.spec.kubernetes.log_shipper:
         # A sidecar's idle cores would hide a busy server.
-        source = V2ContainerResourceMetricSource(name="cpu", container=SERVER, target=utilization)
+        source = V2ContainerResourceMetricSource(name="cpu", container=SERVER_CONTAINER, target=utilization)
         return V2MetricSpec(type="ContainerResource", container_resource=source)
     return V2MetricSpec(type="Resource", resource=V2ResourceMetricSource(name="cpu", target=utilization))
 
@@ -121,4 +119,4 @@ def _rules(window_s: int, *, percent: int, period_s: int) -> V2HPAScalingRules:
 
 
 def _annotations(plan: Plan) -> dict[str, Any] | None:
-    return {EVIDENCE: plan.evidence.sha256} if plan.evidence else None
+    return {EVIDENCE_ANNOTATION: plan.evidence.sha256} if plan.evidence else None

@@ -14,7 +14,7 @@ from k8s.manifests.labels import metadata
 from k8s.manifests.plan import Plan
 from k8s.manifests.yaml_text import one_document
 
-FILE = "spec.yaml"
+CONFIG_FILE = "spec.yaml"
 
 
 def mounted_spec(spec: Spec) -> str:
@@ -43,5 +43,5 @@ def config_map(plan: Plan) -> V1ConfigMap:
         kind="ConfigMap",
         metadata=metadata(plan, config_name(plan)),
         immutable=True,
-        data={FILE: mounted_spec(plan.spec)},
+        data={CONFIG_FILE: mounted_spec(plan.spec)},
     )

@@ -13,7 +13,7 @@ from k8s.manifests.yaml_text import plain
 
 
 @dataclass(frozen=True)
-class Custom(ABC):
+class CustomResource(ABC):
     """An object of a kind that a cluster may not have."""
 
     metadata: V1ObjectMeta
@@ -33,7 +33,7 @@ class Custom(ABC):
 
 
 @dataclass(frozen=True)
-class Monitor(Custom):
+class Monitor(CustomResource):
     """A PodMonitor, or the ServiceMonitor of a Service: what the Prometheus operator scrapes."""
 
     selector: dict[str, str]
@@ -56,7 +56,7 @@ class Monitor(Custom):
 
 
 @dataclass(frozen=True)
-class PrometheusRule(Custom):
+class PrometheusRule(CustomResource):
     """Recording and alerting rules for the Prometheus operator."""
 
     groups: list[dict[str, Any]]
@@ -82,7 +82,7 @@ class Trigger:
 
 
 @dataclass(frozen=True)
-class ScaledObject(Custom):
+class ScaledObject(CustomResource):
     """KEDA's autoscaler of a Deployment; it makes a HorizontalPodAutoscaler of its own."""
 
     deployment: str
@@ -110,7 +110,7 @@ class ScaledObject(Custom):
 
 
 @dataclass(frozen=True)
-class HttpRoute(Custom):
+class HttpRoute(CustomResource):
     """The way from a Gateway to a Service."""
 
     gateway: str

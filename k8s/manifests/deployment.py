@@ -25,14 +25,19 @@ from kubernetes.client import (
     V1VolumeMount,
 )
 
-from k8s.manifests import log_shipper as logs
-from k8s.manifests import model_volume as delivery
-from k8s.manifests import pod
+from k8s.manifests import log_shipper, model_volume, pod
 from k8s.manifests.config_map import config_sha256
-from k8s.manifests.labels import CONFIG, EVIDENCE, PACKAGE, labels, metadata, selector
+from k8s.manifests.labels import (
+    CONFIG_ANNOTATION,
+    EVIDENCE_ANNOTATION,
+    PACKAGE_ANNOTATION,
+    labels,
+    metadata,
+    selector_labels,
+)
 from k8s.manifests.plan import Plan, in_mib
+from k8s.monitoring import SERVER_CONTAINER
 
-SERVER = "server"
 INFERENCE, PAGES = "inference", "supervisor"
 
 
@@ -54,10 +59,10 @@ def deployment(plan: Plan) -> V1Deployment:
     return V1Deployment(
         api_version="apps/v1",
         kind="Deployment",
-        metadata=metadata(plan, annotations={EVIDENCE: plan.evidence.sha256} if plan.evidence else None),
+        metadata=metadata(plan, annotations={EVIDENCE_ANNOTATION: plan.evidence.sha256} if plan.evidence else None),
         spec=V1DeploymentSpec(
             replicas=None if plan.autoscaled else plan.spec.scaling.min_replicas,
-            selector=V1LabelSelector(match_labels=selector(plan)),
+            selector=V1LabelSelector(match_labels=selector_labels(plan)),
             strategy=V1DeploymentStrategy(type="RollingUpdate", rolling_update=strategy),
             min_ready_seconds=plan.min_ready_s,
             progress_deadline_seconds=plan.progress_deadline_s,
@@ -69,9 +74,9 @@ def deployment(plan: Plan) -> V1Deployment:
 
 def _template(plan: Plan) -> V1PodTemplateSpec:
     # Whatever changes here starts new pods, so only what they are made of is here.
-    annotations = {CONFIG: config_sha256(plan)}
+    annotations = {CONFIG_ANNOTATION: config_sha256(plan)}
     if plan.package:
-        annotations[PACKAGE] = plan.package.sha256
+        annotations[PACKAGE_ANNOTATION] = plan.package.sha256
     if plan.spec.kubernetes.monitoring.monitor == "annotations":
         annotations |= {
             "prometheus.io/scrape": "true",
@@ -83,7 +88,7 @@ def _template(plan: Plan) -> V1PodTemplateSpec:
 
 def _pod_spec(plan: Plan) -> V1PodSpec:
     kubernetes = plan.spec.kubernetes
-    mounted = [*pod.volumes(plan), *delivery.volumes(plan), *logs.volumes(plan)]
+    mounted = [*pod.volumes(plan), *model_volume.volumes(plan), *log_shipper.volumes(plan)]
     return V1PodSpec(
         service_account_name=plan.name,
         automount_service_account_token=False,
@@ -97,16 +102,16 @@ def _pod_spec(plan: Plan) -> V1PodSpec:
         node_selector=kubernetes.node_selector or None,
         tolerations=_tolerations(plan) or None,
         topology_spread_constraints=_spread(plan),
-        init_containers=[*logs.sidecars(plan), *delivery.loaders(plan)] or None,
+        init_containers=[*log_shipper.sidecars(plan), *model_volume.loaders(plan)] or None,
         containers=[_server(plan, [mount for _, mount in mounted])],
-        volumes=[*(volume for volume, _ in mounted), *logs.settings(plan)],
+        volumes=[*(volume for volume, _ in mounted), *log_shipper.settings(plan)],
     )
 
 
 def _server(plan: Plan, mounts: list[V1VolumeMount]) -> V1Container:
     ports = plan.ports
     return V1Container(
-        name=SERVER,
+        name=SERVER_CONTAINER,
         image=plan.image,
         image_pull_policy="IfNotPresent",
         args=arguments(plan),
@@ -126,10 +131,10 @@ def _server(plan: Plan, mounts: list[V1VolumeMount]) -> V1Container:
 
 def arguments(plan: Plan) -> list[str] | None:
     """The server's arguments where they are not those of the image."""
-    extra = [*delivery.arguments(plan), *logs.arguments(plan)]
+    extra = [*model_volume.arguments(plan), *log_shipper.arguments(plan)]
     if not extra:
         return None
-    archive = [] if delivery.arguments(plan) else ["--mar", delivery.IN_IMAGE]
+    archive = [] if model_volume.arguments(plan) else ["--mar", model_volume.IN_IMAGE]
     return ["/config/spec.yaml", *archive, *extra, "--host", "0.0.0.0"]
 
 
@@ -172,7 +177,7 @@ def _spread(plan: Plan) -> list[V1TopologySpreadConstraint]:
             max_skew=1,
             topology_key=key,
             when_unsatisfiable="ScheduleAnyway",
-            label_selector=V1LabelSelector(match_labels=selector(plan)),
+            label_selector=V1LabelSelector(match_labels=selector_labels(plan)),
             match_label_keys=["pod-template-hash"],
         )
         for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")

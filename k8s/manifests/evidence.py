@@ -15,31 +15,31 @@ from config.record import Package
 SCHEMA: Final = "marina.evidence/1"
 
 
-class _Part(BaseModel):
+class _EvidencePart(BaseModel):
     # What calibrate adds later is none of our business; what we read must be there.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Knee(_Part):
+class KneeRecord(_EvidencePart):
     """The highest rate that meets the objective, requests/s."""
 
     rps: float
 
 
-class Memory(_Part):
+class MemoryRecord(_EvidencePart):
     """Peak resident memory of all processes of one server."""
 
     total_bytes: int
 
 
-class Objective(_Part):
+class ObjectiveRecord(_EvidencePart):
     """What the knee was searched for."""
 
     p99_ms: float
     error_rate: float
 
 
-class Machine(_Part):
+class MachineRecord(_EvidencePart):
     """Where it was measured."""
 
     cores: int
@@ -51,19 +51,19 @@ class Machine(_Part):
         return min(self.cores, self.cpu_limit or self.cores)
 
 
-class Evidence(_Part):
+class EvidenceRecord(_EvidencePart):
     """Measurements of one package; `sha256` is that of the file."""
 
     sha256: str
     package: str | None
-    objective: Objective
-    knee: Knee | None
+    objective: ObjectiveRecord
+    knee: KneeRecord | None
     cold_start_s: float | None
-    memory: Memory | None
-    machine: Machine
+    memory: MemoryRecord | None
+    machine: MachineRecord
 
 
-def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> Evidence | None:
+def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> EvidenceRecord | None:
     """`evidence.json` of a build folder, None when there is none; refused when it cannot be trusted or is of another
     package."""
     file = folder / "evidence.json"
@@ -76,7 +76,7 @@ def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> 
         data = json.loads(text)
         if data.get("schema") != SCHEMA:
             raise InputError(f"{file}: got schema `{data.get('schema')}`, allowed: `{SCHEMA}`", hint=again)
-        evidence = Evidence.model_validate({**data, "sha256": hashlib.sha256(text).hexdigest()})
+        evidence = EvidenceRecord.model_validate({**data, "sha256": hashlib.sha256(text).hexdigest()})
     except (ValueError, AttributeError, ValidationError) as err:
         raise InputError(f"{file}: not an evidence record of this version", hint=again) from err
     if data.get("status") != "PASS":

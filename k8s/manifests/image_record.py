@@ -15,7 +15,7 @@ from config.spec import Spec
 SCHEMA: Final = "marina.image/1"
 
 
-class Image(BaseModel):
+class ImageRecord(BaseModel):
     """One built image; without a digest it was not pushed yet."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -32,7 +32,7 @@ class Image(BaseModel):
         return f"{self.ref}:{self.tag}" + (f"@{self.digest}" if self.digest else "")
 
 
-def read_image(folder: Path, spec: Spec, package: Package | None) -> Image | None:
+def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord | None:
     """`image.json` of a build folder, None when there is none; refused when it holds another package."""
     file = folder / "image.json"
     image = _read(file, again := f"marina image {spec.file}")
@@ -47,17 +47,17 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> Image | Non
     return image
 
 
-def read_load_image(folder: Path, spec: Spec) -> Image | None:
+def read_load_image(folder: Path, spec: Spec) -> ImageRecord | None:
     """`image-loadtest.json` of a build folder, None when there is none."""
     return _read(folder / "image-loadtest.json", f"marina image {spec.file} --target loadtest")
 
 
-def _read(file: Path, again: str) -> Image | None:
+def _read(file: Path, again: str) -> ImageRecord | None:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
         if data.get("schema") != SCHEMA:
             raise InputError(f"{file}: got schema `{data.get('schema')}`, allowed: `{SCHEMA}`", hint=again)
-        return Image.model_validate(data)
+        return ImageRecord.model_validate(data)
     except FileNotFoundError:
         return None
     except (ValueError, AttributeError, ValidationError) as err:

@@ -7,12 +7,12 @@ from kubernetes.client import V1ObjectMeta
 from k8s.manifests.plan import Plan
 
 PART_OF = MANAGED_BY = "marina"
-SERVER = "inference"
+INFERENCE_COMPONENT = "inference"
 # Annotations of ours: hashes of what an object was made from.
-PACKAGE, CONFIG, EVIDENCE = "marina/package", "marina/config", "marina/evidence"
+PACKAGE_ANNOTATION, CONFIG_ANNOTATION, EVIDENCE_ANNOTATION = "marina/package", "marina/config", "marina/evidence"
 
 
-def selector(plan: Plan, component: str = SERVER) -> dict[str, str]:
+def selector_labels(plan: Plan, component: str = INFERENCE_COMPONENT) -> dict[str, str]:
     """Labels that are the same for every version: what selectors are made of."""
     return {
         "app.kubernetes.io/name": plan.name,
@@ -21,9 +21,9 @@ def selector(plan: Plan, component: str = SERVER) -> dict[str, str]:
     }
 
 
-def labels(plan: Plan, component: str = SERVER) -> dict[str, str]:
+def labels(plan: Plan, component: str = INFERENCE_COMPONENT) -> dict[str, str]:
     """Every label of an object."""
-    return selector(plan, component) | {
+    return selector_labels(plan, component) | {
         "app.kubernetes.io/version": plan.spec.version,
         "app.kubernetes.io/part-of": PART_OF,
         "app.kubernetes.io/managed-by": MANAGED_BY,
@@ -31,7 +31,11 @@ def labels(plan: Plan, component: str = SERVER) -> dict[str, str]:
 
 
 def metadata(
-    plan: Plan, name: str | None = None, *, component: str = SERVER, annotations: dict[str, str] | None = None
+    plan: Plan,
+    name: str | None = None,
+    *,
+    component: str = INFERENCE_COMPONENT,
+    annotations: dict[str, str] | None = None,
 ) -> V1ObjectMeta:
     """Name, namespace, labels and annotations of an object."""
     return V1ObjectMeta(

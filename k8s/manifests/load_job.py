@@ -32,12 +32,12 @@ from kubernetes.client import (
 
 from config.errors import InputError
 from k8s.manifests import pod
-from k8s.manifests.labels import labels, metadata, selector
+from k8s.manifests.labels import labels, metadata, selector_labels
 from k8s.manifests.plan import MIB, Plan
 from k8s.manifests.yaml_text import plain
 
 LOADTEST = "loadtest"
-CONTAINER = "load"
+LOAD_CONTAINER = "load"
 PORT = 5557
 _FOLDER, _FILE = "/load", "plan.json"
 _LARGEST_PLAN = 1_000_000
@@ -99,7 +99,7 @@ def _pod_spec(plan: Plan, job: LoadJob) -> V1PodSpec:
         image_pull_secrets=[V1LocalObjectReference(name=name) for name in plan.spec.kubernetes.pull_secrets] or None,
         containers=[
             V1Container(
-                name=CONTAINER,
+                name=LOAD_CONTAINER,
                 image=job.image,
                 image_pull_policy="IfNotPresent",
                 command=["python", "-m", "loadtest.sending.crew"],
@@ -145,7 +145,7 @@ def _meeting_point(plan: Plan, job: LoadJob) -> V1Service:
 def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
     """They talk to the server, to each other, and to the cluster's names."""
     crew = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=_selector(plan, job)))
-    server = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=selector(plan)))
+    server = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=selector_labels(plan)))
     system = {"kubernetes.io/metadata.name": "kube-system"}
     names = V1NetworkPolicyPeer(namespace_selector=V1LabelSelector(match_labels=system))
     together = [V1NetworkPolicyPort(port=PORT, protocol="TCP")]
@@ -172,7 +172,7 @@ def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
 
 
 def _selector(plan: Plan, job: LoadJob) -> dict[str, str]:
-    return selector(plan, LOADTEST) | {"marina/run": job.name}
+    return selector_labels(plan, LOADTEST) | {"marina/run": job.name}
 
 
 def _labels(plan: Plan, job: LoadJob) -> dict[str, str]:

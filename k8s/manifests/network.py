@@ -16,10 +16,10 @@ from kubernetes.client import (
     V1ServiceSpec,
 )
 
-from k8s.manifests import model_volume as delivery
+from k8s.manifests import model_volume
 from k8s.manifests.custom_resources import HttpRoute
 from k8s.manifests.deployment import INFERENCE, PAGES
-from k8s.manifests.labels import metadata, selector
+from k8s.manifests.labels import metadata, selector_labels
 from k8s.manifests.plan import Plan
 
 # Every namespace has its name as a label, set by Kubernetes.
@@ -35,7 +35,7 @@ def service(plan: Plan) -> V1Service:
         api_version="v1",
         kind="Service",
         metadata=metadata(plan),
-        spec=V1ServiceSpec(type="ClusterIP", selector=selector(plan), ports=ports),
+        spec=V1ServiceSpec(type="ClusterIP", selector=selector_labels(plan), ports=ports),
     )
 
 
@@ -46,7 +46,7 @@ def pages_service(plan: Plan) -> V1Service:
         api_version="v1",
         kind="Service",
         metadata=metadata(plan, f"{plan.name}-pages", component="pages"),
-        spec=V1ServiceSpec(type="ClusterIP", cluster_ip="None", selector=selector(plan), ports=ports),
+        spec=V1ServiceSpec(type="ClusterIP", cluster_ip="None", selector=selector_labels(plan), ports=ports),
     )
 
 
@@ -60,7 +60,7 @@ def network_policy(plan: Plan) -> V1NetworkPolicy:
         kind="NetworkPolicy",
         metadata=metadata(plan),
         spec=V1NetworkPolicySpec(
-            pod_selector=V1LabelSelector(match_labels=selector(plan)),
+            pod_selector=V1LabelSelector(match_labels=selector_labels(plan)),
             policy_types=["Ingress", "Egress"],
             ingress=[
                 _from(clients, plan.ports.inference),
@@ -94,7 +94,7 @@ def _egress(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
     for entry in plan.spec.kubernetes.network.egress:
         network, _, port = entry.rpartition(":")
         rules.append(_to([network], int(port)))
-    store = delivery.port(plan)
+    store = model_volume.port(plan)
     if store and not rules:
         rules.append(_to(list(_LINK_LOCAL), store))
     if rules:

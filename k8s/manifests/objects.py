@@ -11,19 +11,16 @@ from typing import Any
 
 from kubernetes.client import V1ConfigMap, V1Namespace, V1ObjectMeta
 
-from k8s.manifests import autoscaler as scaling
-from k8s.manifests import deployment as workload
-from k8s.manifests import network
+from k8s.manifests import autoscaler, deployment, network
 from k8s.manifests.config_map import config_map
-from k8s.manifests.custom_resources import Custom, Monitor, PrometheusRule
-from k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, selector
+from k8s.manifests.custom_resources import CustomResource, Monitor, PrometheusRule
+from k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, selector_labels
 from k8s.manifests.plan import Plan
 from k8s.manifests.yaml_text import plain
-from k8s.monitoring.dashboard import dashboard
-from k8s.monitoring.rules import alert_rules, recording_rules
+from k8s.monitoring import alert_rules, recording_rules, render_dashboard
 
-Document = dict[str, Any]
-Files = dict[str, list[Document]]
+Manifest = dict[str, Any]
+Files = dict[str, list[Manifest]]
 
 # Folders that a cluster needs something for, and what that is.
 ADDONS = {
@@ -42,14 +39,14 @@ def _base(plan: Plan) -> Files:
     spec = plan.spec
     return {
         "00-namespace.yaml": plain(_namespace(plan)) if spec.kubernetes.create_namespace else [],
-        "10-service-account.yaml": plain(workload.service_account(plan)),
+        "10-service-account.yaml": plain(deployment.service_account(plan)),
         "20-config.yaml": plain(config_map(plan)),
         # Before the pods, so that none of them is ever open.
         "30-network-policy.yaml": plain(network.network_policy(plan)) if spec.kubernetes.network.policy else [],
-        "40-deployment.yaml": plain(workload.deployment(plan)),
+        "40-deployment.yaml": plain(deployment.deployment(plan)),
         "50-service.yaml": plain(network.service(plan)),
-        "60-disruption-budget.yaml": plain(scaling.disruption_budget(plan)),
-        "70-autoscaler.yaml": plain(scaling.autoscaler(plan)) if spec.scaling.autoscaler == "hpa" else [],
+        "60-disruption-budget.yaml": plain(autoscaler.disruption_budget(plan)),
+        "70-autoscaler.yaml": plain(autoscaler.autoscaler(plan)) if spec.scaling.autoscaler == "hpa" else [],
     }
 
 
@@ -57,7 +54,7 @@ def _addons(plan: Plan) -> Files:
     route, by_keda = network.http_route(plan), plan.spec.scaling.autoscaler == "keda"
     return {
         **_monitoring(plan),
-        "keda/scaled-object.yaml": _custom(scaling.scaled_object(plan)) if by_keda else [],
+        "keda/scaled-object.yaml": _custom(autoscaler.scaled_object(plan)) if by_keda else [],
         "gateway/http-route.yaml": _custom(route) if route else [],
     }
 
@@ -72,8 +69,8 @@ def _monitoring(plan: Plan) -> Files:
     by_service = settings.monitor == "service"
     monitor = Monitor(
         metadata=_chosen(plan, plan.name),
-        selector=selector(plan, "pages") if by_service else selector(plan),
-        port=workload.PAGES,
+        selector=selector_labels(plan, "pages") if by_service else selector_labels(plan),
+        port=deployment.PAGES,
         interval_s=settings.scrape_interval_s,
         by_service=by_service,
     )
@@ -82,14 +79,19 @@ def _monitoring(plan: Plan) -> Files:
     return {"monitoring/monitor.yaml": pages + _custom(monitor), "monitoring/rules.yaml": _custom(rules), **files}
 
 
-def rule_groups(plan: Plan) -> list[Document]:
+def rule_groups(plan: Plan) -> list[Manifest]:
     """All rules of a service, for a PrometheusRule and for a rule file alike."""
     return [*recording_rules(plan.spec), *alert_rules(plan.spec)]
 
 
 def dashboard_text(plan: Plan) -> str:
     """The dashboard as Grafana imports it."""
-    return json.dumps(dashboard(plan.spec), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(render_dashboard(plan.spec, _aimed_rps(plan)), indent=1, ensure_ascii=False) + "\n"
+
+
+def _aimed_rps(plan: Plan) -> float | None:
+    """The rate of a pod that the autoscaler aims at, where it aims at a rate."""
+    return plan.target_rps_per_pod if plan.autoscaled and plan.spec.scaling.metric == "requests" else None
 
 
 def _dashboard(plan: Plan) -> V1ConfigMap:
@@ -121,5 +123,5 @@ def _chosen(plan: Plan, name: str) -> V1ObjectMeta:
     return named
 
 
-def _custom(one: Custom) -> list[Document]:
+def _custom(one: CustomResource) -> list[Manifest]:
     return [one.to_data()]

@@ -14,8 +14,9 @@ from config.quantity import quantity
 from config.record import Package, read_package
 from config.render import Ports
 from config.spec import Spec
-from k8s.manifests.evidence import Evidence, read_evidence
-from k8s.manifests.image_record import Image, read_image
+from k8s.manifests.evidence import EvidenceRecord, read_evidence
+from k8s.manifests.image_record import ImageRecord, read_image
+from k8s.manifests.versions import SUPPORTED_VERSIONS
 
 MIB = 2**20
 # Of a peak that was measured: fragmentation, a larger request than the sample, a worker that starts while another ends.
@@ -34,8 +35,8 @@ class Plan:
     image: str
     """What the pods run: by digest once it was pushed."""
     package: Package | None
-    evidence: Evidence | None
-    built: Image | None = None
+    evidence: EvidenceRecord | None
+    built: ImageRecord | None = None
     """The record of the image; None before `marina image`."""
 
     @property
@@ -150,7 +151,7 @@ class Plan:
     def oldest_kubernetes(self) -> str:
         """The first minor version that knows every field used."""
         store = self.spec.kubernetes.model
-        return "1.31" if store and store.image else "1.30"
+        return "1.31" if store and store.image else SUPPORTED_VERSIONS[0]
 
     def _window(self, per_start: int, limits: tuple[int, int], *, default: int) -> int:
         low, high = limits
@@ -183,7 +184,7 @@ def in_mib(size: float) -> str:
     return f"{64 * math.ceil(size / (64 * MIB))}Mi"
 
 
-def _check_memory(spec: Spec, evidence: Evidence) -> None:
+def _check_memory(spec: Spec, evidence: EvidenceRecord) -> None:
     stated, measured = spec.kubernetes.resources.memory, evidence.memory
     if measured and stated != "auto" and quantity(stated) < measured.total_bytes:
         raise InputError(

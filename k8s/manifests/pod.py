@@ -14,7 +14,7 @@ from kubernetes.client import (
     V1VolumeMount,
 )
 
-from k8s.manifests.config_map import FILE, config_name
+from k8s.manifests.config_map import CONFIG_FILE, config_name
 from k8s.manifests.plan import Plan, in_mib
 
 # The user of the image; nothing in it needs this one.
@@ -44,7 +44,7 @@ def container_security() -> V1SecurityContext:
 
 def volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
     """What the server always has: its configuration, and the one place where it may write."""
-    config = V1ConfigMapVolumeSource(name=config_name(plan), items=[V1KeyToPath(key=FILE, path=FILE)])
+    config = V1ConfigMapVolumeSource(name=config_name(plan), items=[V1KeyToPath(key=CONFIG_FILE, path=CONFIG_FILE)])
     return [
         (
             V1Volume(name="config", config_map=config),

@@ -9,7 +9,7 @@ from k8s.manifests.objects import ADDONS
 from k8s.manifests.writing import Written
 
 
-def summary(written: Written, spec: Spec) -> str:
+def summarise(written: Written, spec: Spec) -> str:
     """For a person."""
     lines = [f"{written.folder}  {written.image}"]
     lines += [f"  {name:<29} {', '.join(objects)}" for name, objects in written.files.items()]

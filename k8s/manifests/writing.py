@@ -13,10 +13,10 @@ from k8s.manifests.notes import Derived, Note, derived, notes
 from k8s.manifests.objects import Files, dashboard_text, render, rule_groups
 from k8s.manifests.plan import Plan
 from k8s.manifests.yaml_text import to_yaml
-from k8s.monitoring.adapter import adapter_values
+from k8s.monitoring import adapter_values
 
 Form = Literal["files", "single"]
-FOLDER = "manifests"
+MANIFESTS_FOLDER = "manifests"
 _ORIGIN = "Made by `marina manifests` from the spec: change that, not this file."
 
 
@@ -43,14 +43,14 @@ def write_manifests(plan: Plan, out: Path, form: Form = "files") -> Written:
     files = render(plan) if form == "files" else _merged(render(plan))
     texts = {name: to_yaml(documents, _comment(name, known, form)) for name, documents in files.items()}
     texts |= _kustomizations(files)
-    _replace(out / FOLDER, texts)
+    _replace(out / MANIFESTS_FOLDER, texts)
     write_text(out / "prometheus/adapter-values.yaml", to_yaml([adapter_values(plan.spec)], [_ORIGIN]))
     write_text(out / "prometheus/rules.yaml", to_yaml([{"groups": rule_groups(plan)}], [_ORIGIN]))
     write_text(out / "prometheus/dashboard.json", dashboard_text(plan))
     named = {
         name: [f"{one['kind']} {one['metadata']['name']}" for one in documents] for name, documents in files.items()
     }
-    return Written(folder=out / FOLDER, files=named, image=plan.image, notes=known, derived=derived(plan))
+    return Written(folder=out / MANIFESTS_FOLDER, files=named, image=plan.image, notes=known, derived=derived(plan))
 
 
 def _merged(files: Files) -> Files:

@@ -7,26 +7,23 @@ from typing import Any
 
 from config.spec import Spec
 from k8s.monitoring.expressions import FAILED, GOOD, OWED, SHED, Queries, dashboard_queries, objective_s
-from k8s.monitoring.panels import DATASOURCE, Line, Panel, laid_out
+from k8s.monitoring.panels import DATASOURCE, Panel, Query, laid_out
 from k8s.monitoring.pod_panels import pod_panels, what_runs
 from k8s.monitoring.rules import FAST, budgets
 
-# What a ConfigMap carries so that Grafana's sidecar finds the dashboard in it.
-LABEL = {"grafana_dashboard": "1"}
 # Grafana moves older forms on by itself; this one is of Grafana 10.
 _SCHEMA = 39
 _DURATION = "inference_request_duration_seconds"
 
 
-def dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dict[str, Any]:
+def render_dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dict[str, Any]:
     """The dashboard as plain data; `target_rps_per_pod` is what the autoscaler aims at, where that is known."""
-    queries, stated = dashboard_queries(), spec.scaling.target_rps_per_pod
-    target = target_rps_per_pod if isinstance(stated, str) else stated
+    queries = dashboard_queries()
     rows = [
         ("Objective", _objective(spec, queries)),
         ("Traffic", _traffic(spec, queries)),
         ("Where the time goes", _stages(queries)),
-        ("Pods", pod_panels(spec, queries, target)),
+        ("Pods", pod_panels(spec, queries, target_rps_per_pod)),
         ("What runs", what_runs(queries)),
     ]
     identity = hashlib.sha256(f"{spec.kubernetes.namespace}/{spec.name}".encode()).hexdigest()
@@ -54,7 +51,7 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
     p99, failed = queries.recorded("inference_duration_seconds:p99_rate5m"), "inference_failed:ratio_rate5m"
     ready = f"sum by (namespace) ({queries.of('marina_ready')})"
     burns = tuple(
-        Line(f"{queries.recorded(f'{budget.part}:ratio_rate{window}')} / {budget.share:g}", f"{budget.name} {window}")
+        Query(f"{queries.recorded(f'{budget.part}:ratio_rate{window}')} / {budget.share:g}", f"{budget.name} {window}")
         for budget in budgets(spec)
         for window in ("1h", "6h")
         if budget.share
@@ -62,24 +59,33 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
     stat: dict[str, Any] = {"kind": "stat", "width": 4, "height": 6}
     panels = [
         Panel(
-            "p99", "99 of 100 good answers of five minutes were faster.", "s", (Line(p99, "p99"),), limits=p99_s, **stat
+            "p99",
+            "99 of 100 good answers of five minutes were faster.",
+            "s",
+            (Query(p99, "p99"),),
+            limits=p99_s,
+            **stat,
         ),
         Panel(
             "Failed",
             "Share of answers with a code of 500 or more, shed requests too; codes of 400 are the clients'.",
             "percentunit",
-            (Line(queries.recorded(failed), "failed"),),
+            (Query(queries.recorded(failed), "failed"),),
             limits=errors,
             **stat,
         ),
         Panel(
-            "Requests", "Requests that arrive, shed ones too.", "reqps", (Line(queries.arrivals(), "arrive"),), **stat
+            "Requests",
+            "Requests that arrive, shed ones too.",
+            "reqps",
+            (Query(queries.arrivals(), "arrive"),),
+            **stat,
         ),
         Panel(
             "Ready",
             "Pods that are sent requests.",
             "none",
-            (Line(ready, "pods"),),
+            (Query(ready, "pods"),),
             limits=(1.0,),
             low_is_bad=True,
             **stat,
@@ -94,13 +100,13 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
 def _traffic(spec: Spec, queries: Queries) -> list[Panel]:
     limit = objective_s(spec)
     share = _error_limit(spec)
-    latencies = tuple(Line(queries.latency(part), f"p{part * 100:g}") for part in (0.5, 0.9, 0.99))
+    latencies = tuple(Query(queries.latency(part), f"p{part * 100:g}") for part in (0.5, 0.9, 0.99))
     panels = [
         Panel(
             "Requests by code",
             "Arrivals, and answers by status code. 503 is a shed request.",
             "reqps",
-            (Line(queries.arrivals(), "arrive"), Line(queries.answers(OWED, "code"), "{{code}}")),
+            (Query(queries.arrivals(), "arrive"), Query(queries.answers(OWED, "code"), "{{code}}")),
         ),
         Panel(
             "Latency",
@@ -114,7 +120,7 @@ def _traffic(spec: Spec, queries: Queries) -> list[Panel]:
             "Shares of all answers that the service owes.",
             "percentunit",
             tuple(
-                Line(f"({queries.answers_or_zero(matcher)}) / {queries.answers(OWED)}", name)
+                Query(f"({queries.answers_or_zero(matcher)}) / {queries.answers(OWED)}", name)
                 for matcher, name in ((FAILED, "failed"), (SHED, "shed"))
             ),
             limits=share,
@@ -124,22 +130,22 @@ def _traffic(spec: Spec, queries: Queries) -> list[Panel]:
             "Requests that the handler answered with an error, by name, and answers of 400 and more by code.",
             "reqps",
             (
-                Line(queries.rate(queries.of("inference_errors_total"), "kind"), "{{kind}}"),
-                Line(queries.answers('code=~"[45].."', "code"), "code {{code}}"),
+                Query(queries.rate(queries.of("inference_errors_total"), "kind"), "{{kind}}"),
+                Query(queries.answers('code=~"[45].."', "code"), "code {{code}}"),
             ),
         ),
         Panel(
             "Latency distribution",
             "How many good answers took how long, by the edges of the histogram.",
             "s",
-            (Line(queries.rate(queries.of(f"{_DURATION}_bucket", GOOD), "le"), "{{le}}", form="heatmap"),),
+            (Query(queries.rate(queries.of(f"{_DURATION}_bucket", GOOD), "le"), "{{le}}", form="heatmap"),),
             kind="heatmap",
         ),
     ]
     if limit:
         within = f"{queries.within(limit)} / {queries.answers(GOOD)}"
         text = "Share of good answers that are within the objective; it asks for 99 %."
-        line = (Line(within, "within"),)
+        line = (Query(within, "within"),)
         panels.append(Panel("Within the objective", text, "percentunit", line, limits=(0.99,), low_is_bad=True, most=1))
     return panels
 
@@ -153,20 +159,20 @@ def _stages(queries: Queries) -> list[Panel]:
             "Stages of a batch",
             "Time that a batch spends in decoding, in the model and in encoding: mean and p99.",
             "s",
-            (Line(queries.mean(stage, "stage"), "{{stage}} mean"), Line(p99, "{{stage}} p99")),
+            (Query(queries.mean(stage, "stage"), "{{stage}} mean"), Query(p99, "{{stage}} p99")),
         ),
         Panel(
             "Queue time",
             "Mean time that a request waits for a worker.",
             "s",
-            (Line(queries.queue_time(), "wait"),),
+            (Query(queries.queue_time(), "wait"),),
         ),
         Panel(
             "Queued and in flight",
             "Requests without a worker, and requests without an answer, of all pods.",
             "none",
             tuple(
-                Line(f"sum by (namespace) ({queries.of(f'marina_{name}')})", name.replace("_", " "))
+                Query(f"sum by (namespace) ({queries.of(f'marina_{name}')})", name.replace("_", " "))
                 for name in ("queued", "in_flight")
             ),
         ),
@@ -174,20 +180,23 @@ def _stages(queries: Queries) -> list[Panel]:
             "Batch size",
             "Requests in a batch. 1 under load means that batches do not form.",
             "none",
-            (Line(queries.mean(batch), "mean"), Line(queries.quantile(0.99, queries.of(f"{batch}_bucket")), "p99")),
+            (
+                Query(queries.mean(batch), "mean"),
+                Query(queries.quantile(0.99, queries.of(f"{batch}_bucket")), "p99"),
+            ),
         ),
         Panel(
             "Padding",
             "Share of the computed rows that were thrown away, because no compiled batch size fits.",
             "percentunit",
-            (Line(f"{padding} / ({rows} + {padding})", "padding"),),
+            (Query(f"{padding} / ({rows} + {padding})", "padding"),),
             most=1,
         ),
         Panel(
             "Log lines dropped",
             "Lines of the server's log that nobody read in time; requests are counted all the same.",
             "cps",
-            (Line(queries.rate(queries.of("marina_log_lines_dropped_total"), "pod"), "{{pod}}"),),
+            (Query(queries.rate(queries.of("marina_log_lines_dropped_total"), "pod"), "{{pod}}"),),
         ),
     ]
 

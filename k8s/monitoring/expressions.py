@@ -13,7 +13,7 @@ from config.spec import Spec
 
 # The container of the server in its pod, and what Kubernetes makes of a Deployment's name: a hash for the ReplicaSet
 # and five characters for the pod, without vowels and look-alikes, so that no other model's pods are meant.
-CONTAINER = "server"
+SERVER_CONTAINER = "server"
 _POD_NAME = "-[bcdfghjklmnpqrstvwxz2456789]{1,10}-[bcdfghjklmnpqrstvwxz2456789]{5}"
 
 # How often rules are evaluated; the sums over recorded rates count on it.
@@ -64,7 +64,7 @@ class Queries:
 
     def of_server(self, name: str, *matchers: str) -> str:
         """A series of the server's container."""
-        return self.of_pods(name, f'container="{CONTAINER}"', *matchers)
+        return self.of_pods(name, f'container="{SERVER_CONTAINER}"', *matchers)
 
     def of_deployment(self, name: str) -> str:
         """A series of the Deployment."""

@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Line:
+class Query:
     """One query of a panel and how its series are called; `instant` asks for now only."""
 
     expr: str
@@ -29,7 +29,7 @@ class Panel:
     title: str
     description: str
     unit: str
-    lines: tuple[Line, ...]
+    lines: tuple[Query, ...]
     kind: str = "timeseries"
     width: int = 8
     height: int = 8
@@ -53,7 +53,7 @@ class Panel:
             **({"transformations": _TABLE} if self.kind == "table" else {}),
         }
 
-    def _target(self, number: int, line: Line) -> Json:
+    def _target(self, number: int, line: Query) -> Json:
         return {
             "refId": chr(ord("A") + number),
             "datasource": DATASOURCE,

@@ -6,7 +6,7 @@ from typing import Any
 
 from config.spec import Spec
 from k8s.monitoring.expressions import Queries
-from k8s.monitoring.panels import Line, Panel
+from k8s.monitoring.panels import Panel, Query
 
 _INSTANT_TABLE: dict[str, Any] = {"form": "table", "instant": True}
 
@@ -18,7 +18,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
             "Requests per pod",
             "What the autoscaler looks at; the line is what it aims at.",
             "reqps",
-            (Line(queries.arrivals("pod"), "{{pod}}"),),
+            (Query(queries.arrivals("pod"), "{{pod}}"),),
             limits=(target,) if target else (),
         ),
         Panel(
@@ -32,7 +32,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
             "Workers that are ready, of those the spec asks for.",
             "none",
             tuple(
-                Line(f"sum by (namespace) ({queries.of(f'marina_workers_{name}')})", name)
+                Query(f"sum by (namespace) ({queries.of(f'marina_workers_{name}')})", name)
                 for name in ("declared", "ready")
             ),
         ),
@@ -40,7 +40,10 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
             "CPU",
             "Cores in use as a share of the request, and the share of time in which the limit held a pod back.",
             "percentunit",
-            (Line(queries.cpu_share(), "{{pod}} used"), Line(queries.throttled_share(), "{{pod}} throttled")),
+            (
+                Query(queries.cpu_share(), "{{pod}} used"),
+                Query(queries.throttled_share(), "{{pod}} throttled"),
+            ),
             limits=(spec.scaling.cpu_percent / 100,),
         ),
         Panel("Memory", "The server's container.", "bytes", _memory(queries)),
@@ -60,51 +63,51 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
             "Start",
             "Time from a pod's start to its first readiness.",
             "s",
-            (Line(queries.of("marina_start_duration_seconds"), "{{pod}}"),),
+            (Query(queries.of("marina_start_duration_seconds"), "{{pod}}"),),
         ),
     ]
     return pods + (_gpus(queries) if spec.serving.device == "cuda" else [])
 
 
-def _replicas(queries: Queries) -> tuple[Line, ...]:
+def _replicas(queries: Queries) -> tuple[Query, ...]:
     names = {"spec_replicas": "wanted", "status_replicas_available": "available"}
     limits = {"status_desired": "autoscaler wants", "spec_min": "least", "spec_max": "most"}
     return (
-        *(Line(queries.of_deployment(f"kube_deployment_{name}"), text) for name, text in names.items()),
+        *(Query(queries.of_deployment(f"kube_deployment_{name}"), text) for name, text in names.items()),
         *(
-            Line(queries.of_autoscaler(f"kube_horizontalpodautoscaler_{name}_replicas"), text)
+            Query(queries.of_autoscaler(f"kube_horizontalpodautoscaler_{name}_replicas"), text)
             for name, text in limits.items()
         ),
     )
 
 
-def _restarts(queries: Queries) -> tuple[Line, ...]:
+def _restarts(queries: Queries) -> tuple[Query, ...]:
     workers = {name: queries.of(f"marina_worker_{name}_total") for name in ("restarts", "recycles")}
     containers = queries.of_pods("kube_pod_container_status_restarts_total")
     return (
-        *(Line(f"sum by (pod) (increase({series}[10m]))", f"{{{{pod}}}} {name}") for name, series in workers.items()),
-        Line(f"sum by (pod) (increase({containers}[10m]))", "{{pod}} containers"),
+        *(Query(f"sum by (pod) (increase({series}[10m]))", f"{{{{pod}}}} {name}") for name, series in workers.items()),
+        Query(f"sum by (pod) (increase({containers}[10m]))", "{{pod}} containers"),
     )
 
 
-def _memory(queries: Queries) -> tuple[Line, ...]:
+def _memory(queries: Queries) -> tuple[Query, ...]:
     limit = queries.of_server("kube_pod_container_resource_limits", 'resource="memory"')
     used = queries.of_server("container_memory_working_set_bytes")
-    return Line(f"sum by (pod) ({used})", "{{pod}}"), Line(f"max by (namespace) ({limit})", "limit")
+    return Query(f"sum by (pod) ({used})", "{{pod}}"), Query(f"max by (namespace) ({limit})", "limit")
 
 
-def _processes(queries: Queries) -> tuple[Line, ...]:
+def _processes(queries: Queries) -> tuple[Query, ...]:
     workers = queries.of("marina_worker_resident_memory_bytes")
     others = queries.of_pods("marina_resident_memory_bytes")
-    return Line(workers, "{{pod}} worker {{worker}}"), Line(others, "{{pod}} {{process}}")
+    return Query(workers, "{{pod}} worker {{worker}}"), Query(others, "{{pod}} {{process}}")
 
 
 def _gpus(queries: Queries) -> list[Panel]:
     reserved = f"sum by (pod) ({queries.of('inference_worker_cuda_bytes')})"
-    full = (Line(queries.gpu_memory_share(), "{{pod}}"),)
-    busy = (Line(queries.gpu("DCGM_FI_DEV_GPU_UTIL"), "{{pod}}"),)
+    full = (Query(queries.gpu_memory_share(), "{{pod}}"),)
+    busy = (Query(queries.gpu("DCGM_FI_DEV_GPU_UTIL"), "{{pod}}"),)
     return [
-        Panel("GPU memory reserved", "What the workers' torch has reserved.", "bytes", (Line(reserved, "{{pod}}"),)),
+        Panel("GPU memory reserved", "What the workers' torch has reserved.", "bytes", (Query(reserved, "{{pod}}"),)),
         Panel(
             "GPU memory in use", "Share of the device's memory, whoever uses it (DCGM).", "percentunit", full, most=1
         ),
@@ -119,12 +122,12 @@ def what_runs(queries: Queries) -> list[Panel]:
     packages = f"count by (model, version, sha256) ({queries.of('marina_package_info')})"
     text = "What the workers loaded; where `artifact` is not what `compile` says, it was compiled again on the node."
     return [
-        Panel("Artifacts", text, "none", (Line(artifacts, "", **_INSTANT_TABLE),), kind="table", width=12),
+        Panel("Artifacts", text, "none", (Query(artifacts, "", **_INSTANT_TABLE),), kind="table", width=12),
         Panel(
             "Packages",
             "The MARs that pods serve.",
             "none",
-            (Line(packages, "", **_INSTANT_TABLE),),
+            (Query(packages, "", **_INSTANT_TABLE),),
             kind="table",
             width=12,
         ),

@@ -10,9 +10,7 @@ from typing import Any
 
 from config.errors import ClusterError
 from config.progress import Progress
-from k8s.manifests.labels import selector
-from k8s.manifests.load_job import CONTAINER, LoadJob, load_objects
-from k8s.manifests.plan import Plan
+from k8s.manifests import LOAD_CONTAINER, LoadJob, Plan, load_objects, selector_labels
 from k8s.rollout.cluster import Cluster, Document, Ref
 from k8s.rollout.diagnosis import View, hopeless_pod, is_ready, message
 from k8s.rollout.inference import served_package
@@ -30,12 +28,12 @@ def run_load(
     """The whole log of the pod that leads; ClusterError says why there is none."""
     with _made(cluster, plan, job):
         leader = _followed(cluster, plan, job, on_line, progress)
-        return cluster.logs(plan.namespace, leader, CONTAINER, previous=False, lines=_ALL_LINES).splitlines()
+        return cluster.logs(plan.namespace, leader, LOAD_CONTAINER, previous=False, lines=_ALL_LINES).splitlines()
 
 
 def served_packages(cluster: Cluster, plan: Plan) -> list[str]:
     """What each ready pod of the service says it serves; ClusterError when one cannot be asked."""
-    labels = ",".join(f"{key}={value}" for key, value in sorted(selector(plan).items()))
+    labels = ",".join(f"{key}={value}" for key, value in sorted(selector_labels(plan).items()))
     pods = cluster.list("v1", "Pod", plan.namespace, labels=labels)["items"]
     ready = [pod["metadata"]["name"] for pod in pods if is_ready(pod)]
     if not ready:
@@ -80,7 +78,9 @@ def _followed(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str
             name, phase = leader["metadata"]["name"], (leader.get("status") or {}).get("phase")
             if phase == "Succeeded":
                 return str(name)
-            for line in cluster.logs(plan.namespace, name, CONTAINER, previous=False, lines=_RECENT_LINES).splitlines():
+            for line in cluster.logs(
+                plan.namespace, name, LOAD_CONTAINER, previous=False, lines=_RECENT_LINES
+            ).splitlines():
                 on_line(line)
         if time.monotonic() > until:
             states = ", ".join(f"{name} {text}" for name, text in sorted(told.items())) or "no pod was made"
@@ -101,7 +101,7 @@ def _check(cluster: Cluster, plan: Plan, view: View) -> None:
     for pod in view.pods:
         name, failed = pod["metadata"]["name"], (pod.get("status") or {}).get("phase") == "Failed"
         if failed or hopeless_pod(pod, view):
-            words = cluster.logs(plan.namespace, name, CONTAINER, previous=False, lines=_LAST_WORDS)
+            words = cluster.logs(plan.namespace, name, LOAD_CONTAINER, previous=False, lines=_LAST_WORDS)
             lines = "".join(f"\n    | {line}" for line in words.splitlines())
             raise ClusterError(f"the load cannot run: {name}: {message(pod, view) or 'it failed'}{lines}")
 

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from config.errors import ClusterError
+from k8s.manifests import SUPPORTED_VERSIONS
 from k8s.rollout.api_errors import ApiError, grant
 from k8s.rollout.cluster import Cluster, Document, Ref
 
-OLDEST, NEWEST = (1, 30), (1, 37)
 # Objects of these groups help to watch the service; it runs without them.
 _OPTIONAL = {
     "monitoring.coreos.com": "no metrics are collected, no rule and no alert is evaluated: install the Prometheus "
@@ -101,11 +101,12 @@ def _user(cluster: Cluster) -> str:
 
 def _version(version: dict[str, str]) -> Iterator[Lack]:
     numbers = tuple(int(re.sub(r"\D.*", "", version.get(part, "")) or 0) for part in ("major", "minor"))
-    supported = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
-    text = f"the cluster is {version.get('gitVersion')}; supported is {supported}"
-    if numbers < OLDEST:
+    first, last = SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1]
+    oldest, newest = (tuple(map(int, known.split("."))) for known in (first, last))
+    text = f"the cluster is {version.get('gitVersion')}; supported is {first} to {last}"
+    if numbers < oldest:
         yield Lack("version", text, "upgrade the cluster")
-    elif numbers > NEWEST:
+    elif numbers > newest:
         yield Lack("version", text, "upgrade marina", acceptable=True)
 
 

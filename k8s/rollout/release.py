@@ -11,14 +11,11 @@ from pathlib import Path
 from config.errors import InputError
 from config.render import Ports
 from config.spec import Spec
-from k8s.manifests.objects import Files, render
-from k8s.manifests.plan import Plan, make_plan
+from k8s.manifests import Files, Plan, make_plan, render
 from k8s.rollout.cluster import Document, Ref
 from k8s.rollout.inference import Sample, sample_of
 from k8s.rollout.preflight import Lack
-from k8s.verify.check import verify
-from k8s.verify.located import rendered
-from k8s.verify.rule import Context
+from k8s.verify import Scope, rendered, verify
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def make_release(spec: Spec, folder: Path) -> Release:
 
 def errors_of(files: Files, plan: Plan) -> tuple[Lack, ...]:
     """What `marina verify` calls an error, for one version: the server's own trial compares with its schemas."""
-    findings = verify(rendered(files), Context((plan.oldest_kubernetes,), plan))
+    findings = verify(rendered(files), Scope((plan.oldest_kubernetes,), plan))
     errors = (finding for finding in findings if finding.level == "error")
     return tuple(Lack("verify", f"{one} ({one.rule})", one.hint, acceptable=True) for one in errors)
 

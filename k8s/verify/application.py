@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from k8s.verify.located import Document, Node
+from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.schemas import Schemas
 
 # Where the pods of each kind are described.
@@ -32,7 +32,7 @@ _POWERS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e
 _POWERS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
 
 
-def amount(node: Node) -> float | None:
+def amount(node: Place) -> float | None:
     """The number that a quantity stands for; None when there is none or it is not one."""
     if isinstance(node.value, int | float) and not isinstance(node.value, bool):
         return float(node.value)
@@ -40,7 +40,7 @@ def amount(node: Node) -> float | None:
     return None if match is None else float(match[1] + (match[2] or "")) * _POWERS[match[3] or ""]
 
 
-def matches(selector: Node, labels: dict[str, str]) -> bool:
+def matches(selector: Place, labels: dict[str, str]) -> bool:
     """Whether a label selector takes these labels; one without terms takes all."""
     wanted = selector.at("matchLabels").texts
     return wanted.items() <= labels.items() and all(
@@ -48,7 +48,7 @@ def matches(selector: Node, labels: dict[str, str]) -> bool:
     )
 
 
-def _holds(term: Node, labels: dict[str, str]) -> bool:
+def _holds(term: Place, labels: dict[str, str]) -> bool:
     key, values = term.at("key").text, [value.text for value in term.at("values").items()]
     return {
         "In": labels.get(key) in values,
@@ -58,7 +58,7 @@ def _holds(term: Node, labels: dict[str, str]) -> bool:
     }.get(term.at("operator").text, False)
 
 
-def startup_budget_s(container: Node) -> int | None:
+def startup_budget_s(container: Place) -> int | None:
     """How long a container may take to start before it is killed; None without a probe that would."""
     probe = container.at("startupProbe")
     if not probe.given:
@@ -73,11 +73,11 @@ def startup_budget_s(container: Node) -> int | None:
 class Workload:
     """Something that makes pods, and the pods it makes."""
 
-    document: Document
-    template: Node
+    document: LocatedDocument
+    template: Place
 
     @property
-    def pod(self) -> Node:
+    def pod(self) -> Place:
         return self.template.at("spec")
 
     @property
@@ -91,30 +91,36 @@ class Workload:
         return self.document.kind in SERVING
 
     @property
-    def containers(self) -> list[Node]:
+    def containers(self) -> list[Place]:
         return self.pod.at("containers").items()
 
     @property
-    def all_containers(self) -> list[Node]:
+    def all_containers(self) -> list[Place]:
         """Those that start first, too."""
         return [*self.pod.at("initContainers").items(), *self.containers]
 
     @property
-    def long_lived(self) -> list[Node]:
+    def long_lived(self) -> list[Place]:
         """Containers that run as long as the pod: sidecars are init containers that start again."""
         sidecars = [one for one in self.pod.at("initContainers").items() if one.at("restartPolicy").text == "Always"]
         return [*sidecars, *self.containers]
 
-    def ports(self) -> Iterator[Node]:
+    def ports(self) -> Iterator[Place]:
         """Declared ports of all containers that run as long as the pod."""
         return (port for container in self.long_lived for port in container.at("ports").items())
 
-    def port_number(self, target: Node) -> int | None:
+    def port_number(self, target: Place) -> int | None:
         """What a port's name or number stands for in these pods; None when no container declares the name."""
         if target.number is not None:
             return target.number
-        return next((port.at("containerPort").number for port in self.ports() if port.at("name").value == target.value
-                     and target.given), None)  # fmt: skip
+        return next(
+            (
+                port.at("containerPort").number
+                for port in self.ports()
+                if port.at("name").value == target.value and target.given
+            ),
+            None,
+        )
 
     @property
     def has_torchserve(self) -> bool:
@@ -134,12 +140,12 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Bundle:
+class Application:
     """All documents of one application."""
 
-    documents: tuple[Document, ...]
+    documents: tuple[LocatedDocument, ...]
 
-    def of(self, *kinds: str) -> list[Document]:
+    def of(self, *kinds: str) -> list[LocatedDocument]:
         """The documents of some kinds."""
         return [one for one in self.documents if one.kind in kinds]
 
@@ -156,24 +162,25 @@ class Bundle:
         """Those that objects name; a document without one goes to whatever namespace it is applied in."""
         return {one.namespace for one in self.documents if one.namespace}
 
-    def find(self, kind: str, name: str, near: Document) -> Document | None:
+    def find(self, kind: str, name: str, near: LocatedDocument) -> LocatedDocument | None:
         """An object by name, in the namespace of another."""
         return next((one for one in self.of(kind) if one.name == name and self.together(one, near)), None)
 
-    def together(self, one: Document, other: Document) -> bool:
+    def together(self, one: LocatedDocument, other: LocatedDocument) -> bool:
         """Whether two objects end up in one namespace; one that names none goes with any."""
         return one.namespace == other.namespace or not (one.namespace and other.namespace)
 
-    def selected(self, selector: Node, plain: bool = False) -> list[Workload]:
+    def selected(self, selector: Place, plain: bool = False) -> list[Workload]:
         """Serving workloads in the selector's namespace that it takes; `plain` is a Service's mapping of labels."""
         return [
             workload
             for workload in self.workloads
-            if workload.serves and self.together(workload.document, selector.document)
+            if workload.serves
+            and self.together(workload.document, selector.document)
             and (selector.texts.items() <= workload.labels.items() if plain else matches(selector, workload.labels))
-        ]  # fmt: skip
+        ]
 
-    def services_of(self, workload: Workload) -> list[Document]:
+    def services_of(self, workload: Workload) -> list[LocatedDocument]:
         """The Services whose requests its pods answer."""
         return [
             service
@@ -183,16 +190,16 @@ class Bundle:
         ]
 
     @cached_property
-    def scalers(self) -> list[Document]:
+    def scalers(self) -> list[LocatedDocument]:
         return self.of("HorizontalPodAutoscaler", "ScaledObject")
 
-    def target(self, scaler: Document) -> tuple[str, str]:
+    def target(self, scaler: LocatedDocument) -> tuple[str, str]:
         """Kind and name of what an autoscaler scales."""
         reference = scaler.root.at("spec", "scaleTargetRef")
         default = "Deployment" if scaler.kind == "ScaledObject" else ""
         return reference.at("kind").text or default, reference.at("name").text
 
-    def scaled(self, scaler: Document) -> Workload | None:
+    def scaled(self, scaler: LocatedDocument) -> Workload | None:
         """The workload that an autoscaler scales, if it is here."""
         return next(
             (
@@ -204,11 +211,11 @@ class Bundle:
             None,
         )
 
-    def scaler_of(self, workload: Workload) -> Document | None:
+    def scaler_of(self, workload: Workload) -> LocatedDocument | None:
         """The first autoscaler of a workload."""
         return next((scaler for scaler in self.scalers if self.scaled(scaler) is workload), None)
 
-    def least_pods(self, workload: Workload) -> tuple[int, Node]:
+    def least_pods(self, workload: Workload) -> tuple[int, Place]:
         """How many pods there are at least, and the field that says so."""
         scaler = self.scaler_of(workload)
         if scaler is None:
@@ -219,7 +226,7 @@ class Bundle:
         default = 0 if scaler is not None and scaler.kind == "ScaledObject" else 1
         return (default if field.number is None else field.number), field
 
-    def enforces_restricted(self, document: Document) -> bool:
+    def enforces_restricted(self, document: LocatedDocument) -> bool:
         """Whether an object's Namespace is here and refuses pods that are not `restricted`."""
         label = "pod-security.kubernetes.io/enforce"
         spaces = [one for one in self.of("Namespace") if not document.namespace or one.name == document.namespace]

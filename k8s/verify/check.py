@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from k8s.verify.application import Bundle
-from k8s.verify.located import Document
-from k8s.verify.rule import Context, Finding, Rule
+from k8s.verify.application import Application
+from k8s.verify.located import LocatedDocument
+from k8s.verify.rule import Rule, Scope, Violation
 from k8s.verify.rules import (
     availability,
     documents,
@@ -47,42 +47,44 @@ TOPICS = [
 ]
 
 
-class Steps(Protocol):
+class StepReporter(Protocol):
     """Who is told what is being done."""
 
     def step(self, text: str) -> AbstractContextManager[None]:
         """One step, for as long as it takes."""
 
 
-class _Silent:
+class _NoReporter:
     def step(self, text: str) -> AbstractContextManager[None]:
         return nullcontext()
 
 
-def rules() -> list[Rule]:
+def all_rules() -> list[Rule]:
     """Every rule, topic by topic."""
     return [rule for topic in TOPICS for rule in topic.rules]
 
 
-def verify(documents: Iterable[Document], context: Context | None = None, steps: Steps | None = None) -> list[Finding]:
+def verify(
+    documents: Iterable[LocatedDocument], scope: Scope | None = None, steps: StepReporter | None = None
+) -> list[Violation]:
     """Every finding, by file and line."""
-    bundle, known = Bundle(tuple(documents)), context or Context()
-    found: list[Finding] = []
+    application, known = Application(tuple(documents)), scope or Scope()
+    found: list[Violation] = []
     for version in known.versions:
         # The schemas are what takes time: reading them is a step for each version, the rules then find them read.
-        with (steps or _Silent()).step(f"Kubernetes {version}"):
-            for document in bundle.documents:
-                bundle.schemas.mistakes(document, version)
-    with (steps or _Silent()).step(f"{len(rules())} rules"):
-        for rule in rules():
-            found += _findings(rule, bundle, known)
+        with (steps or _NoReporter()).step(f"Kubernetes {version}"):
+            for document in application.documents:
+                application.schemas.mistakes(document, version)
+    with (steps or _NoReporter()).step(f"{len(all_rules())} rules"):
+        for rule in all_rules():
+            found += _findings(rule, application, known)
     return sorted(found)
 
 
-def _findings(rule: Rule, bundle: Bundle, context: Context) -> Iterator[Finding]:
-    for one in rule.check(bundle, context):
+def _findings(rule: Rule, application: Application, scope: Scope) -> Iterator[Violation]:
+    for one in rule.check(application, scope):
         document = one.at.document
-        yield Finding(
+        yield Violation(
             file=document.file,
             line=one.at.line or 0,
             object=document.reference,

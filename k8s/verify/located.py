@@ -17,14 +17,14 @@ _HINT = "kubectl kustomize DIR > all.yaml, or helm template CHART > all.yaml, gi
 
 
 @dataclass(frozen=True)
-class Node:
+class Place:
     """One place of a document. What is missing or of another type reads as nothing, so that rules need not ask."""
 
-    document: Document
+    document: LocatedDocument
     path: Location
     value: Any
 
-    def at(self, *keys: str | int) -> Node:
+    def at(self, *keys: str | int) -> Place:
         """The place below it, there or not."""
         value = self.value
         for key in keys:
@@ -34,7 +34,7 @@ class Node:
                 value = value[key]
             else:
                 value = None
-        return Node(self.document, (*self.path, *keys), value)
+        return Place(self.document, (*self.path, *keys), value)
 
     @property
     def given(self) -> bool:
@@ -61,11 +61,11 @@ class Node:
         """The entries of a mapping whose values are text, as labels and annotations are."""
         return {name: value for name, value in self.table.items() if isinstance(value, str)}
 
-    def items(self) -> list[Node]:
+    def items(self) -> list[Place]:
         """The places of a list's items."""
         return [self.at(index) for index in range(len(self.value))] if isinstance(self.value, list) else []
 
-    def all(self, path: str) -> list[Node]:
+    def all(self, path: str) -> list[Place]:
         """Every written place of a path such as `ports[].protocol`."""
         found = [self]
         for part in path.split("."):
@@ -74,7 +74,7 @@ class Node:
                 found = [item for one in found for item in one.items()]
         return [one for one in found if one.given]
 
-    def entries(self) -> Iterator[tuple[str, Node]]:
+    def entries(self) -> Iterator[tuple[str, Place]]:
         """The places of a mapping's values by name."""
         return ((name, self.at(name)) for name in self.table)
 
@@ -91,7 +91,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Document:
+class LocatedDocument:
     """One object; `lines` is empty when it was never a file."""
 
     data: dict[str, Any]
@@ -99,8 +99,8 @@ class Document:
     lines: Mapping[Location, int] = field(default_factory=dict)
 
     @property
-    def root(self) -> Node:
-        return Node(self, (), self.data)
+    def root(self) -> Place:
+        return Place(self, (), self.data)
 
     @property
     def kind(self) -> str:
@@ -131,12 +131,12 @@ class Document:
         return f"{self.kind}/{self.name or '?'}"
 
 
-def rendered(files: Mapping[str, Iterable[dict[str, Any]]]) -> list[Document]:
+def rendered(files: Mapping[str, Iterable[dict[str, Any]]]) -> list[LocatedDocument]:
     """Objects that were never written, by file name."""
-    return [Document(data, name) for name, objects in files.items() for data in objects]
+    return [LocatedDocument(data, name) for name, objects in files.items() for data in objects]
 
 
-def read_folder(folder: Path) -> list[Document]:
+def read_folder(folder: Path) -> list[LocatedDocument]:
     """Every object in the YAML and JSON files below a folder; InputError with everything that is not readable."""
     if not folder.is_dir():
         what = "no such folder" if not folder.exists() else "a file, and a folder is needed"
@@ -149,7 +149,7 @@ def read_folder(folder: Path) -> list[Document]:
         and file.name not in _NOT_APPLIED
         and not any(part.startswith(".") for part in file.relative_to(folder).parts)
     )
-    documents: list[Document] = []
+    documents: list[LocatedDocument] = []
     problems: list[Problem] = []
     for file in files:
         try:
@@ -163,7 +163,7 @@ def read_folder(folder: Path) -> list[Document]:
     return documents
 
 
-def read_file(file: Path) -> list[Document]:
+def read_file(file: Path) -> list[LocatedDocument]:
     """The objects of one file, the items of a `List` each for itself."""
     try:
         text = file.read_text(encoding="utf-8-sig")
@@ -171,12 +171,12 @@ def read_file(file: Path) -> list[Document]:
         raise SpecError([Problem(str(file), 1, "", "not readable: not UTF-8")]) from err
     except OSError as err:
         raise InputError(f"{file}: not readable: {err.strerror}") from err
-    documents: list[Document] = []
+    documents: list[LocatedDocument] = []
     problems: list[Problem] = []
     # JSON is YAML, and read as such it has lines; the tabs that YAML forbids are never inside its texts.
     for data, lines, found in read_documents(text.expandtabs(2) if file.suffix == ".json" else text, str(file)):
         problems += found
-        document = Document(data if isinstance(data, dict) else {}, str(file), lines)
+        document = LocatedDocument(data if isinstance(data, dict) else {}, str(file), lines)
         if document.kind and document.api_version:
             documents += _items(document) if document.kind.endswith("List") else [document]
         elif is_settings(document):
@@ -189,21 +189,21 @@ def read_file(file: Path) -> list[Document]:
     return documents
 
 
-def _items(document: Document) -> list[Document]:
+def _items(document: LocatedDocument) -> list[LocatedDocument]:
     found = []
     for item in document.root.at("items").items():
         depth = len(item.path)
         below = {path[depth:]: line for path, line in document.lines.items() if path[:depth] == item.path}
-        found.append(Document(item.table, document.file, below))
+        found.append(LocatedDocument(item.table, document.file, below))
     return found or [document]
 
 
-def is_settings(document: Document) -> bool:
+def is_settings(document: LocatedDocument) -> bool:
     """Whether this is a file of prometheus-adapter's settings, which is no object of a cluster."""
     return not document.kind and bool(adapter_rules(document))
 
 
-def adapter_rules(document: Document) -> list[Node]:
+def adapter_rules(document: LocatedDocument) -> list[Place]:
     """The rules in a file of prometheus-adapter's settings."""
     rules = document.root.at("rules")
     return [*rules.at("custom").items(), *rules.at("external").items()]

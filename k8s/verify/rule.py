@@ -10,35 +10,34 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from k8s.manifests.plan import Plan
-from k8s.verify.application import Bundle
-from k8s.verify.located import Node
+from k8s.manifests import SUPPORTED_VERSIONS, Plan
+from k8s.verify.application import Application
+from k8s.verify.located import Place
 
 Level = Literal["error", "warning"]
-VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))
 
 
 @dataclass(frozen=True)
-class Context:
+class Scope:
     """What is known beside the documents."""
 
-    versions: tuple[str, ...] = VERSIONS
+    versions: tuple[str, ...] = SUPPORTED_VERSIONS
     plan: Plan | None = None
     """What the documents were made from; None for those of others."""
 
 
 @dataclass(frozen=True)
-class Found:
+class Remark:
     """What a rule saw at one place: what was got and what is allowed, and what to type."""
 
-    at: Node
+    at: Place
     text: str
     hint: str | None = None
     level: Level | None = None
     """When it is not the rule's own."""
 
 
-Check = Callable[[Bundle, Context], Iterator[Found]]
+Check = Callable[[Application, Scope], Iterator[Remark]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Rule:
 
 
 @dataclass(frozen=True, order=True)
-class Finding:
+class Violation:
     """A rule that a document breaks."""
 
     file: str

@@ -9,13 +9,11 @@ from typing import Any
 
 from config.errors import InputError, listed, nearest
 from config.spec import Spec
-from k8s.manifests.objects import render
-from k8s.manifests.plan import make_plan
-from k8s.manifests.writing import FOLDER
-from k8s.monitoring.contract import check_live
-from k8s.verify.check import Steps, rules, verify
-from k8s.verify.located import Document, read_folder, rendered
-from k8s.verify.rule import VERSIONS, Context, Finding, Rule
+from k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, make_plan, render
+from k8s.verify.check import StepReporter, all_rules, verify
+from k8s.verify.live import check_live
+from k8s.verify.located import LocatedDocument, read_folder, rendered
+from k8s.verify.rule import Rule, Scope, Violation
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Verified:
     """Where the objects came from."""
     objects: int
     versions: tuple[str, ...]
-    findings: list[Finding]
+    findings: list[Violation]
     notes: list[str]
     """What to know, and no finding."""
 
@@ -40,7 +38,7 @@ class Verified:
 
     def to_data(self) -> dict[str, Any]:
         """As JSON."""
-        counts = {"objects": self.objects, "rules": len(rules()), "errors": self.errors, "warnings": self.warnings}
+        counts = {"objects": self.objects, "rules": len(all_rules()), "errors": self.errors, "warnings": self.warnings}
         findings = [asdict(one) | {"line": one.line or None} for one in self.findings]
         known = {"origin": self.origin, "versions": list(self.versions), "notes": self.notes}
         return {"schema": "marina.verify/1", **known, **counts, "findings": findings}
@@ -51,40 +49,40 @@ class Verified:
         looked = f"{self.objects} objects of {self.origin}, Kubernetes {self.versions[0]}"
         looked += f"–{self.versions[-1]}" if len(self.versions) > 1 else ""
         counts = f"{_counted(self.errors, 'error')}, {_counted(self.warnings, 'warning')}"
-        return "\n".join([*lines, f"{looked}, {len(rules())} rules: {counts}"])
+        return "\n".join([*lines, f"{looked}, {len(all_rules())} rules: {counts}"])
 
 
 def verify_spec(
-    spec: Spec, build: Path, versions: Sequence[str] = (), steps: Steps | None = None, *, live: str | None = None
+    spec: Spec, build: Path, versions: Sequence[str] = (), steps: StepReporter | None = None, *, live: str | None = None
 ) -> Verified:
     """The manifests in a build folder, or, before there are any, those that the spec renders; and the page of a running
     server, if its address is given."""
     plan = make_plan(spec, build)
-    fresh, folder, notes = rendered(render(plan)), build / FOLDER, []
+    fresh, folder, notes = rendered(render(plan)), build / MANIFESTS_FOLDER, []
     documents = fresh
     if folder.is_dir():
         documents = read_folder(folder)
         if sorted(map(_key, documents)) != sorted(map(_key, fresh)):
             notes.append(f"{folder}: the spec renders something else by now: marina manifests {spec.file}")
-    known = [one for one in _ordered(versions) or VERSIONS if _minor(one) >= _minor(plan.oldest_kubernetes)]
+    known = [one for one in _ordered(versions) or SUPPORTED_VERSIONS if _minor(one) >= _minor(plan.oldest_kubernetes)]
     if not known:
         raise InputError(f"`--kubernetes`: the spec needs {plan.oldest_kubernetes} or later")
-    if len(known) < len(versions or VERSIONS):
+    if len(known) < len(versions or SUPPORTED_VERSIONS):
         notes.append(f"the spec needs Kubernetes {plan.oldest_kubernetes} or later")
     origin = str(folder) if documents is not fresh else f"{spec.file}, as rendered"
-    verified = _verified(origin, documents, Context(tuple(known), plan), notes, steps)
+    verified = _verified(origin, documents, Scope(tuple(known), plan), notes, steps)
     return replace(verified, findings=verified.findings + check_live(spec, live)) if live else verified
 
 
-def verify_folder(folder: Path, versions: Sequence[str] = (), steps: Steps | None = None) -> Verified:
+def verify_folder(folder: Path, versions: Sequence[str] = (), steps: StepReporter | None = None) -> Verified:
     """The objects in a folder, whoever wrote them."""
-    context = Context(tuple(_ordered(versions)) or VERSIONS)
-    return _verified(str(folder), read_folder(folder), context, [], steps)
+    scope = Scope(tuple(_ordered(versions)) or SUPPORTED_VERSIONS)
+    return _verified(str(folder), read_folder(folder), scope, [], steps)
 
 
-def explained(name: str) -> Rule:
+def explain_rule(name: str) -> Rule:
     """A rule by its id; InputError with the nearest one."""
-    known = {rule.id: rule for rule in rules()}
+    known = {rule.id: rule for rule in all_rules()}
     if name not in known:
         near = nearest(name, known)
         text = f"`--explain`: got `{name}`" + (f", did you mean `{near}`?" if near else "")
@@ -93,20 +91,22 @@ def explained(name: str) -> Rule:
 
 
 def _verified(
-    origin: str, documents: list[Document], context: Context, notes: list[str], steps: Steps | None
+    origin: str, documents: list[LocatedDocument], scope: Scope, notes: list[str], steps: StepReporter | None
 ) -> Verified:
-    findings = verify(documents, context, steps)
-    return Verified(origin, len(documents), context.versions, findings, notes)
+    findings = verify(documents, scope, steps)
+    return Verified(origin, len(documents), scope.versions, findings, notes)
 
 
-def _key(document: Document) -> str:
+def _key(document: LocatedDocument) -> str:
     return repr(document.data)
 
 
 def _ordered(versions: Sequence[str]) -> list[str]:
     for version in versions:
         if not version.removeprefix("1.").isdigit():
-            raise InputError(f"`--kubernetes`: got `{version}`, allowed: {listed(VERSIONS)}", hint="--kubernetes 1.34")
+            raise InputError(
+                f"`--kubernetes`: got `{version}`, allowed: {listed(SUPPORTED_VERSIONS)}", hint="--kubernetes 1.34"
+            )
     return sorted(set(versions), key=_minor)
 
 

@@ -22,16 +22,23 @@ from referencing import Registry, Resource
 
 from config.errors import InputError, ToolMissing, listed, nearest
 from config.yaml_lines import Location
-from k8s.verify.located import Document
+from k8s.verify.located import LocatedDocument
 
 # API groups of Kubernetes itself, past ones too; operators have longer names.
 _BUILT_IN = re.compile(r"[a-z]*|((rbac|flowcontrol|internal)\.)?[a-z]+\.k8s\.io")
-_TYPES = {"array": "a list", "boolean": "`true` or `false`", "integer": "a whole number", "null": "nothing",
-          "number": "a number", "object": "a mapping of fields", "string": "text"}  # fmt: skip
+_TYPES = {
+    "array": "a list",
+    "boolean": "`true` or `false`",
+    "integer": "a whole number",
+    "null": "nothing",
+    "number": "a number",
+    "object": "a mapping of fields",
+    "string": "text",
+}
 
 
 @dataclass(frozen=True)
-class Mistake:
+class SchemaMistake:
     """Where an object does not fit its schema."""
 
     path: Location
@@ -42,17 +49,17 @@ class Mistake:
 class Schemas:
     """What is known about the kinds of some documents."""
 
-    def __init__(self, documents: Iterable[Document] = ()) -> None:
+    def __init__(self, documents: Iterable[LocatedDocument] = ()) -> None:
         """CustomResourceDefinitions among the documents add their schemas, and win over those of the kit. The documents
         are kept by whoever asks."""
         self._custom = _shipped() | {key: one for document in documents for key, one in _defined(document)}
-        self._found: dict[tuple[int, str], list[Mistake]] = {}
+        self._found: dict[tuple[int, str], list[SchemaMistake]] = {}
 
-    def knows(self, document: Document, version: str) -> bool:
+    def knows(self, document: LocatedDocument, version: str) -> bool:
         """Whether there is a schema for an object's kind in Kubernetes `version`."""
         return self._validator(document, version) is not None
 
-    def mistakes(self, document: Document, version: str) -> list[Mistake]:
+    def mistakes(self, document: LocatedDocument, version: str) -> list[SchemaMistake]:
         """Every mistake of an object as Kubernetes `version` sees it; none when it does not know the kind at all."""
         key = (id(document), version)
         if key not in self._found:
@@ -65,7 +72,7 @@ class Schemas:
         """Kinds of custom resources that there is a schema for."""
         return sorted({kind for kind, _ in self._custom})
 
-    def _validator(self, document: Document, version: str) -> Draft202012Validator | None:
+    def _validator(self, document: LocatedDocument, version: str) -> Draft202012Validator | None:
         schema = self._custom.get((document.kind, document.api_version))
         if schema is not None:
             return Draft202012Validator(schema, registry=_definitions(version))
@@ -82,7 +89,7 @@ def served(kind: str, version: str) -> list[str]:
     return sorted(found)
 
 
-def is_built_in(document: Document) -> bool:
+def is_built_in(document: LocatedDocument) -> bool:
     """Whether Kubernetes itself has its API group, in some version."""
     return _BUILT_IN.fullmatch(document.group) is not None
 
@@ -119,7 +126,7 @@ def _shipped() -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-def _defined(document: Document) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+def _defined(document: LocatedDocument) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     """The schemas in a CustomResourceDefinition."""
     spec = document.root.at("spec")
     if document.kind != "CustomResourceDefinition":
@@ -174,7 +181,7 @@ def _api(known: dict[str, str]) -> tuple[str, str]:
     return known["kind"], f"{known['group']}/{known['version']}".removeprefix("/")
 
 
-def _told(error: ValidationError) -> Iterator[Mistake]:
+def _told(error: ValidationError) -> Iterator[SchemaMistake]:
     path: Location = tuple(error.absolute_path)
     instance, wanted = _plain(error.instance), _plain(error.validator_value)
     got = _shown(instance)
@@ -183,20 +190,20 @@ def _told(error: ValidationError) -> Iterator[Mistake]:
         for name in sorted(instance.keys() - known.keys()):
             near = nearest(name, known)
             text = "unknown field" + (f", did you mean `{near}`?" if near else "")
-            yield Mistake((*path, name), text, near and f"write `{near}`")
+            yield SchemaMistake((*path, name), text, near and f"write `{near}`")
     elif error.validator == "required":
         missing = [name for name in wanted if name not in instance]
         for name in missing:
-            yield Mistake((*path, name), "missing, and it must be there", f"add `{name}:`")
+            yield SchemaMistake((*path, name), "missing, and it must be there", f"add `{name}:`")
     elif error.validator == "enum":
-        yield Mistake(path, f"got {got}, allowed: {listed(wanted)}")
+        yield SchemaMistake(path, f"got {got}, allowed: {listed(wanted)}")
     elif error.validator == "type":
-        yield Mistake(path, f"got {got}, allowed: {_kinds(wanted)}")
+        yield SchemaMistake(path, f"got {got}, allowed: {_kinds(wanted)}")
     elif error.validator == "oneOf" and all("type" in one for one in wanted):
         types = [name for one in wanted for name in _listed(one["type"]) if name != "null"]
-        yield Mistake(path, f"got {got}, allowed: {_kinds(types)}")
+        yield SchemaMistake(path, f"got {got}, allowed: {_kinds(types)}")
     else:
-        yield Mistake(path, f"got {got}, allowed: {_wanted(error)}")
+        yield SchemaMistake(path, f"got {got}, allowed: {_wanted(error)}")
 
 
 def _wanted(error: ValidationError) -> str:

@@ -131,11 +131,8 @@ class _Demo:
         self._say(f"PASS: {_headroom(outcome.verdict)}")
 
     def _manifests(self, spec: Any, out: Path) -> None:
-        from k8s.manifests.plan import make_plan
-        from k8s.manifests.writing import write_manifests
-        from k8s.verify.check import rules, verify
-        from k8s.verify.located import read_folder
-        from k8s.verify.rule import Context
+        from k8s.manifests import make_plan, write_manifests
+        from k8s.verify import Scope, all_rules, read_folder, verify
 
         with self._running("manifests"):
             plan = make_plan(spec, out)
@@ -144,13 +141,13 @@ class _Demo:
         self._record["manifests"] = {"folder": str(written.folder), "objects": objects}
         self._say(f"{objects} objects in {len(written.files)} files under {written.folder}")
         with self._running("verify"):
-            context = Context(plan=plan)
-            findings = verify(read_folder(written.folder), context)
+            scope = Scope(plan=plan)
+            findings = verify(read_folder(written.folder), scope)
         if errors := [finding for finding in findings if finding.level == "error"]:
             raise Refused("\n".join(map(str, errors)), hint=f"marina verify {self._options.spec}")
-        self._record["verify"] = {"versions": list(context.versions), "warnings": [str(each) for each in findings]}
-        known = f"{context.versions[0]} to {context.versions[-1]}"
-        self._say(f"valid for Kubernetes {known}, and {len(rules())} more rules hold")
+        self._record["verify"] = {"versions": list(scope.versions), "warnings": [str(each) for each in findings]}
+        known = f"{scope.versions[0]} to {scope.versions[-1]}"
+        self._say(f"valid for Kubernetes {known}, and {len(all_rules())} more rules hold")
         self._stage = ""
         for finding in findings:
             self._say(f"warning {finding.rule}: {finding.text}")

@@ -11,7 +11,7 @@ from specs import digits_spec
 from tools import needs
 
 from config.spec import Spec
-from k8s.monitoring.expressions import CONTAINER
+from k8s.monitoring.expressions import SERVER_CONTAINER
 from k8s.monitoring.rules import alert_rules, recording_rules
 
 CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
@@ -52,10 +52,10 @@ def state(samples: int) -> dict[str, str]:
         f'inference_artifact_info{{{PAGE},compile="aot",artifact="aot"}}': 1,
         f'kube_deployment_spec_replicas{{{KUBE},deployment="digits"}}': 1,
         f'kube_deployment_status_replicas_available{{{KUBE},deployment="digits"}}': 1,
-        f'kube_pod_container_status_restarts_total{{{AT},container="{CONTAINER}"}}': 0,
-        f'kube_pod_container_resource_requests{{{AT},container="{CONTAINER}",resource="cpu"}}': 2,
-        f'kube_pod_container_resource_limits{{{AT},container="{CONTAINER}",resource="memory"}}': 1000,
-        f'container_memory_working_set_bytes{{{AT},container="{CONTAINER}"}}': 500,
+        f'kube_pod_container_status_restarts_total{{{AT},container="{SERVER_CONTAINER}"}}': 0,
+        f'kube_pod_container_resource_requests{{{AT},container="{SERVER_CONTAINER}",resource="cpu"}}': 2,
+        f'kube_pod_container_resource_limits{{{AT},container="{SERVER_CONTAINER}",resource="memory"}}': 1000,
+        f'container_memory_working_set_bytes{{{AT},container="{SERVER_CONTAINER}"}}': 500,
         f"kube_horizontalpodautoscaler_status_desired_replicas{{{HPA}}}": 2,
         f"kube_horizontalpodautoscaler_spec_max_replicas{{{HPA}}}": 10,
         f'kube_horizontalpodautoscaler_status_condition{{{HPA},condition="ScalingActive",status="false"}}': 0,
@@ -63,7 +63,7 @@ def state(samples: int) -> dict[str, str]:
         f'DCGM_FI_DEV_FB_USED{{{AT},gpu="0"}}': 10,
         f'DCGM_FI_DEV_FB_FREE{{{AT},gpu="0"}}': 90,
     }
-    cpu = f'container_cpu_usage_seconds_total{{{AT},container="{CONTAINER}"}}'
+    cpu = f'container_cpu_usage_seconds_total{{{AT},container="{SERVER_CONTAINER}"}}'
     return {series: f"{value}x{samples}" for series, value in constant.items()} | {cpu: f"0+15x{samples}"}
 
 

@@ -21,7 +21,7 @@ from rule_scenarios import (
 )
 from specs import digits_spec
 
-from k8s.monitoring.expressions import CONTAINER
+from k8s.monitoring.expressions import SERVER_CONTAINER
 
 QUIET: set[str] = set()
 OUTAGE = {"MostRequestsFail", "ErrorBudgetFastBurn", "ErrorBudgetSlowBurn"}
@@ -104,11 +104,11 @@ SCENARIOS = {
     ),
     "a container restarts": Scenario(
         {"30m": {"ContainerRestarts"}},
-        {f'kube_pod_container_status_restarts_total{{{AT},container="{CONTAINER}"}}': "0x20 1x20 2x20 3x60"},
+        {f'kube_pod_container_status_restarts_total{{{AT},container="{SERVER_CONTAINER}"}}': "0x20 1x20 2x20 3x60"},
     ),
     "a container restarted twice": Scenario(
         {"30m": QUIET},
-        {f'kube_pod_container_status_restarts_total{{{AT},container="{CONTAINER}"}}': "0x20 1x20 2x80"},
+        {f'kube_pod_container_status_restarts_total{{{AT},container="{SERVER_CONTAINER}"}}': "0x20 1x20 2x80"},
     ),
     "another model's pod restarts": Scenario(
         {"30m": QUIET},
@@ -132,7 +132,7 @@ SCENARIOS = {
     ),
     "the cpu is busy": Scenario(
         {"10m": QUIET, "22m": {"CpuHigh"}},
-        {f'container_cpu_usage_seconds_total{{{AT},container="{CONTAINER}"}}': "0+27x120"},
+        {f'container_cpu_usage_seconds_total{{{AT},container="{SERVER_CONTAINER}"}}': "0+27x120"},
     ),
     "a sidecar is busy": Scenario(
         {"30m": QUIET},
@@ -143,7 +143,7 @@ SCENARIOS = {
     ),
     "memory is nearly full": Scenario(
         {"5m": QUIET, "12m": {"MemoryNearLimit"}},
-        {f'container_memory_working_set_bytes{{{AT},container="{CONTAINER}"}}': "950x80"},
+        {f'container_memory_working_set_bytes{{{AT},container="{SERVER_CONTAINER}"}}': "950x80"},
     ),
     "the autoscaler is at its end": Scenario(
         {"10m": QUIET, "20m": {"AutoscalerAtMax"}},
@@ -208,13 +208,13 @@ def test_a_total_outage_pages_within_five_minutes_whatever_the_budget(error_rate
     assert not promtool(tmp_path, outage)
 
 
-RESTARTS = {f'kube_pod_container_status_restarts_total{{{AT},container="{CONTAINER}"}}': "0x20 1x20 2x20 3x60"}
+RESTARTS = {f'kube_pod_container_status_restarts_total{{{AT},container="{SERVER_CONTAINER}"}}': "0x20 1x20 2x20 3x60"}
 TOLD = [
     ("MostRequestsFail", traffic("0+1500x120", code="500"), {"severity": "page"}, "100% of requests fail"),
     (
         "ContainerRestarts",
         RESTARTS,
-        {"severity": "ticket", "pod": POD, "container": CONTAINER},
+        {"severity": "ticket", "pod": POD, "container": SERVER_CONTAINER},
         f"pod {POD} restarted 3 times in an hour",
     ),
 ]

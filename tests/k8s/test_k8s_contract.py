@@ -13,12 +13,11 @@ from tools import needs
 
 from config.errors import InputError
 from config.latency import EDGES_S
-from k8s.manifests.deployment import SERVER
 from k8s.monitoring.adapter import METRICS, adapter_rules, adapter_values
 from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, series_of
-from k8s.monitoring.contract import adapter_query, check_live, check_page, contract, expressions, misuses
-from k8s.monitoring.expressions import CONTAINER
+from k8s.monitoring.contract import adapter_query, all_expressions, metric_contract, misuses
 from k8s.monitoring.promql import selectors
+from k8s.verify.live import check_live, check_page
 
 CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
 VARIANTS: list[dict[str, Any]] = [
@@ -55,15 +54,15 @@ def faults(page: str, changes: dict[str, Any] | None = None) -> list[tuple[str, 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_every_expression_parses_and_fits_what_it_names(changes: dict[str, Any]) -> None:
     spec = digits_spec(changes)
-    assert contract(spec)
-    texts = [one.text for one in expressions(spec)]
+    assert metric_contract(spec)
+    texts = [one.text for one in all_expressions(spec)]
     assert len(texts) > 70
     assert not [text for text in texts if "$" in text.replace('"$1"', "") or "<<" in text]
 
 
 def test_prometheus_itself_parses_every_expression(tmp_path: Path) -> None:
     tool = needs("promtool", package="prometheus")
-    texts = [one.text for changes in VARIANTS for one in expressions(digits_spec(changes))]
+    texts = [one.text for changes in VARIANTS for one in all_expressions(digits_spec(changes))]
     rules = [{"record": f"x:{number}:y", "expr": text} for number, text in enumerate(dict.fromkeys(texts))]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
     done = subprocess.run(
@@ -73,12 +72,12 @@ def test_prometheus_itself_parses_every_expression(tmp_path: Path) -> None:
 
 
 def test_nothing_is_declared_that_nobody_names() -> None:
-    named = {need.series.name for changes in VARIANTS for need in contract(digits_spec(changes))}
+    named = {need.series.name for changes in VARIANTS for need in metric_contract(digits_spec(changes))}
     assert named == set(CATALOGUE)
 
 
 def test_what_a_cluster_must_bring_is_said_by_source() -> None:
-    sources = {need.series.name: need.series.source for need in contract(digits_spec(CUDA))}
+    sources = {need.series.name: need.series.source for need in metric_contract(digits_spec(CUDA))}
     assert sources["kube_deployment_spec_replicas"] == "kube-state-metrics"
     assert sources["container_memory_working_set_bytes"] == "cadvisor"
     assert sources["DCGM_FI_DEV_FB_USED"] == "dcgm"
@@ -86,7 +85,7 @@ def test_what_a_cluster_must_bring_is_said_by_source() -> None:
 
 
 def test_a_need_says_what_asks_for_it() -> None:
-    named = {need.series.name: need for need in contract(digits_spec())}
+    named = {need.series.name: need for need in metric_contract(digits_spec())}
     assert named["marina_queued"].labels == {"model", "namespace"}
     assert named["marina_queued"].places == ("panel Queued and in flight",)
     assert "adapter inference_requests_per_second" in named["ts_inference_requests_total"].places
@@ -132,7 +131,7 @@ def test_an_expression_that_fits_is_left_alone(expression: str) -> None:
 def test_a_rule_that_names_what_is_not_there_is_an_error_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(CATALOGUE, "marina_queued")
     with pytest.raises(InputError) as caught:
-        contract(digits_spec())
+        metric_contract(digits_spec())
     assert caught.value.message.startswith("panel Queued and in flight: `marina_queued`: unknown metric")
 
 
@@ -222,10 +221,6 @@ def test_the_adapter_is_told_where_prometheus_is(address: str, parts: tuple[str,
 
 def test_the_adapters_values_do_not_depend_on_the_model() -> None:
     assert adapter_values(digits_spec()) == adapter_values(digits_spec({"name": "other", "slo.p99_ms": 60}))
-
-
-def test_the_container_that_is_watched_is_the_servers() -> None:
-    assert CONTAINER == SERVER
 
 
 def test_parts_of_histograms_belong_to_them() -> None:

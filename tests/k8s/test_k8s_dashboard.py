@@ -5,9 +5,11 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from k8s_plans import EVIDENCE, IMAGE, planned
 from specs import digits_spec
 
-from k8s.monitoring.dashboard import dashboard
+from k8s.manifests.objects import dashboard_text
+from k8s.monitoring.dashboard import render_dashboard
 
 CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
 VARIANTS = [{}, {"slo": None}, {"slo.error_rate": 0.0}, CUDA]
@@ -21,7 +23,7 @@ def charts(page: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_every_panel_has_a_place_of_its_own(changes: dict[str, Any]) -> None:
-    panels = dashboard(digits_spec(changes))["panels"]
+    panels = render_dashboard(digits_spec(changes))["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     places = [panel["gridPos"] for panel in panels]
     for one in places:
@@ -34,8 +36,8 @@ def test_every_panel_has_a_place_of_its_own(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_every_panel_says_what_it_shows_and_in_what(changes: dict[str, Any]) -> None:
-    shown = charts(dashboard(digits_spec(changes)))
-    assert len(shown) == sum(panel["type"] != "row" for panel in dashboard(digits_spec(changes))["panels"])
+    shown = charts(render_dashboard(digits_spec(changes)))
+    assert len(shown) == sum(panel["type"] != "row" for panel in render_dashboard(digits_spec(changes))["panels"])
     for title, panel in shown.items():
         assert panel["description"].endswith("."), title
         assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, title
@@ -48,14 +50,14 @@ def test_every_panel_says_what_it_shows_and_in_what(changes: dict[str, Any]) -> 
 
 
 def test_thresholds_begin_without_a_value_and_rise() -> None:
-    for title, panel in charts(dashboard(digits_spec())).items():
+    for title, panel in charts(render_dashboard(digits_spec())).items():
         first, *rest = [step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
         assert first is None, title
         assert rest == sorted(rest), title
 
 
 def test_what_is_bad_is_red() -> None:
-    shown = charts(dashboard(digits_spec()))
+    shown = charts(render_dashboard(digits_spec()))
     colours = {
         title: [step["color"] for step in shown[title]["fieldConfig"]["defaults"]["thresholds"]["steps"]]
         for title in ("p99", "Ready", "Budget burn", "Within the objective")
@@ -69,7 +71,7 @@ def test_what_is_bad_is_red() -> None:
 
 
 def test_namespace_model_and_data_source_are_variables() -> None:
-    variables = {one["name"]: one for one in dashboard(digits_spec())["templating"]["list"]}
+    variables = {one["name"]: one for one in render_dashboard(digits_spec())["templating"]["list"]}
     assert list(variables) == ["datasource", "namespace", "model"]
     assert variables["datasource"]["query"] == "prometheus"
     assert variables["namespace"]["current"]["value"] == "marina"
@@ -78,7 +80,7 @@ def test_namespace_model_and_data_source_are_variables() -> None:
 
 
 def test_no_expression_has_the_specs_own_names_where_a_variable_belongs() -> None:
-    for panel in charts(dashboard(digits_spec({"kubernetes.namespace": "other"}))).values():
+    for panel in charts(render_dashboard(digits_spec({"kubernetes.namespace": "other"}))).values():
         for target in panel["targets"]:
             assert 'namespace="$namespace"' in target["expr"]
             assert "digits" not in target["expr"]
@@ -86,7 +88,7 @@ def test_no_expression_has_the_specs_own_names_where_a_variable_belongs() -> Non
 
 
 def test_the_objective_is_drawn_where_latency_and_errors_are() -> None:
-    shown = charts(dashboard(digits_spec({"slo.p99_ms": 42, "slo.error_rate": 0.003})))
+    shown = charts(render_dashboard(digits_spec({"slo.p99_ms": 42, "slo.error_rate": 0.003})))
     limits = {
         title: [step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]][1:]
         for title, panel in shown.items()
@@ -102,30 +104,42 @@ def test_the_target_of_a_pod_is_a_line_where_it_is_known() -> None:
     def steps(page: dict[str, Any]) -> list[Any]:
         return charts(page)["Requests per pod"]["fieldConfig"]["defaults"]["thresholds"]["steps"][1:]
 
-    assert steps(dashboard(digits_spec())) == []
-    assert steps(dashboard(digits_spec(), 140.0))[0]["value"] == 140.0
-    assert steps(dashboard(digits_spec({"scaling.target_rps_per_pod": 70}), 140.0))[0]["value"] == 70
+    assert steps(render_dashboard(digits_spec())) == []
+    assert steps(render_dashboard(digits_spec(), 140.0))[0]["value"] == 140.0
+    written = {
+        name: json.loads(dashboard_text(planned(changes, evidence=EVIDENCE, image=IMAGE)))
+        for name, changes in (
+            ("measured", {}),
+            ("stated", {"scaling.target_rps_per_pod": 70}),
+            ("another metric", {"scaling.metric": "queue_time"}),
+        )
+    }
+    assert [step["value"] for step in steps(written["measured"])] == [planned({}, evidence=EVIDENCE).target_rps_per_pod]
+    assert [step["value"] for step in steps(written["stated"])] == [70]
+    assert steps(written["another metric"]) == []
 
 
 def test_without_an_objective_nothing_is_compared_with_one() -> None:
-    shown = charts(dashboard(digits_spec({"slo": None})))
+    shown = charts(render_dashboard(digits_spec({"slo": None})))
     assert "Within the objective" not in shown
     assert "Budget burn" not in shown
     assert "Latency" in shown
 
 
 def test_panels_of_gpus_come_with_gpus() -> None:
-    with_gpus, without = (set(charts(dashboard(digits_spec(changes)))) for changes in (CUDA, {}))
+    with_gpus, without = (set(charts(render_dashboard(digits_spec(changes)))) for changes in (CUDA, {}))
     assert with_gpus - without == {"GPU memory in use", "GPU memory reserved", "GPU utilisation"}
 
 
 def test_it_is_the_same_every_time_and_two_namespaces_do_not_share_an_identity() -> None:
-    here, again, there = (dashboard(digits_spec({"kubernetes.namespace": name})) for name in ("here", "here", "there"))
+    here, again, there = (
+        render_dashboard(digits_spec({"kubernetes.namespace": name})) for name in ("here", "here", "there")
+    )
     assert json.dumps(here) == json.dumps(again)
     assert here["uid"] != there["uid"]
-    assert len(dashboard(digits_spec({"name": "x" * 40}))["uid"]) <= 40
+    assert len(render_dashboard(digits_spec({"name": "x" * 40}))["uid"]) <= 40
 
 
 def test_a_changed_objective_changes_its_lines_and_nothing_else() -> None:
-    before, after = (charts(dashboard(digits_spec({"slo.p99_ms": value}))) for value in (50, 60))
+    before, after = (charts(render_dashboard(digits_spec({"slo.p99_ms": value}))) for value in (50, 60))
     assert {title for title in before if before[title] != after[title]} == {"p99", "Latency", "Within the objective"}

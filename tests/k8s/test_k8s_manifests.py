@@ -15,11 +15,12 @@ from config.load import parse_spec
 from config.render import Ports, render_model_config
 from k8s.manifests.objects import render
 from k8s.manifests.plan import Plan
+from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.manifests.writing import write_manifests
 from k8s.manifests.yaml_text import to_yaml
 from k8s.verify.check import verify
 from k8s.verify.located import rendered
-from k8s.verify.rule import VERSIONS, Context
+from k8s.verify.rule import Scope
 
 CUSTOM = {"HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor"}
 
@@ -47,14 +48,14 @@ def pod(plan: Plan) -> dict[str, Any]:
 def test_every_option_passes_every_rule_and_the_schemas_of_every_version(changes: dict[str, Any]) -> None:
     target = changes.get("serving.device", "cpu")
     plan = planned(changes, evidence=EVIDENCE, image=IMAGE | {"target": target})
-    versions = tuple(version for version in VERSIONS if minor(version) >= minor(plan.oldest_kubernetes))
-    assert verify(rendered(render(plan)), Context(versions=versions, plan=plan)) == []
+    versions = tuple(version for version in SUPPORTED_VERSIONS if minor(version) >= minor(plan.oldest_kubernetes))
+    assert verify(rendered(render(plan)), Scope(versions=versions, plan=plan)) == []
 
 
 @pytest.mark.parametrize("changes", [{}, GPU, FULL], ids=["defaults", "gpu", "everything"])
 def test_the_validator_of_others_accepts_it_too(changes: dict[str, Any]) -> None:
     for document in documents(planned(changes)):
-        for version in VERSIONS if document["kind"] not in CUSTOM else []:
+        for version in SUPPORTED_VERSIONS if document["kind"] not in CUSTOM else []:
             kubernetes_validate.validate(document, version, strict=True)
 
 

@@ -7,9 +7,10 @@ import yaml
 from k8s_plans import EVIDENCE, FULL, IMAGE, planned
 
 from k8s.manifests.objects import render
+from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import verify
-from k8s.verify.located import Document, rendered
-from k8s.verify.rule import VERSIONS, Context
+from k8s.verify.located import LocatedDocument, rendered
+from k8s.verify.rule import Scope
 from k8s.verify.schemas import Schemas, served
 
 CUSTOM = """
@@ -40,8 +41,8 @@ ODD: list[Any] = [None, 1, -1, 1.5, True, "x", "", [], {}, [1], [None], ["x"], {
 
 
 def texts(text: str, version: str = "1.36", beside: str = "") -> list[str]:
-    document = Document(yaml.safe_load(text), "a.yaml")
-    others = [Document(yaml.safe_load(beside), "b.yaml")] if beside else []
+    document = LocatedDocument(yaml.safe_load(text), "a.yaml")
+    others = [LocatedDocument(yaml.safe_load(beside), "b.yaml")] if beside else []
     found = Schemas(others).mistakes(document, version)
     return [f"{document.root.at(*one.path).field}: {one.text}" for one in found]
 
@@ -115,7 +116,7 @@ def test_a_definition_beside_the_objects_says_what_its_kind_may_hold(spec: str, 
 )  # fmt: skip
 def test_the_kits_schemas_know_the_custom_resources(kind: str, version: str, spec: str, said: list[str]) -> None:
     text = f"{{apiVersion: {version}, kind: {kind}, metadata: {{name: a}}, spec: {spec}}}"
-    assert [texts(text, one) for one in VERSIONS] == [said] * len(VERSIONS)
+    assert [texts(text, one) for one in SUPPORTED_VERSIONS] == [said] * len(SUPPORTED_VERSIONS)
 
 
 def test_nothing_that_may_be_written_in_a_field_breaks_a_rule_s_code() -> None:
@@ -129,7 +130,7 @@ def test_nothing_that_may_be_written_in_a_field_breaks_a_rule_s_code() -> None:
         for key in path[:-1]:
             parent = parent[key]
         parent[path[-1]] = draw.choice(ODD)
-        verify(rendered({"all.yaml": changed}), Context(("1.36",), draw.choice([None, plan])))
+        verify(rendered({"all.yaml": changed}), Scope(("1.36",), draw.choice([None, plan])))
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

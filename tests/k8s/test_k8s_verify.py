@@ -13,9 +13,10 @@ from specs import ROOT
 from k8s.manifests.load_job import LoadJob, load_objects
 from k8s.manifests.objects import render
 from k8s.manifests.plan import Plan
-from k8s.verify.check import rules, verify
+from k8s.manifests.versions import SUPPORTED_VERSIONS
+from k8s.verify.check import all_rules, verify
 from k8s.verify.located import rendered
-from k8s.verify.rule import VERSIONS, Context, Finding
+from k8s.verify.rule import Scope, Violation
 from k8s.verify.rule_page import render_page
 
 
@@ -29,11 +30,11 @@ def _sound(base: dict[str, Any]) -> tuple[Plan, Objects]:
     return plan, [one for objects in render(plan).values() for one in objects]
 
 
-def _found(objects: Objects, context: Context) -> list[Finding]:
-    return verify(rendered({"all.yaml": objects}), context)
+def _found(objects: Objects, scope: Scope) -> list[Violation]:
+    return verify(rendered({"all.yaml": objects}), scope)
 
 
-def _told(findings: Sequence[Finding]) -> str:
+def _told(findings: Sequence[Violation]) -> str:
     return "\n".join(f"{one.rule}: {one}" for one in findings)
 
 
@@ -41,8 +42,8 @@ def _told(findings: Sequence[Finding]) -> str:
 def test_a_seeded_defect_is_found_by_its_rule_and_by_no_other(one: Seed) -> None:
     plan, objects = _sound(one.base)
     # The schemas of the versions between them are for the tests of schemas.
-    context = Context((VERSIONS[0], VERSIONS[-1]), None if one.foreign else plan)
-    findings = _found(sown(objects, one), context)
+    scope = Scope((SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1]), None if one.foreign else plan)
+    findings = _found(sown(objects, one), scope)
     assert {found.rule for found in findings} == {one.rule}, _told(findings)
     assert all(found.text and found.hint and found.object for found in findings)
 
@@ -50,11 +51,21 @@ def test_a_seeded_defect_is_found_by_its_rule_and_by_no_other(one: Seed) -> None
 @pytest.mark.parametrize("base", {json.dumps(one.base): one.base for one in SEEDS}.values(), ids=str)
 def test_what_defects_are_put_into_is_sound(base: dict[str, Any]) -> None:
     plan, objects = _sound(base)
-    assert _told(_found(objects, Context(plan=plan))) == ""
+    assert _told(_found(objects, Scope(plan=plan))) == ""
+
+
+def test_a_rollout_whose_percentages_round_to_nothing_is_not_called_stuck() -> None:
+    # The controller then takes one pod away at a time; only two written zeros are refused.
+    plan, objects = _sound({})
+    rounded = seed(
+        "rollout-stuck", put("Deployment", "spec strategy rollingUpdate", {"maxSurge": 0, "maxUnavailable": "10%"})
+    )
+    assert "rollout-stuck" not in {found.rule for found in _found(sown(objects, rounded), Scope(plan=plan))}
+    assert "percent" not in next(rule.why for rule in all_rules() if rule.id == "rollout-stuck")
 
 
 def test_every_rule_has_an_id_of_its_own_and_a_seeded_defect() -> None:
-    ids = [rule.id for rule in rules()]
+    ids = [rule.id for rule in all_rules()]
     assert len(ids) == len(set(ids)) >= 25
     assert {one.rule for one in SEEDS} == set(ids)
 
@@ -70,8 +81,8 @@ def test_the_kits_own_output_has_no_finding_for_any_option(changes: dict[str, An
     ref = f"registry.local/marina/{changes.get('name', 'digits')}"
     image = IMAGE | {"target": target, "ref": ref}
     plan = planned(changes, evidence=EVIDENCE, image=image)
-    versions = tuple(one for one in VERSIONS if float(one) >= float(plan.oldest_kubernetes))
-    findings = verify(rendered(render(plan)), Context(versions, plan))
+    versions = tuple(one for one in SUPPORTED_VERSIONS if float(one) >= float(plan.oldest_kubernetes))
+    findings = verify(rendered(render(plan)), Scope(versions, plan))
     assert findings == [], _told(findings)
 
 
@@ -79,19 +90,19 @@ def test_the_objects_of_a_load_inside_the_cluster_have_no_finding() -> None:
     plan, objects = _sound({})
     image = f"registry.local/marina/loadtest:1@sha256:{'a' * 64}"
     job = LoadJob(name="digits-load-1", image=image, text="{}", parts=2, seconds=30.0)
-    assert _told(_found([*objects, *load_objects(plan, job)], Context(plan=plan))) == ""
+    assert _told(_found([*objects, *load_objects(plan, job)], Scope(plan=plan))) == ""
 
 
 def test_a_control_of_the_profile_is_an_error_only_where_it_is_enforced() -> None:
     plan, objects = _sound({})
     root = sown(objects, seed("pod-non-root", put("Deployment", f"{POD} securityContext runAsNonRoot", False)))
     alone = [one for one in root if one["kind"] != "Namespace"]
-    assert [one.level for one in _found(root, Context(("1.36",), plan))] == ["error"]
-    assert [one.level for one in _found(alone, Context(("1.36",), plan))] == ["warning"]
+    assert [one.level for one in _found(root, Scope(("1.36",), plan))] == ["error"]
+    assert [one.level for one in _found(alone, Scope(("1.36",), plan))] == ["warning"]
 
 
 def test_a_finding_says_in_which_versions_it_is_one() -> None:
     plan, objects = _sound({"kubernetes.model": {"image": f"registry.local/models@sha256:{'a' * 64}"}})
-    (found,) = _found(objects, Context(VERSIONS, plan))
+    (found,) = _found(objects, Scope(SUPPORTED_VERSIONS, plan))
     assert (found.rule, found.field) == ("schema", "spec.template.spec.volumes[2].image")
     assert found.text == "unknown field in Kubernetes 1.30"

@@ -13,7 +13,7 @@ from config.errors import InputError, SpecError
 from k8s.manifests.plan import make_plan
 from k8s.manifests.writing import write_manifests
 from k8s.verify.located import read_folder
-from k8s.verify.rule import Finding
+from k8s.verify.rule import Violation
 from k8s.verify.run import verify_folder, verify_spec
 
 FOREIGN = ROOT / "tests/foreign"
@@ -31,7 +31,7 @@ def written(folder: Path, **files: str) -> Path:
     return folder
 
 
-def rules_of(findings: list[Finding], level: str | None = None) -> set[str]:
+def rules_of(findings: list[Violation], level: str | None = None) -> set[str]:
     return {one.rule for one in findings if level in (None, one.level)}
 
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from config.errors import listed
-from k8s.verify.application import Bundle
-from k8s.verify.located import Document, is_settings
-from k8s.verify.rule import Context, Found, Topic
-from k8s.verify.schemas import Mistake, is_built_in, served
+from k8s.verify.application import Application
+from k8s.verify.located import LocatedDocument, is_settings
+from k8s.verify.rule import Remark, Scope, Topic
+from k8s.verify.schemas import SchemaMistake, is_built_in, served
 
 TOPIC = Topic("Objects")
 
@@ -34,16 +34,16 @@ _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
     why="kubectl and the API server refuse it, or drop the field in silence.",
     fix="`kubectl explain KIND.FIELD` has the fields; leave a version out with `--kubernetes`",
 )
-def _schema(bundle: Bundle, context: Context) -> Iterator[Found]:
-    for document in _objects(bundle):
-        seen: dict[Mistake, list[str]] = {}
-        known = [version for version in context.versions if bundle.schemas.knows(document, version)]
+def _schema(application: Application, scope: Scope) -> Iterator[Remark]:
+    for document in _objects(application):
+        seen: dict[SchemaMistake, list[str]] = {}
+        known = [version for version in scope.versions if application.schemas.knows(document, version)]
         for version in known:
-            for mistake in bundle.schemas.mistakes(document, version):
+            for mistake in application.schemas.mistakes(document, version):
                 seen.setdefault(mistake, []).append(version)
         for mistake, versions in seen.items():
             where = "" if versions == known else f" in Kubernetes {_span(versions)}"
-            yield Found(document.root.at(*mistake.path), mistake.text + where, mistake.hint)
+            yield Remark(document.root.at(*mistake.path), mistake.text + where, mistake.hint)
 
 
 @TOPIC.rule(
@@ -53,15 +53,15 @@ def _schema(bundle: Bundle, context: Context) -> Iterator[Found]:
     why="The API was removed, or is not there yet: the object cannot be applied.",
     fix="write the API version that all of them have; `kubectl convert` rewrites old objects",
 )
-def _api_version(bundle: Bundle, context: Context) -> Iterator[Found]:
-    for document in _objects(bundle):
-        missing = [version for version in context.versions if not bundle.schemas.knows(document, version)]
+def _api_version(application: Application, scope: Scope) -> Iterator[Remark]:
+    for document in _objects(application):
+        missing = [version for version in scope.versions if not application.schemas.knows(document, version)]
         if not missing or not is_built_in(document):
             continue
-        there = [set(served(document.kind, version)) for version in context.versions]
+        there = [set(served(document.kind, version)) for version in scope.versions]
         common, text = set.intersection(*there), f"got `{document.api_version}`, not in Kubernetes {_span(missing)}"
         best = max(common, key=_maturity, default=None)
-        yield Found(
+        yield Remark(
             document.root.at("apiVersion"),
             f"{text}, allowed: {listed(common)}"
             if common
@@ -77,12 +77,13 @@ def _api_version(bundle: Bundle, context: Context) -> Iterator[Found]:
     why="Nobody has looked at its fields: a misspelt one would only show in the cluster.",
     fix="put its CustomResourceDefinition into the folder: its schema is used",
 )
-def _kind_unknown(bundle: Bundle, context: Context) -> Iterator[Found]:
-    for document in _objects(bundle):
-        known = any(bundle.schemas.knows(document, version) for version in context.versions)
+def _kind_unknown(application: Application, scope: Scope) -> Iterator[Remark]:
+    for document in _objects(application):
+        known = any(application.schemas.knows(document, version) for version in scope.versions)
         if not known and not is_built_in(document):
-            text = f"got `{document.kind}` of `{document.api_version}`, known: {listed(bundle.schemas.custom_kinds())}"
-            yield Found(document.root.at("kind"), text)
+            custom = listed(application.schemas.custom_kinds())
+            text = f"got `{document.kind}` of `{document.api_version}`, known: {custom}"
+            yield Remark(document.root.at("kind"), text)
 
 
 @TOPIC.rule(
@@ -92,14 +93,14 @@ def _kind_unknown(bundle: Bundle, context: Context) -> Iterator[Found]:
     why="The second overwrites the first, whichever that is.",
     fix="delete one of the two, or give it another name",
 )
-def _duplicate(bundle: Bundle, _: Context) -> Iterator[Found]:
-    first: dict[tuple[str, ...], Document] = {}
-    for document in _objects(bundle):
+def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
+    first: dict[tuple[str, ...], LocatedDocument] = {}
+    for document in _objects(application):
         earlier = first.setdefault((document.group, document.kind, document.namespace, document.name), document)
         if earlier is not document and document.name:
             line = earlier.root.at("metadata", "name").line
             place = f"{earlier.file}:{line}" if line else earlier.file
-            yield Found(document.root.at("metadata", "name"), f"given twice, first in {place}")
+            yield Remark(document.root.at("metadata", "name"), f"given twice, first in {place}")
 
 
 @TOPIC.rule(
@@ -109,8 +110,8 @@ def _duplicate(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The API server refuses it; schemas know nothing about names.",
     fix="lower-case letters, digits, `-` and `.`; at most 63 characters from a letter on, without dots, for a Service",
 )
-def _name(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for document in _objects(bundle):
+def _name(application: Application, _: Scope) -> Iterator[Remark]:
+    for document in _objects(application):
         node = document.root.at("metadata", "name")
         if not node.given and document.root.at("metadata", "generateName").given:
             continue
@@ -127,7 +128,7 @@ def _name(bundle: Bundle, _: Context) -> Iterator[Found]:
             allowed = (
                 "lower-case letters, digits and `-`, at most 63" if strict else "lower-case letters, digits, `-`, `.`"
             )
-            yield Found(node, f"got `{node.value}`, allowed: {allowed}" if node.given else "missing")
+            yield Remark(node, f"got `{node.value}`, allowed: {allowed}" if node.given else "missing")
 
 
 @TOPIC.rule(
@@ -137,14 +138,14 @@ def _name(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The API server refuses the object, or the pods that a workload makes.",
     fix="a value has at most 63 letters, digits, `-`, `_` and `.`, and begins and ends with a letter or digit",
 )
-def _label(bundle: Bundle, _: Context) -> Iterator[Found]:
-    templates = [one.template for one in bundle.workloads if one.template.path]
-    for place in [one.at("metadata", "labels") for one in (*(one.root for one in _objects(bundle)), *templates)]:
+def _label(application: Application, _: Scope) -> Iterator[Remark]:
+    templates = [one.template for one in application.workloads if one.template.path]
+    for place in [one.at("metadata", "labels") for one in (*(one.root for one in _objects(application)), *templates)]:
         for key, value in place.entries():
             if not _QUALIFIED.fullmatch(key):
-                yield Found(value, f"got `{key}` as the name of a label")
+                yield Remark(value, f"got `{key}` as the name of a label")
             elif isinstance(value.value, str) and not _VALUE.fullmatch(value.text):
-                yield Found(value, f"got `{value.text}`, allowed: at most 63 letters, digits, `-`, `_` and `.`")
+                yield Remark(value, f"got `{value.text}`, allowed: at most 63 letters, digits, `-`, `_` and `.`")
 
 
 @TOPIC.rule(
@@ -154,8 +155,8 @@ def _label(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="A Service, policy or budget reaches pods of its own namespace only; what names none lands in kubectl's.",
     fix="write the same `metadata.namespace` in each of them",
 )
-def _namespace(bundle: Bundle, _: Context) -> Iterator[Found]:
-    spaced = [one for one in _objects(bundle) if not _CLUSTER_WIDE.fullmatch(one.kind)]
+def _namespace(application: Application, _: Scope) -> Iterator[Remark]:
+    spaced = [one for one in _objects(application) if not _CLUSTER_WIDE.fullmatch(one.kind)]
     used = [one.namespace for one in spaced]
     # The usual one, so that the stray object is reported and not all the others.
     usual = max(dict.fromkeys(used), key=used.count, default="")
@@ -163,7 +164,7 @@ def _namespace(bundle: Bundle, _: Context) -> Iterator[Found]:
         if document.namespace != usual:
             got = f"got `{document.namespace}`" if document.namespace else "missing"
             others = f"`{usual}`" if usual else "none"
-            yield Found(document.root.at("metadata", "namespace"), f"{got}, the other objects have {others}")
+            yield Remark(document.root.at("metadata", "namespace"), f"{got}, the other objects have {others}")
 
 
 @TOPIC.rule(
@@ -173,17 +174,17 @@ def _namespace(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Tools, people and clean-ups find what belongs to an application by them.",
     fix="add name, instance, version, component, part-of and managed-by to `metadata.labels`",
 )
-def _labels(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for document in _objects(bundle):
+def _labels(application: Application, _: Scope) -> Iterator[Remark]:
+    for document in _objects(application):
         labels = document.root.at("metadata", "labels")
         missing = [name for name in _LABELS if name not in labels.table]
         # A namespace holds more than one application.
         if missing and not _CLUSTER_WIDE.fullmatch(document.kind):
-            yield Found(labels, f"{listed(missing)} missing")
+            yield Remark(labels, f"{listed(missing)} missing")
 
 
-def _objects(bundle: Bundle) -> list[Document]:
-    return [one for one in bundle.documents if not is_settings(one)]
+def _objects(application: Application) -> list[LocatedDocument]:
+    return [one for one in application.documents if not is_settings(one)]
 
 
 def _span(versions: list[str]) -> str:

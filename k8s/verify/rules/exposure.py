@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.errors import listed
-from k8s.verify.application import TORCHSERVE_PORTS, Bundle, Workload, matches
-from k8s.verify.located import Document, Node
-from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.application import TORCHSERVE_PORTS, Application, Workload, matches
+from k8s.verify.located import LocatedDocument, Place
+from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Exposure")
 
@@ -19,20 +19,20 @@ TOPIC = Topic("Exposure")
     why="Port 8081 runs code for whoever reaches it, gRPC can kill workers, 8082 tells what is served to whom.",
     fix="delete the port: only inference, 8080, belongs in a Service",
 )
-def _exposed(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for service in bundle.of("Service"):
+def _exposed(application: Application, _: Scope) -> Iterator[Remark]:
+    for service in application.of("Service"):
         selector = service.root.at("spec", "selector")
-        workloads = bundle.selected(selector, plain=True) if selector.texts else []
+        workloads = application.selected(selector, plain=True) if selector.texts else []
         for port in service.root.at("spec", "ports").items():
             target = port.at("targetPort") if port.at("targetPort").given else port.at("port")
             numbers = {one.port_number(target) for one in workloads if one.has_torchserve}
             for number in sorted(numbers & TORCHSERVE_PORTS.keys(), key=str):
-                yield Found(target, f"leads to {number}, TorchServe's {TORCHSERVE_PORTS[number or 0]}")
-    for policy in bundle.of("NetworkPolicy"):
-        if any(one.has_torchserve for one in _isolated_by(bundle, policy)):
+                yield Remark(target, f"leads to {number}, TorchServe's {TORCHSERVE_PORTS[number or 0]}")
+    for policy in application.of("NetworkPolicy"):
+        if any(one.has_torchserve for one in _isolated_by(application, policy)):
             for port in policy.root.all("spec.ingress[].ports[].port"):
                 if port.number in TORCHSERVE_PORTS:
-                    yield Found(port, f"opens {port.number}, TorchServe's {TORCHSERVE_PORTS[port.number]}")
+                    yield Remark(port, f"opens {port.number}, TorchServe's {TORCHSERVE_PORTS[port.number]}")
 
 
 @TOPIC.rule(
@@ -42,13 +42,13 @@ def _exposed(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="TorchServe has no limit of connections, no timeout for idle ones, and no authentication for replicas.",
     fix="type: ClusterIP, and a Gateway or Ingress in front",
 )
-def _public(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for service in bundle.of("Service"):
+def _public(application: Application, _: Scope) -> Iterator[Remark]:
+    for service in application.of("Service"):
         kind = service.root.at("spec", "type")
         if kind.text in ("LoadBalancer", "NodePort"):
-            yield Found(kind, f"got `{kind.text}`")
+            yield Remark(kind, f"got `{kind.text}`")
         for outside in service.root.all("spec.externalIPs"):
-            yield Found(outside, f"got {outside.value}")
+            yield Remark(outside, f"got {outside.value}")
 
 
 @TOPIC.rule(
@@ -58,26 +58,26 @@ def _public(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Every pod of the cluster reaches every port of theirs, and a model may send anything anywhere.",
     fix="a NetworkPolicy with the workload's selector and `policyTypes: [Ingress, Egress]`",
 )
-def _no_policy(bundle: Bundle, context: Context) -> Iterator[Found]:
-    if context.plan and not context.plan.spec.kubernetes.network.policy:
+def _no_policy(application: Application, scope: Scope) -> Iterator[Remark]:
+    if scope.plan and not scope.plan.spec.kubernetes.network.policy:
         return
-    for workload in (one for one in bundle.workloads if bundle.services_of(one)):
-        closed = {way for policy in _policies_of(bundle, workload) for way in _ways(policy)}
+    for workload in (one for one in application.workloads if application.services_of(one)):
+        closed = {way for policy in _policies_of(application, workload) for way in _ways(policy)}
         missing = {"Egress", "Ingress"} - closed
         if missing:
-            yield Found(workload.document.root, f"no NetworkPolicy closes {listed(missing)} for its pods")
+            yield Remark(workload.document.root, f"no NetworkPolicy closes {listed(missing)} for its pods")
 
 
-def _policies_of(bundle: Bundle, workload: Workload) -> list[Document]:
-    policies = [one for one in bundle.of("NetworkPolicy") if bundle.together(one, workload.document)]
+def _policies_of(application: Application, workload: Workload) -> list[LocatedDocument]:
+    policies = [one for one in application.of("NetworkPolicy") if application.together(one, workload.document)]
     return [one for one in policies if matches(one.root.at("spec", "podSelector"), workload.labels)]
 
 
-def _isolated_by(bundle: Bundle, policy: Document) -> list[Workload]:
-    return [one for one in bundle.workloads if policy in _policies_of(bundle, one)]
+def _isolated_by(application: Application, policy: LocatedDocument) -> list[Workload]:
+    return [one for one in application.workloads if policy in _policies_of(application, one)]
 
 
-def _ways(policy: Document) -> set[str]:
+def _ways(policy: LocatedDocument) -> set[str]:
     """The directions that a policy closes: those it names, else Ingress, and Egress if it has rules for it."""
     spec = policy.root.at("spec")
     named = {one.text for one in spec.at("policyTypes").items()}
@@ -91,12 +91,12 @@ def _ways(policy: Document) -> set[str]:
     why="It closes nothing: an empty rule is no limit.",
     fix="write `from` and `ports`, or `to` and `ports`",
 )
-def _open(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for policy in bundle.of("NetworkPolicy"):
+def _open(application: Application, _: Scope) -> Iterator[Remark]:
+    for policy in application.of("NetworkPolicy"):
         for way, peers in (("ingress", "from"), ("egress", "to")):
             for rule in policy.root.at("spec", way).items():
                 if not rule.at(peers).items() and not rule.at("ports").items():
-                    yield Found(rule, f"got no `{peers}` and no `ports`")
+                    yield Remark(rule, f"got no `{peers}` and no `ports`")
 
 
 @TOPIC.rule(
@@ -106,33 +106,33 @@ def _open(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Clients time out, or Prometheus sees nothing and the autoscaler stands still.",
     fix="an ingress rule with the port of the container",
 )
-def _blocks(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
-        policies = [one for one in _policies_of(bundle, workload) if "Ingress" in _ways(one)]
+def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
+        policies = [one for one in _policies_of(application, workload) if "Ingress" in _ways(one)]
         if not policies:
             continue
-        for port in _needed(bundle, workload):
+        for port in _needed(application, workload):
             number = workload.port_number(port)
             if number is not None and not any(_opens(one, workload, number) for one in policies):
                 names = listed(one.reference for one in policies)
-                yield Found(port, f"leads to {number}, and {names} lets nobody in there", _ingress(number))
+                yield Remark(port, f"leads to {number}, and {names} lets nobody in there", _ingress(number))
 
 
 def _ingress(number: int) -> str:
     return f"ingress: [{{from: […], ports: [{{port: {number}}}]}}] in the NetworkPolicy"
 
 
-def _needed(bundle: Bundle, workload: Workload) -> Iterator[Node]:
+def _needed(application: Application, workload: Workload) -> Iterator[Place]:
     """The ports of a workload's pods that others were told of."""
-    for service in bundle.services_of(workload):
+    for service in application.services_of(workload):
         for port in service.root.at("spec", "ports").items():
             yield port.at("targetPort") if port.at("targetPort").given else port.at("port")
-    for monitor in bundle.of("PodMonitor"):
+    for monitor in application.of("PodMonitor"):
         if matches(monitor.root.at("spec", "selector"), workload.labels):
             yield from monitor.root.all("spec.podMetricsEndpoints[].port")
 
 
-def _opens(policy: Document, workload: Workload, number: int) -> bool:
+def _opens(policy: LocatedDocument, workload: Workload, number: int) -> bool:
     for rule in policy.root.at("spec", "ingress").items():
         ports = rule.at("ports").items()
         if not ports:
@@ -151,11 +151,11 @@ def _opens(policy: Document, workload: Workload, number: int) -> bool:
     why="Each pod makes tokens of its own, at random, for an hour: probes get 400, and so do clients behind a Service.",
     fix="add `--disable-token-auth`, and authenticate at the gateway",
 )
-def _tokens(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for container in (box for one in bundle.workloads for box in one.containers):
+def _tokens(application: Application, _: Scope) -> Iterator[Remark]:
+    for container in (box for one in application.workloads for box in one.containers):
         words = [*container.at("command").items(), *container.at("args").items()]
         line = " ".join(str(one.value) for one in words)
         variables = {one.at("name").text: str(one.at("value").value) for one in container.at("env").items()}
         off = variables.get("TS_DISABLE_TOKEN_AUTHORIZATION", "").lower() == "true" or "--disable-token-auth" in line
         if {"torchserve", "--start"} <= set(line.split()) and not off:
-            yield Found(words[0], f"got `{line[:60]}`, without `--disable-token-auth`")
+            yield Remark(words[0], f"got `{line[:60]}`, without `--disable-token-auth`")

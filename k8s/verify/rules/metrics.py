@@ -8,13 +8,11 @@ from collections.abc import Iterator
 import yaml
 
 from config.errors import InputError, listed, nearest
-from k8s.monitoring.adapter import adapter_rules as our_rules
-from k8s.monitoring.catalogue import CATALOGUE, find_series
-from k8s.monitoring.contract import misuses
-from k8s.monitoring.promql import Selector, selectors
-from k8s.verify.application import Bundle
-from k8s.verify.located import Document, Node, adapter_rules, is_settings
-from k8s.verify.rule import Context, Found, Topic
+from k8s.monitoring import CATALOGUE, Selector, find_series, misuses, selectors
+from k8s.monitoring import adapter_rules as marina_rules
+from k8s.verify.application import Application
+from k8s.verify.located import LocatedDocument, Place, adapter_rules, is_settings
+from k8s.verify.rule import Remark, Scope, Topic
 from k8s.verify.rules.scaling import sources
 
 TOPIC = Topic("Metrics")
@@ -27,15 +25,15 @@ _SERIES = re.compile(r"(?<!__)\b(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*")
 _OURS = ("inference_", "marina_", "ts_")
 
 
-def _expressions(bundle: Bundle) -> Iterator[tuple[Node, str]]:
+def _expressions(application: Application) -> Iterator[tuple[Place, str]]:
     """Every PromQL expression that an object holds as such, and its text as Prometheus gets it."""
-    for rule in bundle.of("PrometheusRule"):
+    for rule in application.of("PrometheusRule"):
         yield from ((node, str(node.value)) for node in rule.root.all("spec.groups[].rules[].expr"))
-    for scaler in bundle.of("ScaledObject"):
+    for scaler in application.of("ScaledObject"):
         for trigger in scaler.root.at("spec", "triggers").items():
             if trigger.at("type").text == "prometheus" and trigger.at("metadata", "query").given:
                 yield trigger.at("metadata", "query"), trigger.at("metadata", "query").text
-    for rule_of_adapter in (one for document in bundle.documents for one in _settings(document)):
+    for rule_of_adapter in (one for document in application.documents for one in _settings(document)):
         series = _SERIES.search(rule_of_adapter.at("seriesQuery").text)
         query = rule_of_adapter.at("metricsQuery")
         filled = query.text.replace("<<.Series>>", series[0] if series else "up").replace("<<.GroupBy>>", "pod")
@@ -43,7 +41,7 @@ def _expressions(bundle: Bundle) -> Iterator[tuple[Node, str]]:
             yield query, re.sub(r"<<.*?>>", 'pod!=""', filled)
 
 
-def _settings(document: Document) -> list[Node]:
+def _settings(document: LocatedDocument) -> list[Place]:
     return adapter_rules(document) if is_settings(document) else []
 
 
@@ -61,12 +59,12 @@ def _read(text: str) -> list[Selector]:
     why="Prometheus refuses the whole file of rules, and KEDA never gets a number.",
     fix="`promtool check rules FILE` points at the place",
 )
-def _expression(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for node, text in _expressions(bundle):
+def _expression(application: Application, _: Scope) -> Iterator[Remark]:
+    for node, text in _expressions(application):
         try:
             selectors(text)
         except InputError as err:
-            yield Found(node, str(err).splitlines()[0])
+            yield Remark(node, str(err).splitlines()[0])
 
 
 @TOPIC.rule(
@@ -76,15 +74,15 @@ def _expression(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The alert never fires, and nobody sees the difference between good and blind.",
     fix="`curl POD:8090/metrics` has the names; `marina verify SPEC --live URL` compares them",
 )
-def _unknown(bundle: Bundle, context: Context) -> Iterator[Found]:
-    recorded = _recorded(bundle)
-    served = any(one.ours for one in bundle.workloads)
-    for node, text in _expressions(bundle):
+def _unknown(application: Application, scope: Scope) -> Iterator[Remark]:
+    recorded = _recorded(application)
+    served = any(one.ours for one in application.workloads)
+    for node, text in _expressions(application):
         for name in dict.fromkeys(one.name for one in _read(text)):
-            judged = context.plan is not None or (served and name.startswith(_OURS))
+            judged = scope.plan is not None or (served and name.startswith(_OURS))
             if judged and name and name not in recorded and find_series(name) is None:
                 near = nearest(name, [*CATALOGUE, *recorded])
-                yield Found(node, f"`{name}`" + (f", did you mean `{near}`?" if near else " is not known"))
+                yield Remark(node, f"`{name}`" + (f", did you mean `{near}`?" if near else " is not known"))
 
 
 @TOPIC.rule(
@@ -94,16 +92,18 @@ def _unknown(bundle: Bundle, context: Context) -> Iterator[Found]:
     why="The expression is always true, always false, or empty.",
     fix="`rate(COUNTER[5m])`; a gauge as it is; labels that the metrics page shows",
 )
-def _misused(bundle: Bundle, context: Context) -> Iterator[Found]:
-    judged = context.plan is not None or any(one.ours for one in bundle.workloads)
-    for node, text in _expressions(bundle):
+def _misused(application: Application, scope: Scope) -> Iterator[Remark]:
+    judged = scope.plan is not None or any(one.ours for one in application.workloads)
+    for node, text in _expressions(application):
         for selector in _read(text) if judged and node.document.kind == "PrometheusRule" else []:
             if find_series(selector.name) is not None:
-                yield from (Found(node, told) for told in misuses(selector, _recorded(bundle)))
+                yield from (Remark(node, told) for told in misuses(selector, _recorded(application)))
 
 
-def _recorded(bundle: Bundle) -> set[str]:
-    return {name.text for one in bundle.of("PrometheusRule") for name in one.root.all("spec.groups[].rules[].record")}
+def _recorded(application: Application) -> set[str]:
+    return {
+        name.text for one in application.of("PrometheusRule") for name in one.root.all("spec.groups[].rules[].record")
+    }
 
 
 @TOPIC.rule(
@@ -113,16 +113,16 @@ def _recorded(bundle: Bundle) -> set[str]:
     why="Once it is over the target it stays there: the service scales to its largest size and never back.",
     fix="scale by `rate(COUNTER[1m])`: a rule of prometheus-adapter, or the query of a KEDA trigger",
 )
-def _counter(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for scaler in bundle.of("HorizontalPodAutoscaler"):
+def _counter(application: Application, _: Scope) -> Iterator[Remark]:
+    for scaler in application.of("HorizontalPodAutoscaler"):
         for _kind, metric in sources(scaler.root.at("spec")):
             name = metric.at("metric", "name")
             if _COUNTER.fullmatch(name.text):
-                yield Found(name, f"got `{name.text}`, a counter")
-    for node, text in _expressions(bundle):
+                yield Remark(name, f"got `{name.text}`, a counter")
+    for node, text in _expressions(application):
         for one in _read(text) if node.document.kind != "PrometheusRule" else []:
             if _COUNTER.fullmatch(one.name) and one.function not in _PER_TIME:
-                yield Found(node, f"`{one.name}` is a counter, and no rate is taken of it")
+                yield Remark(node, f"`{one.name}` is a counter, and no rate is taken of it")
 
 
 @TOPIC.rule(
@@ -132,11 +132,11 @@ def _counter(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The autoscaler has no number: it says `FailedGetPodsMetric`, and nothing scales.",
     fix="add the rule to the adapter's values, or write the name that one of its rules makes",
 )
-def _adapter(bundle: Bundle, context: Context) -> Iterator[Found]:
-    made = _made(bundle)
-    if context.plan and made is not None:
-        made |= {str(rule["name"]["as"]) for rule in our_rules(context.plan.spec)}
-    for scaler in bundle.of("HorizontalPodAutoscaler") if made else []:
+def _adapter(application: Application, scope: Scope) -> Iterator[Remark]:
+    made = _made(application)
+    if scope.plan and made is not None:
+        made |= {str(rule["name"]["as"]) for rule in marina_rules(scope.plan.spec)}
+    for scaler in application.of("HorizontalPodAutoscaler") if made else []:
         for kind, metric in sources(scaler.root.at("spec")):
             name = metric.at("metric", "name")
             # A counter has a rule of its own.
@@ -144,13 +144,13 @@ def _adapter(bundle: Bundle, context: Context) -> Iterator[Found]:
             if kind in ("External", "Object", "Pods") and wrong:
                 near = nearest(name.text, made or ())
                 hint = near and f"name: {near}"
-                yield Found(name, f"got `{name.text}`, the adapter makes {listed(made or ())}", hint)
+                yield Remark(name, f"got `{name.text}`, the adapter makes {listed(made or ())}", hint)
 
 
-def _made(bundle: Bundle) -> set[str] | None:
+def _made(application: Application) -> set[str] | None:
     """The names that rules of prometheus-adapter make, in its values or its ConfigMap; None when some are computed."""
-    rules = [one.value for document in bundle.documents for one in _settings(document)]
-    for text in (one for document in bundle.of("ConfigMap") for one in document.root.at("data").texts.values()):
+    rules = [one.value for document in application.documents for one in _settings(document)]
+    for text in (one for document in application.of("ConfigMap") for one in document.root.at("data").texts.values()):
         if "metricsQuery" in text:
             try:
                 settings = yaml.safe_load(text)
@@ -170,10 +170,10 @@ def _made(bundle: Bundle) -> set[str] | None:
     why="KEDA refuses the ScaledObject, and makes no autoscaler.",
     fix="metadata: {serverAddress: http://…, query: …, threshold: '…'}",
 )
-def _trigger(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for scaler in bundle.of("ScaledObject"):
+def _trigger(application: Application, _: Scope) -> Iterator[Remark]:
+    for scaler in application.of("ScaledObject"):
         for trigger in scaler.root.at("spec", "triggers").items():
             needed = ("serverAddress", "query", "threshold") if trigger.at("type").text == "prometheus" else ()
             missing = [name for name in needed if not trigger.at("metadata", name).given]
             if missing:
-                yield Found(trigger.at("metadata"), f"{listed(missing)} missing")
+                yield Remark(trigger.at("metadata"), f"{listed(missing)} missing")

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from config.errors import listed, nearest
-from k8s.verify.application import Bundle, matches
-from k8s.verify.located import Document, Node
-from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.application import Application, matches
+from k8s.verify.located import LocatedDocument, Place
+from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Monitors and alerts")
 
@@ -18,18 +18,18 @@ _DURATION = re.compile(rf"({_PART.pattern})+")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 
 
-def _seconds(node: Node) -> float | None:
+def _seconds(node: Place) -> float | None:
     if not _DURATION.fullmatch(node.text):
         return None
     return sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(node.text))
 
 
-def _endpoints(monitor: Document) -> list[Node]:
+def _endpoints(monitor: LocatedDocument) -> list[Place]:
     spec = monitor.root.at("spec")
     return [*spec.at("endpoints").items(), *spec.at("podMetricsEndpoints").items()]
 
 
-def _is_elsewhere(monitor: Document) -> bool:
+def _is_elsewhere(monitor: LocatedDocument) -> bool:
     """Whether a monitor looks at namespaces that need not be here."""
     spaces = monitor.root.at("spec", "namespaceSelector")
     names = [one.text for one in spaces.at("matchNames").items()]
@@ -43,21 +43,21 @@ def _is_elsewhere(monitor: Document) -> bool:
     why="Nothing is scraped: no alert fires, and the autoscaler has no metric.",
     fix="a PodMonitor selects labels of the pods, a ServiceMonitor labels of the Service itself",
 )
-def _monitor(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for monitor in bundle.of("PodMonitor", "ServiceMonitor"):
+def _monitor(application: Application, _: Scope) -> Iterator[Remark]:
+    for monitor in application.of("PodMonitor", "ServiceMonitor"):
         selector = monitor.root.at("spec", "selector")
-        if not _is_elsewhere(monitor) and not _scraped(bundle, monitor):
+        if not _is_elsewhere(monitor) and not _scraped(application, monitor):
             what = "pod" if monitor.kind == "PodMonitor" else "Service"
-            yield Found(selector, f"no {what} here has these labels")
+            yield Remark(selector, f"no {what} here has these labels")
 
 
-def _scraped(bundle: Bundle, monitor: Document) -> list[set[str]]:
+def _scraped(application: Application, monitor: LocatedDocument) -> list[set[str]]:
     """The names of the ports of everything that a monitor selects."""
     selector = monitor.root.at("spec", "selector")
     if monitor.kind == "PodMonitor":
-        ports = [list(one.ports()) for one in bundle.selected(selector)]
+        ports = [list(one.ports()) for one in application.selected(selector)]
     else:
-        ports = [one.root.at("spec", "ports").items() for one in bundle.of("Service")
+        ports = [one.root.at("spec", "ports").items() for one in application.of("Service")
                  if matches(selector, one.root.at("metadata", "labels").texts)]  # fmt: skip
     return [{port.at("name").text for port in some} for some in ports]
 
@@ -69,14 +69,14 @@ def _scraped(bundle: Bundle, monitor: Document) -> list[set[str]]:
     why="The operator makes a scrape of it that finds no target.",
     fix="write the port's name: of the container for a PodMonitor, of the Service for a ServiceMonitor",
 )
-def _monitor_port(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for monitor in bundle.of("PodMonitor", "ServiceMonitor"):
-        for names in _scraped(bundle, monitor):
+def _monitor_port(application: Application, _: Scope) -> Iterator[Remark]:
+    for monitor in application.of("PodMonitor", "ServiceMonitor"):
+        for names in _scraped(application, monitor):
             for endpoint in _endpoints(monitor):
                 port = endpoint.at("port")
                 if port.text and port.text not in names:
                     near = nearest(port.text, names)
-                    yield Found(
+                    yield Remark(
                         port,
                         f"got `{port.text}`, there is {listed(names - {''}) or 'no name'}",
                         near and f"port: {near}",
@@ -90,13 +90,13 @@ def _monitor_port(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The operator refuses the monitor, and scrapes nothing.",
     fix="`scrapeTimeout` of at most `interval`",
 )
-def _timeout(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for monitor in bundle.of("PodMonitor", "ServiceMonitor"):
+def _timeout(application: Application, _: Scope) -> Iterator[Remark]:
+    for monitor in application.of("PodMonitor", "ServiceMonitor"):
         for endpoint in _endpoints(monitor):
             timeout, interval = endpoint.at("scrapeTimeout"), endpoint.at("interval")
             longest, between = _seconds(timeout), _seconds(interval)
             if longest is not None and between is not None and longest > between:
-                yield Found(timeout, f"got {timeout.text}, the interval is {interval.text}")
+                yield Remark(timeout, f"got {timeout.text}, the interval is {interval.text}")
 
 
 @TOPIC.rule(
@@ -106,12 +106,12 @@ def _timeout(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Prometheus asks there, and gets no answer.",
     fix="the number of one of the ports",
 )
-def _annotation(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _annotation(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         port = workload.template.at("metadata", "annotations", "prometheus.io/port")
         numbers = {str(one.at("containerPort").value) for one in workload.ports()}
         if port.given and numbers and str(port.value) not in numbers:
-            yield Found(port, f"got `{port.value}`, the pods declare {listed(numbers)}")
+            yield Remark(port, f"got `{port.value}`, the pods declare {listed(numbers)}")
 
 
 @TOPIC.rule(
@@ -121,13 +121,13 @@ def _annotation(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Nobody knows whom to wake, or what to do.",
     fix="labels: {severity: …}, annotations: {summary: …, runbook_url: …}",
 )
-def _alert(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for document in bundle.of("PrometheusRule"):
+def _alert(application: Application, _: Scope) -> Iterator[Remark]:
+    for document in application.of("PrometheusRule"):
         for rule in document.root.all("spec.groups[].rules[]"):
             wanted = (("labels", "severity"), ("annotations", "summary"), ("annotations", "runbook_url"))
             missing = [f"{part}.{name}" for part, name in wanted if not rule.at(part, name).given]
             if rule.at("alert").given and missing:
-                yield Found(rule, f"{listed(missing)} missing")
+                yield Remark(rule, f"{listed(missing)} missing")
 
 
 @TOPIC.rule(
@@ -137,12 +137,12 @@ def _alert(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Grafana's sidecar drops it with a line in its own log.",
     fix="export the dashboard again",
 )
-def _dashboard(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for document in bundle.of("ConfigMap"):
+def _dashboard(application: Application, _: Scope) -> Iterator[Remark]:
+    for document in application.of("ConfigMap"):
         if "grafana_dashboard" in document.root.at("metadata", "labels").table:
             for name, node in document.root.at("data").entries():
                 try:
                     json.loads(node.text)
                 except ValueError as err:
                     if name.endswith(".json"):
-                        yield Found(node, f"not JSON: {err}")
+                        yield Remark(node, f"not JSON: {err}")

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from config.errors import listed
-from k8s.verify.application import Bundle, startup_budget_s
-from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.application import Application, startup_budget_s
+from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Starting and stopping")
 
@@ -28,10 +28,10 @@ _SAFE_START_S = 60
     why="They get requests from the first moment on, long before the model is loaded.",
     fix="readinessProbe: {httpGet: {path: /ready, port: PORT}}, at what answers when the model does",
 )
-def _no_readiness(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
-        if bundle.services_of(workload) and not any(one.at("readinessProbe").given for one in workload.long_lived):
-            yield Found(workload.pod.at("containers", 0, "readinessProbe"), "missing")
+def _no_readiness(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
+        if application.services_of(workload) and not any(one.at("readinessProbe").given for one in workload.long_lived):
+            yield Remark(workload.pod.at("containers", 0, "readinessProbe"), "missing")
 
 
 @TOPIC.rule(
@@ -41,10 +41,10 @@ def _no_readiness(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="A process that hangs is never started again.",
     fix="livenessProbe: {httpGet: {path: /live, port: PORT}}, at what says that the process lives",
 )
-def _no_liveness(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
-        if bundle.services_of(workload) and not any(one.at("livenessProbe").given for one in workload.long_lived):
-            yield Found(workload.pod.at("containers", 0, "livenessProbe"), "missing")
+def _no_liveness(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
+        if application.services_of(workload) and not any(one.at("livenessProbe").given for one in workload.long_lived):
+            yield Remark(workload.pod.at("containers", 0, "livenessProbe"), "missing")
 
 
 @TOPIC.rule(
@@ -54,13 +54,13 @@ def _no_liveness(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="A pod that is only busy, or draining, is killed instead of left alone for a while.",
     fix="two endpoints: readiness asks the model, liveness the process",
 )
-def _same(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _same(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         for container in workload.long_lived:
             ready, live = container.at("readinessProbe"), container.at("livenessProbe")
             asked = [tuple(repr(one.at(name).value) for name in _HANDLERS) for one in (ready, live)]
             if ready.given and live.given and asked[0] == asked[1]:
-                yield Found(live, "asks what `readinessProbe` asks")
+                yield Remark(live, "asks what `readinessProbe` asks")
 
 
 @TOPIC.rule(
@@ -70,11 +70,11 @@ def _same(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="A full queue or a slow request looks like death: the kubelet kills pods under load, one after another.",
     fix="ask whether the process answers at all: `/live` of Marina's supervisor, `/ping` of a bare TorchServe",
 )
-def _live_model(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for container in (one for workload in bundle.workloads for one in workload.long_lived):
+def _live_model(application: Application, _: Scope) -> Iterator[Remark]:
+    for container in (one for workload in application.workloads for one in workload.long_lived):
         path = container.at("livenessProbe", "httpGet", "path")
         if _under(path.text, _OF_MODEL):
-            yield Found(path, f"got `{path.text}`")
+            yield Remark(path, f"got `{path.text}`")
 
 
 def _under(path: str, roots: tuple[str, ...]) -> bool:
@@ -88,13 +88,13 @@ def _under(path: str, roots: tuple[str, ...]) -> bool:
     why="It answers `Healthy` while models still load, after they failed to, and for minutes with every worker dead.",
     fix="ask `/ready` of Marina's supervisor, or an exec probe that reads `GET :8081/models/NAME`",
 )
-def _ping(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in (one for one in bundle.workloads if one.has_torchserve):
+def _ping(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in (one for one in application.workloads if one.has_torchserve):
         for container in workload.long_lived:
             for probe in ("startupProbe", "readinessProbe"):
                 path = container.at(probe, "httpGet", "path")
                 if _under(path.text, ("/ping", "/v2/health/ready", "/v2/health/live")):
-                    yield Found(path, f"got `{path.text}`")
+                    yield Remark(path, f"got `{path.text}`")
 
 
 @TOPIC.rule(
@@ -104,13 +104,13 @@ def _ping(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="It fails for ever: the pod is never ready, or killed again and again.",
     fix="write the name of one of the container's ports, or a number",
 )
-def _probe_port(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for container in (one for workload in bundle.workloads for one in workload.long_lived):
+def _probe_port(application: Application, _: Scope) -> Iterator[Remark]:
+    for container in (one for workload in application.workloads for one in workload.long_lived):
         names = [port.at("name").text for port in container.at("ports").items() if port.at("name").text]
         for probe in _PROBES:
             for port in (container.at(probe, handler, "port") for handler in ("httpGet", "tcpSocket")):
                 if port.text and not port.text.isdigit() and port.text not in names:
-                    yield Found(port, f"got `{port.text}`, the container declares {listed(names) or 'no name'}")
+                    yield Remark(port, f"got `{port.text}`, the container declares {listed(names) or 'no name'}")
 
 
 @TOPIC.rule(
@@ -120,12 +120,12 @@ def _probe_port(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Loading a model takes longer than a liveness probe waits: the pod never comes up on a slow node.",
     fix="add a startupProbe with `failureThreshold` × `periodSeconds` over twice the cold start",
 )
-def _no_startup(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in (one for one in bundle.workloads if bundle.services_of(one)):
+def _no_startup(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in (one for one in application.workloads if application.services_of(one)):
         for container in workload.containers:
             allowed = startup_budget_s(container)
             if not container.at("startupProbe").given and allowed is not None and allowed < _SAFE_START_S:
-                yield Found(container.at("startupProbe"), f"missing, so a start may take {allowed} s")
+                yield Remark(container.at("startupProbe"), f"missing, so a start may take {allowed} s")
 
 
 @TOPIC.rule(
@@ -135,15 +135,15 @@ def _no_startup(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="A cold page cache or a busy node doubles it, and the kubelet kills what would have been ready.",
     fix="a larger `failureThreshold` or `periodSeconds` in the startupProbe",
 )
-def _startup(bundle: Bundle, context: Context) -> Iterator[Found]:
-    cold = context.plan.cold_start_s if context.plan else None
-    for workload in (one for one in bundle.workloads if one.ours and cold is not None):
+def _startup(application: Application, scope: Scope) -> Iterator[Remark]:
+    cold = scope.plan.cold_start_s if scope.plan else None
+    for workload in (one for one in application.workloads if one.ours and cold is not None):
         for container in workload.containers:
             allowed = startup_budget_s(container)
             if cold is not None and allowed is not None and allowed < 2 * cold:
                 period = container.at("startupProbe", "periodSeconds").number or 10
                 text = f"allows {allowed} s, and the measured cold start is {cold:.1f} s"
-                yield Found(container.at("startupProbe"), text, f"failureThreshold: {math.ceil(2 * cold / period)}")
+                yield Remark(container.at("startupProbe"), text, f"failureThreshold: {math.ceil(2 * cold / period)}")
 
 
 @TOPIC.rule(
@@ -153,12 +153,12 @@ def _startup(bundle: Bundle, context: Context) -> Iterator[Found]:
     why="The next question is due before the last one is given up: failures are noticed later than the numbers say.",
     fix="`timeoutSeconds` of at most `periodSeconds`",
 )
-def _timing(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for container in (one for workload in bundle.workloads for one in workload.long_lived):
+def _timing(application: Application, _: Scope) -> Iterator[Remark]:
+    for container in (one for workload in application.workloads for one in workload.long_lived):
         for probe in map(container.at, _PROBES):
             timeout, period = probe.at("timeoutSeconds"), probe.at("periodSeconds").number or 10
             if timeout.number is not None and timeout.number > period:
-                yield Found(timeout, f"got {timeout.number} s, the period is {period} s")
+                yield Remark(timeout, f"got {timeout.number} s, the period is {period} s")
 
 
 @TOPIC.rule(
@@ -168,15 +168,15 @@ def _timing(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Requests in flight are lost at every rollout, scale-down and drain of a node.",
     fix="`terminationGracePeriodSeconds` over what preStop and the server's own drain take together",
 )
-def _grace(bundle: Bundle, context: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _grace(application: Application, scope: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         grace = workload.pod.at("terminationGracePeriodSeconds")
         allowed = _DEFAULT_GRACE_S if grace.number is None else grace.number
         asleep = max((node.number or 0 for one in workload.containers
                       for node in one.all("lifecycle.preStop.sleep.seconds")), default=0)  # fmt: skip
         drain = 0.0
-        if context.plan and workload.ours:
-            serving = context.plan.spec.serving
+        if scope.plan and workload.ours:
+            serving = scope.plan.spec.serving
             drain = serving.drain_propagation_s + serving.drain_timeout_s
         needed = math.floor(asleep + drain) + 1
         if grace.given and grace.number is None:
@@ -184,7 +184,7 @@ def _grace(bundle: Bundle, context: Context) -> Iterator[Found]:
         if (asleep or drain) and allowed < needed:
             told = f"got {allowed} s" if grace.given else f"missing, so it is {allowed} s"
             text = f"{told}, but preStop and draining take {asleep + drain:g} s"
-            yield Found(grace, text, f"terminationGracePeriodSeconds: {needed + 5}")
+            yield Remark(grace, text, f"terminationGracePeriodSeconds: {needed + 5}")
 
 
 @TOPIC.rule(
@@ -194,12 +194,12 @@ def _grace(bundle: Bundle, context: Context) -> Iterator[Found]:
     why="At SIGTERM it closes every connection, in the middle of an answer; Marina's supervisor would drain.",
     fix="lifecycle: {preStop: {sleep: {seconds: 15}}}, or a server that drains",
 )
-def _drain(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
-        if not workload.has_torchserve or workload.ours or not bundle.services_of(workload):
+def _drain(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
+        if not workload.has_torchserve or workload.ours or not application.services_of(workload):
             continue
         if not any(one.at("lifecycle", "preStop").given for one in workload.containers):
-            yield Found(workload.containers[0].at("lifecycle", "preStop"), "missing")
+            yield Remark(workload.containers[0].at("lifecycle", "preStop"), "missing")
 
 
 @TOPIC.rule(
@@ -209,10 +209,10 @@ def _drain(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Images for serving have none: the hook fails, and the pod stops at once.",
     fix="preStop: {sleep: {seconds: N}}, which the kubelet does itself",
 )
-def _shell(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _shell(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         for container in workload.long_lived:
             for command in container.all("lifecycle.preStop.exec.command"):
                 first = command.at(0).text.rpartition("/")[2]
                 if first in _SHELLS | {"sleep"}:
-                    yield Found(command, f"runs `{command.at(0).text}`")
+                    yield Remark(command, f"runs `{command.at(0).text}`")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from config.errors import listed
-from k8s.verify.application import Bundle, Workload
-from k8s.verify.located import Node
-from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.application import Application, Workload
+from k8s.verify.located import Place
+from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Pod security, profile `restricted`")
 
@@ -30,18 +30,18 @@ _SAFE_SYSCTLS = {
 }  # fmt: skip
 _SELINUX = {"", "container_engine_t", "container_init_t", "container_kvm_t", "container_t"}
 
-Control = Callable[[Workload], Iterator[tuple[Node, str]]]
+Control = Callable[[Workload], Iterator[tuple[Place, str]]]
 
 
 def _control(name: str, *, what: str, fix: str) -> Callable[[Control], Control]:
     """A control of the profile: an error in a namespace that enforces it, otherwise a warning."""
 
     def add(check: Control) -> Control:
-        def look(bundle: Bundle, _: Context) -> Iterator[Found]:
-            for workload in bundle.workloads:
-                enforced = bundle.enforces_restricted(workload.document)
+        def look(application: Application, _: Scope) -> Iterator[Remark]:
+            for workload in application.workloads:
+                enforced = application.enforces_restricted(workload.document)
                 for node, text in check(workload):
-                    yield Found(node, text, level="error" if enforced else "warning")
+                    yield Remark(node, text, level="error" if enforced else "warning")
 
         why = "Pod Security Standards, `restricted`: a namespace that enforces the profile refuses the pods."
         TOPIC.rule(name, "warning", what=what, why=why, fix=fix)(look)
@@ -55,7 +55,7 @@ def _control(name: str, *, what: str, fix: str) -> Callable[[Control], Control]:
     what="A container may run as root.",
     fix="securityContext: {runAsNonRoot: true, runAsUser: 10001} for the pod",
 )
-def _non_root(workload: Workload) -> Iterator[tuple[Node, str]]:
+def _non_root(workload: Workload) -> Iterator[tuple[Place, str]]:
     of_pod = workload.pod.at("securityContext")
     if of_pod.at("runAsUser").value == 0:
         yield of_pod.at("runAsUser"), "got 0, which is root"
@@ -74,7 +74,7 @@ def _non_root(workload: Workload) -> Iterator[tuple[Node, str]]:
     what="A process may get more rights than its parent.",
     fix="securityContext: {allowPrivilegeEscalation: false} for each container",
 )
-def _escalation(workload: Workload) -> Iterator[tuple[Node, str]]:
+def _escalation(workload: Workload) -> Iterator[tuple[Place, str]]:
     for container in workload.all_containers:
         node = container.at("securityContext", "allowPrivilegeEscalation")
         if node.value is not False:
@@ -86,7 +86,7 @@ def _escalation(workload: Workload) -> Iterator[tuple[Node, str]]:
     what="A container keeps capabilities of root, or adds some.",
     fix="securityContext: {capabilities: {drop: [ALL]}} for each container",
 )
-def _capabilities(workload: Workload) -> Iterator[tuple[Node, str]]:
+def _capabilities(workload: Workload) -> Iterator[tuple[Place, str]]:
     for container in workload.all_containers:
         own = container.at("securityContext", "capabilities")
         if "ALL" not in [one.value for one in own.at("drop").items()]:
@@ -101,7 +101,7 @@ def _capabilities(workload: Workload) -> Iterator[tuple[Node, str]]:
     what="A container may make every system call.",
     fix="securityContext: {seccompProfile: {type: RuntimeDefault}} for the pod",
 )
-def _seccomp(workload: Workload) -> Iterator[tuple[Node, str]]:
+def _seccomp(workload: Workload) -> Iterator[tuple[Place, str]]:
     of_pod = workload.pod.at("securityContext", "seccompProfile", "type")
     for container in workload.all_containers:
         own = container.at("securityContext", "seccompProfile", "type")
@@ -115,7 +115,7 @@ def _seccomp(workload: Workload) -> Iterator[tuple[Node, str]]:
     what="A volume is of a type that reaches the node, as hostPath does.",
     fix="use emptyDir, configMap, secret, persistentVolumeClaim, projected, csi, ephemeral or image",
 )
-def _volumes(workload: Workload) -> Iterator[tuple[Node, str]]:
+def _volumes(workload: Workload) -> Iterator[tuple[Place, str]]:
     for volume in workload.pod.at("volumes").items():
         for name in sorted(volume.table.keys() - _VOLUMES - {"name"}):
             yield volume.at(name), f"got `{name}`, allowed: {listed(_VOLUMES)}"
@@ -126,7 +126,7 @@ def _volumes(workload: Workload) -> Iterator[tuple[Node, str]]:
     what="A pod shares the node's network, processes or memory.",
     fix="delete hostNetwork, hostPID and hostIPC",
 )
-def _host(workload: Workload) -> Iterator[tuple[Node, str]]:
+def _host(workload: Workload) -> Iterator[tuple[Place, str]]:
     for name in ("hostIPC", "hostNetwork", "hostPID"):
         if workload.pod.at(name).value is True:
             yield workload.pod.at(name), "got `true`"
@@ -137,7 +137,7 @@ def _host(workload: Workload) -> Iterator[tuple[Node, str]]:
     what="A container takes a port of its node.",
     fix="delete `hostPort`; a Service reaches the pod",
 )
-def _host_ports(workload: Workload) -> Iterator[tuple[Node, str]]:
+def _host_ports(workload: Workload) -> Iterator[tuple[Place, str]]:
     for port in workload.ports():
         if port.at("hostPort").value not in (None, 0):
             yield port.at("hostPort"), f"got {port.at('hostPort').value}"
@@ -148,7 +148,7 @@ def _host_ports(workload: Workload) -> Iterator[tuple[Node, str]]:
     what="A container may do what the node may, or sees the kernel unmasked.",
     fix="delete `privileged: true`, `procMount`, and options of SELinux, AppArmor or Windows that open it",
 )
-def _privileged(workload: Workload) -> Iterator[tuple[Node, str]]:
+def _privileged(workload: Workload) -> Iterator[tuple[Place, str]]:
     contexts = [workload.pod.at("securityContext"), *(one.at("securityContext") for one in workload.all_containers)]
     for context in contexts:
         if context.at("privileged").value is True:
@@ -171,7 +171,7 @@ def _privileged(workload: Workload) -> Iterator[tuple[Node, str]]:
     what="A pod changes a setting of the kernel that others on the node share.",
     fix="delete it, or ask the cluster's owner to set it on the nodes",
 )
-def _sysctls(workload: Workload) -> Iterator[tuple[Node, str]]:
+def _sysctls(workload: Workload) -> Iterator[tuple[Place, str]]:
     for sysctl in workload.pod.all("securityContext.sysctls[].name"):
         if sysctl.text not in _SAFE_SYSCTLS:
             yield sysctl, f"got `{sysctl.text}`"

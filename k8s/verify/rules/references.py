@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.errors import listed
-from k8s.verify.application import Bundle, Workload
-from k8s.verify.located import Node
-from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.application import Application, Workload
+from k8s.verify.located import Place
+from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("References")
 
@@ -36,17 +36,17 @@ _IN_CONTAINERS = (
     why="Unless it is in the cluster already, the pods wait for it for ever.",
     fix="add the object, or make sure that the cluster has it",
 )
-def _missing(bundle: Bundle, context: Context) -> Iterator[Found]:
-    there = _promised(context)
-    for workload in bundle.workloads:
+def _missing(application: Application, scope: Scope) -> Iterator[Remark]:
+    there = _promised(scope)
+    for workload in application.workloads:
         for node, kind in _references(workload):
-            if bundle.find(kind, node.text, workload.document) or node.text in there or _is_optional(node):
+            if application.find(kind, node.text, workload.document) or node.text in there or _is_optional(node):
                 continue
             if (kind, node.text) != ("ServiceAccount", "default"):
-                yield Found(node, f"{kind} `{node.value}` is not among the objects")
+                yield Remark(node, f"{kind} `{node.value}` is not among the objects")
 
 
-def _references(workload: Workload) -> Iterator[tuple[Node, str]]:
+def _references(workload: Workload) -> Iterator[tuple[Place, str]]:
     for path, kind in _IN_PODS:
         yield from ((node, kind) for node in workload.pod.all(path))
     for container in workload.all_containers:
@@ -54,16 +54,16 @@ def _references(workload: Workload) -> Iterator[tuple[Node, str]]:
             yield from ((node, kind) for node in container.all(path))
 
 
-def _is_optional(node: Node) -> bool:
+def _is_optional(node: Place) -> bool:
     parent = node.document.root.at(*node.path[:-1])
     return parent.at("optional").value is True
 
 
-def _promised(context: Context) -> set[str]:
+def _promised(scope: Scope) -> set[str]:
     """What a spec says to be in the cluster."""
-    if context.plan is None:
+    if scope.plan is None:
         return set()
-    kubernetes = context.plan.spec.kubernetes
+    kubernetes = scope.plan.spec.kubernetes
     claim = kubernetes.model.claim if kubernetes.model else None
     shipper = kubernetes.log_shipper.config_map if kubernetes.log_shipper else None
     return {name for name in (claim, shipper, *kubernetes.pull_secrets) if name}
@@ -76,8 +76,8 @@ def _promised(context: Context) -> set[str]:
     why="The pod does not start: the volume or variable cannot be made.",
     fix="write one of the keys that the object has",
 )
-def _keys(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _keys(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         asked = [(volume, f"{kind}.items[].key", kind) for volume in workload.pod.at("volumes").items()
                  for kind in ("configMap", "secret")]  # fmt: skip
         for container in workload.all_containers:
@@ -86,12 +86,12 @@ def _keys(bundle: Bundle, _: Context) -> Iterator[Found]:
         for root, path, field in asked:
             kind = "ConfigMap" if field.startswith("configMap") else "Secret"
             name = root.at(field, "secretName" if field == "secret" else "name").text
-            holder = bundle.find(kind, name, workload.document)
+            holder = application.find(kind, name, workload.document)
             for key in root.all(path) if holder and root.at(field, "optional").value is not True else []:
                 parts = [holder.root.at(part).table for part in ("data", "binaryData", "stringData")] if holder else []
                 keys = {one for part in parts for one in part}
                 if key.text not in keys:
-                    yield Found(key, f"got `{key.value}`, {kind} `{name}` has {listed(keys) or 'no key'}")
+                    yield Remark(key, f"got `{key.value}`, {kind} `{name}` has {listed(keys) or 'no key'}")
 
 
 @TOPIC.rule(
@@ -101,11 +101,11 @@ def _keys(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="It is made, or waited for, and serves nobody; often the mount is misspelt or forgotten.",
     fix="mount it, or delete it",
 )
-def _unused(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _unused(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         containers = workload.all_containers
         mounts = {mount.text for one in containers for mount in one.all("volumeMounts[].name")}
         mounts |= {device.text for one in containers for device in one.all("volumeDevices[].name")}
         for volume in workload.pod.at("volumes").items():
             if volume.at("name").text and volume.at("name").text not in mounts:
-                yield Found(volume.at("name"), f"`{volume.at('name').text}` is mounted by no container")
+                yield Remark(volume.at("name"), f"`{volume.at('name').text}` is mounted by no container")

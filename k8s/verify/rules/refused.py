@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from config.errors import listed
-from k8s.verify.application import Bundle, amount
-from k8s.verify.located import Node
-from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.application import Application, amount
+from k8s.verify.located import Place
+from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("What an API server refuses, although schemas take it")
 
@@ -81,13 +81,15 @@ _PORT_NAME = re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?"
     why="Schemas say `string`; the API server knows the words, and refuses the object.",
     fix="one of the words that the finding lists, spelt like that",
 )
-def _values(bundle: Bundle, _: Context) -> Iterator[Found]:
-    places = [(one.root, path, words) for one in bundle.documents for path, words in _WORDS.get(one.kind, {}).items()]
-    places += [(one.pod, path, words) for one in bundle.workloads for path, words in _OF_PODS.items()]
+def _values(application: Application, _: Scope) -> Iterator[Remark]:
+    places = [
+        (one.root, path, words) for one in application.documents for path, words in _WORDS.get(one.kind, {}).items()
+    ]
+    places += [(one.pod, path, words) for one in application.workloads for path, words in _OF_PODS.items()]
     for root, path, words in places:
         for node in root.all(path):
             if isinstance(node.value, str) and node.value not in words:
-                yield Found(node, f"got `{node.value}`, allowed: {listed(words - {''})}")
+                yield Remark(node, f"got `{node.value}`, allowed: {listed(words - {''})}")
 
 
 @TOPIC.rule(
@@ -97,8 +99,8 @@ def _values(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="A probe asks in one way, a volume comes from one place, a budget counts one thing.",
     fix="keep one of the fields that the finding names",
 )
-def _one_of(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _one_of(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         for container in workload.all_containers:
             asked = [container.at(probe) for probe in _PROBES]
             hooks = [container.at("lifecycle", hook) for hook in ("postStart", "preStop")]
@@ -106,22 +108,22 @@ def _one_of(bundle: Bundle, _: Context) -> Iterator[Found]:
             yield from _exactly_one(hooks, ("exec", "httpGet", "sleep", "tcpSocket"))
             for variable in container.at("env").items():
                 if variable.at("value").text and variable.at("valueFrom").given:
-                    yield Found(variable, "got `value` and `valueFrom`, allowed: one of them")
+                    yield Remark(variable, "got `value` and `valueFrom`, allowed: one of them")
         for volume in workload.pod.at("volumes").items():
             sources = sorted(volume.table.keys() - {"name"})
             # Without any it is an emptyDir, as it always was.
             if len(sources) > 1:
-                yield Found(volume, f"got {listed(sources)}, allowed: one of them")
-    for budget in bundle.of("PodDisruptionBudget"):
+                yield Remark(volume, f"got {listed(sources)}, allowed: one of them")
+    for budget in application.of("PodDisruptionBudget"):
         yield from _exactly_one([budget.root.at("spec")], ("maxUnavailable", "minAvailable"))
 
 
-def _exactly_one(places: list[Node], names: tuple[str, ...]) -> Iterator[Found]:
+def _exactly_one(places: list[Place], names: tuple[str, ...]) -> Iterator[Remark]:
     for place in places:
         given = [name for name in names if place.at(name).given]
         if place.given and len(given) != 1:
             got = listed(given) if given else "none"
-            yield Found(place, f"got {got}, allowed: one of {listed(names)}")
+            yield Remark(place, f"got {got}, allowed: one of {listed(names)}")
 
 
 @TOPIC.rule(
@@ -131,32 +133,32 @@ def _exactly_one(places: list[Node], names: tuple[str, ...]) -> Iterator[Found]:
     why="The API server refuses it, or a Service finds only one of the two.",
     fix="names have at most 15 lower-case letters, digits and `-`, with a letter; each is used once",
 )
-def _ports(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _ports(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         yield from _port_list(list(workload.ports()), "containerPort")
-    for service in bundle.of("Service"):
+    for service in application.of("Service"):
         ports = service.root.at("spec", "ports").items()
         yield from _port_list(ports, "port")
         for port in ports:
             if len(ports) > 1 and not port.at("name").given:
-                yield Found(port.at("name"), "missing; each of several ports has a name")
+                yield Remark(port.at("name"), "missing; each of several ports has a name")
             target = port.at("targetPort")
             if target.number is not None and not 0 < target.number < 65536:
-                yield Found(target, f"got {target.number}, allowed: 1 to 65535")
+                yield Remark(target, f"got {target.number}, allowed: 1 to 65535")
 
 
-def _port_list(ports: list[Node], number: str) -> Iterator[Found]:
+def _port_list(ports: list[Place], number: str) -> Iterator[Remark]:
     names: set[str] = set()
     for port in ports:
         value, name = port.at(number), port.at("name")
         if value.number is not None and not 0 < value.number < 65536:
-            yield Found(value, f"got {value.number}, allowed: 1 to 65535")
+            yield Remark(value, f"got {value.number}, allowed: 1 to 65535")
         if name.text and not _PORT_NAME.fullmatch(name.text):
-            yield Found(
+            yield Remark(
                 name, f"got `{name.text}`, allowed: at most 15 lower-case letters, digits and `-`, with a letter"
             )
         if name.text and name.text in names:
-            yield Found(name, f"`{name.text}` is the name of another port")
+            yield Remark(name, f"`{name.text}` is the name of another port")
         names.add(name.text)
 
 
@@ -167,20 +169,20 @@ def _port_list(ports: list[Node], number: str) -> Iterator[Found]:
     why="The API server refuses the pods; their Deployment stands and makes none.",
     fix="give each its own",
 )
-def _duplicate_names(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _duplicate_names(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         yield from _repeated(workload.all_containers, "name")
         yield from _repeated(workload.pod.at("volumes").items(), "name")
         for container in workload.all_containers:
             yield from _repeated(container.at("volumeMounts").items(), "mountPath")
 
 
-def _repeated(places: list[Node], key: str) -> Iterator[Found]:
+def _repeated(places: list[Place], key: str) -> Iterator[Remark]:
     seen: set[str] = set()
     for place in places:
         name = place.at(key)
         if name.text and name.text in seen:
-            yield Found(name, f"`{name.text}` is given twice")
+            yield Remark(name, f"`{name.text}` is given twice")
         seen.add(name.text)
 
 
@@ -191,15 +193,15 @@ def _repeated(places: list[Node], key: str) -> Iterator[Found]:
     why="The API server refuses the pod.",
     fix="add the volume to `volumes`, or correct the name of the mount",
 )
-def _mounts(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _mounts(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         names = {volume.at("name").text for volume in workload.pod.at("volumes").items()}
         names |= {one.at("metadata", "name").text for one in workload.document.root.all("spec.volumeClaimTemplates[]")}
         for container in workload.all_containers:
             for mount in container.at("volumeMounts").items():
                 if mount.at("name").text and mount.at("name").text not in names:
                     there = listed(names) or "no volume"
-                    yield Found(mount.at("name"), f"got `{mount.at('name').text}`, the pod has {there}")
+                    yield Remark(mount.at("name"), f"got `{mount.at('name').text}`, the pod has {there}")
 
 
 @TOPIC.rule(
@@ -209,20 +211,20 @@ def _mounts(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The API server refuses the pods.",
     fix="write `500m`, `2`, `512Mi` or the like; a request is at most its limit",
 )
-def _amounts(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _amounts(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         for container in workload.all_containers:
             resources = container.at("resources")
             for part in ("limits", "requests"):
                 for _name, node in resources.at(part).entries():
                     size = amount(node)
                     if node.given and (size is None or size < 0):
-                        yield Found(node, f"got `{node.value}`, allowed: an amount such as `500m`, `2` or `512Mi`")
+                        yield Remark(node, f"got `{node.value}`, allowed: an amount such as `500m`, `2` or `512Mi`")
             for name, node in resources.at("requests").entries():
                 limit = resources.at("limits", name)
                 low, high = amount(node), amount(limit)
                 if low is not None and high is not None and low > high:
-                    yield Found(node, f"got `{node.value}`, over the limit of `{limit.value}`")
+                    yield Remark(node, f"got `{node.value}`, over the limit of `{limit.value}`")
 
 
 @TOPIC.rule(
@@ -232,14 +234,14 @@ def _amounts(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The API server refuses the pods.",
     fix="`successThreshold: 1` for startup and liveness; no period, timeout or threshold below 1",
 )
-def _probe_numbers(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _probe_numbers(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         for container in workload.long_lived:
             for probe in map(container.at, _PROBES):
                 wins = probe.at("successThreshold")
                 if probe.path[-1] != "readinessProbe" and wins.number not in (None, 0, 1):
-                    yield Found(wins, f"got {wins.number}, allowed: 1")
+                    yield Remark(wins, f"got {wins.number}, allowed: 1")
                 for name in ("periodSeconds", "timeoutSeconds", "failureThreshold", "successThreshold"):
                     low = probe.at(name).number
                     if low is not None and low < 0:
-                        yield Found(probe.at(name), f"got {low}, allowed: 1 or more")
+                        yield Remark(probe.at(name), f"got {low}, allowed: 1 or more")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from k8s.verify.application import Bundle, Workload, amount
-from k8s.verify.located import Node
-from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.application import Application, Workload, amount
+from k8s.verify.located import Place
+from k8s.verify.rule import Remark, Scope, Topic
 from k8s.verify.rules.scaling import utilised
 
 TOPIC = Topic("Resources")
@@ -14,9 +14,9 @@ TOPIC = Topic("Resources")
 _MIB = 2**20
 
 
-def _serving(bundle: Bundle) -> Iterator[tuple[Workload, Node]]:
+def _serving(application: Application) -> Iterator[tuple[Workload, Place]]:
     """The containers that run as long as pods that serve."""
-    for workload in bundle.workloads:
+    for workload in application.workloads:
         if workload.serves:
             for container in workload.long_lived:
                 yield workload, container
@@ -35,13 +35,13 @@ def _extended(name: str) -> bool:
     why="The scheduler packs it onto a full node, where it gets what others leave.",
     fix="resources: {requests: {cpu: …}}",
 )
-def _cpu(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload, container in _serving(bundle):
-        resources, scaler = container.at("resources"), bundle.scaler_of(workload)
+def _cpu(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload, container in _serving(application):
+        resources, scaler = container.at("resources"), application.scaler_of(workload)
         if scaler and "cpu" in utilised(scaler):  # which is worse, and has a rule of its own
             continue
         if not resources.at("requests", "cpu").given and not resources.at("limits", "cpu").given:
-            yield Found(resources.at("requests", "cpu"), "missing")
+            yield Remark(resources.at("requests", "cpu"), "missing")
 
 
 @TOPIC.rule(
@@ -51,10 +51,10 @@ def _cpu(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="A leak takes the node's memory, and with it pods of others.",
     fix="resources: {limits: {memory: …}, requests: {memory: …}}, both the same",
 )
-def _memory(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for _workload, container in _serving(bundle):
+def _memory(application: Application, _: Scope) -> Iterator[Remark]:
+    for _workload, container in _serving(application):
         if not container.at("resources", "limits", "memory").given:
-            yield Found(container.at("resources", "limits", "memory"), "missing")
+            yield Remark(container.at("resources", "limits", "memory"), "missing")
 
 
 @TOPIC.rule(
@@ -64,14 +64,14 @@ def _memory(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="On a full node it is killed for memory that its limit promised.",
     fix="the same amount in `requests` and `limits`",
 )
-def _overcommit(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for _workload, container in _serving(bundle):
+def _overcommit(application: Application, _: Scope) -> Iterator[Remark]:
+    for _workload, container in _serving(application):
         request = container.at("resources", "requests", "memory")
         limit = container.at("resources", "limits", "memory")
         low, high = amount(request), amount(limit)
         # A request that is missing is the limit.
         if low is not None and high is not None and low < high:
-            yield Found(request, f"got `{request.value}`, the limit is `{limit.value}`")
+            yield Remark(request, f"got `{request.value}`, the limit is `{limit.value}`")
 
 
 @TOPIC.rule(
@@ -81,15 +81,15 @@ def _overcommit(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The server is killed when it is busiest.",
     fix="`kubernetes.resources.memory: auto` in the spec, or a quarter over the peak",
 )
-def _peak(bundle: Bundle, context: Context) -> Iterator[Found]:
-    evidence = context.plan.evidence if context.plan else None
+def _peak(application: Application, scope: Scope) -> Iterator[Remark]:
+    evidence = scope.plan.evidence if scope.plan else None
     if evidence is None or evidence.memory is None:
         return
-    for workload, container in _serving(bundle):
+    for workload, container in _serving(application):
         limit = container.at("resources", "limits", "memory")
         size, peak = amount(limit), evidence.memory.total_bytes
         if workload.ours and container in workload.containers and size is not None and size < peak:
-            yield Found(limit, f"got `{limit.value}`, and at its peak the server took {peak / _MIB:.0f}Mi")
+            yield Remark(limit, f"got `{limit.value}`, and at its peak the server took {peak / _MIB:.0f}Mi")
 
 
 @TOPIC.rule(
@@ -99,19 +99,19 @@ def _peak(bundle: Bundle, context: Context) -> Iterator[Found]:
     why="The API server refuses the pods: devices are neither shared nor overcommitted.",
     fix="resources: {limits: {nvidia.com/gpu: 1}}, a whole number",
 )
-def _gpu(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _gpu(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         for container in workload.all_containers:
             limits, requests = container.at("resources", "limits"), container.at("resources", "requests")
             for name, node in limits.entries():
                 size = amount(node)
                 if _extended(name) and size is not None and size != int(size):
-                    yield Found(node, f"got `{node.value}`, allowed: a whole number")
+                    yield Remark(node, f"got `{node.value}`, allowed: a whole number")
             for name, node in requests.entries():
                 if _extended(name) and not limits.at(name).given:
-                    yield Found(node, "requested, and no limit given", f"limits: {{{name}: {node.value}}}")
+                    yield Remark(node, "requested, and no limit given", f"limits: {{{name}: {node.value}}}")
                 elif _extended(name) and amount(node) != amount(limits.at(name)):
-                    yield Found(node, f"got `{node.value}`, the limit is `{limits.at(name).value}`")
+                    yield Remark(node, f"got `{node.value}`, the limit is `{limits.at(name).value}`")
 
 
 @TOPIC.rule(
@@ -121,14 +121,14 @@ def _gpu(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="A full disk evicts every pod of the node.",
     fix="emptyDir: {sizeLimit: 1Gi}, and resources: {limits: {ephemeral-storage: …}}",
 )
-def _scratch(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in (one for one in bundle.workloads if one.serves):
+def _scratch(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in (one for one in application.workloads if one.serves):
         for volume in workload.pod.at("volumes").items():
             scratch = volume.at("emptyDir")
             if scratch.given and not scratch.at("sizeLimit").given:
-                yield Found(scratch.at("sizeLimit"), "missing")
+                yield Remark(scratch.at("sizeLimit"), "missing")
         for container in workload.containers:
             limit = container.at("resources", "limits", "ephemeral-storage")
             read_only = container.at("securityContext", "readOnlyRootFilesystem").value is True
             if not limit.given and not read_only:
-                yield Found(limit, "missing, and the root filesystem is writable")
+                yield Remark(limit, "missing, and the root filesystem is writable")

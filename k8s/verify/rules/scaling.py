@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.errors import listed
-from k8s.verify.application import SCALABLE, Bundle
-from k8s.verify.located import Document, Node
-from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.application import SCALABLE, Application
+from k8s.verify.located import LocatedDocument, Place
+from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Scaling")
 
@@ -24,12 +24,12 @@ _TARGETS = {
 _FIELDS = {"AverageValue": "averageValue", "Utilization": "averageUtilization", "Value": "value"}
 
 
-def _hpas(bundle: Bundle) -> Iterator[tuple[Document, Node]]:
-    for document in bundle.of("HorizontalPodAutoscaler"):
+def _hpas(application: Application) -> Iterator[tuple[LocatedDocument, Place]]:
+    for document in application.of("HorizontalPodAutoscaler"):
         yield document, document.root.at("spec")
 
 
-def sources(spec: Node) -> Iterator[tuple[str, Node]]:
+def sources(spec: Place) -> Iterator[tuple[str, Place]]:
     """The metrics of a HorizontalPodAutoscaler by type, each at what describes it."""
     for metric in spec.at("metrics").items():
         kind = metric.at("type").text
@@ -43,11 +43,11 @@ def sources(spec: Node) -> Iterator[tuple[str, Node]]:
     why="Every apply throws the service back to that number, under full load too.",
     fix="delete `spec.replicas`",
 )
-def _owned(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
-        replicas, scaler = workload.document.root.at("spec", "replicas"), bundle.scaler_of(workload)
+def _owned(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
+        replicas, scaler = workload.document.root.at("spec", "replicas"), application.scaler_of(workload)
         if scaler is not None and replicas.given:
-            yield Found(replicas, f"got {replicas.value}, and {scaler.reference} scales it")
+            yield Remark(replicas, f"got {replicas.value}, and {scaler.reference} scales it")
 
 
 @TOPIC.rule(
@@ -57,16 +57,16 @@ def _owned(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="It does nothing, and says so only in its own events.",
     fix="scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: NAME}",
 )
-def _target(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for scaler in bundle.scalers:
-        reference, workload = scaler.root.at("spec", "scaleTargetRef"), bundle.scaled(scaler)
-        kind, name = bundle.target(scaler)
-        there = sorted(f"{one.kind}/{one.name}" for one in bundle.of(*SCALABLE))
+def _target(application: Application, _: Scope) -> Iterator[Remark]:
+    for scaler in application.scalers:
+        reference, workload = scaler.root.at("spec", "scaleTargetRef"), application.scaled(scaler)
+        kind, name = application.target(scaler)
+        there = sorted(f"{one.kind}/{one.name}" for one in application.of(*SCALABLE))
         if workload is None and (kind in SCALABLE or not kind):
-            yield Found(reference, f"got `{kind}/{name}`, there is {listed(there) or 'none'}")
+            yield Remark(reference, f"got `{kind}/{name}`, there is {listed(there) or 'none'}")
         elif workload is not None and reference.at("apiVersion").value not in (None, workload.document.api_version):
             version, wanted = reference.at("apiVersion"), workload.document.api_version
-            yield Found(version, f"got `{version.value}`, `{kind}/{name}` is of `{wanted}`", f"apiVersion: {wanted}")
+            yield Remark(version, f"got `{version.value}`, `{kind}/{name}` is of `{wanted}`", f"apiVersion: {wanted}")
 
 
 @TOPIC.rule(
@@ -76,12 +76,12 @@ def _target(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="They undo each other's work, for ever.",
     fix="keep one of them, with the metrics of both",
 )
-def _twice(bundle: Bundle, _: Context) -> Iterator[Found]:
-    first: dict[tuple[str, str], Document] = {}
-    for scaler in bundle.scalers:
-        earlier = first.setdefault(bundle.target(scaler), scaler)
-        if earlier is not scaler and bundle.together(earlier, scaler) and earlier.reference != scaler.reference:
-            yield Found(scaler.root.at("spec", "scaleTargetRef"), f"{earlier.reference} scales it already")
+def _twice(application: Application, _: Scope) -> Iterator[Remark]:
+    first: dict[tuple[str, str], LocatedDocument] = {}
+    for scaler in application.scalers:
+        earlier = first.setdefault(application.target(scaler), scaler)
+        if earlier is not scaler and application.together(earlier, scaler) and earlier.reference != scaler.reference:
+            yield Remark(scaler.root.at("spec", "scaleTargetRef"), f"{earlier.reference} scales it already")
 
 
 @TOPIC.rule(
@@ -91,19 +91,19 @@ def _twice(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The API server refuses it, or it scales to nothing and no request wakes it up.",
     fix="at least 1 pod at rest, and no fewer at most than at least",
 )
-def _bounds(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for scaler in bundle.scalers:
+def _bounds(application: Application, _: Scope) -> Iterator[Remark]:
+    for scaler in application.scalers:
         by_keda = scaler.kind == "ScaledObject"
         names = ("minReplicaCount", "maxReplicaCount") if by_keda else ("minReplicas", "maxReplicas")
         low, high = (scaler.root.at("spec", name) for name in names)
         # KEDA's own defaults: nothing, and a hundred.
         least = low.number if low.number is not None else 0 if by_keda else 1
         most = high.number if high.number is not None else 100
-        workload = bundle.scaled(scaler)
+        workload = application.scaled(scaler)
         if least > most:
-            yield Found(high, f"got {most}, less than `{names[0]}`, which is {least}")
-        elif least == 0 and (not by_keda or (workload is not None and bundle.services_of(workload))):
-            yield Found(low, "got 0" if low.given else "missing, so it is 0", f"{names[0]}: 1")
+            yield Remark(high, f"got {most}, less than `{names[0]}`, which is {least}")
+        elif least == 0 and (not by_keda or (workload is not None and application.services_of(workload))):
+            yield Remark(low, "got 0" if low.given else "missing, so it is 0", f"{names[0]}: 1")
 
 
 @TOPIC.rule(
@@ -113,18 +113,18 @@ def _bounds(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The API server refuses it, or the autoscaler compares with nothing.",
     fix="Pods: AverageValue with `averageValue`; Resource: Utilization with `averageUtilization`",
 )
-def _metric_target(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for _document, spec in _hpas(bundle):
+def _metric_target(application: Application, _: Scope) -> Iterator[Remark]:
+    for _document, spec in _hpas(application):
         for kind, metric in sources(spec):
             target = metric.at("target")
             allowed, name = _TARGETS.get(kind, set()), target.at("type").text
             if not allowed:
                 continue
             if name not in allowed:
-                yield Found(target.at("type"), f"got `{name}` for a metric of type {kind}, allowed: {listed(allowed)}")
+                yield Remark(target.at("type"), f"got `{name}` for a metric of type {kind}, allowed: {listed(allowed)}")
             elif not target.at(_FIELDS[name]).given:
                 given = sorted(set(target.table) - {"type"})
-                yield Found(target, f"type `{name}` needs `{_FIELDS[name]}`, got {listed(given) or 'nothing'}")
+                yield Remark(target, f"type `{name}` needs `{_FIELDS[name]}`, got {listed(given) or 'nothing'}")
 
 
 @TOPIC.rule(
@@ -134,17 +134,17 @@ def _metric_target(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Utilisation is a share of the request: without one the autoscaler has no number and does nothing.",
     fix="resources: {requests: {cpu: …}} in every container of the pod",
 )
-def _unrequested(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for scaler in bundle.scalers:
-        workload, asked = bundle.scaled(scaler), list(utilised(scaler))
+def _unrequested(application: Application, _: Scope) -> Iterator[Remark]:
+    for scaler in application.scalers:
+        workload, asked = application.scaled(scaler), list(utilised(scaler))
         for container in workload.long_lived if workload else []:
             for name in asked:
                 resources = container.at("resources")
                 if not resources.at("requests", name).given and not resources.at("limits", name).given:
-                    yield Found(resources.at("requests", name), f"missing, and {scaler.reference} scales by it")
+                    yield Remark(resources.at("requests", name), f"missing, and {scaler.reference} scales by it")
 
 
-def utilised(scaler: Document) -> Iterator[str]:
+def utilised(scaler: LocatedDocument) -> Iterator[str]:
     """The resources whose use, as a share of the request, an autoscaler looks at."""
     for kind, metric in sources(scaler.root.at("spec")):
         if kind == "Resource" and metric.at("target", "type").text == "Utilization":
@@ -161,16 +161,16 @@ def utilised(scaler: Document) -> Iterator[str]:
     why="When that has no answer, nothing scales up, however busy the pods are.",
     fix="a second metric, `type: Resource` with cpu; for KEDA a `cpu` trigger, or `fallback`",
 )
-def _net(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for _document, spec in _hpas(bundle):
+def _net(application: Application, _: Scope) -> Iterator[Remark]:
+    for _document, spec in _hpas(application):
         kinds = {kind for kind, _ in sources(spec)}
         if kinds and not kinds & {"ContainerResource", "Resource"}:
-            yield Found(spec.at("metrics"), f"got {listed(kinds)} only")
-    for document in bundle.of("ScaledObject"):
+            yield Remark(spec.at("metrics"), f"got {listed(kinds)} only")
+    for document in application.of("ScaledObject"):
         spec = document.root.at("spec")
         kinds = {trigger.at("type").text for trigger in spec.at("triggers").items()}
         if kinds and not kinds & {"cpu", "memory"} and not spec.at("fallback").given:
-            yield Found(spec.at("triggers"), f"got {listed(kinds)} only, and no `fallback`")
+            yield Remark(spec.at("triggers"), f"got {listed(kinds)} only, and no `fallback`")
 
 
 @TOPIC.rule(
@@ -180,21 +180,21 @@ def _net(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The API server refuses it, or the service never grows.",
     fix="windows of at most 3600 s, periods of 1 to 1800 s, `selectPolicy: Disabled` for scaling down only",
 )
-def _behavior(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for direction, rules in _directions(bundle):
+def _behavior(application: Application, _: Scope) -> Iterator[Remark]:
+    for direction, rules in _directions(application):
         window = rules.at("stabilizationWindowSeconds")
         if window.number is not None and not 0 <= window.number <= _LONGEST_WINDOW_S:
-            yield Found(window, f"got {window.number}, allowed: 0 to {_LONGEST_WINDOW_S}")
+            yield Remark(window, f"got {window.number}, allowed: 0 to {_LONGEST_WINDOW_S}")
         for policy in rules.at("policies").items():
             period = policy.at("periodSeconds")
             if period.number is not None and not 0 < period.number <= _LONGEST_PERIOD_S:
-                yield Found(period, f"got {period.number}, allowed: 1 to {_LONGEST_PERIOD_S}")
+                yield Remark(period, f"got {period.number}, allowed: 1 to {_LONGEST_PERIOD_S}")
         if direction == "scaleUp" and rules.at("selectPolicy").text == "Disabled":
-            yield Found(rules.at("selectPolicy"), "got `Disabled` for scaling up")
+            yield Remark(rules.at("selectPolicy"), "got `Disabled` for scaling up")
 
 
-def _directions(bundle: Bundle) -> Iterator[tuple[str, Node]]:
-    for scaler in bundle.scalers:
+def _directions(application: Application) -> Iterator[tuple[str, Place]]:
+    for scaler in application.scalers:
         path = _KEDA_HPA if scaler.kind == "ScaledObject" else "behavior"
         behavior = scaler.root.at("spec", *path.split("."))
         yield from ((direction, behavior.at(direction)) for direction in ("scaleUp", "scaleDown"))
@@ -207,13 +207,13 @@ def _directions(bundle: Bundle) -> Iterator[tuple[str, Node]]:
     why="A short dip costs pods that are missing a moment later, and come back only after a cold start.",
     fix="scaleDown: {stabilizationWindowSeconds: 300} or more, and more than for scaling up",
 )
-def _flaps(bundle: Bundle, context: Context) -> Iterator[Found]:
-    cold = (context.plan.cold_start_s if context.plan else None) or 0
-    rules = list(_directions(bundle))
+def _flaps(application: Application, scope: Scope) -> Iterator[Remark]:
+    cold = (scope.plan.cold_start_s if scope.plan else None) or 0
+    rules = list(_directions(application))
     for (_up, up), (_down, down) in zip(rules[::2], rules[1::2], strict=True):
         window = down.at("stabilizationWindowSeconds")
         # Kubernetes waits five minutes before it takes pods away, and not at all before it adds some.
         shrinks, grows = window.number, up.at("stabilizationWindowSeconds").number or 0
         least = max(grows, int(cold), 60)
         if shrinks is not None and shrinks < least:
-            yield Found(window, f"got {shrinks} s, allowed here: {least} s or more")
+            yield Remark(window, f"got {shrinks} s, allowed here: {least} s or more")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from config.errors import listed
-from k8s.verify.application import Bundle
-from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.application import Application
+from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Security")
 
@@ -24,12 +24,12 @@ _TEMPORARY = ("/tmp", "/var/tmp")
     why="Who gets in can stay: a process replaces the code that the next one runs.",
     fix="securityContext: {readOnlyRootFilesystem: true}, and an emptyDir where it has to write",
 )
-def _read_only(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in (one for one in bundle.workloads if one.serves):
+def _read_only(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in (one for one in application.workloads if one.serves):
         for container in workload.all_containers:
             node = container.at("securityContext", "readOnlyRootFilesystem")
             if node.value is not True:
-                yield Found(node, "got `false`" if node.given else "missing")
+                yield Remark(node, "got `false`" if node.given else "missing")
 
 
 @TOPIC.rule(
@@ -39,15 +39,15 @@ def _read_only(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The MAR is unpacked there: the server ends at its start.",
     fix="an emptyDir with a sizeLimit, mounted at `/tmp`",
 )
-def _writable(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in (one for one in bundle.workloads if one.has_torchserve):
+def _writable(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in (one for one in application.workloads if one.has_torchserve):
         for container in workload.containers:
             locked = container.at("securityContext", "readOnlyRootFilesystem").value is True
             writable = [mount.at("mountPath").text for mount in container.at("volumeMounts").items()
                         if mount.at("readOnly").value is not True]  # fmt: skip
             moved = any(one.at("name").text in ("TEMP", "TMPDIR") for one in container.at("env").items())
             if locked and not moved and not set(writable) & set(_TEMPORARY):
-                yield Found(container.at("volumeMounts"), f"writable: {listed(writable) or 'nothing'}")
+                yield Remark(container.at("volumeMounts"), f"writable: {listed(writable) or 'nothing'}")
 
 
 @TOPIC.rule(
@@ -57,13 +57,13 @@ def _writable(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="A model server has nothing to ask it; who takes over the server has the token.",
     fix="automountServiceAccountToken: false",
 )
-def _token(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in (one for one in bundle.workloads if one.serves):
-        account = bundle.find("ServiceAccount", workload.pod.at("serviceAccountName").text, workload.document)
+def _token(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in (one for one in application.workloads if one.serves):
+        account = application.find("ServiceAccount", workload.pod.at("serviceAccountName").text, workload.document)
         of_pod = workload.pod.at("automountServiceAccountToken")
         of_account = account.root.at("automountServiceAccountToken").value if account else None
         if of_pod.value is not False and (of_pod.given or of_account is not False):
-            yield Found(of_pod, "got `true`" if of_pod.given else "missing")
+            yield Remark(of_pod, "got `true`" if of_pod.given else "missing")
 
 
 @TOPIC.rule(
@@ -73,11 +73,11 @@ def _token(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Whatever anybody grants to that account is granted to the model server too.",
     fix="`serviceAccountName` with an account of its own",
 )
-def _account(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in (one for one in bundle.workloads if one.serves):
+def _account(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in (one for one in application.workloads if one.serves):
         name = workload.pod.at("serviceAccountName")
         if name.value in (None, "", "default"):
-            yield Found(name, "got `default`" if name.given else "missing, so it is `default`")
+            yield Remark(name, "got `default`" if name.given else "missing, so it is `default`")
 
 
 @TOPIC.rule(
@@ -87,10 +87,12 @@ def _account(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="It is in the file, in the repository, and in `kubectl get -o yaml` of everybody who may read pods.",
     fix="a Secret, mounted as a file",
 )
-def _secret(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for variable in (item for one in bundle.workloads for box in one.all_containers for item in box.at("env").items()):
+def _secret(application: Application, _: Scope) -> Iterator[Remark]:
+    for variable in (
+        item for one in application.workloads for box in one.all_containers for item in box.at("env").items()
+    ):
         if _SECRET_NAME.search(variable.at("name").text) and variable.at("value").text:
-            yield Found(variable.at("value"), f"`{variable.at('name').text}` has its value here")
+            yield Remark(variable.at("value"), f"`{variable.at('name').text}` has its value here")
 
 
 @TOPIC.rule(
@@ -100,11 +102,11 @@ def _secret(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Every child process inherits it, TorchServe's workers too, and a new value needs new pods.",
     fix="mount the Secret as a file",
 )
-def _secret_env(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for container in (box for one in bundle.workloads for box in one.all_containers):
+def _secret_env(application: Application, _: Scope) -> Iterator[Remark]:
+    for container in (box for one in application.workloads for box in one.all_containers):
         for path in ("env[].valueFrom.secretKeyRef", "envFrom[].secretRef"):
             for node in container.all(path):
-                yield Found(node, f"Secret `{node.at('name').value}`")
+                yield Remark(node, f"Secret `{node.at('name').value}`")
 
 
 @TOPIC.rule(
@@ -114,12 +116,12 @@ def _secret_env(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Two pods of one Deployment may run different code, and a rollback brings nothing back.",
     fix="registry/name:VERSION@sha256:DIGEST",
 )
-def _latest(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for container in (box for one in bundle.workloads for box in one.all_containers):
+def _latest(application: Application, _: Scope) -> Iterator[Remark]:
+    for container in (box for one in application.workloads for box in one.all_containers):
         name, digest, _hash = container.at("image").text.partition("@")
         _repository, colon, tag = name.rpartition("/")[2].partition(":")
         if name and not digest and (not colon or tag == "latest" or tag.startswith("latest-")):
-            yield Found(container.at("image"), f"got `{name}`")
+            yield Remark(container.at("image"), f"got `{name}`")
 
 
 @TOPIC.rule(
@@ -129,9 +131,9 @@ def _latest(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Whoever may push to the registry may exchange what runs, and nobody sees it.",
     fix="registry/name:VERSION@sha256:DIGEST; `marina image SPEC --push` records the digest",
 )
-def _digest(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for container in (box for one in bundle.workloads for box in one.all_containers):
+def _digest(application: Application, _: Scope) -> Iterator[Remark]:
+    for container in (box for one in application.workloads for box in one.all_containers):
         name, digest, _hash = container.at("image").text.partition("@")
         tag = name.rpartition("/")[2].partition(":")[2]
         if name and not digest and tag and tag != "latest" and not tag.startswith("latest-"):
-            yield Found(container.at("image"), f"got `{name}`")
+            yield Remark(container.at("image"), f"got `{name}`")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.errors import listed, nearest
-from k8s.verify.application import SCALABLE, Bundle, matches
-from k8s.verify.located import Document, Node
-from k8s.verify.rule import Context, Found, Topic
+from k8s.verify.application import SCALABLE, Application, matches
+from k8s.verify.located import LocatedDocument, Place
+from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Selectors and Services")
 
@@ -29,13 +29,13 @@ _CHANGING = {
     why="The API server refuses it.",
     fix="give `template.metadata.labels` every label of `selector.matchLabels`",
 )
-def _selector(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _selector(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         selector = workload.document.root.at("spec", "selector")
         if workload.document.kind in SCALABLE | {"DaemonSet"} and not matches(selector, workload.labels):
             wanted = selector.at("matchLabels").texts
             differing = [f"{key}={value}" for key, value in wanted.items() if workload.labels.get(key) != value]
-            yield Found(selector, f"pods do not have {listed(differing or ['what matchExpressions ask for'])}")
+            yield Remark(selector, f"pods do not have {listed(differing or ['what matchExpressions ask for'])}")
 
 
 @TOPIC.rule(
@@ -45,12 +45,12 @@ def _selector(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="A Deployment's selector cannot be changed, and a Service drops the old pods before the new ones are there.",
     fix="select on name, instance and component only",
 )
-def _changing(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for document in bundle.documents:
+def _changing(application: Application, _: Scope) -> Iterator[Remark]:
+    for document in application.documents:
         for path in ("spec.selector.matchLabels", "spec.selector", "spec.podSelector.matchLabels"):
             for found in document.root.all(path):
                 for key in sorted(found.texts.keys() & _CHANGING):
-                    yield Found(found.at(key), f"selects on `{key}`", f"delete `{key}` from the selector")
+                    yield Remark(found.at(key), f"selects on `{key}`", f"delete `{key}` from the selector")
 
 
 @TOPIC.rule(
@@ -60,20 +60,20 @@ def _changing(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The Service has no endpoints: every request is refused.",
     fix="write labels of the pods, `spec.template.metadata.labels`, in the Service's `spec.selector`",
 )
-def _service(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for service in bundle.of("Service"):
+def _service(application: Application, _: Scope) -> Iterator[Remark]:
+    for service in application.of("Service"):
         selector = service.root.at("spec", "selector")
         # Pods of a Job find each other by one, too.
-        labelled = [one.labels for one in bundle.workloads if bundle.together(one.document, service)]
+        labelled = [one.labels for one in application.workloads if application.together(one.document, service)]
         if selector.texts and not any(selector.texts.items() <= labels.items() for labels in labelled):
             pairs = [f"{key}={value}" for key, value in selector.texts.items()]
-            yield Found(selector, f"no pod here has {listed(pairs)}", _nearest_labels(bundle, selector))
+            yield Remark(selector, f"no pod here has {listed(pairs)}", _nearest_labels(application, selector))
 
 
-def _nearest_labels(bundle: Bundle, selector: Node) -> str | None:
+def _nearest_labels(application: Application, selector: Place) -> str | None:
     """The labels of the pods of which the most terms hold."""
     wanted = selector.texts.items()
-    best = max((one.labels for one in bundle.workloads if one.serves),
+    best = max((one.labels for one in application.workloads if one.serves),
                key=lambda labels: len(wanted & labels.items()), default=None)  # fmt: skip
     shown = {key: best[key] for key, _ in wanted if key in best} if best else None
     return f"the pods have {listed(f'{key}: {value}' for key, value in shown.items())}" if shown else None
@@ -86,12 +86,12 @@ def _nearest_labels(bundle: Bundle, selector: Node) -> str | None:
     why="A name that nobody declares is no endpoint; a number that nobody declares is most likely a mistake.",
     fix="write the name of a container's port as `targetPort`",
 )
-def _service_port(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for service in bundle.of("Service"):
+def _service_port(application: Application, _: Scope) -> Iterator[Remark]:
+    for service in application.of("Service"):
         selector = service.root.at("spec", "selector")
         if not selector.texts:
             continue
-        for workload in bundle.selected(selector, plain=True):
+        for workload in application.selected(selector, plain=True):
             declared = list(workload.ports())
             names = [port.at("name").text for port in declared if port.at("name").text]
             numbers = [port.at("containerPort").number for port in declared]
@@ -100,9 +100,9 @@ def _service_port(bundle: Bundle, _: Context) -> Iterator[Found]:
                 if target.text and target.text not in names:
                     near = nearest(target.text, names)
                     hint = f"targetPort: {near}" if near else None
-                    yield Found(target, f"got `{target.text}`, the pods declare {listed(names) or 'no port'}", hint)
+                    yield Remark(target, f"got `{target.text}`, the pods declare {listed(names) or 'no port'}", hint)
                 elif target.number is not None and numbers and target.number not in numbers:
-                    yield Found(target, f"got {target.number}, the pods declare {listed(filter(None, numbers))}")
+                    yield Remark(target, f"got {target.number}, the pods declare {listed(filter(None, numbers))}")
 
 
 @TOPIC.rule(
@@ -112,30 +112,30 @@ def _service_port(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="The gateway answers 500 or 503 to every request.",
     fix="write the name and port of a Service in the same namespace",
 )
-def _route(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for route in bundle.of("HTTPRoute"):
+def _route(application: Application, _: Scope) -> Iterator[Remark]:
+    for route in application.of("HTTPRoute"):
         for backend in route.root.all("spec.rules[].backendRefs[]"):
             elsewhere = backend.at("namespace").text not in ("", route.namespace)
             if backend.at("kind").value in (None, "Service") and not elsewhere:
-                yield from _backend(bundle, route, backend.at("name"), backend.at("port"))
-    for ingress in bundle.of("Ingress"):
+                yield from _backend(application, route, backend.at("name"), backend.at("port"))
+    for ingress in application.of("Ingress"):
         paths = ingress.root.all("spec.rules[].http.paths[].backend.service")
         for service in [*ingress.root.all("spec.defaultBackend.service"), *paths]:
             port = service.at("port", "number")
             named = service.at("port", "name")
-            yield from _backend(bundle, ingress, service.at("name"), named if named.given else port)
+            yield from _backend(application, ingress, service.at("name"), named if named.given else port)
 
 
-def _backend(bundle: Bundle, route: Document, name: Node, port: Node) -> Iterator[Found]:
-    service = bundle.find("Service", name.text, route)
+def _backend(application: Application, route: LocatedDocument, name: Place, port: Place) -> Iterator[Remark]:
+    service = application.find("Service", name.text, route)
     if service is None:
-        there = [one.name for one in bundle.of("Service")]
-        yield Found(name, f"got `{name.value}`, Services here: {listed(there) or 'none'}")
+        there = [one.name for one in application.of("Service")]
+        yield Remark(name, f"got `{name.value}`, Services here: {listed(there) or 'none'}")
         return
     ports = service.root.at("spec", "ports").items()
     known = [one.at("name" if port.text else "port").value for one in ports]
     if port.value not in known:
-        yield Found(port, f"got `{port.value}`, the Service has {listed(known)}" if port.given else "missing")
+        yield Remark(port, f"got `{port.value}`, the Service has {listed(known)}" if port.given else "missing")
 
 
 @TOPIC.rule(
@@ -145,12 +145,12 @@ def _backend(bundle: Bundle, route: Document, name: Node, port: Node) -> Iterato
     why="It protects nothing, and nobody sees that.",
     fix="write labels of the pods in `spec.podSelector`",
 )
-def _policy(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for policy in bundle.of("NetworkPolicy"):
+def _policy(application: Application, _: Scope) -> Iterator[Remark]:
+    for policy in application.of("NetworkPolicy"):
         selector = policy.root.at("spec", "podSelector")
-        labelled = [one.labels for one in bundle.workloads if bundle.together(one.document, policy)]
+        labelled = [one.labels for one in application.workloads if application.together(one.document, policy)]
         if not any(matches(selector, labels) for labels in labelled):
-            yield Found(selector, "no pod here has these labels")
+            yield Remark(selector, "no pod here has these labels")
 
 
 @TOPIC.rule(
@@ -160,9 +160,9 @@ def _policy(bundle: Bundle, _: Context) -> Iterator[Found]:
     why="Each pod goes wherever it likes: the constraint has no effect.",
     fix="write the workload's own selector as `labelSelector`",
 )
-def _spread(bundle: Bundle, _: Context) -> Iterator[Found]:
-    for workload in bundle.workloads:
+def _spread(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
         for constraint in workload.pod.at("topologySpreadConstraints").items():
             selector = constraint.at("labelSelector")
             if not selector.given or not matches(selector, workload.labels):
-                yield Found(selector, "the pods' own labels do not match it" if selector.given else "missing")
+                yield Remark(selector, "the pods' own labels do not match it" if selector.given else "missing")

@@ -26,8 +26,9 @@ from config.load import load_spec
 from config.spec import Spec
 from k8s.monitoring.adapter import adapter_rules
 from k8s.monitoring.catalogue import series_of
-from k8s.monitoring.contract import adapter_query, check_live, check_page, contract
+from k8s.monitoring.contract import adapter_query, metric_contract
 from k8s.monitoring.rules import alert_rules, recording_rules
+from k8s.verify.live import check_live, check_page
 from server import Running
 
 pytestmark = pytest.mark.e2e
@@ -165,7 +166,7 @@ def test_a_live_page_keeps_the_contract_and_each_metric_that_is_missing_is_found
     assert check_live(spec, f"{digits_server.pages}/metrics") == []
     page = digits_server.get("/metrics")[1]
     assert "inference_errors_total{" in page
-    needed = {one.series.name for one in contract(spec) if one.series in series_of(spec)}
+    needed = {one.series.name for one in metric_contract(spec) if one.series in series_of(spec)}
     assert len(needed) > 15
     for name in needed:
         rest = "\n".join(line for line in page.splitlines() if name not in line) + "\n"

@@ -1,0 +1,141 @@
+"""The metric contract against a running server: what the rules, panels and the adapter of a spec name, and the server's
+page does not have."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from config.errors import InputError, listed
+from config.spec import Spec
+from k8s.monitoring import (
+    TARGET_LABELS,
+    Matcher,
+    Need,
+    Selector,
+    all_expressions,
+    metric_contract,
+    selectors,
+    series_of,
+)
+from k8s.verify.rule import Violation
+
+# Labels whose values are fixed before anything happens; a code, for one, appears with its first answer.
+_KNOWN = ("le", "model", "model_name")
+_HINTS = {
+    "metric-collision": "rename the label where the metric is made",
+    "metric-edge": "serve with the same release of Marina as the rules are made with",
+    "metric-label": "serve with the same release of Marina as the rules are made with",
+    "metric-missing": "send an inference first; then serve with the same release as the rules are made with",
+    "metric-model": "give the address of a server of this spec",
+    "metric-type": "serve with the same release of Marina as the rules are made with",
+}
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class PageFault:
+    """What is wrong with one metric of a page, and the rule that says so."""
+
+    metric: str
+    rule: str
+    text: str
+
+
+def check_live(spec: Spec, url: str) -> list[Violation]:
+    """What the rules and panels of this spec name and the page of a running server does not have. `url` is the
+    supervisor's, with or without `/metrics`."""
+    where = url.rstrip("/").removesuffix("/metrics") + "/metrics"
+    return check_page(spec, _read_page(where), where)
+
+
+def check_page(spec: Spec, text: str, where: str) -> list[Violation]:
+    """The same about the text of a page."""
+    try:
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+    except ValueError as err:
+        raise InputError(
+            f"{where}: not a page of metrics: {err}", hint="give the supervisor's address, port 8090"
+        ) from err
+    exported = series_of(spec)
+    faults = [fault for need in metric_contract(spec) if need.series in exported for fault in _declared(need, families)]
+    if not faults:
+        faults += _unmatched(spec, families)
+    faults += _colliding(families)
+    return [
+        Violation(where, 0, fault.metric, "", fault.rule, "error", fault.text, _HINTS[fault.rule]) for fault in faults
+    ]
+
+
+def _declared(need: Need, families: dict[str, Metric]) -> Iterator[PageFault]:
+    """Whether a metric is there, with the type and the labels that it is declared with."""
+    name = need.series.name
+    family = families.get(name.removesuffix("_total"))
+    if family is None or not family.samples:
+        if not need.series.late:
+            yield PageFault(name, "metric-missing", f"not on the page, but named by {_some(need.places)}")
+        return
+    if family.type != need.series.kind:
+        yield PageFault(name, "metric-type", f"got `{family.type}`, allowed: `{need.series.kind}`")
+    for label in sorted(need.labels - TARGET_LABELS - {"le"}):
+        if any(label not in sample.labels for sample in family.samples):
+            yield PageFault(name, "metric-label", f"has no label `{label}`, but {_some(need.places)} names it")
+
+
+def _unmatched(spec: Spec, families: dict[str, Metric]) -> Iterator[PageFault]:
+    """Selectors that no sample of the page fits: another model's page, an edge that the histogram does not have."""
+    samples: dict[str, list[dict[str, str]]] = {}
+    for family in families.values():
+        for sample in family.samples:
+            samples.setdefault(sample.name, []).append(sample.labels)
+    reported = set()
+    for expression in all_expressions(spec):
+        for selector in selectors(expression.text):
+            wanted, exported = _fixed(selector), samples.get(selector.name)
+            if not exported or (selector.name, wanted) in reported or _any_fits(wanted, exported):
+                continue
+            reported.add((selector.name, wanted))
+            shown = ", ".join(f"{matcher.label}{matcher.op}`{matcher.value}`" for matcher in wanted)
+            own_model = _any_fits([matcher for matcher in wanted if matcher.label != "le"], exported)
+            rule = "metric-edge" if own_model else "metric-model"
+            yield PageFault(selector.name, rule, f"no sample with {shown}, but `{expression.place}` asks for it")
+
+
+def _fixed(selector: Selector) -> tuple[Matcher, ...]:
+    return tuple(matcher for matcher in selector.matchers if matcher.label in _KNOWN)
+
+
+def _any_fits(wanted: Iterable[Matcher], samples: list[dict[str, str]]) -> bool:
+    matchers = list(wanted)
+    return any(all(_fits(matcher, labels) for matcher in matchers) for labels in samples)
+
+
+def _fits(matcher: Matcher, labels: dict[str, str]) -> bool:
+    value = labels.get(matcher.label, "")
+    return bool(re.fullmatch(matcher.value, value)) if matcher.op == "=~" else value == matcher.value
+
+
+def _colliding(families: dict[str, Metric]) -> Iterator[PageFault]:
+    for family in families.values():
+        for label in sorted({label for sample in family.samples for label in sample.labels} & TARGET_LABELS):
+            text = f"label `{label}` is one that a scrape adds, Prometheus would rename it"
+            yield PageFault(family.name, "metric-collision", text)
+
+
+def _some(places: tuple[str, ...]) -> str:
+    shown = listed(places[:2])
+    return shown if len(places) < 3 else f"{shown} and {len(places) - 2} more"
+
+
+def _read_page(where: str) -> str:
+    try:
+        with urllib.request.urlopen(where, timeout=_TIMEOUT_S) as answer:
+            text: str = answer.read().decode()
+            return text
+    except (OSError, ValueError) as err:
+        raise InputError(f"{where}: no page of metrics there: {err}", hint="marina serve SPEC") from err
