@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loadtest.calibrating import Search, calibrate, evidence_text, retune, space_of, tuning_record, tuning_text
-    from loadtest.judging import objective_of
+    from loadtest.judging import client_timeout_s, objective_of
     from loadtest.measuring import Machine, Measurement, this_machine
     from loadtest.reporting import check_text
     from loadtest.running import Elsewhere, RunOptions, Where, find_package, run, started, verdict_text
@@ -31,6 +31,7 @@ __all__ = [
     "Where",
     "calibrate",
     "check_text",
+    "client_timeout_s",
     "evidence_text",
     "find_package",
     "objective_of",

@@ -18,6 +18,7 @@ from locust.runners import WorkerRunner
 from loadtest.judging import BUSY_CPU, Objective, judge
 from loadtest.measuring import Beat, Histogram, Measurement, bucket_ms
 from loadtest.reporting import verdict_lines
+from loadtest.sending import TIMEOUT
 
 CLOSED_LOOP_WARNING = (
     "closed loop: a user waits for its answer before it sends again, so a server that stands still gets no requests "
@@ -59,8 +60,8 @@ class ClosedLoop:
 
     def measurement(self) -> Measurement:
         """The test as a measurement: what was offered is what was answered, for a closed loop knows no schedule."""
-        failed = sum(self._errors.values())
-        count = self._response.count + failed
+        good = self._response.count - self._errors[TIMEOUT]
+        count = good + sum(self._errors.values())
         elapsed = max((self._ended or time.monotonic()) - self._begun, 1e-3)
         runner: Any = self._environment.runner
         busy = runner is not None and (runner.cpu_warning_emitted or runner.worker_cpu_warning_emitted)
@@ -72,7 +73,7 @@ class ClosedLoop:
             sent=count,
             dropped=0,
             warmup=self._warmup,
-            in_time=self._response.count,
+            in_time=good,
             errors=dict(sorted(self._errors.items())),
             response=self._response,
             service=self._response,
@@ -96,15 +97,17 @@ class ClosedLoop:
 
     def _spawned(self) -> None:
         if self._environment.reset_stats:
-            self._warmup = self._response.count + sum(self._errors.values())
+            self._warmup = self.measurement().sent
             self._begun = time.monotonic()
             self._forget()
 
     def _requested(self, response_time: float, exception: BaseException | None, **_: object) -> None:
-        if exception is None:
+        failure = None if exception is None else str(exception)
+        # A timeout counts at the time it was given up, as in the open loop: it is the slowest of all.
+        if failure in (None, TIMEOUT):
             self._response.add(response_time)
-        else:
-            self._errors[str(exception)] += 1
+        if failure is not None:
+            self._errors[failure] += 1
 
     def _report(self, data: dict[str, Any], **_: object) -> None:
         data[_KEY] = {"response": self._response.to_data(), "errors": dict(self._errors)}

@@ -21,7 +21,7 @@ from config.errors import MarinaError
 from config.load import load_spec
 from config.record import read_package
 from loadtest.closed_loop import CLOSED_LOOP_WARNING, ClosedLoop
-from loadtest.judging import objective_of
+from loadtest.judging import client_timeout_s, objective_of
 from loadtest.sending import BROKEN, REFUSED, TIMEOUT, Checker, HttpAnswer, Request, packaged_request, spec_request
 
 _DEFAULT_SPEC = "config/examples/digits/spec.yaml"
@@ -43,10 +43,12 @@ def prepare(environment: Environment, **_: object) -> None:
         out = Path(options.out or Path("build") / spec.name)
         packaged = (out / "package.json").exists()
         request = packaged_request(read_package(out), out, "") if packaged else spec_request(spec, "")
-        ClosedLoop(environment, objective_of(spec)).attach()
+        objective = objective_of(spec)
+        ClosedLoop(environment, objective).attach()
     except MarinaError as err:
         sys.exit(f"error: {err}")
     ModelUser.request = request
+    ModelUser.connection_timeout = ModelUser.network_timeout = client_timeout_s(objective)
     ModelUser.checker = Checker(request.expected)
     print(CLOSED_LOOP_WARNING, file=sys.stderr)
 
@@ -63,7 +65,6 @@ class ModelUser(FastHttpUser):
     request: Request
     checker: Checker
     wait_time: Any = constant(0)
-    connection_timeout = network_timeout = 10.0
 
     @task
     def predict(self) -> None:

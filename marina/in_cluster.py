@@ -21,6 +21,7 @@ from loadtest import (
     Measurement,
     OnSecond,
     RunOptions,
+    client_timeout_s,
     objective_of,
     packaged_request,
     record_in,
@@ -97,7 +98,7 @@ def shown(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse
         request=packaged_request(plan.package, options.out / spec.name, url_of(plan)),
         schedule=how.schedule(spec, objective),
         parts=how.processes,
-        timeout_s=how.timeout_s,
+        timeout_s=client_timeout_s(objective, how.timeout_s),
         limit_ms=objective.p99_ms,
     )
     return to_yaml(load_objects(plan, job_of(image, load, f"{plan.name}-load")))

@@ -91,7 +91,13 @@ def _target_options(parser: argparse.ArgumentParser) -> None:
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
     add("--seed", metavar="N", type=int, help="of the poisson schedule (default: 0)")
     add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds before anything is measured")
-    add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds a client waits (default: 10)")
+    add(
+        "--timeout",
+        dest="timeout_s",
+        metavar="S",
+        type=float,
+        help="seconds a client waits (default: 10, or twice p99_ms)",
+    )
 
 
 def _loadtest_options(parser: argparse.ArgumentParser) -> None:

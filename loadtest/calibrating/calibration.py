@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from config.errors import MarinaError
 from config.record import write_json, write_text
 from config.spec import Spec
 from loadtest.calibrating import knee
@@ -44,7 +45,7 @@ class Search(BaseModel):
     processes: Annotated[int, Field(ge=1)] = 1
     arrivals: Arrivals = "poisson"
     seed: int = 0
-    timeout_s: Annotated[float, Field(gt=0)] = 10
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
     tolerance: Annotated[float, Field(gt=0, lt=1)] = knee.TOLERANCE
 
     def length_s(self, rate: float, objective: Objective) -> float:
@@ -55,6 +56,10 @@ class Search(BaseModel):
         # Just above what a server holds, its queue takes this long to become slower than the limit.
         growth_s = min(_LONGEST_TRIAL_S, objective.p99_ms / 1000 / self.tolerance)
         return max(_SHORTEST_TRIAL_S, growth_s, enough_s)
+
+
+class ServerEnded(MarinaError):
+    """Raised when the server under test ended by itself."""
 
 
 class Trials:
@@ -79,13 +84,20 @@ class Trials:
             seed=self._options.seed,
         )
         label = f"run {number}, {figure(rate)} requests/s"
-        measurement = self._session.measure(schedule, label)
+        measurement = self._measured(schedule, label)
         verdict = judge(measurement, self._objective)
         self.runs.append((measurement, verdict))
         self._session.progress.say(f"  {label:<44} {verdict.status} {figures_text(verdict)}")
-        if measurement.ran_s < measurement.asked_s:
-            raise Untrusted("the calibration was interrupted")
         return verdict.status
+
+    def _measured(self, schedule: Schedule, label: str) -> Measurement:
+        """One run; neither Ctrl-C nor the end of the server is an answer about a rate, so both end the search."""
+        measurement = self._session.measure(schedule, label)
+        if measurement.interrupted:
+            raise KeyboardInterrupt
+        if measurement.server_end is not None:
+            raise ServerEnded(f"the server ended at {figure(schedule.rate)} requests/s: {measurement.server_end}")
+        return measurement
 
     def holds(self, rate: float) -> bool:
         """Whether a rate is held within the objective; Untrusted when no run at it can be trusted."""
@@ -105,7 +117,7 @@ class Trials:
     def _burst(self, rate: float) -> float:
         """Good answers a second of a short burst."""
         schedule = Schedule(arrivals="constant", rate=rate, warmup_s=_BURST_S / 2, duration_s=_BURST_S)
-        return self._session.measure(schedule, f"burst, {figure(rate)} requests/s").held_rps
+        return self._measured(schedule, f"burst, {figure(rate)} requests/s").held_rps
 
     def nearest_pass(self, rate: float) -> At | None:
         """The latencies of the run that passed nearest to a rate."""
@@ -131,7 +143,7 @@ def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False)
     objective = objective_of(spec)
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     with open_session(
-        spec, where, limit_ms=objective.p99_ms, processes=options.processes, timeout_s=options.timeout_s, quiet=quiet
+        spec, where, objective=objective, processes=options.processes, timeout_s=options.timeout_s, quiet=quiet
     ) as session:
         trials = Trials(session, objective, options)
         found, long_run, reasons = _search(trials, options.first)

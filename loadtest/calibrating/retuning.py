@@ -16,7 +16,7 @@ from config.load import parse_spec
 from config.progress import Progress
 from config.record import write_json, write_text
 from config.spec import Spec
-from loadtest.calibrating.calibration import Search, Trials, settings_of
+from loadtest.calibrating.calibration import Search, ServerEnded, Trials, settings_of
 from loadtest.calibrating.evidence import Settings
 from loadtest.calibrating.knee import NeverHeld, Untrusted
 from loadtest.calibrating.patch import unified, with_settings
@@ -104,6 +104,10 @@ class _Measure:
                 return trials.find(to_beat or self._options.first).rps
             except NeverHeld:
                 return None
+            except ServerEnded:
+                if to_beat:
+                    return None
+                raise
             except Untrusted as err:
                 if to_beat:
                     # What cannot be shown to be better is not taken for it.
@@ -125,7 +129,7 @@ def _server(spec: Spec, options: Search, objective: Objective, out: Path, quiet:
         return open_session(
             tuned,
             where,
-            limit_ms=objective.p99_ms,
+            objective=objective,
             processes=options.processes,
             timeout_s=options.timeout_s,
             quiet=quiet,

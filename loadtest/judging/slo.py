@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from config.errors import InputError
 from config.spec import Spec
-from loadtest.judging.trust import SHARE, against_run
+from loadtest.judging.trust import SHARE, against_run, server_died
 from loadtest.judging.verdict import Check, Objective, Reason, Status, Verdict, worst
 from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 
@@ -21,6 +21,7 @@ SAMPLES_ABOVE = 10
 HELD_SHARE = 0.99
 # Late arrivals come all at once; about as many behind them wait for the server to work that off.
 _DELAYED_BY_LATE = 2
+_SHORTEST_TIMEOUT_S = 10.0
 
 
 def objective_of(spec: Spec) -> Objective:
@@ -31,14 +32,27 @@ def objective_of(spec: Spec) -> Objective:
     return Objective(p99_ms=spec.slo.p99_ms, error_rate=spec.slo.error_rate, throughput_rps=spec.slo.throughput_rps)
 
 
+def client_timeout_s(objective: Objective, given_s: float | None = None) -> float:
+    """How long a client waits for an answer; InputError when it would give up what is still within the limit."""
+    limit_s = objective.p99_ms / 1000
+    if given_s is None:
+        return max(_SHORTEST_TIMEOUT_S, 2 * limit_s)
+    if given_s <= limit_s:
+        text = f"`--timeout`: got {given_s:g}, allowed: more than the {limit_s:g} s of `slo.p99_ms`"
+        raise InputError(f"{text}, or a client gives up what is still in time", hint=f"--timeout {2 * limit_s:g}")
+    return given_s
+
+
 def judge(measurement: Measurement, objective: Objective) -> Verdict:
     """The verdict on one run."""
     untrusted = against_run(measurement, objective)
+    died = server_died(measurement)
     checks = [_latency(measurement, objective), _errors(measurement, objective), _throughput(measurement, objective)]
     if untrusted:
         checks = [check.model_copy(update={"status": "INVALID"}) for check in checks]
     status: Status = "INVALID" if untrusted else worst([check.status for check in checks])
-    return Verdict(status=status, reasons=tuple(untrusted), checks=tuple(checks))
+    # Whatever else was wrong with the run, a server that ends under load does not meet its objective.
+    return Verdict(status="FAIL" if died else status, reasons=(*died, *untrusted), checks=tuple(checks))
 
 
 def samples_needed(share: float = SHARE) -> int:

@@ -15,9 +15,17 @@ def against_run(measurement: Measurement, objective: Objective) -> list[Reason]:
     found = [
         *_wrong_package(measurement),
         *_not_run(measurement),
+        *_lost(measurement),
         *_held_back(measurement, objective),
     ]
     return [Reason(id=name, text=text) for name, text in found]
+
+
+def server_died(measurement: Measurement) -> list[Reason]:
+    """The reason that a server which ended during the run is, if it was the right one."""
+    if measurement.server_end is None or any(name == "package-differs" for name, _ in _wrong_package(measurement)):
+        return []
+    return [Reason(id="server-died", text=f"the server ended during the run: {measurement.server_end}")]
 
 
 def _wrong_package(measurement: Measurement) -> list[tuple[str, str]]:
@@ -42,6 +50,14 @@ def _not_run(measurement: Measurement) -> list[tuple[str, str]]:
         text = f"the run ended after {measurement.ran_s:.1f} s of {measurement.asked_s:g} s"
         found.append(("cut-short", text))
     return found
+
+
+def _lost(measurement: Measurement) -> list[tuple[str, str]]:
+    """Every request that was sent must have ended, well or not: one that is in no count could have been anything."""
+    lost = measurement.sent - measurement.finished
+    if not lost:
+        return []
+    return [("requests-lost", f"{lost:,} of {measurement.sent:,} requests were sent and never counted as ended")]
 
 
 def _held_back(measurement: Measurement, objective: Objective) -> list[tuple[str, str]]:

@@ -104,6 +104,10 @@ class Measurement(_Record):
     slices: tuple[Slice, ...] = ()
     """The window in stretches; none for a closed loop, which has no schedule."""
     identity: Identity | None = None
+    interrupted: bool = False
+    """Whether somebody wanted it to end, by Ctrl-C."""
+    server_end: str | None = None
+    """What is known of the server's end, if it ended during the run."""
 
     @property
     def failed(self) -> int:

@@ -50,7 +50,8 @@ class RunOptions(BaseModel):
     arrivals: Arrivals = "poisson"
     seed: int = 0
     """Of the Poisson schedule; each repeat adds one."""
-    timeout_s: Positive = 10
+    timeout_s: Positive | None = None
+    """How long a client waits for an answer; default: twice the latency limit, at least 10 s."""
 
     def schedule(self, spec: Spec, objective: Objective, run: int = 0) -> Schedule:
         """The schedule of one run; InputError when neither options nor objective say a rate."""
@@ -71,14 +72,14 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     runs: list[Run] = []
     with open_session(
-        spec, where, limit_ms=objective.p99_ms, processes=options.processes, timeout_s=options.timeout_s, quiet=quiet
+        spec, where, objective=objective, processes=options.processes, timeout_s=options.timeout_s, quiet=quiet
     ) as session:
         for number, schedule in enumerate(schedules, 1):
             label = f"run {number} of {options.repeat}" if options.repeat > 1 else spec.name
             measurement = session.measure(schedule, label)
             runs.append(run_of(measurement, judge(measurement, objective)))
             session.progress.say(f"  {label:<44} {runs[-1].verdict.status} {figures_text(runs[-1].verdict)}")
-            if measurement.ran_s < schedule.duration_s:
+            if measurement.interrupted or measurement.server_end:
                 break
         outcome = Outcome(
             verdict=combine([each.verdict for each in runs]),
@@ -129,7 +130,7 @@ def _load(options: RunOptions, schedule: Schedule, session: Session) -> Load:
         repeat=options.repeat,
         processes=options.processes,
         seed=options.seed,
-        timeout_s=options.timeout_s,
+        timeout_s=session.timeout_s,
         sample_bytes=len(session.request.body),
         sample_content_type=session.request.content_type,
     )

@@ -12,6 +12,7 @@ from config.errors import InputError
 from config.progress import Progress
 from config.record import Package, read_package
 from config.spec import Spec
+from loadtest.judging import Objective, client_timeout_s
 from loadtest.measuring import Identity, Machine, Measurement, this_machine
 from loadtest.reporting import LiveLine
 from loadtest.running import target
@@ -87,9 +88,11 @@ class Session:
         ]
         with LiveLine(label, schedule, quiet=self.quiet) as line:
             measurement = (self.elsewhere.generate if self.elsewhere else generate)(plans, line.show)
-        after = self.identify()
+        server_end = None if self.elsewhere else target.end_of(self.target)
+        after = self.identify() if server_end is None else before
         changed = before is not None and before.found is not None and after != before
-        return measurement.model_copy(update={"identity": after if changed else before})
+        identity = after if changed else before
+        return measurement.model_copy(update={"identity": identity, "server_end": server_end})
 
     def identify(self) -> Identity | None:
         """Which package should be, and which is, served; None when nobody wants to know."""
@@ -109,9 +112,10 @@ class Session:
 
 @contextmanager
 def open_session(
-    spec: Spec, where: Where, *, limit_ms: float, processes: int, timeout_s: float, quiet: bool = False
+    spec: Spec, where: Where, *, objective: Objective, processes: int, timeout_s: float | None, quiet: bool = False
 ) -> Iterator[Session]:
     """A session with the server at `where.url`, or with one that is started for it and stopped after it."""
+    timeout_s = client_timeout_s(objective, timeout_s)
     package, progress = find_package(where), Progress(quiet=quiet)
     with ExitStack() as stack:
         url = where.elsewhere.url if where.elsewhere else where.url
@@ -122,7 +126,7 @@ def open_session(
             opened,
             request,
             package,
-            limit_ms,
+            objective.p99_ms,
             processes,
             timeout_s,
             where.any_package,
@@ -138,7 +142,9 @@ def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
         yield Target(where.elsewhere.url, supervisor="")
         return
     if where.url is not None:
-        yield target.existing(where.url, where.supervisor)
+        opened = target.existing(where.url, where.supervisor)
+        target.check_listening(opened.url, hint=f"marina serve {spec.file}, or leave `--url` out")
+        yield opened
         return
     usual = where.out == Path("build") / spec.name
     command = where.command or target.serve_command(spec.file, None if usual else where.out.parent)

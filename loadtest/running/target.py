@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from loadtest.measuring import Memory, peak_memory
 _PR_SET_PDEATHSIG = 1
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15
+_CONNECT_S = 5.0
 # The load goes to the server directly; so must the questions, whatever proxy the environment names.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -41,6 +42,8 @@ class Target:
     cold_start_s: float | None = None
     """From the start of the command to ready; None for a server that was there already."""
     pid: int | None = None
+    exit_code: Callable[[], int | None] = lambda: None
+    """Of the process that was started, once it has ended."""
 
     @property
     def memory(self) -> Memory | None:
@@ -65,6 +68,35 @@ def existing(url: str, supervisor: str | None = None) -> Target:
     return Target(url=url, supervisor=supervisor or f"http://{host}:{Ports(port).supervisor}")
 
 
+def check_listening(url: str, hint: str) -> None:
+    """InputError when nothing accepts connections at `url`."""
+    try:
+        _connect(url)
+    except OSError as err:
+        raise InputError(f"`--url`: got `{url}`, but nothing answers there: {err.strerror or err}", hint=hint) from err
+
+
+def end_of(server: Target) -> str | None:
+    """What is known of a server's end; None for one that may still run."""
+    code = server.exit_code()
+    if code is not None:
+        return f"its process ended with code {code}"
+    try:
+        _connect(server.url)
+    except ConnectionRefusedError:
+        return f"nothing listens at {server.url} any more"
+    except OSError:
+        # Too busy to accept, or out of reach for now.
+        return None
+    return None
+
+
+def _connect(url: str) -> None:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
+
+
 @contextmanager
 def started(spec: Spec, log: Path, *, command: Sequence[str] | None = None) -> Iterator[Target]:
     """A server of the spec's package on free ports, ready; its output goes to `log`. It is stopped at the end."""
@@ -87,7 +119,7 @@ def started(spec: Spec, log: Path, *, command: Sequence[str] | None = None) -> I
     try:
         _wait_until_ready(process, supervisor, spec.serving.startup_timeout_s + _BEYOND_STARTUP_S, log)
         cold_start_s = time.monotonic() - begun
-        yield Target(f"http://127.0.0.1:{base}", supervisor, cold_start_s, process.pid)
+        yield Target(f"http://127.0.0.1:{base}", supervisor, cold_start_s, process.pid, process.poll)
     finally:
         _stop(process, spec.serving.drain_propagation_s + spec.serving.drain_timeout_s + _BEYOND_DRAIN_S)
 

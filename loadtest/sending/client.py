@@ -43,8 +43,9 @@ class Connection:
             return True
         self._socket.settimeout(0.0)
         try:
-            self._socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
+            # Not with MSG_PEEK, which TLS does not have: a connection with anything to read is not used again anyhow.
+            self._socket.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
             self._socket.settimeout(None)
             return True
         except OSError:

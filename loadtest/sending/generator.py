@@ -134,13 +134,16 @@ class _Run:
             moment = time.perf_counter() + _HEAD_START_S
             for member in members:
                 member.start(moment)
+            interrupted = False
             try:
                 self._collect()
             except KeyboardInterrupt:
+                interrupted = True
                 for member in members:
                     member.stop()
                 self._collect()
-        return merge([self._results[part] for part in sorted(self._results)])
+        measured = merge([self._results[part] for part in sorted(self._results)])
+        return measured.model_copy(update={"interrupted": interrupted})
 
     def _wait_until_ready(self) -> None:
         for _ in self._plans:

@@ -8,7 +8,6 @@ import asyncio
 import base64
 import re
 import ssl
-import subprocess
 import threading
 from contextlib import suppress
 from copy import deepcopy
@@ -17,6 +16,7 @@ from pathlib import Path
 import fake_apiserver_fields as fields
 import yaml
 from aiohttp import web
+from certificates import self_signed
 from fake_apiserver_controllers import KIND, Controllers
 from fake_apiserver_kinds import BUILT_IN, INSTALLABLE, Kind, defaults
 from fake_apiserver_objects import Objects
@@ -108,7 +108,7 @@ class FakeCluster(World):
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*_certificate(self.folder))
+        context.load_cert_chain(*self_signed(self.folder))
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
         await site.start()
         self.port = runner.addresses[0][1]
@@ -212,30 +212,3 @@ class FakeCluster(World):
         words = self.warnings.get(kind.plural) if request.method in ("POST", "PUT", "PATCH") else None
         headers = {"Warning": f'299 - "{words}"'} if words else {}
         return web.json_response(document, status=status, headers=headers)
-
-
-def _certificate(folder: Path) -> tuple[str, str]:
-    """A certificate for loopback that only this cluster's kubeconfig trusts."""
-    certificate, secret = folder / "ca.pem", folder / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=fake",
-        "-addext",
-        "subjectAltName=IP:127.0.0.1",
-        "-keyout",
-        str(secret),
-        "-out",
-        str(certificate),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    return str(certificate), str(secret)

@@ -2,7 +2,8 @@
 
 `POST /behave` with JSON changes how it answers predictions: `delay_ms`, `status` with `body`, `broken` (closes in the
 middle), `silent` (never answers), `every` (only each n-th request misbehaves), `capacity` (requests/s of one worker
-with a queue of 100, then it sheds), `freeze_s` (the whole process stands still, once); `sha256` names another package.
+with a queue of 100, then it sheds), `freeze_s` (the whole process stands still, once),
+`dies_after` (so many predictions it ends); `sha256` names another package.
 `GET /seen` says how many predictions were asked for since; `/ready` and `/package` are the supervisor's page.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
@@ -72,6 +74,8 @@ class Connection(asyncio.Protocol):
     def predict(self) -> None:
         rules = self.behaviour.rules
         self.behaviour.seen += 1
+        if self.behaviour.seen == rules.get("dies_after"):
+            os._exit(1)
         if not rules.keys() - {"sha256"} or self.behaviour.seen % rules.get("every", 1):
             self.transport.write(answer(200, GOOD))
         elif "freeze_s" in rules:

@@ -6,7 +6,7 @@ import pytest
 
 from config.errors import InputError
 from config.load import parse_spec
-from loadtest.judging.slo import judge, objective_of, samples_needed
+from loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
 from loadtest.judging.verdict import Objective, Status, combine
 from loadtest.measuring import Beat, Histogram, Identity, Measurement, merge
 from loadtest.sending import LoadPlan, Request, Schedule
@@ -148,6 +148,7 @@ HELD_BACK: list[Any] = [
     pytest.param({"lag": histogram(*[60.0] * 1000)}, "arrivals-late", id="arrivals late"),
     pytest.param({"dropped": 3}, "arrivals-dropped", id="arrivals not sent"),
     pytest.param({"ran_s": 5.0}, "cut-short", id="interrupted"),
+    pytest.param({"sent": 1211}, "requests-lost", id="requests in no count"),
     pytest.param({"identity": Identity(wanted="aa", found="bb")}, "package-differs", id="another package"),
     pytest.param({"identity": Identity(wanted="aa", found=None)}, "package-unknown", id="no package named"),
 ]
@@ -161,6 +162,35 @@ def test_a_run_that_cannot_be_trusted_is_invalid_whatever_it_measured(
     status, reasons = ids(measured(*values, **changes))
     assert status == "INVALID"
     assert reasons[0] == reason
+
+
+def test_a_server_that_ends_during_the_run_fails_whatever_else_is_wrong() -> None:
+    run = measured(*[20.0] * 500, errors={"refused": 500}, server_end="its process ended with code 137")
+    assert ids(run)[0] == "FAIL"
+    assert ids(run)[1][0] == "server-died"
+    assert "the server ended during the run: its process ended with code 137" in text(run)
+    assert ids(run.model_copy(update={"ran_s": 1.0}))[0] == "FAIL"
+
+
+def test_the_end_of_another_packages_server_says_nothing() -> None:
+    run = measured(*[20.0] * 1000, server_end="gone", identity=Identity(wanted="aa", found="bb"))
+    assert ids(run) == ("INVALID", ["package-differs"])
+
+
+def test_a_client_waits_longer_than_the_latency_limit() -> None:
+    slow = OBJECTIVE.model_copy(update={"p99_ms": 30_000})
+    assert (client_timeout_s(OBJECTIVE), client_timeout_s(slow)) == (10, 60)
+    assert client_timeout_s(OBJECTIVE, 0.5) == 0.5
+
+
+def test_a_timeout_within_the_latency_limit_is_refused() -> None:
+    slow = OBJECTIVE.model_copy(update={"p99_ms": 30_000})
+    with pytest.raises(InputError) as raised:
+        client_timeout_s(slow, 10)
+    assert raised.value.message == (
+        "`--timeout`: got 10, allowed: more than the 30 s of `slo.p99_ms`, or a client gives up what is still in time"
+    )
+    assert raised.value.hint == "--timeout 60"
 
 
 def test_one_busy_second_in_a_hundred_is_allowed() -> None:

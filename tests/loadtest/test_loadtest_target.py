@@ -1,25 +1,33 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import zipfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from loadtest_rig import SPEC, write_package
 from specs import digits_spec
+from test_loadtest_slo import measured
 
 from config.errors import InputError, MarinaError
+from config.load import parse_spec
+from config.ports import free_port_base
+from config.progress import Progress
 from config.record import Package, Record
 from loadtest.calibrating import retuning
-from loadtest.calibrating.calibration import Search
+from loadtest.calibrating.calibration import Search, ServerEnded, Trials
 from loadtest.calibrating.evidence import Settings
 from loadtest.calibrating.knee import NeverHeld, Untrusted
 from loadtest.calibrating.patch import unified, with_settings
 from loadtest.judging.slo import objective_of
 from loadtest.measuring import peak_memory, this_machine
-from loadtest.running import target
+from loadtest.running import RunOptions, Where, run, target
 from loadtest.sending import Expected
 from loadtest.sending.sample import expected_of, packaged_request, spec_request
 
@@ -104,6 +112,24 @@ def test_a_wrong_url_is_an_error_with_an_example(url: str) -> None:
 def test_a_host_that_does_not_exist_is_named() -> None:
     with pytest.raises(InputError, match=r"but `nowhere\.invalid` cannot be found"):
         target.existing("http://nowhere.invalid:8080")
+
+
+def test_a_url_where_nobody_listens_says_at_once_what_to_type(tmp_path: Path) -> None:
+    write_package(tmp_path / "build")
+    spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
+    url = f"http://127.0.0.1:{free_port_base()}"
+    with pytest.raises(InputError) as raised:
+        run(spec, RunOptions(rate=1), Where(out=tmp_path / "build", url=url), quiet=True)
+    assert raised.value.message == f"`--url`: got `{url}`, but nothing answers there: Connection refused"
+    assert raised.value.hint == f"marina serve {spec.file}, or leave `--url` out"
+
+
+def test_the_end_of_a_server_is_its_exit_code_or_its_silence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = target.Target(f"http://127.0.0.1:{listener.getsockname()[1]}", supervisor="")
+        assert target.end_of(server) is None
+        assert target.end_of(replace(server, exit_code=lambda: 137)) == "its process ended with code 137"
+    assert target.end_of(server) == f"nothing listens at {server.url} any more"
 
 
 def test_a_server_that_ends_before_it_is_ready_is_quoted(tmp_path: Path) -> None:
@@ -244,6 +270,36 @@ def test_a_setting_that_cannot_be_measured_ends_the_tuning(tmp_path: Path, monke
     monkeypatch.setattr(FakeTrials, "find", untrusted)
     monkeypatch.setattr(retuning, "Trials", FakeTrials)
     with pytest.raises(MarinaError, match="4 runs were INVALID"):
+        retuning.retune(digits_spec({}), Search(), tmp_path, serve=fake_session)
+
+
+def trials_of(**changes: Any) -> Trials:
+    """Trials against a server, every run of which ends like this."""
+    session: Any = SimpleNamespace(
+        measure=lambda *_: measured(*[20.0] * 1000, **changes), progress=Progress(quiet=True), target=None
+    )
+    return Trials(session, objective_of(digits_spec({})), Search(repeat=1))
+
+
+@pytest.mark.parametrize("first", [None, 100.0], ids=["in a burst", "in a run"])
+def test_ctrl_c_ends_a_search_at_once(first: float | None) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        trials_of(interrupted=True).find(first)
+
+
+@pytest.mark.parametrize("first", [None, 100.0], ids=["in a burst", "in a run"])
+def test_a_server_that_ends_during_a_search_is_an_error(first: float | None) -> None:
+    with pytest.raises(ServerEnded, match=r"the server ended at .* requests/s: its process ended with code 137"):
+        trials_of(server_end="its process ended with code 137").find(first)
+
+
+def test_ctrl_c_ends_the_tuning_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Trials):
+        def __init__(self, *_: object) -> None:
+            self.__dict__ = trials_of(interrupted=True).__dict__
+
+    monkeypatch.setattr(retuning, "Trials", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
         retuning.retune(digits_spec({}), Search(), tmp_path, serve=fake_session)
 
 

@@ -35,7 +35,7 @@ def test_cold_start_and_memory_are_those_of_the_server_it_started(tmp_path: Path
     where = Where(out=out, command=command(write_package(out)))
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
     # The highest rate is far above what is asked, so the search ends at once, without a knee.
-    options = Search(first=90_000, trial_s=0.1, warmup_s=0, repeat=1, timeout_s=1)
+    options = Search(first=90_000, trial_s=0.1, warmup_s=0, repeat=1, timeout_s=2.5)
     evidence = calibrate(spec, options, where)
     assert evidence.cold_start_s is not None
     assert evidence.cold_start_s > 0

@@ -69,6 +69,29 @@ def test_errors_fail_it_by_name(url: str, tmp_path: Path) -> None:
     assert "shed:" in said
 
 
+TIMEOUTS = """
+import json
+from locust.env import Environment
+from loadtest.closed_loop import ClosedLoop
+from loadtest.judging import Objective
+environment = Environment()
+loop = ClosedLoop(environment, Objective(p99_ms=50, error_rate=0.01, throughput_rps=None))
+loop.attach()
+for exception in (None, Exception("timeout"), Exception("timeout"), Exception("http 500")):
+    environment.events.request.fire(
+        request_type="POST", name="m", response_time=9000 if exception else 10, response_length=0, exception=exception
+    )
+measured = loop.measurement()
+print(json.dumps([measured.sent, measured.good, measured.error_rate, measured.response.max_ms, measured.in_time]))
+"""
+
+
+def test_its_timeouts_count_in_the_percentiles_and_once_among_the_errors() -> None:
+    words = [sys.executable, "-c", TIMEOUTS]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert json.loads(done.stdout) == [4, 1, 0.75, 9000, 1]
+
+
 def test_no_samples_are_invalid(tmp_path: Path) -> None:
     with running_server(tmp_path / "silent") as url:
         behave(url, silent=True)

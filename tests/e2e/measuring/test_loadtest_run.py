@@ -17,7 +17,6 @@ import pytest
 from loadtest_rig import SPEC, behave, command, running_server, write_package
 
 from config.load import parse_spec
-from config.ports import free_port_base
 from config.spec import Spec
 from loadtest.judging.outcome import Outcome
 from loadtest.running import RunOptions, Where, run
@@ -60,7 +59,7 @@ def url(server: str) -> str:
 
 
 def load(spec: Spec, out: Path, url: str | None, **options: Any) -> Outcome:
-    given = {"rate": 1000, "duration_s": 1.2, "warmup_s": 0.2, "timeout_s": 2} | options
+    given = {"rate": 1000, "duration_s": 1.2, "warmup_s": 0.2} | options
     return run(spec, RunOptions(**given), Where(out=out, url=url))
 
 
@@ -101,16 +100,20 @@ def test_failures_are_counted_by_name(
     spec: Spec, out: Path, url: str, rules: dict[str, Any], named: dict[str, int]
 ) -> None:
     behave(url, every=5, **rules)
-    outcome = load(spec, out, url, warmup_s=0, timeout_s=0.5)
+    outcome = load(with_limit(spec, 400), out, url, warmup_s=0, timeout_s=0.5)
     assert outcome.runs[0].measurement.errors == named
     assert outcome.verdict.status == "FAIL"
     assert "errors-over" in reasons(outcome)
 
 
-def test_nobody_listening_is_refused_by_name(spec: Spec, out: Path) -> None:
-    outcome = load(spec, out, f"http://127.0.0.1:{free_port_base()}", warmup_s=0)
-    assert outcome.runs[0].measurement.errors == {"refused": 1200}
-    assert reasons(outcome)[0] == "package-unknown"
+def test_a_server_that_dies_during_the_run_fails_it(spec: Spec, out: Path, tmp_path: Path) -> None:
+    with running_server(tmp_path / "mortal") as mortal:
+        behave(mortal, dies_after=600)
+        outcome = load(spec, out, mortal, repeat=3)
+    (only,) = outcome.runs
+    assert (outcome.verdict.status, reasons(outcome)[0]) == ("FAIL", "server-died")
+    assert only.measurement.errors["refused"] > 0
+    assert only.measurement.sent == only.measurement.finished == 1200
 
 
 def test_a_full_queue_fails_with_shed_named(spec: Spec, out: Path, url: str) -> None:
