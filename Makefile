@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start help setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test smoke lint format golden clean demo doctor init
+.PHONY: bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start help setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test quick smoke lint format golden clean demo doctor init
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,8 +61,11 @@ image-cuda: setup  ## the CUDA image, the model mounted at run time       (SPEC=
 wheels: setup  ## what an image is installed from, for builds without an index (EXTRA=serve)
 	$(BIN)/python docker/install.py download $(or $(EXTRA),serve) build/wheels
 
-test: setup  ## all tests
-	$(BIN)/pytest --quiet $(ARGS)
+test: setup  ## all tests; what fails beside others runs once more   (ARGS=pytest's)
+	$(BIN)/python tests/side_by_side.py --quiet $(ARGS)
+
+quick: setup  ## the tests for every edit: no servers, no compiling   (ARGS=pytest's)
+	$(BIN)/pytest --quiet -n 2 --dist loadfile -m "not slow" --ignore tests/e2e $(ARGS)
 
 bench-serve: setup  ## requests a second of ResNet-50, against others and the ceiling
 	$(BIN)/python tests/bench/bench_serve.py $(ARGS)

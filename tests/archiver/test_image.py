@@ -139,7 +139,7 @@ def test_an_image_needs_a_package(tmp_path: Path) -> None:
     assert refusal(tmp_path).message == f"{tmp_path / 'package.json'}: nothing was packaged yet"
 
 
-@pytest.mark.e2e
+@pytest.mark.slow
 def test_a_package_that_was_changed_is_no_package(packaged: Packaged, tmp_path: Path) -> None:
     folder, package = packaged("fp32")
     (tmp_path / "package.json").write_bytes((folder / "package.json").read_bytes())
@@ -147,7 +147,7 @@ def test_a_package_that_was_changed_is_no_package(packaged: Packaged, tmp_path: 
     assert "model.mar: missing, or not the file that" in refusal(tmp_path).message
 
 
-@pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "field", "hint"),
     [("jit", "model.compile", "compile: aot"), ("fallback", "model.on_mismatch", "on_mismatch: fail")],
@@ -158,7 +158,7 @@ def test_what_compiles_where_it_serves_gets_no_image(packaged: Packaged, variant
     assert refused.hint == hint
 
 
-@pytest.mark.e2e
+@pytest.mark.slow
 def test_a_package_for_the_cpu_gets_no_cuda_image(packaged: Packaged) -> None:
     refused = refusal(packaged("fp32")[0], target="cuda")
     assert refused.message == "`--target`: got `cuda`, but the package is for `cpu`"

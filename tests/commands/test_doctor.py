@@ -23,6 +23,8 @@ from marina.starting.doctor import Finding, examine, lacks, report
 from marina.starting.doctor_cluster import CLUSTER, _cluster
 from marina.starting.doctor_local import LOCAL, Silent, said
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "marina", "doctor", *arguments]

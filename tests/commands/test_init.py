@@ -73,6 +73,7 @@ def put_programs(here: Path, programs: dict[str, bytes]) -> None:
         (here / name).write_bytes(program)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("put_programs")
 @pytest.mark.parametrize(("arguments", "handler"), PACKAGED)
 def test_what_it_writes_packages_at_once(

@@ -19,6 +19,13 @@ from server import Running, running
 Start = Callable[..., Running]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what lies here."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("e2e")
+
+
 @pytest.fixture(scope="session")
 def digits_mar(packaged: Packaged) -> Path:
     """The packaged digits example."""

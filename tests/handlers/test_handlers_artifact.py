@@ -18,7 +18,10 @@ from handlers.record import RecordError, load_record, parse_record
 from handlers.tensor import TensorHandler
 
 # The compiler warns about torch itself.
-pytestmark = pytest.mark.filterwarnings("ignore:::torch", "ignore:.*treespec.*:FutureWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:::torch", "ignore:.*treespec.*:FutureWarning"),
+]
 CPU = torch.device("cpu")
 GOOD = b"[[0,1,2],[3,4,5]]"
 DOUBLED = {"doubled": [[0, 2, 4], [6, 8, 10]]}

@@ -43,6 +43,7 @@ def test_memory_of_the_worker_is_shown(handler):
     assert value(handler, "inference_worker_resident_bytes") > 10_000_000
 
 
+@pytest.mark.slow
 def test_series_of_two_workers_are_merged_from_their_files(handler, tmp_path):
     code = (
         "import sys; sys.path.insert(0, 'tests'); from fakes import *; from handlers.tensor import TensorHandler;"

@@ -184,6 +184,7 @@ SCENARIOS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_who_is_told_when(name: str, tmp_path: Path) -> None:
     assert not promtool(tmp_path, SCENARIOS[name])

@@ -119,6 +119,7 @@ def test_the_kits_schemas_know_the_custom_resources(kind: str, version: str, spe
     assert [texts(text, one) for one in SUPPORTED_VERSIONS] == [said] * len(SUPPORTED_VERSIONS)
 
 
+@pytest.mark.slow
 def test_nothing_that_may_be_written_in_a_field_breaks_a_rule_s_code() -> None:
     plan = planned(FULL, evidence=EVIDENCE, image=IMAGE)
     objects = [one for some in render(plan).values() for one in some if "dashboard" not in one["metadata"]["name"]]

@@ -15,6 +15,8 @@ from tools import needs
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.reporting.report import verdict_html
 
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+
 FLAGS = [
     "--headless",
     "--no-sandbox",

@@ -3,12 +3,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from loadtest_rig import SPEC, behave, command, running_server, write_package
 
 from config.load import parse_spec
 from loadtest.calibrating.calibration import Search, calibrate, evidence_text
 from loadtest.measuring import figure
 from loadtest.running import Where
+
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 
 def test_the_knee_of_a_server_is_found_and_recorded(tmp_path: Path) -> None:

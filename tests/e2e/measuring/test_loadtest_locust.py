@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from loadtest_rig import SPEC, behave, running_server, write_package
 
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+
 ROOT = Path(__file__).parents[3]
 
 

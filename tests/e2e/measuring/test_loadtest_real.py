@@ -15,6 +15,8 @@ from config.spec import Spec
 from loadtest.judging.verdict import Reason
 from loadtest.running import RunOptions, Where, run
 
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+
 
 @pytest.fixture
 def out(digits_mar: Path, tmp_path: Path) -> Path:

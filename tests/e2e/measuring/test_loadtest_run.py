@@ -22,6 +22,8 @@ from loadtest.judging.outcome import Outcome
 from loadtest.running import RunOptions, Where, run
 from loadtest.sending import LoadPlan, Request, Schedule
 
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+
 PLAIN_LOCUST = """
 from locust import FastHttpUser, constant_throughput, task
 

@@ -21,7 +21,7 @@ from waiting import DIGIT
 
 from server import Running
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 SEVEN = ROOT / "config/examples/digits/samples/7.png"
 # What overlaps, and what sticks out to the right.

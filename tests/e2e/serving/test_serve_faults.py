@@ -27,7 +27,7 @@ from config.render import Ports
 from server import Exit, Running, running
 from server.system.processes import children, identify
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

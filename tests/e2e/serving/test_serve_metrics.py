@@ -19,7 +19,7 @@ from waiting import DIGIT, ask, eventually, metric, scan
 from config.latency import EDGES_S
 from server import Running
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 ARRIVED = "ts_inference_requests_total"
 ANSWERED = "inference_request_duration_seconds_count"

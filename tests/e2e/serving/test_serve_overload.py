@@ -12,7 +12,7 @@ from waiting import ask, eventually, metric, scan
 
 from server import Exit, Running, running
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 MINUTE_S, WINDOW_S = 60, 3
 QUEUE, HEAP_MB = 50, 128

@@ -1,0 +1,77 @@
+"""What takes long to build, once for all processes and sessions of the tests: kept under build/tests while nothing
+that it is made of changes."""
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from specs import ROOT, digits_spec
+from tools import needs
+
+from config.progress import Progress
+from config.record import Package, read_package
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {"model.precision": "bf16"},
+    "int8": {"model.precision": "int8"},
+    "jit": {"model.compile": "jit", "model.precision": "int8"},
+    "eager": {"model.compile": "eager"},
+    "fallback": {"model.on_mismatch": "jit"},
+}
+# What a package is made of. The server is not in it, so that working on it packages nothing again.
+INGREDIENTS = ("archiver", "config", "handlers")
+KEPT = ROOT / "build" / "tests"
+
+
+@functools.cache
+def home() -> Path:
+    """The folder of what is built from the sources as they are; those of other sources are removed."""
+    digest = hashlib.sha256()
+    for file in sorted(file for folder in INGREDIENTS for file in (ROOT / folder).rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            digest.update(file.name.encode() + file.read_bytes())
+    current = KEPT / digest.hexdigest()[:12]
+    current.mkdir(parents=True, exist_ok=True)
+    for old in KEPT.iterdir():
+        if old != current:
+            shutil.rmtree(old, ignore_errors=True)
+    return current
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Holds a lock that other processes wait for; it ends with the process that holds it."""
+    with file.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def built_once(folder: Path, build: Callable[[Path], object]) -> Path:
+    """A folder that `build` fills at its first use; another process that wants it meanwhile waits for it."""
+    with locked(folder.with_name(f"{folder.name}.lock")):
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as partial:
+                build(Path(partial, "out"))
+                os.replace(Path(partial, "out"), folder)
+    return folder
+
+
+def packaged_digits(variant: str) -> tuple[Path, Package]:
+    """The folder and the record of a variant of the digits example."""
+
+    def build(out: Path) -> None:
+        needs("g++", package="g++")
+        from archiver.package import package
+
+        package(digits_spec(VARIANTS[variant]), out, progress=Progress(quiet=True))
+
+    folder = built_once(home() / variant, build)
+    return folder, read_package(folder)
