@@ -36,15 +36,27 @@ def load_spec(file: Path, *, files: bool = True) -> Spec:
 
     With `files` false the paths inside are not looked for: a pod has the spec and the MAR, but not the model's sources.
     """
+    return parse_spec(_text(file), file, files=files)
+
+
+def load_name(file: Path) -> tuple[str, str]:
+    """A spec's name and namespace, also of a spec that has errors elsewhere; SpecError where these two are wrong."""
+    data, lines, problems = read_yaml(_text(file), str(file))
+    spec, broken = _validate(data, str(file), lines, problems)
+    if problems and (not data or broken & {("name",), ("kubernetes",), ("kubernetes", "namespace")}):
+        raise SpecError(problems)
+    return spec.name, spec.kubernetes.namespace
+
+
+def _text(file: Path) -> str:
     try:
-        text = file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
     except FileNotFoundError as err:
         raise InputError(f"{file}: no such spec", hint="marina init mine, or the path of one that is there") from err
     except IsADirectoryError as err:
         raise InputError(f"{file}: is a folder, a spec is a file", hint=f"marina check {file / 'spec.yaml'}") from err
     except (OSError, UnicodeDecodeError) as err:
         raise InputError(f"{file}: not readable as text: {err}") from err
-    return parse_spec(text, file, files=files)
 
 
 def parse_spec(text: str, file: Path, *, files: bool = True) -> Spec:

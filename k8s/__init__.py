@@ -1,1 +1,77 @@
-"""From spec, image and evidence to manifests (pure), to their verification, and to a rollout that waits."""
+"""From a spec to a service on Kubernetes: manifests, their verification, and what changes a cluster. Imports of ours only
+`config`.
+
+Its rooms, each of which imports only those before it: monitoring, manifests, verify, cluster, rollout.
+
+A name is looked up when it is asked for: manifests are rendered and verified without the client of a cluster.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from k8s.cluster import Cluster, connect
+    from k8s.manifests import (
+        LoadJob,
+        Plan,
+        load_objects,
+        make_plan,
+        read_load_image,
+        summarise,
+        to_yaml,
+        write_manifests,
+    )
+    from k8s.rollout import (
+        Placement,
+        Rollout,
+        RolloutOptions,
+        Status,
+        delete,
+        deploy,
+        make_release,
+        read_status,
+        rollback,
+        run_load,
+        served_packages,
+    )
+    from k8s.verify import all_rules, explain_rule, verify_folder, verify_spec
+
+__all__ = [
+    "Cluster",
+    "LoadJob",
+    "Placement",
+    "Plan",
+    "Rollout",
+    "RolloutOptions",
+    "Status",
+    "all_rules",
+    "connect",
+    "delete",
+    "deploy",
+    "explain_rule",
+    "load_objects",
+    "make_plan",
+    "make_release",
+    "read_load_image",
+    "read_status",
+    "rollback",
+    "run_load",
+    "served_packages",
+    "summarise",
+    "to_yaml",
+    "verify_folder",
+    "verify_spec",
+    "write_manifests",
+]
+_ROOMS = ("manifests", "verify", "cluster", "rollout")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for room in _ROOMS:
+            face = import_module(f"k8s.{room}")
+            if name in face.__all__:
+                return getattr(face, name)
+    raise AttributeError(f"module `k8s` has no attribute `{name}`")

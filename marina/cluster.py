@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import print_json, verb, with_build
+from marina.arguments import DEFAULT_SPEC, print_json, verb, with_build
 
 
 def add_verbs(verbs: Any) -> None:
@@ -20,18 +20,19 @@ def add_verbs(verbs: Any) -> None:
                                     "marina verify --explain pdb-blocks-drain")))  # fmt: skip
     _deploy_options(verb(verbs, deploy, "apply to a cluster, wait until it serves, or say why not and go back",
                          "marina deploy --dry-run", "marina deploy my/spec.yaml --context production"))  # fmt: skip
-    _rollback_options(verb(verbs, rollback, "bring back the revision that ran before",
-                           "marina rollback my/spec.yaml", "marina rollback my/spec.yaml --to 3"))  # fmt: skip
-    _cluster_options(verb(verbs, status, "what is deployed, and how it is",
-                          "marina status my/spec.yaml", "marina status my/spec.yaml --json"))  # fmt: skip
-    _delete_options(verb(verbs, delete, "take out of a cluster what `deploy` applied, and nothing else",
-                         "marina delete my/spec.yaml", "marina delete my/spec.yaml --namespace"))  # fmt: skip
+    _rollback_options(verb(verbs, rollback, "apply the revision that ran before, or another that is kept",
+                           "marina rollback my/spec.yaml", "marina rollback my/spec.yaml --to 3",
+                           "marina rollback mine -n shop", spec=False))  # fmt: skip
+    _named_options(verb(verbs, status, "what is deployed, and how it is", "marina status my/spec.yaml",
+                        "marina status my/spec.yaml --json", "marina status mine -n shop", spec=False))  # fmt: skip
+    _delete_options(verb(verbs, delete, "delete what `deploy` applied, and nothing else", "marina delete my/spec.yaml",
+                         "marina delete my/spec.yaml --with-namespace", spec=False))  # fmt: skip
 
 
 def manifests(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from config.progress import Progress
-    from k8s.manifests import make_plan, summarise, write_manifests
+    from k8s import make_plan, summarise, write_manifests
 
     # The build folder has all that is needed: where manifests are made, the model's sources need not be.
     spec = load_spec(options.spec, files=False)
@@ -51,7 +52,7 @@ def verify(options: argparse.Namespace) -> int:
     from config.errors import InputError
     from config.load import load_spec
     from config.progress import Progress
-    from k8s.verify import explain_rule, verify_folder, verify_spec
+    from k8s import explain_rule, verify_folder, verify_spec
 
     if options.explain:
         rule = explain_rule(options.explain)
@@ -75,75 +76,94 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def deploy(options: argparse.Namespace) -> int:
-    from k8s.rollout.deploy import deploy as run
-
-    return _told(options, run(_steps(options, dry_run=options.dry_run, go_back=not options.no_rollback)))
-
-
-def rollback(options: argparse.Namespace) -> int:
-    from k8s.rollout.deploy import rollback as run
-
-    return _told(options, run(_steps(options), options.to))
-
-
-def delete(options: argparse.Namespace) -> int:
-    from k8s.rollout.delete import delete as run
-
-    return _told(options, run(_steps(options), namespace=options.namespace))
-
-
-def status(options: argparse.Namespace) -> int:
-    from config.load import load_spec
-    from k8s.rollout.cluster import connect
-    from k8s.rollout.status import look, summary
-
-    spec = load_spec(options.spec, files=False)
-    cluster = connect(options.context, options.kubeconfig)
-    found = look(cluster, spec.kubernetes.namespace, spec.name, options.out / spec.name)
-    if options.json:
-        print_json(found.to_data())
-    else:
-        print(summary(found))
-    return found.exit_code
-
-
-def _steps(options: argparse.Namespace, **more: Any) -> Any:
-    """The spec's release and the cluster that was named."""
+    import k8s
     from config.load import load_spec
     from config.progress import Progress
-    from k8s.rollout.cluster import connect
-    from k8s.rollout.release import How, make_release
-    from k8s.rollout.steps import Steps
 
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
-    asked = vars(options)
-    how = How(
-        spec=str(options.spec),
-        timeout_s=asked.get("timeout"),
-        force=asked.get("force_conflicts", False),
-        accepted=asked.get("accept", ()),
-        **more,
+    cluster = k8s.connect(options.context, options.kubeconfig)
+    placement = k8s.Placement(cluster, spec.name, spec.kubernetes.namespace, str(options.spec))
+    how = k8s.RolloutOptions(
+        timeout_s=options.timeout,
+        force=options.force_conflicts,
+        go_back=not options.no_rollback,
+        dry_run=options.dry_run,
+        accepted=options.accept,
     )
-    cluster = connect(options.context, options.kubeconfig)
-    return Steps(cluster, make_release(spec, out), how, Progress(quiet=options.quiet), out / "rollout.json")
+    release, progress = k8s.make_release(spec, out), Progress(quiet=options.quiet)
+    return _printed(options, k8s.deploy(placement, release, how, progress, out / "rollout.json"))
 
 
-def _told(options: argparse.Namespace, record: Any) -> int:
-    from k8s.rollout.record import summary
+def rollback(options: argparse.Namespace) -> int:
+    import k8s
+    from config.progress import Progress
 
+    placement = _placement(options)
+    how = k8s.RolloutOptions(timeout_s=options.timeout, force=options.force_conflicts)
+    progress = Progress(quiet=options.quiet)
+    return _printed(options, k8s.rollback(placement, how, progress, _record_file(options, placement), to=options.to))
+
+
+def delete(options: argparse.Namespace) -> int:
+    import k8s
+    from config.progress import Progress
+
+    placement, progress = _placement(options), Progress(quiet=options.quiet)
+    record_file = _record_file(options, placement)
+    return _printed(options, k8s.delete(placement, progress, record_file, with_namespace=options.with_namespace))
+
+
+def status(options: argparse.Namespace) -> int:
+    import k8s
+
+    placement = _placement(options)
+    return _printed(options, k8s.read_status(placement, options.out / placement.name))
+
+
+def _placement(options: argparse.Namespace) -> Any:
+    """What is deployed by a name and where; neither the rest of the spec nor the build folder need be right for it."""
+    import k8s
+    from config.load import load_name
+
+    typed = str(options.spec)
+    if options.namespace and not options.spec.is_file():
+        name, namespace = typed, options.namespace
+    else:
+        name, namespace = load_name(options.spec)
+    namespace = options.namespace or namespace
+    typed += f" -n {namespace}" if options.namespace else ""
+    return k8s.Placement(k8s.connect(options.context, options.kubeconfig), name, namespace, typed)
+
+
+def _record_file(options: argparse.Namespace, placement: Any) -> Path | None:
+    """Where the record goes: into the build folder, where there is one."""
+    folder: Path = options.out / placement.name
+    return folder / "rollout.json" if folder.is_dir() else None
+
+
+def _printed(options: argparse.Namespace, record: Any) -> int:
     if options.json:
         print_json(record.to_data())
     else:
-        print(summary(record))
+        print(record.to_text())
     return int(record.exit_code)
 
 
 def _cluster_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """What all verbs have that talk to a cluster. Nothing here names a namespace: the spec does."""
+    """What all verbs have that talk to a cluster."""
     add = with_build(parser).add_argument
     add("--context", metavar="C", help="of the kubeconfig (default: the current one)")
     add("--kubeconfig", metavar="FILE", type=Path, help="default: $KUBECONFIG, or ~/.kube/config")
+    return parser
+
+
+def _named_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """What the verbs have that need no more than a name: a spec that is broken or gone must not be in their way."""
+    add = _cluster_options(parser).add_argument
+    text = f"a spec, or with -n the name of what is deployed (default: {DEFAULT_SPEC})"
+    add("spec", metavar="SPEC|NAME", type=Path, nargs="?", default=DEFAULT_SPEC, help=text)
+    add("-n", "--namespace", metavar="NS", help="where it is deployed (default: what the spec says)")
     return parser
 
 
@@ -157,7 +177,7 @@ def _verify_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _rolling_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    add = _cluster_options(parser).add_argument
+    add = parser.add_argument
     text = "seconds the rollout may take (default: as long as it makes progress)"
     add("--timeout", metavar="S", type=float, help=text)
     add("--force-conflicts", action="store_true", help="take over fields that others own")
@@ -165,18 +185,18 @@ def _rolling_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser
 
 
 def _deploy_options(parser: argparse.ArgumentParser) -> None:
-    add = _rolling_options(parser).add_argument
+    add = _rolling_options(_cluster_options(parser)).add_argument
     add("--dry-run", action="store_true", help="say what would change, as the server sees it; change nothing")
     add("--no-rollback", action="store_true", help="leave a revision that failed as it is, to look at it")
-    add("--accept", metavar="ID", action="append", default=[],
-        help="deploy although this is missing: the id that the error names")  # fmt: skip
+    text = "deploy although this is missing: the id that the error names"
+    add("--accept", metavar="ID", action="append", default=[], help=text)
 
 
 def _rollback_options(parser: argparse.ArgumentParser) -> None:
     text = "the revision (default: the one that ran before)"
-    _rolling_options(parser).add_argument("--to", metavar="N", type=int, help=text)
+    _rolling_options(_named_options(parser)).add_argument("--to", metavar="N", type=int, help=text)
 
 
 def _delete_options(parser: argparse.ArgumentParser) -> None:
     text = "also delete the namespace, if this spec made it and nothing else is in it"
-    _cluster_options(parser).add_argument("--namespace", action="store_true", help=text)
+    _named_options(parser).add_argument("--with-namespace", action="store_true", help=text)

@@ -12,9 +12,7 @@ from typing import Any
 from config.errors import ClusterError, InputError
 from config.progress import Progress
 from config.spec import Spec
-from k8s.manifests import LoadJob, Plan, load_objects, read_load_image, to_yaml
-from k8s.rollout.cluster import Cluster
-from k8s.rollout.load_run import run_load, served_packages
+from k8s import Cluster, LoadJob, Plan, connect, load_objects, read_load_image, run_load, served_packages, to_yaml
 from loadtest import (
     LoadPlan,
     Machine,
@@ -106,6 +104,4 @@ def shown(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse
 
 def elsewhere(plan: Plan, image: str, options: argparse.Namespace) -> Any:
     """The service in the cluster of `--context`."""
-    from k8s.rollout.cluster import connect
-
     return InCluster(plan, image, connect(options.context, options.kubeconfig), Progress(quiet=options.quiet))

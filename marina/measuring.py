@@ -27,7 +27,7 @@ def loadtest(options: argparse.Namespace) -> int:
     spec, how = load_spec(options.spec, files=False), chosen(RunOptions, options)
     where = _where(options, spec.name)
     if options.in_cluster or options.dry_run:
-        from k8s.manifests import make_plan
+        from k8s import make_plan
         from marina import in_cluster
 
         plan = make_plan(spec, options.out / spec.name)

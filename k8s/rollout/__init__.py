@@ -1,1 +1,25 @@
-"""What talks to a cluster: deploy, rollback, delete, status, and a load test's Job."""
+"""What changes a cluster, and what looks at one: deploy, rollback, delete, status, and a load test's Job."""
+
+from k8s.rollout.delete import delete
+from k8s.rollout.deploy import deploy
+from k8s.rollout.load_run import run_load, served_packages
+from k8s.rollout.placement import Placement, RolloutOptions
+from k8s.rollout.record import Rollout
+from k8s.rollout.release import Release, make_release
+from k8s.rollout.rollback import rollback
+from k8s.rollout.status import Status, read_status
+
+__all__ = [
+    "Placement",
+    "Release",
+    "Rollout",
+    "RolloutOptions",
+    "Status",
+    "delete",
+    "deploy",
+    "make_release",
+    "read_status",
+    "rollback",
+    "run_load",
+    "served_packages",
+]

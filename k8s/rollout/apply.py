@@ -1,21 +1,21 @@
-"""Brings documents into a cluster by server-side apply: all on trial first, then in the order of who needs whom."""
+"""Server-side apply of documents: all on trial first, then in the order of who needs whom."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from config.errors import Refused
-from k8s.rollout.api_errors import ApiError, Conflict
-from k8s.rollout.cluster import Cluster, Document, Ref
+from config.progress import Progress
+from k8s.cluster import ApiError, Cluster, Document, FieldConflict, Ref
 from k8s.rollout.diff import Difference, differences, owned_fields
 
 # What others need comes first: a pod needs its account, configuration and network rules; an autoscaler its target.
 _ORDER = (
-    "Namespace", "ServiceAccount", "Secret", "ConfigMap", "PersistentVolumeClaim", "NetworkPolicy", "Service",
-    "Deployment", "PodDisruptionBudget", "HorizontalPodAutoscaler", "ScaledObject",
-)  # fmt: skip
+    *("Namespace", "ServiceAccount", "Secret", "ConfigMap", "PersistentVolumeClaim", "NetworkPolicy", "Service"),
+    *("Deployment", "PodDisruptionBudget", "HorizontalPodAutoscaler", "ScaledObject"),
+)
 AUTOSCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
 _HANDOVER = "marina-handover"
 _LOOKS = 3
@@ -42,7 +42,7 @@ class Trial:
     """What a whole set would do."""
 
     changes: tuple[Change, ...]
-    conflicts: tuple[tuple[Ref, Conflict], ...] = ()
+    conflicts: tuple[tuple[Ref, FieldConflict], ...] = ()
     refused: tuple[tuple[Ref, str], ...] = ()
 
     @property
@@ -69,17 +69,20 @@ def floor_of(documents: Iterable[Document]) -> int | None:
 
 def ordered(documents: Iterable[Document]) -> list[Document]:
     """The documents in the order they are applied; kinds nobody needs come last."""
-    return sorted(documents, key=lambda one: (_rank(one["kind"]), one["kind"], one["metadata"]["name"]))
+
+    def place(document: Document) -> tuple[int, str, str]:
+        return _rank(document["kind"]), document["kind"], document["metadata"]["name"]
+
+    return sorted(documents, key=place)
 
 
 def try_out(cluster: Cluster, documents: Iterable[Document], *, force: bool = False) -> Trial:
     """What applying would do, as the server itself says; nothing is changed."""
     documents = ordered(documents)
-    missing = {
-        one["metadata"]["name"] for one in documents if one["kind"] == "Namespace" and cluster.get(Ref.of(one)) is None
-    }
+    spaces = (Ref.of(document) for document in documents if document["kind"] == "Namespace")
+    missing = {space.name for space in spaces if cluster.get(space) is None}
     changes: list[Change] = []
-    conflicts: list[tuple[Ref, Conflict]] = []
+    conflicts: list[tuple[Ref, FieldConflict]] = []
     refused: list[tuple[Ref, str]] = []
     autoscaled = floor_of(documents) is not None
     for document in documents:
@@ -89,12 +92,12 @@ def try_out(cluster: Cluster, documents: Iterable[Document], *, force: bool = Fa
             changes.append(Change(ref, "create"))
             continue
         try:
-            changes.append(_try(cluster, document, force=force))
+            changes.append(_tried(cluster, document, force=force))
         except ApiError as err:
             if not force and err.conflicts and not _left_behind(err.conflicts, autoscaled):
                 conflicts += [(ref, conflict) for conflict in err.conflicts]
             elif err.conflicts:
-                changes.append(_try(cluster, document, force=True))
+                changes.append(_tried(cluster, document, force=True))
             elif "dry run" in err.message or "dry-run" in err.message:
                 changes.append(Change(ref, "unknown", warnings=(err.message,)))
             else:
@@ -110,50 +113,58 @@ def apply(cluster: Cluster, document: Document, *, force: bool = False, floor: i
     if before is not None and _gives_up_replicas(document, before):
         _hold_replicas(cluster, document, before["spec"]["replicas"])
     try:
-        answer = cluster.apply(document, force=force)
+        applied = cluster.apply(document, force=force)
     except ApiError as err:
         if not _left_behind(err.conflicts, floor is not None):
             raise
-        answer = cluster.apply(document, force=True)
+        applied = cluster.apply(document, force=True)
     if before is None:
         if document["kind"] == "Deployment" and floor is not None and "replicas" not in document["spec"]:
             # An autoscaler may need a minute to notice that there is one pod only.
             _hold_replicas(cluster, document, floor)
-        return Change(ref, "create", warnings=answer.warnings)
-    same = before["metadata"]["resourceVersion"] == answer.document["metadata"]["resourceVersion"]
-    fields = () if same else tuple(differences(before, answer.document))
-    return Change(ref, "change" if fields else "none", fields, answer.warnings)
+        return Change(ref, "create", warnings=applied.warnings)
+    same = before["metadata"]["resourceVersion"] == applied.document["metadata"]["resourceVersion"]
+    fields = () if same else tuple(differences(before, applied.document))
+    return Change(ref, "change" if fields else "none", fields, applied.warnings)
 
 
-def delete_ours(cluster: Cluster, refs: Iterable[Ref]) -> Iterator[tuple[Ref, str]]:
-    """Deletes what this kit applied, the last of the order first; yields each with what became of it."""
+def prune(cluster: Cluster, refs: Iterable[Ref], progress: Progress) -> tuple[str, ...]:
+    """Deletes what this kit applied of some objects, the last of the order first; what was deleted."""
+    deleted = []
     for ref in sorted(refs, key=lambda ref: (_rank(ref.kind), ref.name), reverse=True):
-        found = cluster.get(ref)
-        if found is None:
-            yield ref, "gone"
-        elif owned_fields(found) is None:
-            yield ref, "left: marina does not manage it any more"
-        else:
-            yield ref, "deleted" if cluster.delete(ref, uid=found["metadata"]["uid"]) else "gone"
+        result = _deleted(cluster, ref)
+        progress.say(f"  {ref}: {result}")
+        if result == "deleted":
+            deleted.append(str(ref))
+    return tuple(deleted)
 
 
-def _try(cluster: Cluster, document: Document, *, force: bool) -> Change:
+def _deleted(cluster: Cluster, ref: Ref) -> str:
+    document = cluster.get(ref)
+    if document is None:
+        return "gone"
+    if owned_fields(document) is None:
+        return "left: marina does not manage it any more"
+    return "deleted" if cluster.delete(ref, uid=document["metadata"]["uid"]) else "gone"
+
+
+def _tried(cluster: Cluster, document: Document, *, force: bool) -> Change:
     ref = Ref.of(document)
     for _ in range(_LOOKS):
         if (before := cluster.get(ref)) is None:
             return Change(ref, "create", warnings=cluster.apply(document, force=force, dry_run=True).warnings)
-        answer = cluster.apply(document, force=force, dry_run=True)
+        applied = cluster.apply(document, force=force, dry_run=True)
         # Between the two looks somebody may have written it, such as a controller; then this compares strangers.
-        if before["metadata"]["resourceVersion"] == answer.document["metadata"]["resourceVersion"]:
+        if before["metadata"]["resourceVersion"] == applied.document["metadata"]["resourceVersion"]:
             break
     assert before is not None
-    found = tuple(differences(before, answer.document))
+    fields = tuple(differences(before, applied.document))
     if _gives_up_replicas(document, before):
-        found = tuple(one for one in found if one.field != "spec.replicas")
-    return Change(ref, "change" if found else "none", found, answer.warnings)
+        fields = tuple(difference for difference in fields if difference.field != "spec.replicas")
+    return Change(ref, "change" if fields else "none", fields, applied.warnings)
 
 
-def _left_behind(conflicts: list[Conflict], autoscaled: bool) -> bool:
+def _left_behind(conflicts: list[FieldConflict], autoscaled: bool) -> bool:
     """Whether all that stands in the way is the number of replicas that an autoscaler of ours left behind."""
     theirs = all(conflict.autoscaled or conflict.manager == _HANDOVER for conflict in conflicts)
     return bool(conflicts) and not autoscaled and theirs

@@ -1,60 +1,77 @@
-"""Takes one release out of a cluster: what it applied, and nothing else."""
+"""Deletes one release from a cluster: what it applied, and nothing else."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from config.errors import Refused
-from k8s.rollout.cluster import Cluster, Ref
-from k8s.rollout.deploy import load
-from k8s.rollout.history import others_in
-from k8s.rollout.record import Rollout
-from k8s.rollout.steps import Steps
+from config.progress import Progress
+from k8s.cluster import Ref
+from k8s.rollout.apply import prune
+from k8s.rollout.history import State, others_in
+from k8s.rollout.hold import held
+from k8s.rollout.placement import Placement
+from k8s.rollout.record import Rollout, recorded, start_record
+from k8s.rollout.rollback import load_state
 
 # What somebody would miss; the rest of a namespace comes and goes with it, or is made by the cluster itself.
 _MISSED = (
-    ("apps/v1", "DaemonSet"), ("apps/v1", "Deployment"), ("apps/v1", "StatefulSet"), ("batch/v1", "CronJob"),
-    ("batch/v1", "Job"), ("v1", "ConfigMap"), ("v1", "PersistentVolumeClaim"), ("v1", "Secret"), ("v1", "Service"),
-)  # fmt: skip
+    ("apps/v1", "DaemonSet"),
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "StatefulSet"),
+    ("batch/v1", "CronJob"),
+    ("batch/v1", "Job"),
+    ("v1", "ConfigMap"),
+    ("v1", "PersistentVolumeClaim"),
+    ("v1", "Secret"),
+    ("v1", "Service"),
+)
 _MADE_BY_CLUSTERS = ("kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert")
+_SHOWN = 5
 
 
-def delete(steps: Steps, *, namespace: bool = False) -> Rollout:
+def delete(
+    placement: Placement, progress: Progress, record_file: Path | None, *, with_namespace: bool = False
+) -> Rollout:
     """Deletes what this spec applied; its Namespace only when asked, if it made it, and if nothing else is in it."""
-    record = steps.record("delete")
-    with steps.told(record):
-        steps.state = load(steps)
-        record.previous = record.running = steps.state.current
-        space = [ref for ref in steps.state.objects if ref.kind == "Namespace"]
-        if namespace:
-            _check_namespace(steps, space)
-        with steps.held(record):
-            steps.save(phase="deleting")
-            steps.prune(record, [ref for ref in steps.state.objects if ref not in space])
-            steps.store.erase()
-            if namespace:
-                steps.prune(record, space)
+    record = start_record("delete", placement)
+    with recorded(record, record_file):
+        state = load_state(placement)
+        record.previous = record.running = state.current
+        spaces = [ref for ref in state.objects if ref.kind == "Namespace"]
+        if with_namespace:
+            _check_namespace(placement, state, spaces)
+        with held(placement, state, record, progress) as hold:
+            hold.save(phase="deleting")
+            objects = [ref for ref in state.objects if ref not in spaces]
+            record.pruned += prune(placement.cluster, objects, progress)
+            placement.store.erase()
+            if with_namespace:
+                record.pruned += prune(placement.cluster, spaces, progress)
         record.result, record.running = "deleted", 0
     return record
 
 
-def _check_namespace(steps: Steps, space: list[Ref]) -> None:
-    name = steps.release.namespace
-    hint = f"marina delete {steps.how.spec} without `--namespace` leaves it"
-    if not space:
+def _check_namespace(placement: Placement, state: State, spaces: list[Ref]) -> None:
+    name = placement.namespace
+    hint = f"marina delete {placement.typed} without `--with-namespace` leaves it"
+    if not spaces:
         raise Refused(f"namespace `{name}` was not made by this spec, so it stays", hint=hint)
-    if others := others_in(steps.cluster, name, steps.release.name):
-        raise Refused(f"namespace `{name}` also holds {', '.join(f'`{one}`' for one in others)}", hint=hint)
-    if strangers := _strangers(steps.cluster, name, steps):
-        shown = ", ".join(map(str, strangers[:5])) + (f" and {len(strangers) - 5} more" if len(strangers) > 5 else "")
+    if others := others_in(placement.cluster, name, placement.name):
+        raise Refused(f"namespace `{name}` also holds {', '.join(f'`{other}`' for other in others)}", hint=hint)
+    if strangers := _strangers(placement, state):
+        more = f" and {len(strangers) - _SHOWN} more" if len(strangers) > _SHOWN else ""
+        shown = ", ".join(map(str, strangers[:_SHOWN])) + more
         raise Refused(f"namespace `{name}` also holds what this spec did not make: {shown}", hint=hint)
 
 
-def _strangers(cluster: Cluster, namespace: str, steps: Steps) -> list[Ref]:
-    found = []
+def _strangers(placement: Placement, state: State) -> list[Ref]:
+    strangers = []
     for version, kind in _MISSED:
-        for item in cluster.list(version, kind, namespace)["items"]:
+        for item in placement.cluster.list(version, kind, placement.namespace)["items"]:
             metadata = item["metadata"]
-            ref = Ref(version, kind, namespace, metadata["name"])
-            known = ref in steps.state.objects or ref.name in _MADE_BY_CLUSTERS or metadata.get("ownerReferences")
-            if not known and not steps.store.owns(ref):
-                found.append(ref)
-    return found
+            ref = Ref(version, kind, placement.namespace, metadata["name"])
+            known = ref in state.objects or ref.name in _MADE_BY_CLUSTERS or metadata.get("ownerReferences")
+            if not known and not placement.store.owns(ref):
+                strangers.append(ref)
+    return strangers

@@ -1,153 +1,152 @@
-"""Brings one release into a cluster and waits until it serves, or says why not and goes back."""
+"""Puts one release into a cluster and waits until it serves, or says why not and goes back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
-from config.errors import MarinaError, Refused
+from config.errors import MarinaError
+from config.progress import Progress
+from k8s.cluster import Document, Ref
 from k8s.rollout.apply import Change, Trial, apply, ordered, try_out
-from k8s.rollout.cluster import Document, Ref
 from k8s.rollout.history import Revision, State
+from k8s.rollout.hold import Hold, held
+from k8s.rollout.inventory import all_objects, mark_deployed, outgoing
+from k8s.rollout.placement import Placement, RolloutOptions
 from k8s.rollout.preflight import look_up_namespace, survey
-from k8s.rollout.record import Rollout, now
-from k8s.rollout.release import digest
-from k8s.rollout.steps import Steps
+from k8s.rollout.record import Rollout, now, recorded, start_record
+from k8s.rollout.release import Release
+from k8s.rollout.rollback import restore
+from k8s.rollout.transition import apply_and_wait, wait_and_infer
 
 
-def deploy(steps: Steps) -> Rollout:
+def deploy(
+    placement: Placement, release: Release, options: RolloutOptions, progress: Progress, record_file: Path
+) -> Rollout:
     """Looks at what must be there, tries everything, then applies, waits and infers."""
-    record = steps.record("deploy")
-    with steps.told(record):
-        documents = _surveyed(steps, record)
-        with steps.progress.step("try it all on the server"):
-            trial = try_out(steps.cluster, documents, force=steps.how.force)
+    record = start_record("deploy", placement, image=release.facts.get("image", ""))
+    with recorded(record, record_file):
+        skipped = _surveyed(placement, release, options, record, progress)
+        state = placement.store.load() or State()
+        served = [document for document in release.documents if Ref.of(document) not in skipped]
+        documents = _without_foreign_namespace(placement, state, served, progress)
+        with progress.step("try it all on the server"):
+            trial = try_out(placement.cluster, documents, force=options.force)
         trial.check()
-        state = steps.state
         record.previous = record.running = state.current
         record.revision, record.changes = state.last + 1, list(trial.changes)
-        if steps.how.dry_run:
-            record.result, record.pruned = "dry-run", list(map(str, steps.surplus(documents)))
-        elif _anything_to_do(steps, trial, documents):
-            _roll_out(steps, record, documents)
+        surplus = outgoing(placement.store, state, documents, state.good)
+        if options.dry_run:
+            record.result, record.pruned = "dry-run", list(map(str, surplus))
+        elif _anything_to_do(state, trial, surplus):
+            _roll_out(placement, release, documents, state, options, record, progress)
         else:
             record.revision = state.current
-            _confirm(steps, record, documents)
+            _confirm(placement, release, documents, options, record, progress)
     return record
 
 
-def rollback(steps: Steps, to: int | None = None) -> Rollout:
-    """Brings back a kept revision, by default the one that ran before."""
-    record = steps.record("rollback")
-    with steps.told(record):
-        steps.state = load(steps)
-        number = steps.state.to_go_back_to() if to is None else to
-        revision = steps.store.read(number) if number in steps.state.good else None
-        if revision is None:
-            kept = ", ".join(f"`{one}`" for one in steps.state.good) or "none"
-            which = "a revision before this one" if to is None else f"revision {to}"
-            raise Refused(f"there is not {which} to go back to; kept: {kept}", hint=f"marina status {steps.how.spec}")
-        trial = try_out(steps.cluster, revision.documents, force=steps.how.force)
-        trial.check()
-        record.previous = record.running = steps.state.current
-        left = tuple(one for one in steps.state.good if revision.number < one <= steps.state.current)
-        with steps.held(record):
-            steps.restore(record, revision, left=left)
-    return record
-
-
-def load(steps: Steps) -> State:
-    """The state; Refused where the spec was never deployed."""
-    if (state := steps.store.load()) is not None:
-        return state
-    release, context = steps.release, steps.cluster.context
-    raise Refused(
-        f"`{release.name}` is not deployed in namespace `{release.namespace}` of context `{context}`",
-        hint=f"marina deploy {steps.how.spec}, or `--context` for another cluster",
-    )
-
-
-def _surveyed(steps: Steps, record: Rollout) -> list[Document]:
-    """The documents that this cluster takes; ClusterError with everything that lacks."""
-    release, say = steps.release, steps.progress.say
-    site = survey(steps.cluster, release.documents, release.namespace)
-    site = replace(site, lacks=(*release.lacks, *site.lacks))
+def _surveyed(
+    placement: Placement, release: Release, options: RolloutOptions, record: Rollout, progress: Progress
+) -> tuple[Ref, ...]:
+    """The objects that this cluster does not take; ClusterError with everything that is missing."""
+    site = survey(placement.cluster, release.documents, placement.namespace)
+    site = replace(site, blockers=(*release.blockers, *site.blockers))
     record.site = site.to_data()
     for note in site.notes:
-        say(f"note: {note}")
-    site.check(steps.how.accepted)
-    for lack in site.lacks:
-        say(f"accepted: {lack.text}")
-    steps.state = steps.store.load() or State()
-    return _without_foreign_namespace(steps, [one for one in release.documents if Ref.of(one) not in site.skipped])
+        progress.say(f"note: {note}")
+    site.check(options.accepted)
+    for blocker in site.blockers:
+        progress.say(f"accepted: {blocker.text}")
+    return site.skipped
 
 
-def _without_foreign_namespace(steps: Steps, documents: list[Document]) -> list[Document]:
+def _without_foreign_namespace(
+    placement: Placement, state: State, documents: Iterable[Document], progress: Progress
+) -> list[Document]:
     """A Namespace that is there already and not by this spec belongs to somebody else, whatever its labels."""
     kept = []
     for document in documents:
         ref = Ref.of(document)
-        mine = ref in steps.state.objects
-        if ref.kind == "Namespace" and not mine and look_up_namespace(steps.cluster, ref.name):
-            steps.progress.say(f"note: {ref} is there already and stays as it is")
+        ours = ref in state.objects
+        if ref.kind == "Namespace" and not ours and look_up_namespace(placement.cluster, ref.name):
+            progress.say(f"note: {ref} is there already and stays as it is")
         else:
             kept.append(document)
     return kept
 
 
-def _anything_to_do(steps: Steps, trial: Trial, documents: list[Document]) -> bool:
-    state = steps.state
-    return bool(trial.changing or steps.surplus(documents) or state.phase != "deployed" or not state.current)
+def _anything_to_do(state: State, trial: Trial, surplus: list[Ref]) -> bool:
+    return bool(trial.changing or surplus or state.phase != "deployed" or not state.current)
 
 
-def _roll_out(steps: Steps, record: Rollout, documents: list[Document]) -> None:
+def _roll_out(
+    placement: Placement,
+    release: Release,
+    documents: list[Document],
+    state: State,
+    options: RolloutOptions,
+    record: Rollout,
+    progress: Progress,
+) -> None:
     for document in documents:
         if document["kind"] == "Namespace":
             # The state is kept in it, so it comes before anything else.
-            apply(steps.cluster, document, force=steps.how.force)
-    with steps.held(record):
-        number = record.revision = steps.state.last + 1
-        steps.save(phase="deploying", trying=number, last=number, objects=steps.inventory(documents), message="")
-        facts = steps.release.facts | {"created": record.started, "digest": digest(documents)}
-        steps.store.keep(Revision(number, tuple(documents), facts))
-        try:
-            steps.bring(record, documents, steps.release.sample)
-        except MarinaError as err:
-            record.result, record.error = "failed", err.message
-        if record.result == "failed":
-            _go_back(steps, record)
+            apply(placement.cluster, document, force=options.force)
+    with held(placement, state, record, progress) as hold:
+        number = record.revision
+        objects = all_objects(state, documents)
+        state = hold.save(phase="deploying", trying=number, last=number, objects=objects, message="")
+        facts = release.facts | {"created": record.started}
+        if not placement.store.keep(Revision(number, tuple(documents), facts, release.request)):
+            progress.say("note: the sample is too large to be kept: a rollback to this revision sends no inference")
+        surplus = outgoing(placement.store, state, documents, state.good)
+        record.take(apply_and_wait(placement, documents, release.request, surplus, options, progress))
+        if record.error:
+            _go_back(placement, hold, options, record, progress)
             return
-        steps.arrive(record, number, documents, good=steps.state.keeping(number))
-        record.result = "deployed"
+        good = state.keeping(number)
+        record.pruned += mark_deployed(placement, hold, number, documents, progress, good=good, undone=state.undone)
+        record.result, record.running = "deployed", number
 
 
-def _go_back(steps: Steps, record: Rollout) -> None:
+def _go_back(placement: Placement, hold: Hold, options: RolloutOptions, record: Rollout, progress: Progress) -> None:
     """To the revision before, if there is one and the user did not say otherwise."""
-    state, spec = steps.state, steps.how.spec
+    state = hold.state
     text = f"revision {record.revision} failed: {record.error}"
-    before = steps.store.read(state.current) if state.current and steps.how.go_back else None
+    before = placement.store.read(state.current) if state.current and options.go_back else None
     if before is None:
-        steps.save(phase="failed", message=text, holder="")
+        hold.save(phase="failed", message=text, holder="")
         record.running = 0
-        record.next = f"marina deploy {spec} once it is mended, or marina delete {spec}"
+        record.next = f"marina deploy {placement.typed} once it is mended, or marina delete {placement.typed}"
         return
-    steps.progress.say(f"failed: {record.error}\ngoing back to revision {before.number}")
-    record.back = back = steps.record("rollback")
+    progress.say(f"failed: {record.error}\ngoing back to revision {before.number}")
+    record.back = back = start_record("rollback", placement)
     back.previous = record.revision
     try:
-        steps.restore(back, before, message=text)
+        restore(placement, hold, before, options, back, progress, message=text)
     except MarinaError as err:
         back.result, back.error = "failed", err.message
-        steps.save(phase="failed", message=f"{text}; going back failed: {err.message}", holder="")
+        hold.save(phase="failed", message=f"{text}; going back failed: {err.message}", holder="")
     back.finished = now()
     record.running = before.number if back.result == "rolled back" else 0
-    record.next = f"marina status {spec}"
+    record.next = f"marina status {placement.typed}"
 
 
-def _confirm(steps: Steps, record: Rollout, documents: list[Document]) -> None:
+def _confirm(
+    placement: Placement,
+    release: Release,
+    documents: list[Document],
+    options: RolloutOptions,
+    record: Rollout,
+    progress: Progress,
+) -> None:
     """Nothing to change, and nothing is written; what is there must still serve."""
+    record.take(wait_and_infer(placement, documents, release.request, options, progress))
     record.changes = [Change(Ref.of(document), "none") for document in ordered(documents)]
-    steps.watch(record, steps.release.sample)
-    if record.result == "failed":
-        record.next = f"kubectl -n {steps.release.namespace} describe pods, or marina rollback {steps.how.spec}"
+    if record.error:
+        describe = f"kubectl -n {placement.namespace} describe pods"
+        record.next = f"{describe}, or marina rollback {placement.typed}"
     else:
         record.result = "unchanged"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from k8s.rollout.cluster import Document
+from k8s.cluster import Document
 
 Logs = Callable[[str, str, bool], str]
 """The last lines of a container: pod, container, whether of the run before."""
@@ -35,9 +35,9 @@ class View:
     def newest(self) -> Document | None:
         """The ReplicaSet of the Deployment's present template; None before the controller made it."""
         number = _annotation(self.deployment, "deployment.kubernetes.io/revision")
-        mine = [one for one in self.replicasets if _belongs(one, self.deployment)]
-        found = [one for one in mine if _annotation(one, "deployment.kubernetes.io/revision") == number]
-        return found[-1] if found and number else None
+        owned = [replicaset for replicaset in self.replicasets if _belongs(replicaset, self.deployment)]
+        same = [each for each in owned if _annotation(each, "deployment.kubernetes.io/revision") == number]
+        return same[-1] if same and number else None
 
     @property
     def new_pods(self) -> list[Document]:
@@ -48,13 +48,13 @@ class View:
     def about(self, document: Document) -> list[Document]:
         """The warnings about one object, oldest first."""
         uid = document["metadata"]["uid"]
-        found = [event for event in self.events if (event.get("involvedObject") or {}).get("uid") == uid]
-        return sorted(found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+        events = [event for event in self.events if (event.get("involvedObject") or {}).get("uid") == uid]
+        return sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
 
 
 @dataclass(frozen=True)
-class Reason:
-    """One reason: its kind, the object, the sentence, and whether waiting can change it."""
+class Cause:
+    """One cause: its kind, the object, the sentence, and whether waiting can change it."""
 
     kind: str
     subject: str
@@ -74,41 +74,41 @@ class Reason:
         return "\n".join([f"{self.subject}{more}: {self.text}", *(f"    | {line}" for line in self.lines)])
 
 
-def reasons(view: View, logs: Logs | None = None) -> list[Reason]:
-    """Every reason there is, each once, with the last log lines of what crashed; the most telling first."""
-    found: dict[tuple[str, str], Reason] = {}
-    for reason in _all(view):
-        key = (reason.kind, reason.text)
-        known = found.get(key)
-        found[key] = replace(known, others=known.others + 1) if known else reason
-    told = [_with_logs(reason, view, logs) for reason in found.values()]
-    return sorted(told, key=lambda reason: not reason.final)
+def causes(view: View, logs: Logs | None = None) -> list[Cause]:
+    """Every cause there is, each once, with the last log lines of what crashed; the most telling first."""
+    distinct: dict[tuple[str, str], Cause] = {}
+    for cause in _all(view):
+        key = (cause.kind, cause.text)
+        known = distinct.get(key)
+        distinct[key] = replace(known, others=known.others + 1) if known else cause
+    complete = [_with_logs(cause, view, logs) for cause in distinct.values()]
+    return sorted(complete, key=lambda cause: not cause.final)
 
 
 def hopeless(view: View) -> bool:
-    """Whether one of the reasons is known to stay, however long one waits."""
-    return any(reason.final for reason in _all(view))
+    """Whether one of the causes is known to stay, however long the wait."""
+    return any(cause.final for cause in _all(view))
 
 
 def hopeless_pod(pod: Document, view: View) -> bool:
     """Whether one pod's trouble is known to stay."""
-    return any(reason.final for reason in _of_pod(pod, view))
+    return any(cause.final for cause in _of_pod(pod, view))
 
 
 def message(pod: Document, view: View) -> str:
     """One pod's trouble in a few words; empty when there is none."""
-    for reason in _of_pod(pod, view):
-        return reason.text
+    for cause in _of_pod(pod, view):
+        return cause.text
     return ""
 
 
-def _all(view: View) -> Iterator[Reason]:
+def _all(view: View) -> Iterator[Cause]:
     yield from _of_deployment(view)
     for pod in view.new_pods:
         yield from _of_pod(pod, view)
 
 
-def _of_deployment(view: View) -> Iterator[Reason]:
+def _of_deployment(view: View) -> Iterator[Cause]:
     """Pods that were never made: admission said no."""
     name = f"Deployment {view.deployment['metadata']['name']}"
     texts = [c["message"] for c in _conditions(view.deployment) if _is(c, "ReplicaFailure") and c.get("message")]
@@ -119,52 +119,49 @@ def _of_deployment(view: View) -> Iterator[Reason]:
         yield _rejected(name, texts[-1])
 
 
-def _rejected(name: str, text: str) -> Reason:
+def _rejected(name: str, text: str) -> Cause:
     if "violates PodSecurity" in text:
-        said = text.partition("violates PodSecurity")[2].strip()
+        violation = text.partition("violates PodSecurity")[2].strip()
         hint = (
             "the namespace's `pod-security.kubernetes.io/enforce` label decides; marina's own pods satisfy `restricted`"
         )
-        return Reason("pod-security", name, f"no pod was let in: it violates Pod Security {said}", True, hint=hint)
+        return Cause("pod-security", name, f"no pod was let in: it violates Pod Security {violation}", True, hint=hint)
     if "exceeded quota" in text:
-        said = "exceeded quota" + text.partition("exceeded quota")[2]
-        return Reason("quota", name, f"no pod was let in: {said}", hint="kubectl describe resourcequota")
+        quota = "exceeded quota" + text.partition("exceeded quota")[2]
+        return Cause("quota", name, f"no pod was let in: {quota}", hint="kubectl describe resourcequota")
     if "admission webhook" in text or "ValidatingAdmissionPolicy" in text:
-        return Reason("admission", name, f"no pod was let in: {text}", "denied" in text)
-    return Reason("not-created", name, f"no pod could be made: {text}")
+        return Cause("admission", name, f"no pod was let in: {text}", "denied" in text)
+    return Cause("not-created", name, f"no pod could be made: {text}")
 
 
-def _of_pod(pod: Document, view: View) -> Iterator[Reason]:
+def _of_pod(pod: Document, view: View) -> Iterator[Cause]:
     name = pod["metadata"]["name"]
     status = pod.get("status") or {}
     if status.get("reason") == "Evicted":
-        yield Reason("evicted", name, f"evicted: {status.get('message', '')}".rstrip(": "))
+        yield Cause("evicted", name, f"evicted: {status.get('message', '')}".rstrip(": "))
         return
-    found = list(_of_containers(pod, view)) or list(_of_waiting(pod, view))
-    if not found:
-        found = list(_of_probes(pod, view))
-    yield from found
+    yield from list(_of_containers(pod, view)) or list(_of_waiting(pod, view)) or list(_of_probes(pod, view))
 
 
-def _of_waiting(pod: Document, view: View) -> Iterator[Reason]:
+def _of_waiting(pod: Document, view: View) -> Iterator[Cause]:
     """Pods that no container of has started."""
     name = pod["metadata"]["name"]
     for condition in _conditions(pod):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            yield Reason(
+            yield Cause(
                 "unschedulable", name, f"no node takes it: {condition.get('message') or condition.get('reason')}"
             )
             return
     for event in reversed(view.about(pod)):
         if event.get("reason") in ("FailedMount", "FailedAttachVolume"):
-            yield Reason("volume", name, f"a volume is not there: {event['message']}")
+            yield Cause("volume", name, f"a volume is not there: {event['message']}")
             return
         if event.get("reason") == "FailedCreatePodSandBox":
-            yield Reason("sandbox", name, f"its node cannot start it: {event['message']}")
+            yield Cause("sandbox", name, f"its node cannot start it: {event['message']}")
             return
 
 
-def _of_containers(pod: Document, view: View) -> Iterator[Reason]:
+def _of_containers(pod: Document, view: View) -> Iterator[Cause]:
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         waiting = (container.get("state") or {}).get("waiting") or {}
@@ -172,40 +169,42 @@ def _of_containers(pod: Document, view: View) -> Iterator[Reason]:
             yield _not_pulled(name, container, waiting, view.about(pod))
         elif waiting.get("reason") in _CONFIG:
             text = f"container `{container['name']}` cannot start: {waiting.get('message', waiting['reason'])}"
-            yield Reason("config", name, text)
+            yield Cause("config", name, text)
         elif (ended := _ended(container)) and not container.get("ready"):
             yield from _crashed(name, container, ended, view.about(pod))
 
 
-def _not_pulled(name: str, container: Document, waiting: Document, events: list[Document]) -> Reason:
-    said = [event["message"] for event in events if event.get("reason") == "Failed" and "pull" in event["message"]]
+def _not_pulled(name: str, container: Document, waiting: Document, events: list[Document]) -> Cause:
+    failures = [event["message"] for event in events if event.get("reason") == "Failed" and "pull" in event["message"]]
     # `Back-off pulling image "…"` only says that it waits; newer kubelets add why, older ones have it in an event.
     now = str(waiting.get("message") or waiting["reason"])
     text = now.partition('": ')[2] if now.startswith("Back-off") else now
-    text = text or next((one for one in reversed(said) if not one.startswith("Back-off")), now)
+    text = text or next((failure for failure in reversed(failures) if not failure.startswith("Back-off")), now)
     final = waiting["reason"] in ("InvalidImageName", "ErrImageNeverPull") or bool(_NO_SUCH_IMAGE.search(text))
     hint = "marina image SPEC builds and pushes it; a private registry needs `imagePullSecrets`"
-    return Reason(
-        "image-pull", name, f"image `{container.get('image', '')}` cannot be pulled: {text}", final, hint=hint
-    )
+    return Cause("image-pull", name, f"image `{container.get('image', '')}` cannot be pulled: {text}", final, hint=hint)
 
 
-def _crashed(name: str, container: Document, ended: Document, events: list[Document]) -> Iterator[Reason]:
+def _crashed(name: str, container: Document, ended: Document, events: list[Document]) -> Iterator[Cause]:
     restarts, code = int(container.get("restartCount", 0)), ended.get("exitCode")
     final = restarts >= _CRASHES_ENOUGH
     who = f"container `{container['name']}`"
     if ended.get("reason") == "OOMKilled":
         hint = "raise `kubernetes.resources.memory`, or lower `serving.workers`"
-        yield Reason(
-            "out-of-memory", name, f"{who} was killed for want of memory, {_times(restarts)}", final, hint=hint
+        yield Cause(
+            "out-of-memory",
+            name,
+            f"{who} was killed because it ran out of memory, {_times(restarts)}",
+            final,
+            hint=hint,
         )
         return
     if probe := _probe(events, killing=True):
-        yield Reason("probe", name, f"{who} was restarted, {_times(restarts)}: {probe}", final)
+        yield Cause("probe", name, f"{who} was restarted, {_times(restarts)}: {probe}", final)
         return
     how = f"signal {code - _SIGNALLED}" if isinstance(code, int) and code > _SIGNALLED else f"code {code}"
     words = f": {ended['message'].strip()}" if ended.get("message") else ""
-    yield Reason("crash", name, f"{who} ended with {how}, {_times(restarts)}{words}", final)
+    yield Cause("crash", name, f"{who} ended with {how}, {_times(restarts)}{words}", final)
 
 
 def is_ready(pod: Document) -> bool:
@@ -213,9 +212,9 @@ def is_ready(pod: Document) -> bool:
     return any(_is(condition, "Ready") for condition in _conditions(pod))
 
 
-def _of_probes(pod: Document, view: View) -> Iterator[Reason]:
+def _of_probes(pod: Document, view: View) -> Iterator[Cause]:
     if not is_ready(pod) and (probe := _probe(view.about(pod), killing=False)):
-        yield Reason("probe", pod["metadata"]["name"], probe)
+        yield Cause("probe", pod["metadata"]["name"], probe)
 
 
 def _probe(events: list[Document], *, killing: bool) -> str:
@@ -236,22 +235,22 @@ def _ended(container: Document) -> Document:
     return ended if ended.get("exitCode") or crashing else {}
 
 
-def _with_logs(reason: Reason, view: View, logs: Logs | None) -> Reason:
-    """A crash is told with the last lines of the container that crashed."""
-    if logs is None or reason.kind not in ("crash", "out-of-memory", "probe"):
-        return reason
-    pod = next((one for one in view.pods if one["metadata"]["name"] == reason.subject), None)
+def _with_logs(cause: Cause, view: View, logs: Logs | None) -> Cause:
+    """A crash is shown with the last lines of the container that crashed."""
+    if logs is None or cause.kind not in ("crash", "out-of-memory", "probe"):
+        return cause
+    pod = next((pod for pod in view.pods if pod["metadata"]["name"] == cause.subject), None)
     for container in ((pod or {}).get("status") or {}).get("containerStatuses") or []:
         if not container.get("ready"):
-            over = bool((container.get("state") or {}).get("waiting")) or reason.kind != "probe"
-            text = logs(reason.subject, container["name"], over and container.get("restartCount", 0) > 0)
-            return replace(reason, lines=tuple(text.splitlines()))
-    return reason
+            over = bool((container.get("state") or {}).get("waiting")) or cause.kind != "probe"
+            text = logs(cause.subject, container["name"], over and container.get("restartCount", 0) > 0)
+            return replace(cause, lines=tuple(text.splitlines()))
+    return cause
 
 
 def _conditions(document: Document) -> list[Document]:
-    found: list[Document] = (document.get("status") or {}).get("conditions") or []
-    return found
+    conditions: list[Document] = (document.get("status") or {}).get("conditions") or []
+    return conditions
 
 
 def _is(condition: Document, kind: str) -> bool:
@@ -264,8 +263,8 @@ def _belongs(document: Document, owner: Document) -> bool:
 
 
 def _annotation(document: Document, key: str) -> str | None:
-    found: str | None = (document["metadata"].get("annotations") or {}).get(key)
-    return found
+    value: str | None = (document["metadata"].get("annotations") or {}).get(key)
+    return value
 
 
 def _times(restarts: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from k8s.rollout.cluster import MANAGER, Document
+from k8s.cluster import MANAGER, Document
 
 # What the server or its controllers write; none of it is ours to change.
 _SERVERS = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid")
@@ -33,10 +33,10 @@ class Difference:
 
 def differences(before: Document, after: Document) -> list[Difference]:
     """The fields that differ, without what the server writes by itself."""
-    found = list(_compare("", _ours(before), _ours(after)))
-    if not found and _owned(before) != _owned(after):
-        found.append(Difference("metadata.managedFields", "fields of others", "shared with marina"))
-    return found
+    changed = list(_compare("", _ours(before), _ours(after)))
+    if not changed and owned_fields(before) != owned_fields(after):
+        changed.append(Difference("metadata.managedFields", "fields of others", "shared with marina"))
+    return changed
 
 
 def owned_fields(document: Document, manager: str = MANAGER) -> dict[str, Any] | None:
@@ -46,10 +46,6 @@ def owned_fields(document: Document, manager: str = MANAGER) -> dict[str, Any] |
             fields: dict[str, Any] = entry.get("fieldsV1") or {}
             return fields
     return None
-
-
-def _owned(document: Document) -> dict[str, Any] | None:
-    return owned_fields(document)
 
 
 def _ours(document: Document) -> Document:

@@ -22,7 +22,7 @@ from kubernetes.stream import portforward
 from config.errors import ClusterError
 from config.record import Package
 from config.render import Ports
-from k8s.rollout.cluster import Cluster
+from k8s.cluster import Cluster
 
 _LONGEST = 300
 _SHA = 12
@@ -31,7 +31,7 @@ _ITS_OWN = (403, 404, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True)
-class Sample:
+class CanaryRequest:
     """What is sent, to which model, and the package that must answer; without a hash any may."""
 
     model: str
@@ -69,17 +69,18 @@ class _Reply:
     seconds: float
 
 
-def sample_of(mar: Path, package: Package) -> Sample:
+def packaged_sample(mar: Path, package: Package) -> CanaryRequest:
     """The sample that the MAR holds."""
     sample = package.record.sample
     with zipfile.ZipFile(mar) as archive:
-        return Sample(package.record.name, archive.read(sample.file), sample.content_type, package.sha256)
+        return CanaryRequest(package.record.name, archive.read(sample.file), sample.content_type, package.sha256)
 
 
 def infer(
-    cluster: Cluster, namespace: str, service: str, pods: list[str], sample: Sample, *, ports: Ports, timeout_s: float
+    cluster: Cluster, namespace: str, service: str, pods: list[str], sample: CanaryRequest, *, timeout_s: float
 ) -> Canary:
     """Sends the sample once and looks at who answers; the pods are those of the present revision."""
+    ports = Ports()
     path = f"/predictions/{sample.model}"
     base = f"/api/v1/namespaces/{namespace}"
     through = f"{base}/services/http:{service}:{ports.inference}/proxy{path}"
@@ -89,12 +90,12 @@ def infer(
         blocked = f"{blocked}; {later}" if later else blocked
     if reply is None:
         return Canary(False, "the API server", 0, 0.0, blocked, "")
-    served = served_package(cluster, namespace, pods, ports, timeout_s)
+    served = served_package(cluster, namespace, pods, timeout_s)
     ok, answer = _judged(reply, sample, served)
     return Canary(ok, reply.via, reply.status, round(reply.seconds, 4), answer, served)
 
 
-def _judged(reply: _Reply, sample: Sample, served: str) -> tuple[bool, str]:
+def _judged(reply: _Reply, sample: CanaryRequest, served: str) -> tuple[bool, str]:
     text = reply.body.decode(errors="replace").strip()
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     if reply.status != 200:
@@ -116,8 +117,8 @@ def _through_server(
     except ClusterError as err:
         return None, err.message
     seconds = time.perf_counter() - begun
-    if answer.status in _ITS_OWN and (said := _status_message(answer.data)):
-        return None, said
+    if answer.status in _ITS_OWN and (message := _status_message(answer.data)):
+        return None, message
     return _Reply("the Service", answer.status, answer.data, seconds), ""
 
 
@@ -128,7 +129,7 @@ def _forwarded(
     port: int,
     method: str,
     path: str,
-    sample: Sample | None,
+    sample: CanaryRequest | None,
     timeout_s: float,
 ) -> tuple[_Reply | None, str]:
     """The same through a port-forward to one pod."""
@@ -162,14 +163,15 @@ def _connection(
             forward.close()
 
 
-def served_package(cluster: Cluster, namespace: str, pods: list[str], ports: Ports, timeout_s: float) -> str:
+def served_package(cluster: Cluster, namespace: str, pods: list[str], timeout_s: float) -> str:
     """The hash that the first pod's supervisor says it serves; empty when it cannot be asked."""
     if not pods:
         return ""
-    path = f"/api/v1/namespaces/{namespace}/pods/http:{pods[0]}:{ports.supervisor}/proxy/package"
+    port = Ports().supervisor
+    path = f"/api/v1/namespaces/{namespace}/pods/http:{pods[0]}:{port}/proxy/package"
     reply, _ = _through_server(cluster, "GET", path, None, "", timeout_s)
     if reply is None:
-        reply, _ = _forwarded(cluster, namespace, pods[0], ports.supervisor, "GET", "/package", None, timeout_s)
+        reply, _ = _forwarded(cluster, namespace, pods[0], port, "GET", "/package", None, timeout_s)
     if reply is None or reply.status != 200:
         return ""
     with suppress(ValueError, AttributeError):

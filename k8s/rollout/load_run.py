@@ -1,4 +1,4 @@
-"""Runs a load test's Job: makes it, follows its first pod's log, brings it back, and takes everything away again."""
+"""Runs a load test's Job: makes it, follows its first pod's log, returns all of it, and deletes everything again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from config.errors import ClusterError
 from config.progress import Progress
+from k8s.cluster import Cluster, Document, Ref
 from k8s.manifests import LOAD_CONTAINER, LoadJob, Plan, load_objects, selector_labels
-from k8s.rollout.cluster import Cluster, Document, Ref
 from k8s.rollout.diagnosis import View, hopeless_pod, is_ready, message
 from k8s.rollout.inference import served_package
 
@@ -43,8 +43,8 @@ def served_packages(cluster: Cluster, plan: Plan) -> list[str]:
 
 
 def _served(cluster: Cluster, plan: Plan, pod: str) -> str:
-    if found := served_package(cluster, plan.namespace, [pod], plan.ports, _ASKED_S):
-        return found
+    if sha256 := served_package(cluster, plan.namespace, [pod], _ASKED_S):
+        return sha256
     raise ClusterError(f"{pod} cannot be asked which package it serves, neither through the API server nor forwarded")
 
 
@@ -64,13 +64,13 @@ def _made(cluster: Cluster, plan: Plan, job: LoadJob) -> Iterator[None]:
 
 def _followed(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str], None], progress: Progress) -> str:
     """Waits until the pods have done their work; the name of the one that leads."""
-    until, told = time.monotonic() + job.seconds + _BESIDES_S, dict[str, str]()
+    until, reported = time.monotonic() + job.seconds + _BESIDES_S, dict[str, str]()
     while True:
         view = _look(cluster, plan, job)
         for pod in view.pods:
-            name, text = pod["metadata"]["name"], _said(pod, view)
-            if told.get(name) != text:
-                told[name] = text
+            name, text = pod["metadata"]["name"], _pod_text(pod, view)
+            if reported.get(name) != text:
+                reported[name] = text
                 progress.say(f"  {name}  {text}")
         _check(cluster, plan, view)
         leader = next((pod for pod in view.pods if _part(pod) == 0), None)
@@ -83,7 +83,7 @@ def _followed(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str
             ).splitlines():
                 on_line(line)
         if time.monotonic() > until:
-            states = ", ".join(f"{name} {text}" for name, text in sorted(told.items())) or "no pod was made"
+            states = ", ".join(f"{name} {text}" for name, text in sorted(reported.items())) or "no pod was made"
             raise ClusterError(f"the load did not end within {job.seconds + _BESIDES_S:g} s: {states}")
         time.sleep(_POLL_S)
 
@@ -106,7 +106,7 @@ def _check(cluster: Cluster, plan: Plan, view: View) -> None:
             raise ClusterError(f"the load cannot run: {name}: {message(pod, view) or 'it failed'}{lines}")
 
 
-def _said(pod: Document, view: View) -> str:
+def _pod_text(pod: Document, view: View) -> str:
     phase = str((pod.get("status") or {}).get("phase", "Pending"))
     trouble = message(pod, view)
     return f"{phase}: {trouble}" if trouble else phase

@@ -1,4 +1,4 @@
-"""What a cluster must have and allow before anything is changed: all of it looked at, all that lacks said at once."""
+"""What a cluster must have and allow before anything is changed: everything that is missing is said at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from config.errors import ClusterError
+from k8s.cluster import ApiError, Cluster, Document, Ref, grant
 from k8s.manifests import SUPPORTED_VERSIONS
-from k8s.rollout.api_errors import ApiError, grant
-from k8s.rollout.cluster import Cluster, Document, Ref
 
 # Objects of these groups help to watch the service; it runs without them.
 _OPTIONAL = {
@@ -40,8 +39,8 @@ _CANARY = (("", "services/proxy", "create"), ("", "pods/portforward", "get creat
 
 
 @dataclass(frozen=True)
-class Lack:
-    """One thing that is not there. Accepted ones are said and passed over."""
+class Blocker:
+    """One thing that is missing or wrong. Accepted ones are said and passed over."""
 
     id: str
     text: str
@@ -58,21 +57,24 @@ class Site:
     skipped: tuple[Ref, ...] = ()
     """Objects that are not applied, because the cluster does not know their kind."""
     notes: tuple[str, ...] = ()
-    lacks: tuple[Lack, ...] = field(default=(), compare=False)
+    blockers: tuple[Blocker, ...] = field(default=(), compare=False)
 
     def to_data(self) -> dict[str, Any]:
-        return {"version": self.version, "user": self.user, "skipped": list(map(str, self.skipped)),
-                "notes": list(self.notes), "lacks": [asdict(lack) for lack in self.lacks]}  # fmt: skip
+        data: dict[str, Any] = {"version": self.version, "user": self.user, "notes": list(self.notes)}
+        skipped, blockers = list(map(str, self.skipped)), [asdict(blocker) for blocker in self.blockers]
+        return data | {"skipped": skipped, "blockers": blockers}
 
     def check(self, accepted: Collection[str] = ()) -> None:
-        """ClusterError with everything that lacks and is not accepted."""
-        left = [lack for lack in self.lacks if not (lack.acceptable and lack.id in accepted)]
+        """ClusterError with everything that is missing and not accepted."""
+        left = [blocker for blocker in self.blockers if not (blocker.acceptable and blocker.id in accepted)]
         if left:
-            hints = dict.fromkeys(
-                lack.hint + (f"; `--accept {lack.id}` deploys all the same" if lack.acceptable else "") for lack in left
-            )
-            text = "\n".join(f"{lack.id}: {lack.text}" for lack in left)
+            hints = dict.fromkeys(map(_hint, left))
+            text = "\n".join(f"{blocker.id}: {blocker.text}" for blocker in left)
             raise ClusterError(text, hint="\n      ".join(hints))
+
+
+def _hint(blocker: Blocker) -> str:
+    return blocker.hint + (f"; `--accept {blocker.id}` deploys all the same" if blocker.acceptable else "")
 
 
 def survey(cluster: Cluster, documents: Iterable[Document], namespace: str) -> Site:
@@ -80,18 +82,18 @@ def survey(cluster: Cluster, documents: Iterable[Document], namespace: str) -> S
     documents = list(documents)
     version = cluster.version()
     user = _user(cluster)
-    skipped, notes, lacks = _kinds(cluster, documents)
+    skipped, notes, blockers = _kinds(cluster, documents)
     known = [document for document in documents if Ref.of(document) not in skipped]
-    lacks += [*_version(version), *_image(known), *_metrics(cluster, known)]
-    lacks += [*_namespace(cluster, known, namespace), *_permissions(cluster, known, namespace, user)]
-    return Site(version.get("gitVersion", "?"), user, tuple(skipped), tuple(notes), tuple(lacks))
+    blockers += [*_version(version), *_image(known), *_metrics(cluster, known)]
+    blockers += [*_namespace(cluster, known, namespace), *_permissions(cluster, known, namespace, user)]
+    return Site(version.get("gitVersion", "?"), user, tuple(skipped), tuple(notes), tuple(blockers))
 
 
 def _user(cluster: Cluster) -> str:
     """Who we are to the cluster; clusters before 1.28 do not say."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
-        answer = cluster.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body).document
+        answer = cluster.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body)
         return str(answer["status"]["userInfo"].get("username", ""))
     except ApiError as err:
         if err.status == 401:
@@ -99,32 +101,32 @@ def _user(cluster: Cluster) -> str:
         return ""
 
 
-def _version(version: dict[str, str]) -> Iterator[Lack]:
+def _version(version: dict[str, str]) -> Iterator[Blocker]:
     numbers = tuple(int(re.sub(r"\D.*", "", version.get(part, "")) or 0) for part in ("major", "minor"))
     first, last = SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1]
     oldest, newest = (tuple(map(int, known.split("."))) for known in (first, last))
     text = f"the cluster is {version.get('gitVersion')}; supported is {first} to {last}"
     if numbers < oldest:
-        yield Lack("version", text, "upgrade the cluster")
+        yield Blocker("version", text, "upgrade the cluster")
     elif numbers > newest:
-        yield Lack("version", text, "upgrade marina", acceptable=True)
+        yield Blocker("version", text, "upgrade marina", acceptable=True)
 
 
-def _image(documents: list[Document]) -> Iterator[Lack]:
+def _image(documents: list[Document]) -> Iterator[Blocker]:
     for document in documents:
         if document["kind"] == "Deployment":
             for container in document["spec"]["template"]["spec"]["containers"]:
                 if not _DIGEST.search(container["image"]):
                     image = f"container `{container['name']}`: `{container['image']}`"
                     text = f"{image} has no digest, so what runs can change"
-                    yield Lack("image", text, "marina image SPEC pushes it and records the digest", acceptable=True)
+                    yield Blocker("image", text, "marina image SPEC pushes it and records the digest", acceptable=True)
 
 
-def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list[str], list[Lack]]:
-    """What is left out, what is said about it, and which kinds lack."""
+def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list[str], list[Blocker]]:
+    """What is left out, what is said about it, and which kinds are missing."""
     skipped: list[Ref] = []
     notes: list[str] = []
-    lacks: list[Lack] = []
+    blockers: list[Blocker] = []
     for version, kind in sorted({(document["apiVersion"], document["kind"]) for document in documents}):
         if cluster.resource(version, kind) is not None:
             continue
@@ -138,11 +140,11 @@ def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list
             notes.append(f"the cluster does not know `{kind}`, so {names} is left out: {_OPTIONAL[group]}")
         else:
             hint = _INSTALL.get(group, "kubectl api-resources lists what it knows")
-            lacks.append(Lack("kind", f"the cluster does not know `{kind}` of `{version}`", hint))
-    return skipped, notes, lacks
+            blockers.append(Blocker("kind", f"the cluster does not know `{kind}` of `{version}`", hint))
+    return skipped, notes, blockers
 
 
-def _metrics(cluster: Cluster, documents: list[Document]) -> Iterator[Lack]:
+def _metrics(cluster: Cluster, documents: list[Document]) -> Iterator[Blocker]:
     """What a HorizontalPodAutoscaler asks must be there to be asked."""
     wanted = {
         _RESOURCE_METRICS if metric["type"] in ("Resource", "ContainerResource") else _METRICS
@@ -153,10 +155,10 @@ def _metrics(cluster: Cluster, documents: list[Document]) -> Iterator[Lack]:
     served = cluster.groups() if wanted else set()
     if _METRICS in wanted and (why := _unserved(cluster, _METRICS, served)):
         hint = "install prometheus-adapter with the rendered values, or say `scaling.autoscaler: none`"
-        yield Lack("custom-metrics", f"the autoscaler's rate cannot be asked: {why}", hint, acceptable=True)
+        yield Blocker("custom-metrics", f"the autoscaler's rate cannot be asked: {why}", hint, acceptable=True)
     if _RESOURCE_METRICS in wanted and (why := _unserved(cluster, _RESOURCE_METRICS, served)):
         text = f"the autoscaler's cpu cannot be asked: {why}"
-        yield Lack("resource-metrics", text, "install metrics-server", acceptable=True)
+        yield Blocker("resource-metrics", text, "install metrics-server", acceptable=True)
 
 
 def _unserved(cluster: Cluster, group: str, served: set[str]) -> str:
@@ -164,20 +166,20 @@ def _unserved(cluster: Cluster, group: str, served: set[str]) -> str:
     if group not in served:
         return f"the cluster has no `{group}`"
     try:
-        versions = cluster.request("GET", f"/apis/{group}").document["versions"]
+        versions = cluster.request("GET", f"/apis/{group}")["versions"]
         cluster.request("GET", f"/apis/{versions[0]['groupVersion']}")
     except (ApiError, KeyError, IndexError) as err:
         return f"`{group}` does not answer: {getattr(err, 'message', None) or err}"
     return ""
 
 
-def _namespace(cluster: Cluster, documents: list[Document], namespace: str) -> Iterator[Lack]:
-    found = look_up_namespace(cluster, namespace)
-    if found and (found.get("status") or {}).get("phase") == "Terminating":
-        yield Lack("namespace", f"`{namespace}` is being deleted", "wait until it is gone")
-    if found is None and not any(document["kind"] == "Namespace" for document in documents):
+def _namespace(cluster: Cluster, documents: list[Document], namespace: str) -> Iterator[Blocker]:
+    space = look_up_namespace(cluster, namespace)
+    if space and (space.get("status") or {}).get("phase") == "Terminating":
+        yield Blocker("namespace", f"`{namespace}` is being deleted", "wait until it is gone")
+    if space is None and not any(document["kind"] == "Namespace" for document in documents):
         hint = f"an administrator of the cluster types `kubectl create namespace {namespace}`"
-        yield Lack("namespace", f"`{namespace}` does not exist, and the spec does not create it", hint)
+        yield Blocker("namespace", f"`{namespace}` does not exist, and the spec does not create it", hint)
 
 
 def look_up_namespace(cluster: Cluster, name: str) -> Document | None:
@@ -191,29 +193,33 @@ def look_up_namespace(cluster: Cluster, name: str) -> Document | None:
         return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
-def _permissions(cluster: Cluster, documents: list[Document], namespace: str, user: str) -> Iterator[Lack]:
+def _permissions(cluster: Cluster, documents: list[Document], namespace: str, user: str) -> Iterator[Blocker]:
     if _may(cluster, "*", "*", "", "*", namespace) and _may(cluster, "", "namespaces", "", "create", ""):
         return
     wanted = sorted(set(_wanted(cluster, documents, namespace)))
     with ThreadPoolExecutor(8) as pool:
-        allowed = dict(zip(wanted, pool.map(lambda one: _may(cluster, *one), wanted), strict=True))
-    missing = {one for one, may in allowed.items() if not may}
+        allowed = list(pool.map(lambda access: _may(cluster, *access), wanted))
+    missing = {access for access, may in zip(wanted, allowed, strict=True) if not may}
     # Either way of sending the inference will do.
-    proxy = {one for one in wanted if one[1:3] == ("services", "proxy")}
-    forward = {one for one in wanted if one[1:3] == ("pods", "portforward")}
+    proxy = {access for access in wanted if access[1:3] == ("services", "proxy")}
+    forward = {access for access in wanted if access[1:3] == ("pods", "portforward")}
     if not missing & proxy or not missing & forward:
         missing -= proxy | forward
     else:
         missing -= forward
-    for scope in sorted({one[4] for one in missing}):
-        these = {(f"{resource}{f'/{sub}' if sub else ''}{f'.{group}' if group else ''}", verb)
-                 for group, resource, sub, verb, where in missing if where == scope}  # fmt: skip
+    for scope in sorted({access[4] for access in missing}):
+        scoped = {
+            (f"{resource}{f'/{sub}' if sub else ''}{f'.{group}' if group else ''}", verb)
+            for group, resource, sub, verb, where in missing
+            if where == scope
+        }
+        verbs_of: dict[str, list[str]] = {}
+        for resource, verb in sorted(scoped):
+            verbs_of.setdefault(resource, []).append(verb)
+        forbidden = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in verbs_of.items())
         place = f"in namespace `{scope}`" if scope else "in the cluster"
-        by = {resource: sorted(verb for one, verb in these if one == resource) for resource, _ in sorted(these)}
-        said = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in by.items())
-        yield Lack(
-            "permission", f"`{user or 'you'}` may not {said} {place}", grant(user or "USER", these, scope or None)
-        )
+        text = f"`{user or 'you'}` may not {forbidden} {place}"
+        yield Blocker("permission", text, grant(user or "USER", scoped, scope or None))
 
 
 def _wanted(cluster: Cluster, documents: list[Document], namespace: str) -> Iterator[tuple[str, str, str, str, str]]:
@@ -239,4 +245,4 @@ def _may(cluster: Cluster, group: str, resource: str, sub: str, verb: str, names
         "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
         body | {"spec": {"resourceAttributes": attributes}},
     )
-    return bool(answer.document["status"].get("allowed"))
+    return bool(answer["status"].get("allowed"))

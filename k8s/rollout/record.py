@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
+from config.errors import MarinaError
+from config.record import write_json
 from k8s.rollout.apply import Change
 from k8s.rollout.inference import Canary
-from k8s.rollout.wait import Outcome
+from k8s.rollout.placement import Placement
+from k8s.rollout.transition import Transition
+from k8s.rollout.wait import WaitResult
 
 SCHEMA = "marina.rollout/1"
 
@@ -35,7 +42,7 @@ class Rollout:
     site: dict[str, Any] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     pruned: list[str] = field(default_factory=list)
-    outcome: Outcome | None = None
+    waited: WaitResult | None = None
     canary: Canary | None = None
     error: str = ""
     back: Rollout | None = None
@@ -49,20 +56,41 @@ class Rollout:
     def exit_code(self) -> int:
         return 1 if self.result in ("failed", "interrupted") else 0
 
+    def take(self, transition: Transition) -> None:
+        """What applying, waiting and asking came to."""
+        self.changes, self.pruned = list(transition.changes), list(transition.pruned)
+        self.waited, self.canary, self.error = transition.waited, transition.canary, transition.error
+        if self.error:
+            self.result = "failed"
+
+    def to_text(self) -> str:
+        """What a person wants to know of it."""
+        waited = self.waited
+        lines = [_headline(self)]
+        if self.result == "dry-run":
+            lines += _diff(self)
+        if self.result in ("failed", "interrupted") and waited:
+            lines += [f"  {cause}".replace("\n", "\n  ") for cause in waited.causes]
+        if self.canary and self.result in ("deployed", "unchanged", "rolled back"):
+            lines.append(f"  inference: {self.canary}")
+        if self.back:
+            lines.append(_headline(self.back))
+        return "\n".join(lines + ([f"  next: {self.next}"] if self.next else []))
+
     def to_data(self) -> dict[str, Any]:
-        outcome, canary = self.outcome, self.canary
+        waited, canary = self.waited, self.canary
         return {
             "schema": SCHEMA,
             **{key: getattr(self, key) for key in _PLAIN},
             "objects": [change.to_data() for change in self.changes],
             "rollout": {
-                "complete": outcome.complete,
-                "text": outcome.why,
-                "seconds": round(outcome.seconds, 1),
-                "pods": [vars(pod) for pod in outcome.pods],
-                "reasons": [reason.to_data() for reason in outcome.reasons],
+                "complete": waited.complete,
+                "text": waited.why,
+                "seconds": round(waited.seconds, 1),
+                "pods": [vars(pod) for pod in waited.pods],
+                "reasons": [cause.to_data() for cause in waited.causes],
             }
-            if outcome
+            if waited
             else None,
             "canary": canary.to_data() if canary else None,
             "rollback": self.back.to_data() if self.back else None,
@@ -70,9 +98,9 @@ class Rollout:
 
 
 _PLAIN = (
-    "verb", "name", "namespace", "context", "server", "result", "revision", "previous", "running", "image", "site",
-    "pruned", "error", "next", "started", "finished",
-)  # fmt: skip
+    *("verb", "name", "namespace", "context", "server", "result", "revision", "previous", "running", "image"),
+    *("site", "pruned", "error", "next", "started", "finished"),
+)
 
 
 def now() -> str:
@@ -80,33 +108,42 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def summary(record: Rollout) -> str:
-    """What a person wants to know of it."""
-    lines = [_headline(record)]
-    if record.result == "dry-run":
-        lines += _diff(record)
-    if record.result in ("failed", "interrupted"):
-        lines += [f"  {reason}".replace("\n", "\n  ") for reason in (record.outcome.reasons if record.outcome else ())]
-    if record.canary and record.result in ("deployed", "unchanged", "rolled back"):
-        lines.append(f"  inference: {record.canary}")
-    if record.back:
-        lines.append(_headline(record.back))
-    return "\n".join(lines + ([f"  next: {record.next}"] if record.next else []))
+def start_record(verb: str, placement: Placement, *, image: str = "") -> Rollout:
+    """An empty record of a verb."""
+    cluster = placement.cluster
+    return Rollout(verb, placement.name, placement.namespace, cluster.context, cluster.server, image=image)
+
+
+@contextmanager
+def recorded(record: Rollout, file: Path | None) -> Iterator[None]:
+    """Writes the record however it ends, where there is a place for it."""
+    try:
+        yield
+    except MarinaError as err:
+        record.result, record.error = "failed", err.message
+        raise
+    finally:
+        record.finished = now()
+        if file:
+            write_json(file, record.to_data())
 
 
 def _headline(record: Rollout) -> str:
     what = f"{record.name} revision {record.revision} in {record.namespace} (context {record.context})"
     changed = [change for change in record.changes if change.action != "none"]
     counts = f"{len(changed)} of {len(record.changes)} objects changed, {len(record.pruned)} deleted"
+    pods = record.waited.why if record.waited else ""
     match record.result:
         case "deployed":
-            return f"deployed {what}: {record.outcome.why if record.outcome else ''}; {counts}"
+            return f"deployed {what}: {pods}; {counts}"
         case "unchanged":
-            return f"nothing to do: {what} is what is there: {record.outcome.why if record.outcome else ''}"
+            return f"nothing to do: {what} is already deployed: {pods}"
+        case "dry-run" if not changed and not record.pruned:
+            return f"nothing to do: {what} is already deployed"
         case "dry-run":
-            return f"would deploy {what}: {counts}" if changed or record.pruned else f"nothing to do: {what} is there"
+            return f"would deploy {what}: {counts}"
         case "rolled back":
-            return f"rolled back to {what}: {record.outcome.why if record.outcome else ''}; {counts}"
+            return f"rolled back to {what}: {pods}; {counts}"
         case "deleted":
             where = f"{record.namespace} (context {record.context})"
             return f"deleted {record.name} from {where}: {len(record.pruned)} objects"

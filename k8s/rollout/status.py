@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from k8s.rollout.cluster import Cluster, Document, Ref
-from k8s.rollout.diagnosis import Reason, reasons
-from k8s.rollout.history import State, Store
-from k8s.rollout.wait import PodState, arrived, look_now, pod_states
+from k8s.cluster import Cluster, Document, Ref
+from k8s.rollout.diagnosis import Cause, causes
+from k8s.rollout.history import State
+from k8s.rollout.placement import Placement
+from k8s.rollout.wait import PodState, availability, pod_states, read_view
 
 SCHEMA = "marina.status/1"
 _SHA = 12
@@ -19,7 +20,7 @@ _SHA = 12
 
 @dataclass(frozen=True)
 class Status:
-    """One look; nothing is changed."""
+    """What is deployed right now."""
 
     name: str
     namespace: str
@@ -30,7 +31,7 @@ class Status:
     rollout: str
     """What is there, once it is complete."""
     autoscaler: str
-    reasons: tuple[Reason, ...]
+    causes: tuple[Cause, ...]
     verdict: str
     """Of the last load test in the build folder."""
 
@@ -56,50 +57,49 @@ class Status:
             "complete": bool(self.rollout),
             "pods": [vars(pod) for pod in self.pods],
             "autoscaler": self.autoscaler,
-            "reasons": [reason.to_data() for reason in self.reasons],
+            "reasons": [cause.to_data() for cause in self.causes],
             "verdict": self.verdict,
         }
 
+    def to_text(self) -> str:
+        """What a person wants to know of it."""
+        state, where = self.state, f"{self.name} in {self.namespace} (context {self.context})"
+        if state is None:
+            return f"{where}: not deployed"
+        lines = [f"{where}: {_phase(state)}"]
+        facts = self.facts
+        lines += [f"  {key:<11}{facts[key]}" for key in ("version", "image") if key in facts]
+        lines += [f"  {key:<11}{facts[key][:_SHA]}…" for key in ("package", "evidence") if key in facts]
+        lines += [f"  pods       {self.rollout or 'not all available'}"]
+        lines += [f"    {pod}" for pod in self.pods]
+        lines += [f"  autoscaler {self.autoscaler}"] if self.autoscaler else []
+        lines += [f"  verdict    {self.verdict}"] if self.verdict else []
+        lines += [f"  kept       {', '.join(map(str, state.good))}"] if state.good else []
+        lines += [f"  message    {state.message}"] if state.message else []
+        lines += [f"  {cause}" for cause in self.causes]
+        return "\n".join(lines)
 
-def look(cluster: Cluster, namespace: str, name: str, folder: Path) -> Status:
-    """One look at a spec's deployment."""
-    store = Store(cluster, namespace, name, holder="")
+
+def read_status(placement: Placement, folder: Path) -> Status:
+    """One look at a spec's deployment; its last verdict is looked for in a build folder, if there is one."""
+    cluster, store = placement.cluster, placement.store
     state = store.load()
     revision = store.read(state.trying or state.current) if state else None
     deployment = next((ref for ref in state.objects if ref.kind == "Deployment"), None) if state else None
-    view = look_now(cluster, deployment) if deployment else None
+    view = read_view(cluster, deployment) if deployment else None
     facts = revision.facts if revision else {}
     return Status(
-        name=name,
-        namespace=namespace,
+        name=placement.name,
+        namespace=placement.namespace,
         context=cluster.context,
         state=state,
         facts=facts,
         pods=tuple(pod_states(view)) if view else (),
-        rollout=arrived(view.deployment) if view else "",
+        rollout=availability(view.deployment) if view else "",
         autoscaler=_autoscaler(cluster, deployment) if deployment else "",
-        reasons=tuple(reasons(view)) if view else (),
+        causes=tuple(causes(view)) if view else (),
         verdict=_verdict(folder, facts),
     )
-
-
-def summary(status: Status) -> str:
-    """What a person wants to know of it."""
-    state, where = status.state, f"{status.name} in {status.namespace} (context {status.context})"
-    if state is None:
-        return f"{where}: not deployed"
-    lines = [f"{where}: {_phase(state)}"]
-    facts = status.facts
-    lines += [f"  {key:<11}{facts[key]}" for key in ("version", "image") if key in facts]
-    lines += [f"  {key:<11}{facts[key][:_SHA]}…" for key in ("package", "evidence") if key in facts]
-    lines += [f"  pods       {status.rollout or 'not all there'}"]
-    lines += [f"    {pod}" for pod in status.pods]
-    lines += [f"  autoscaler {status.autoscaler}"] if status.autoscaler else []
-    lines += [f"  verdict    {status.verdict}"] if status.verdict else []
-    lines += [f"  kept       {', '.join(map(str, state.good))}"] if state.good else []
-    lines += [f"  message    {state.message}"] if state.message else []
-    lines += [f"  {reason}" for reason in status.reasons]
-    return "\n".join(lines)
 
 
 def _phase(state: State) -> str:
@@ -117,10 +117,9 @@ def _phase(state: State) -> str:
 
 def _autoscaler(cluster: Cluster, deployment: Ref) -> str:
     """What the autoscaler of a Deployment sees and wants; KEDA's is one of these as well."""
-    found = cluster.list("autoscaling/v2", "HorizontalPodAutoscaler", deployment.namespace)["items"]
-    for one in found:
-        if one["spec"]["scaleTargetRef"]["name"] == deployment.name:
-            return _scaling(one)
+    for document in cluster.list("autoscaling/v2", "HorizontalPodAutoscaler", deployment.namespace)["items"]:
+        if document["spec"]["scaleTargetRef"]["name"] == deployment.name:
+            return _scaling(document)
     return ""
 
 
@@ -128,7 +127,7 @@ def _scaling(autoscaler: Document) -> str:
     spec, status = autoscaler["spec"], autoscaler.get("status") or {}
     text = f"{status.get('currentReplicas', 0)} of {spec.get('minReplicas', 1)} to {spec['maxReplicas']} pods, "
     text += f"wants {status.get('desiredReplicas', '?')}"
-    now = {_metric(one): _value(one, "current") for one in status.get("currentMetrics") or []}
+    now = {_metric(metric): _value(metric, "current") for metric in status.get("currentMetrics") or []}
     for metric in spec.get("metrics") or []:
         text += f"; {_metric(metric)} {now.get(_metric(metric)) or 'unknown'} of {_value(metric, 'target')}"
     for condition in status.get("conditions") or []:
@@ -144,10 +143,10 @@ def _metric(metric: Document) -> str:
 
 def _value(metric: Document, which: str) -> str:
     details: Document = next((value for key, value in metric.items() if key != "type"), {})
-    found = details.get(which) or {}
-    if found.get("averageUtilization") is not None:
-        return f"{found['averageUtilization']} %"
-    return str(found.get("averageValue") or found.get("value") or "")
+    amounts = details.get(which) or {}
+    if amounts.get("averageUtilization") is not None:
+        return f"{amounts['averageUtilization']} %"
+    return str(amounts.get("averageValue") or amounts.get("value") or "")
 
 
 def _verdict(folder: Path, facts: dict[str, str]) -> str:

@@ -1,20 +1,19 @@
-"""Waits until a Deployment's new pods are there, telling each pod's progress; says why when they are not."""
+"""Waits until a Deployment's new pods are available, reporting each pod's progress; says why when they are not."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from config.progress import Progress
-from k8s.rollout.cluster import Cluster, Document, Ref
-from k8s.rollout.diagnosis import Reason, View, hopeless, is_ready, message, reasons
-from k8s.rollout.watch import Mirror
+from k8s.cluster import Cluster, Document, Mirror, Ref
+from k8s.rollout.diagnosis import Cause, View, causes, hopeless, is_ready, message
 
 _LOG_LINES = 20
-# How often time limits are looked at and the lock is renewed while nothing changes.
+# How often time limits are looked at while nothing changes.
 _TICK_S = 1.0
 # A controller that is alive takes note of a change at once.
 _NOTICED_S = 60.0
@@ -38,69 +37,75 @@ class PodState:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WaitResult:
     """How a wait ended."""
 
     complete: bool
     why: str
     """The sentence about it: what is there, or what is not."""
     pods: tuple[PodState, ...]
-    reasons: tuple[Reason, ...] = ()
+    causes: tuple[Cause, ...] = ()
     seconds: float = 0.0
 
 
-def wait(
-    cluster: Cluster,
-    deployment: Ref,
-    progress: Progress,
-    *,
-    timeout_s: float | None,
-    tick: Callable[[], None] = lambda: None,
-) -> Outcome:
-    """Follows a rollout to its end; `tick` is called about once a second."""
+def wait(cluster: Cluster, deployment: Ref, progress: Progress, *, timeout_s: float | None) -> WaitResult:
+    """Follows a rollout to its end."""
     changed, begun = threading.Event(), time.monotonic()
-    namespace, told = deployment.namespace, dict[str, PodState]()
+    report = _Report(progress)
+    with _followed(cluster, deployment, changed) as follow:
+        while True:
+            changed.clear()
+            waited_s = time.monotonic() - begun
+            view = follow()
+            if view is None:
+                return WaitResult(False, f"{deployment} was deleted meanwhile", (), seconds=waited_s)
+            report.changes_in(view)
+            available, over = availability(view.deployment), _end_reason(view, waited_s, timeout_s)
+            if available or over:
+                break
+            changed.wait(_TICK_S)
+    # Each mirror is as fresh as its own watch; what is reported is seen at one moment.
+    last = read_view(cluster, deployment) or view
+    report.changes_in(last)
+    why_not = () if available else tuple(causes(last, _logs(cluster, deployment.namespace)))
+    return WaitResult(bool(available), available or over, tuple(pod_states(last)), why_not, waited_s)
+
+
+@contextmanager
+def _followed(cluster: Cluster, deployment: Ref, changed: threading.Event) -> Iterator[Callable[[], View | None]]:
+    """What gives the newest view of a Deployment, None once it was deleted; `changed` is set when there is a newer."""
     labels = _selector(cluster.get(deployment))
     with ExitStack() as stack:
 
         def mirror(version: str, kind: str, **selected: str) -> Mirror:
-            return stack.enter_context(Mirror(cluster, version, kind, namespace, changed, **selected))
+            return stack.enter_context(Mirror(cluster, version, kind, deployment.namespace, changed, **selected))
 
         deployments = mirror("apps/v1", "Deployment", fields=f"metadata.name={deployment.name}")
         replicasets = mirror("apps/v1", "ReplicaSet", labels=labels)
         pods = mirror("v1", "Pod", labels=labels)
         events = mirror("v1", "Event", fields="type=Warning")
-        while True:
-            changed.clear()
-            waited_s = time.monotonic() - begun
-            if not deployments.objects:
-                return Outcome(False, f"{deployment} was deleted meanwhile", (), seconds=waited_s)
-            view = View(deployments.objects[-1], tuple(replicasets.objects), tuple(pods.objects), tuple(events.objects))
-            _tell(view, told, progress)
-            there, over = arrived(view.deployment), _over(view, waited_s, timeout_s)
-            if there or over:
-                break
-            tick()
-            changed.wait(_TICK_S)
-    # Each mirror is as fresh as its own watch; what is reported is seen at one moment.
-    last = look_now(cluster, deployment) or view
-    _tell(last, told, progress)
-    found = () if there else tuple(reasons(last, _logs(cluster, namespace)))
-    return Outcome(bool(there), there or over, tuple(pod_states(last)), found, waited_s)
+
+        def newest() -> View | None:
+            known = deployments.objects
+            if not known:
+                return None
+            return View(known[-1], tuple(replicasets.objects), tuple(pods.objects), tuple(events.objects))
+
+        yield newest
 
 
-def look_now(cluster: Cluster, deployment: Ref) -> View | None:
+def read_view(cluster: Cluster, deployment: Ref) -> View | None:
     """The view of a Deployment at this moment; None when it is not there."""
-    found = cluster.get(deployment)
-    if found is None:
+    document = cluster.get(deployment)
+    if document is None:
         return None
 
     def items(version: str, kind: str, **selected: str) -> tuple[Document, ...]:
         return tuple(cluster.list(version, kind, deployment.namespace, **selected)["items"])
 
-    labels = _selector(found)
+    labels = _selector(document)
     replicasets, pods = items("apps/v1", "ReplicaSet", labels=labels), items("v1", "Pod", labels=labels)
-    return View(found, replicasets, pods, items("v1", "Event", fields="type=Warning"))
+    return View(document, replicasets, pods, items("v1", "Event", fields="type=Warning"))
 
 
 def pod_states(view: View) -> list[PodState]:
@@ -116,25 +121,34 @@ def _pod_state(pod: Document, view: View) -> PodState:
     return PodState(
         name=pod["metadata"]["name"],
         phase=phase,
-        ready=f"{sum(bool(one.get('ready')) for one in containers)}/{total}",
-        restarts=sum(int(one.get("restartCount", 0)) for one in containers),
+        ready=f"{sum(bool(container.get('ready')) for container in containers)}/{total}",
+        restarts=sum(int(container.get("restartCount", 0)) for container in containers),
         message=message(pod, view),
     )
 
 
-def _tell(view: View, told: dict[str, PodState], progress: Progress) -> None:
-    for state in pod_states(view):
-        if told.get(state.name) != state:
-            told[state.name] = state
-            progress.say(f"  {state}")
-    for reason in reasons(view):
-        if reason.subject.startswith("Deployment") and reason.text not in told:
-            told[reason.text] = PodState(reason.subject, "", "", 0, "")
-            progress.say(f"  {reason}")
+class _Report:
+    """A line for each pod whenever its state changes, and one for each cause at the Deployment itself."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._reported: dict[str, str] = {}
+
+    def changes_in(self, view: View) -> None:
+        for state in pod_states(view):
+            self._line(state.name, str(state))
+        for cause in causes(view):
+            if cause.subject.startswith("Deployment"):
+                self._line(cause.text, str(cause))
+
+    def _line(self, key: str, text: str) -> None:
+        if self._reported.get(key) != text:
+            self._reported[key] = text
+            self._progress.say(f"  {text}")
 
 
-def arrived(deployment: Document) -> str:
-    """What is there, once all pods are of the present template and have been ready for long enough; else nothing."""
+def availability(deployment: Document) -> str:
+    """How many pods are available, once all are of the present template and were ready for long enough; else empty."""
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
     if int(status.get("observedGeneration") or 0) < int(deployment["metadata"].get("generation") or 0):
         return ""
@@ -146,7 +160,7 @@ def arrived(deployment: Document) -> str:
     return f"{available} of {wanted} pods available"
 
 
-def _over(view: View, waited_s: float, timeout_s: float | None) -> str:
+def _end_reason(view: View, waited_s: float, timeout_s: float | None) -> str:
     """Why there is nothing more to wait for; empty while there is."""
     deployment = view.deployment
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
@@ -171,8 +185,8 @@ def _ready_new(view: View) -> int:
 
 
 def _selector(deployment: Document | None) -> str:
-    found: dict[str, str] = (deployment or {}).get("spec", {}).get("selector", {}).get("matchLabels", {})
-    return ",".join(f"{key}={value}" for key, value in sorted(found.items()))
+    labels: dict[str, str] = (deployment or {}).get("spec", {}).get("selector", {}).get("matchLabels", {})
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def _logs(cluster: Cluster, namespace: str) -> Callable[[str, str, bool], str]:

@@ -131,22 +131,20 @@ class _Demo:
         self._say(f"PASS: {_headroom(outcome.verdict)}")
 
     def _manifests(self, spec: Any, out: Path) -> None:
-        from k8s.manifests import make_plan, write_manifests
-        from k8s.verify import Scope, all_rules, read_folder, verify
+        from k8s import all_rules, make_plan, verify_spec, write_manifests
 
         with self._running("manifests"):
-            plan = make_plan(spec, out)
-            written = write_manifests(plan, out)
+            written = write_manifests(make_plan(spec, out), out)
         objects = sum(map(len, written.files.values()))
         self._record["manifests"] = {"folder": str(written.folder), "objects": objects}
         self._say(f"{objects} objects in {len(written.files)} files under {written.folder}")
         with self._running("verify"):
-            scope = Scope(plan=plan)
-            findings = verify(read_folder(written.folder), scope)
+            verified = verify_spec(spec, out)
+        findings, versions = verified.findings, verified.versions
         if errors := [finding for finding in findings if finding.level == "error"]:
             raise Refused("\n".join(map(str, errors)), hint=f"marina verify {self._options.spec}")
-        self._record["verify"] = {"versions": list(scope.versions), "warnings": [str(each) for each in findings]}
-        known = f"{scope.versions[0]} to {scope.versions[-1]}"
+        self._record["verify"] = {"versions": list(versions), "warnings": [str(each) for each in findings]}
+        known = f"{versions[0]} to {versions[-1]}"
         self._say(f"valid for Kubernetes {known}, and {len(all_rules())} more rules hold")
         self._stage = ""
         for finding in findings:

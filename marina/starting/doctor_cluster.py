@@ -12,7 +12,7 @@ _ASK = """
 import json
 from config.errors import MarinaError
 try:
-    from k8s.rollout.cluster import connect
+    from k8s import connect
     cluster = connect()
     found = {"context": cluster.context, "server": cluster.server}
     found |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}

@@ -28,7 +28,7 @@ from config.record import Agreement
 from config.render import Ports
 from handlers.image import ImageHandler
 from handlers.tensor import TensorHandler
-from k8s.rollout.cluster import connect
+from k8s.cluster import connect
 from k8s.rollout.preflight import survey
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective

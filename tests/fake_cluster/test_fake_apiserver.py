@@ -13,8 +13,7 @@ from fake_apiserver_fields import decode, encode
 from fake_apiserver_kinds import canonical
 from k8s_rig import SPACE, deployment, document
 
-from k8s.rollout.api_errors import ApiError
-from k8s.rollout.cluster import Cluster, Ref, connect
+from k8s.cluster import ApiError, Cluster, Ref, connect
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fake_apiserver import FakeCluster
+from k8s.rollout.steps import Steps
 
 from config.progress import Progress
-from k8s.rollout.cluster import connect
+from k8s.cluster import connect
 from k8s.rollout.delete import delete
 from k8s.rollout.deploy import deploy, rollback
 from k8s.rollout.history import State
@@ -21,7 +22,6 @@ from k8s.rollout.inference import Sample
 from k8s.rollout.record import Rollout
 from k8s.rollout.release import How, Release
 from k8s.rollout.status import Status, look
-from k8s.rollout.steps import Steps
 
 SHA256 = "ab" * 32
 SPACE, NAME = "sea", "shells"

@@ -7,7 +7,7 @@ import pytest
 from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
 
 from config.errors import ClusterError, Refused
-from k8s.rollout.cluster import connect
+from k8s.cluster import connect
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
 from specs import ROOT
 
 from config.errors import ClusterError, InputError
-from k8s.rollout.cluster import Cluster, Ref, connect
+from k8s.cluster import Cluster, Mirror, Ref, connect
 from k8s.rollout.status import summary
-from k8s.rollout.watch import Mirror
 
 
 @pytest.fixture

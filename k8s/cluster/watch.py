@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import urllib3
 
 from config.errors import ClusterError
-from k8s.rollout.api_errors import ApiError
-from k8s.rollout.cluster import Cluster, Document, lines_of
+from k8s.cluster.api_errors import ApiError
+from k8s.cluster.cluster import Cluster
+from k8s.cluster.reference import Document
 
 # A watch that ends by itself is asked for again; the server would end it after an hour at the latest.
 _WATCH_S = 120
@@ -22,12 +24,16 @@ class Mirror:
     """The objects of one kind in one namespace; `changed` is set whenever they are no longer what they were."""
 
     def __init__(
-        self, cluster: Cluster, api_version: str, kind: str, namespace: str, changed: threading.Event, *,
-        labels: str = "", fields: str = "",
-    ):  # fmt: skip
-        self.relists = 0
-        self.trouble = ""
-        """Why the copy may be old; empty while it is not."""
+        self,
+        cluster: Cluster,
+        api_version: str,
+        kind: str,
+        namespace: str,
+        changed: threading.Event,
+        *,
+        labels: str = "",
+        fields: str = "",
+    ):
         self._cluster = cluster
         self._what = (api_version, kind, namespace)
         self._selected = {"labels": labels, "fields": fields}
@@ -54,30 +60,25 @@ class Mirror:
     @property
     def objects(self) -> list[Document]:
         """The objects as last seen, oldest first."""
-        found = list(self._objects.values())
-        return sorted(found, key=lambda one: (one["metadata"].get("creationTimestamp") or "", one["metadata"]["name"]))
+        return sorted(self._objects.values(), key=_age)
 
     def _relist(self) -> None:
-        found = self._cluster.list(*self._what, **self._selected)
-        self._objects = {item["metadata"]["uid"]: item for item in found["items"]}
-        self._version = found["metadata"]["resourceVersion"]
-        self.relists += 1
+        listed = self._cluster.list(*self._what, **self._selected)
+        self._objects = {item["metadata"]["uid"]: item for item in listed["items"]}
+        self._version = listed["metadata"]["resourceVersion"]
         self._changed.set()
 
     def _follow(self) -> None:
         while not self._stop.is_set():
             try:
                 self._watch()
-                self.trouble = ""
             except ApiError as err:
                 self._recover(err)
-            except (ClusterError, urllib3.exceptions.HTTPError, OSError, ValueError) as err:
-                self.trouble = f"the watch broke: {err}"
+            except (ClusterError, urllib3.exceptions.HTTPError, OSError, ValueError):
                 self._stop.wait(_PAUSE_S)
 
     def _recover(self, err: ApiError) -> None:
         """A version that is gone is listed anew; so is everything after an error whose meaning is not known."""
-        self.trouble = "" if err.status == 410 else f"the watch was refused: {err.message}"
         if err.status != 410:
             self._stop.wait(max(_PAUSE_S, err.retry_after_s or 0))
         with suppress(ClusterError):
@@ -88,7 +89,7 @@ class Mirror:
         try:
             # Whoever stops us sets the flag first and ends the stream then, so one of the two is seen.
             if not self._stop.is_set():
-                for event in lines_of(self._stream):
+                for event in _lines(self._stream):
                     self._take(event)
         finally:
             self._stream.close()
@@ -107,3 +108,16 @@ class Mirror:
         else:
             self._objects[uid] = seen
         self._changed.set()
+
+
+def _age(document: Document) -> tuple[str, str]:
+    metadata = document["metadata"]
+    return metadata.get("creationTimestamp") or "", metadata["name"]
+
+
+def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[Mapping[str, Any]]:
+    """The events of a watch as they come; ends when the server ends it."""
+    rest = b""
+    for piece in response.stream(amt=None, decode_content=False):
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (json.loads(line) for line in whole if line.strip())

@@ -39,14 +39,16 @@ class ApiError(ClusterError):
         return self.status in _PASSING and not _FINAL.search(self.message)
 
     @property
-    def conflicts(self) -> list[Conflict]:
+    def conflicts(self) -> list[FieldConflict]:
         """The fields that another manager owns; empty for every other error."""
-        found = []
+        conflicts = []
         for cause in self.causes:
             owner = _OWNER.search(str(cause.get("message", "")))
             if cause.get("reason") == "FieldManagerConflict" and owner:
-                found.append(Conflict(str(cause.get("field", "")), owner["manager"], owner["subresource"] or ""))
-        return found
+                conflicts.append(
+                    FieldConflict(str(cause.get("field", "")), owner["manager"], owner["subresource"] or "")
+                )
+        return conflicts
 
     @property
     def lost_race(self) -> bool:
@@ -55,7 +57,7 @@ class ApiError(ClusterError):
 
 
 @dataclass(frozen=True)
-class Conflict:
+class FieldConflict:
     """A field of ours that somebody else owns with another value."""
 
     field: str
@@ -91,9 +93,9 @@ def _hint(error: ApiError) -> str | None:
         return "log in again: the credentials of this context are not, or no longer, accepted"
     if error.status == 429:
         return "the cluster is busy; try again in a minute"
-    if found := _FORBIDDEN.search(error.message):
-        group = f".{found['group']}" if found["group"] else ""
-        return grant(found["user"], {(found["resource"] + group, found["verb"])}, found["namespace"])
+    if refusal := _FORBIDDEN.search(error.message):
+        group = f".{refusal['group']}" if refusal["group"] else ""
+        return grant(refusal["user"], {(refusal["resource"] + group, refusal["verb"])}, refusal["namespace"])
     return None
 
 

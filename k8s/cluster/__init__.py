@@ -1,0 +1,20 @@
+"""One cluster: how it is found, asked, written to and watched, and what its errors mean. Knows nothing of releases."""
+
+from k8s.cluster.api_errors import ApiError, FieldConflict, grant
+from k8s.cluster.cluster import Applied, Cluster
+from k8s.cluster.kubeconfig import connect
+from k8s.cluster.reference import MANAGER, Document, Ref
+from k8s.cluster.watch import Mirror
+
+__all__ = [
+    "MANAGER",
+    "ApiError",
+    "Applied",
+    "Cluster",
+    "Document",
+    "FieldConflict",
+    "Mirror",
+    "Ref",
+    "connect",
+    "grant",
+]

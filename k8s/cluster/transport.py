@@ -1,0 +1,79 @@
+"""Requests to one API server, tried again for as long as that can help. Knows addresses and answers, no objects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import urllib3
+from kubernetes import client
+from kubernetes.dynamic.exceptions import DynamicApiError
+
+from config.errors import ClusterError
+from k8s.cluster.api_errors import ApiError, api_error, may_come_back, unreachable
+
+CONNECT_S, READ_S = 10.0, 60.0
+_TRIES = 5
+_LONGEST_PAUSE_S = 10.0
+
+
+class Transport:
+    """The way to one API server. `repeated` waits and tries again what passes: 429, 5xx, a dropped connection."""
+
+    def __init__(self, settings: client.Configuration, context: str, *, pause: Callable[[float], None] = time.sleep):
+        # urllib3 would repeat some requests on its own, and hide what the server answered.
+        settings.retries = False
+        self.context = context
+        self.server = str(settings.host)
+        self.settings = settings
+        self.api = client.ApiClient(settings)
+        self._pause = pause
+
+    def once(
+        self, method: str, path: str, body: bytes | None = None, *, content_type: str = "", timeout_s: float = READ_S
+    ) -> urllib3.BaseHTTPResponse:
+        """One request, tried once, with whatever answer comes; ClusterError where none does."""
+        headers = {"Content-Type": content_type} if content_type else {}
+        _, url, headers, _, _ = self.api.param_serialize(
+            method, path, header_params=headers, auth_settings=["BearerToken"]
+        )
+        timeout = urllib3.Timeout(connect=CONNECT_S, read=timeout_s)
+        try:
+            return self.api.rest_client.pool_manager.request(method, url, body=body, headers=headers, timeout=timeout)
+        except urllib3.exceptions.HTTPError as err:
+            raise self._unreachable(err) from err
+
+    def repeated(self, send: Callable[[], Any], *, races: bool = False) -> Any:
+        """What `send` gives, after as many tries as it takes and can help; with `races`, also after a lost race."""
+        for attempt in range(1, _TRIES + 1):
+            try:
+                return send()
+            except DynamicApiError as err:
+                error: ClusterError = translated(err)
+            except ClusterError as err:
+                error = err
+            except urllib3.exceptions.HTTPError as err:
+                error = self._unreachable(err)
+                error.__cause__ = err
+            if attempt == _TRIES or not _may_succeed(error, races=races):
+                raise error
+            asked_s = error.retry_after_s if isinstance(error, ApiError) else None
+            self._pause(min(_LONGEST_PAUSE_S, asked_s if asked_s is not None else 0.1 * 2**attempt))
+        raise AssertionError("unreachable")
+
+    def _unreachable(self, err: Exception) -> ClusterError:
+        text, hint = unreachable(err)
+        return ClusterError(f"{self.server} (context `{self.context}`): {text}", hint=hint)
+
+
+def translated(err: DynamicApiError) -> ApiError:
+    """An error of the dynamic client as one of ours."""
+    body = err.body.encode() if isinstance(err.body, str) else (err.body or b"")
+    return api_error(err.status or 0, err.reason or "", body, err.headers or {})
+
+
+def _may_succeed(error: ClusterError, *, races: bool) -> bool:
+    if isinstance(error, ApiError):
+        return error.passing or (races and error.lost_race)
+    return may_come_back(error)

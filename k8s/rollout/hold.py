@@ -1,0 +1,109 @@
+"""The lock on one deployment: taken before the first change, kept alive by a thread, released with the last state."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from config.errors import MarinaError
+from config.progress import Progress
+from k8s.rollout.history import HOLD_S, State, Store
+from k8s.rollout.placement import Placement
+from k8s.rollout.record import Rollout, now
+
+RENEW_S = HOLD_S / 3
+
+
+class Hold:
+    """Nobody else changes this deployment while it lasts; `state` is what was last written to the cluster."""
+
+    def __init__(self, store: Store, state: State) -> None:
+        self._store = store
+        self._state = state
+        self._writing = threading.Lock()
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def save(self, **changes: Any) -> State:
+        """Writes the state with changes; `holder=""` releases the lock."""
+        with self._writing:
+            self._state = self._store.save(replace(self._state, **changes))
+            return self._state
+
+    @contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """Renews the hold for as long as the work takes: a wait for pods or an inference may outlast it."""
+        done = threading.Event()
+        thread = threading.Thread(target=self._renew, args=(done,), name="hold", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _renew(self, done: threading.Event) -> None:
+        while not done.wait(RENEW_S):
+            # Whether the hold was lost meanwhile, the next `save` says, where somebody listens.
+            with suppress(MarinaError), self._writing:
+                if self._state.holder:
+                    self._state = self._store.save(self._state)
+
+
+@contextmanager
+def held(placement: Placement, state: State, record: Rollout, progress: Progress) -> Iterator[Hold]:
+    """The hold on a deployment. Ctrl-C and SIGTERM leave a state that says so, and a record of how to go on."""
+    store = placement.store
+    hold = Hold(store, store.hold(state, _holder()))
+    with _sigterm_as_interrupt():
+        try:
+            with hold.kept_alive():
+                yield hold
+        except KeyboardInterrupt:
+            record.result, record.error = "interrupted", f"interrupted at {now()}"
+            record.next = f"marina {record.verb} {placement.typed} goes on"
+            if current := hold.state.current:
+                record.next += f", marina rollback {placement.typed} goes back to revision {current}"
+            with suppress(MarinaError):
+                hold.save(phase="interrupted", message=f"{record.verb} was {record.error}", holder="")
+            progress.say(f"the cluster goes on with what was applied; {record.next}")
+            raise
+        except MarinaError as err:
+            with suppress(MarinaError):
+                hold.save(phase="failed", message=f"{record.verb} broke off: {err.message}", holder="")
+            raise
+
+
+def _holder() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()} ({os.getpid()}-{uuid.uuid4().hex[:6]})"
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """A CI job that is cancelled gets SIGTERM; it ends as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,89 @@
+"""Brings back a revision that the cluster keeps, with what it keeps of it: no spec and no package is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from config.errors import Refused
+from config.progress import Progress
+from k8s.rollout.apply import try_out
+from k8s.rollout.history import Revision, State
+from k8s.rollout.hold import Hold, held
+from k8s.rollout.inventory import all_objects, mark_deployed, outgoing
+from k8s.rollout.placement import Placement, RolloutOptions
+from k8s.rollout.record import Rollout, recorded, start_record
+from k8s.rollout.transition import apply_and_wait
+
+
+def rollback(
+    placement: Placement,
+    options: RolloutOptions,
+    progress: Progress,
+    record_file: Path | None,
+    *,
+    to: int | None = None,
+) -> Rollout:
+    """Brings back a kept revision, by default the one that ran before."""
+    record = start_record("rollback", placement)
+    with recorded(record, record_file):
+        state = load_state(placement)
+        revision = _chosen(placement, state, to)
+        try_out(placement.cluster, revision.documents, force=options.force).check()
+        record.previous = record.running = state.current
+        left = tuple(number for number in state.good if revision.number < number <= state.current)
+        with held(placement, state, record, progress) as hold:
+            restore(placement, hold, revision, options, record, progress, left=left)
+    return record
+
+
+def restore(
+    placement: Placement,
+    hold: Hold,
+    revision: Revision,
+    options: RolloutOptions,
+    record: Rollout,
+    progress: Progress,
+    *,
+    left: tuple[int, ...] = (),
+    message: str = "",
+) -> None:
+    """Brings back a revision under a hold; the record says how it went. `left` are the revisions it goes past."""
+    documents = list(revision.documents)
+    record.revision, record.image = revision.number, revision.facts.get("image", "")
+    objects = all_objects(hold.state, documents)
+    state = hold.save(phase="deploying", trying=revision.number, objects=objects, message=message)
+    if revision.request is None:
+        progress.say(f"note: no sample is kept with revision {revision.number}")
+    surplus = outgoing(placement.store, state, documents, state.good)
+    record.take(apply_and_wait(placement, documents, revision.request, surplus, options, progress))
+    if record.error:
+        text = f"going back to revision {revision.number} failed: {record.error}"
+        hold.save(phase="failed", message=f"{message}; {text}" if message else text, holder="")
+        record.next = f"kubectl -n {placement.namespace} describe pods"
+        return
+    undone = tuple(sorted({*state.undone, *left} - {revision.number}))
+    record.pruned += mark_deployed(
+        placement, hold, revision.number, documents, progress, good=state.good, undone=undone, message=message
+    )
+    record.result, record.running = "rolled back", revision.number
+
+
+def load_state(placement: Placement) -> State:
+    """The state; Refused where the spec was never deployed."""
+    if (state := placement.store.load()) is not None:
+        return state
+    raise Refused(
+        f"`{placement.name}` is not deployed in namespace `{placement.namespace}` of context "
+        f"`{placement.cluster.context}`",
+        hint="marina deploy SPEC, or `-n NAMESPACE` or `--context C` for another place",
+    )
+
+
+def _chosen(placement: Placement, state: State, to: int | None) -> Revision:
+    number = state.to_go_back_to() if to is None else to
+    revision = placement.store.read(number) if number in state.good else None
+    if revision is None:
+        kept = ", ".join(f"`{number}`" for number in state.good) or "none"
+        which = "a revision before this one" if to is None else f"revision {to}"
+        raise Refused(f"there is not {which} to go back to; kept: {kept}", hint=f"marina status {placement.typed}")
+    return revision
