@@ -1,5 +1,5 @@
-"""From a spec to a service on Kubernetes: manifests, their verification, and what changes a cluster. Imports of ours only
-`config`.
+"""From a spec to a service on Kubernetes: manifests, their verification, and what changes a cluster. It imports only
+`config` of ours.
 
 Its rooms, each of which imports only those before it: monitoring, manifests, verify, cluster, rollout.
 

@@ -11,22 +11,28 @@ from marina.arguments import DEFAULT_SPEC, print_json, verb, with_build
 
 def add_verbs(verbs: Any) -> None:
     """Their options."""
-    added = with_build(verb(verbs, manifests, "Kubernetes manifests, as files for kubectl and kustomize",
-                            "marina manifests", "marina manifests my/spec.yaml --format single"))  # fmt: skip
-    added.add_argument("--format", choices=("files", "single"), default="files",
-                       help="a file for each concern, or one for all (default: files)")  # fmt: skip
-    _verify_options(with_build(verb(verbs, verify, "whether manifests will work, without a cluster", "marina verify",
-                                    "marina verify my/spec.yaml --kubernetes 1.34", "marina verify --dir DIR --json",
-                                    "marina verify --explain pdb-blocks-drain")))  # fmt: skip
-    _deploy_options(verb(verbs, deploy, "apply to a cluster, wait until it serves, or say why not and go back",
-                         "marina deploy --dry-run", "marina deploy my/spec.yaml --context production"))  # fmt: skip
-    _rollback_options(verb(verbs, rollback, "apply the revision that ran before, or another that is kept",
-                           "marina rollback my/spec.yaml", "marina rollback my/spec.yaml --to 3",
-                           "marina rollback mine -n shop", spec=False))  # fmt: skip
-    _named_options(verb(verbs, status, "what is deployed, and how it is", "marina status my/spec.yaml",
-                        "marina status my/spec.yaml --json", "marina status mine -n shop", spec=False))  # fmt: skip
-    _delete_options(verb(verbs, delete, "delete what `deploy` applied, and nothing else", "marina delete my/spec.yaml",
-                         "marina delete my/spec.yaml --with-namespace", spec=False))  # fmt: skip
+    examples: tuple[str, ...] = ("marina manifests", "marina manifests my/spec.yaml --format single")
+    added = with_build(verb(verbs, manifests, "Kubernetes manifests, as files for kubectl and kustomize", *examples))
+    text = "a file for each concern, or one for all (default: files)"
+    added.add_argument("--format", choices=("files", "single"), default="files", help=text)
+
+    examples = ("marina verify", "marina verify my/spec.yaml --kubernetes 1.34", "marina verify --dir DIR --json")
+    examples += ("marina verify --explain pdb-blocks-drain",)
+    _verify_options(with_build(verb(verbs, verify, "whether manifests will work, without a cluster", *examples)))
+
+    examples = ("marina deploy --dry-run", "marina deploy my/spec.yaml --context production")
+    text = "apply to a cluster, wait until it serves, or say why not and go back"
+    _deploy_options(verb(verbs, deploy, text, *examples))
+
+    examples = ("marina rollback my/spec.yaml", "marina rollback my/spec.yaml --to 3", "marina rollback mine -n shop")
+    text = "apply the revision that ran before, or another that is kept"
+    _rollback_options(verb(verbs, rollback, text, *examples, spec=False))
+
+    examples = ("marina status my/spec.yaml", "marina status my/spec.yaml --json", "marina status mine -n shop")
+    _named_options(verb(verbs, status, "what is deployed, and how it is", *examples, spec=False))
+
+    examples = ("marina delete my/spec.yaml", "marina delete mine -n shop --with-namespace")
+    _delete_options(verb(verbs, delete, "delete what `deploy` applied, and nothing else", *examples, spec=False))
 
 
 def manifests(options: argparse.Namespace) -> int:
@@ -170,8 +176,8 @@ def _named_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def _verify_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--dir", metavar="DIR", type=Path, help="look at the YAML and JSON files of a folder instead of at SPEC's")
-    add("--kubernetes", metavar="V", action="append", default=[],
-        help="a minor version such as 1.34, as often as you like (default: all that are supported)")  # fmt: skip
+    text = "a minor version such as 1.34, as often as you like (default: all that are supported)"
+    add("--kubernetes", metavar="V", action="append", default=[], help=text)
     add("--live", metavar="URL", help="also look for every metric that is named on a running server's page, port 8090")
     add("--explain", metavar="RULE", help="say what a rule is about, and why")
 

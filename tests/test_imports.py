@@ -1,4 +1,4 @@
-"""The star: stages import `config` and nothing else of ours; starting the command line stays cheap."""
+"""The star: stages import `config` and nothing else of ours; rooms in their order; the command line starts cheaply."""
 
 import ast
 import subprocess
@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from rooms import Rooms, face, trespasses
 
 ROOT = Path(__file__).parent.parent
 OURS = {"archiver", "config", "handlers", "k8s", "loadtest", "server"}
@@ -95,3 +96,77 @@ def test_the_command_line_starts_without_heavy_imports(arguments: list[str]) -> 
     assert not loaded & {"torch", "torchvision", "numpy", "locust", "gevent", "kubernetes", "PIL"}
     if arguments == ["--help"]:
         assert not loaded & {"pydantic", "yaml"}
+
+
+# Each room may import those before it. Only names in `__all__` cross a room's door, and from outside a package only its
+# own face is entered.
+ROOMS: Rooms = {
+    "k8s": ("monitoring", "manifests", "verify", "cluster", "rollout"),
+    "loadtest": ("measuring", "sending", "judging", "reporting", "running", "calibrating"),
+}
+
+
+@pytest.mark.parametrize("package", sorted(ROOMS))
+def test_every_room_is_in_the_order_and_has_a_face(package: str) -> None:
+    folders = {file.parent.name for file in (ROOT / package).glob("*/__init__.py")}
+    assert folders == set(ROOMS[package])
+    for room in ("", *ROOMS[package]):
+        assert face(ROOT / package / room), f"{package}/{room} names nothing in __all__"
+
+
+def test_rooms_are_entered_in_their_order_and_by_their_faces() -> None:
+    assert trespasses(ROOT, ROOMS, sorted(OURS | {"marina"})) == []
+
+
+IMPORTS = {
+    "a name in the face": ("house/attic/a.py", "from house.cellar import bottle", ""),
+    "a name in the package's face": ("street/a.py", "import house\nhouse.door", ""),
+    "inside a room": ("house/attic/a.py", "from house.attic.b import c", ""),
+    "against the order": (
+        "house/cellar/a.py",
+        "from house.attic import trunk",
+        "house/cellar/a.py:1: `cellar` imports `attic`, which comes after it",
+    ),
+    "against the order, when a function runs": (
+        "house/cellar/a.py",
+        "def f():\n    import house.attic",
+        "house/cellar/a.py:2: `cellar` imports `attic`, which comes after it",
+    ),
+    "a name that is not in the face": (
+        "house/attic/a.py",
+        "from house.cellar import rat",
+        "house/attic/a.py:1: imports `rat`, which is not in the face of `house.cellar`",
+    ),
+    "past the face": (
+        "house/attic/a.py",
+        "from house.cellar.rack import bottle",
+        "house/attic/a.py:1: imports `house.cellar.rack`, past the face of `house.cellar`",
+    ),
+    "round the order": (
+        "house/cellar/a.py",
+        "from house import door",
+        "house/cellar/a.py:1: `cellar` imports `house`, which stands above the rooms",
+    ),
+    "a room from outside": (
+        "street/a.py",
+        "from house.cellar import bottle",
+        "street/a.py:1: imports `house.cellar`, and only the face of `house` may be entered from outside",
+    ),
+    "a name that is not in the package's face": (
+        "street/a.py",
+        "import house\nhouse.window",
+        "street/a.py:2: imports `window`, which is not in the face of `house`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("file", "text", "complaint"), IMPORTS.values(), ids=IMPORTS)
+def test_the_check_of_rooms_sees_what_is_forbidden(tmp_path: Path, file: str, text: str, complaint: str) -> None:
+    made = {"house": '__all__ = ["door"]', "house/cellar": '__all__ = ["bottle"]', "house/attic": '__all__ = ["trunk"]'}
+    for folder, names in made.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text(names, encoding="utf-8")
+    (tmp_path / "street").mkdir()
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    rooms = {"house": ("cellar", "attic")}
+    assert trespasses(tmp_path, rooms, ["house", "street"]) == ([complaint] if complaint else [])

@@ -194,7 +194,7 @@ def test_a_cluster_that_does_not_answer_for_metrics_of_pods(tmp_path: Path) -> N
     with FakeCluster(tmp_path) as cluster:
         cluster.metrics_groups.remove("custom.metrics.k8s.io")
         found = survey(connect(None, cluster.kubeconfig), documents("good:1", autoscaler("requests")), SPACE)
-    shows("hpa-unknown", "\n".join(lack.text for lack in found.lacks))
+    shows("hpa-unknown", "\n".join(blocker.text for blocker in found.blockers))
 
 
 def test_a_cluster_without_the_prometheus_operator(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,20 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from fake_apiserver import FakeCluster
-from k8s.rollout.steps import Steps
 
 from config.progress import Progress
 from k8s.cluster import connect
-from k8s.rollout.delete import delete
-from k8s.rollout.deploy import deploy, rollback
+from k8s.rollout import (
+    Placement,
+    Release,
+    Rollout,
+    RolloutOptions,
+    Status,
+    delete,
+    deploy,
+    read_status,
+    rollback,
+)
 from k8s.rollout.history import State
-from k8s.rollout.inference import Sample
-from k8s.rollout.record import Rollout
-from k8s.rollout.release import How, Release
-from k8s.rollout.status import Status, look
+from k8s.rollout.inference import CanaryRequest
+from k8s.rollout.preflight import Blocker
 
 SHA256 = "ab" * 32
 SPACE, NAME = "sea", "shells"
+REQUEST = CanaryRequest(NAME, b"a shell", "image/png", SHA256)
 LABELS = {"app.kubernetes.io/instance": NAME}
 
 
@@ -72,6 +79,8 @@ class Pod:
     asked: list[tuple[str, bytes, str]] = field(default_factory=list)
     status: int = 200
     sha256: str = SHA256
+    before_answer: Callable[[], None] | None = None
+    """Done before a prediction is answered."""
 
 
 @dataclass
@@ -81,36 +90,48 @@ class Rig:
     folder: Path
     said: StringIO = field(default_factory=StringIO)
 
-    def steps(self, wanted: tuple[dict[str, Any], ...] | None = None, **how: Any) -> Steps:
-        release = Release(NAME, SPACE, wanted or documents(), Sample(NAME, b"a shell", "image/png", SHA256),
-                          {"image": "good:1", "package": SHA256})  # fmt: skip
-        cluster = connect(None, self.fake.kubeconfig)
-        progress = Progress(stream=self.said)
-        return Steps(cluster, release, How(spec="spec.yaml", **how), progress, self.folder / "rollout.json")
+    @property
+    def placement(self) -> Placement:
+        return Placement(connect(None, self.fake.kubeconfig), NAME, SPACE, "spec.yaml")
 
-    def deploy(self, *wanted: dict[str, Any], **how: Any) -> Rollout:
-        return deploy(self.steps(wanted, **how))
+    @property
+    def progress(self) -> Progress:
+        return Progress(stream=self.said)
 
-    def rollback(self, to: int | None = None, **how: Any) -> Rollout:
-        return rollback(self.steps(**how), to)
+    @property
+    def record_file(self) -> Path:
+        return self.folder / "rollout.json"
+
+    def deploy(
+        self,
+        *wanted: dict[str, Any],
+        blockers: tuple[Blocker, ...] = (),
+        request: CanaryRequest = REQUEST,
+        **options: Any,
+    ) -> Rollout:
+        release = Release(wanted, request, {"image": "good:1", "package": SHA256}, blockers)
+        return deploy(self.placement, release, RolloutOptions(**options), self.progress, self.record_file)
+
+    def rollback(self, to: int | None = None, **options: Any) -> Rollout:
+        return rollback(self.placement, RolloutOptions(**options), self.progress, self.record_file, to=to)
 
     def delete(self, **options: Any) -> Rollout:
-        return delete(self.steps(), **options)
+        return delete(self.placement, self.progress, self.record_file, **options)
 
     def status(self) -> Status:
-        return look(connect(None, self.fake.kubeconfig), SPACE, NAME, self.folder)
+        return read_status(self.placement, self.folder)
 
     @property
     def state(self) -> State:
-        found = self.fake.get("ConfigMap", f"marina.{NAME}", SPACE)
-        assert found
-        return State.parse(found["data"]["state.json"], "")
+        document = self.fake.get("ConfigMap", f"marina.{NAME}", SPACE)
+        assert document
+        return State.parse(document["data"]["state.json"], "")
 
     @property
     def image(self) -> str:
-        found = self.fake.get("Deployment", NAME, SPACE)
-        assert found
-        return str(found["spec"]["template"]["spec"]["containers"][0]["image"]).partition("@")[0]
+        document = self.fake.get("Deployment", NAME, SPACE)
+        assert document
+        return str(document["spec"]["template"]["spec"]["containers"][0]["image"]).partition("@")[0]
 
     @property
     def record(self) -> dict[str, Any]:
@@ -133,6 +154,8 @@ def _serving() -> Iterator[Pod]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             pod.asked.append((self.path, body, self.headers["Content-Type"]))
+            if pod.before_answer:
+                pod.before_answer()
             self._send(pod.status, {"top_labels": ["whelk"]} if pod.status == 200 else {"error": "no worker"})
 
         def do_GET(self) -> None:

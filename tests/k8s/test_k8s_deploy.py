@@ -8,7 +8,6 @@ from fake_apiserver import Fault
 from k8s_rig import NAME, SPACE, Rig, autoscaler, deployment, document, documents, rig
 
 from config.errors import Refused
-from k8s.rollout.record import summary
 
 
 @pytest.fixture
@@ -46,7 +45,9 @@ def test_a_second_deploy_writes_nothing_and_says_so(cluster: Rig) -> None:
     assert (record.result, record.revision, record.exit_code) == ("unchanged", 1, 0)
     assert writes(cluster) == []
     assert cluster.fake.versions() == before
-    assert summary(record).startswith(f"nothing to do: {NAME} revision 1 in {SPACE} (context fake) is what is there")
+    assert record.to_text().startswith(
+        f"nothing to do: {NAME} revision 1 in {SPACE} (context fake) is already deployed"
+    )
     assert len(cluster.pod.asked) == 2
 
 
@@ -88,7 +89,7 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(cluster: Rig) -> Non
     assert (record.result, record.exit_code) == ("dry-run", 0)
     assert writes(cluster) == []
     assert cluster.fake.versions() == before
-    text = summary(record)
+    text = record.to_text()
     assert "\n+ ConfigMap other\n" in text
     assert f"\n~ Deployment {NAME}\n    ~ spec.template.spec.containers[server].image: good:1@" in text
 
@@ -193,8 +194,8 @@ def test_an_autoscaler_that_comes_keeps_the_pods_that_are_there(cluster: Rig) ->
 
 def test_a_first_deploy_begins_with_the_least_number_of_pods_that_its_autoscaler_keeps(cluster: Rig) -> None:
     record = cluster.deploy(*documents("good:1", autoscaler()))
-    assert record.outcome
-    assert record.outcome.why == "2 of 2 pods available"
+    assert record.waited
+    assert record.waited.why == "2 of 2 pods available"
     assert cluster.deploy(*documents("good:1", autoscaler())).result == "unchanged"
 
 
@@ -254,7 +255,7 @@ FAILURES = [
     pytest.param("no-such-image", "image-pull", "cannot be pulled: ", id="image"),
     pytest.param("crashing", "crash", "container `server` ended with code 3, 3 restarts", id="crash"),
     pytest.param(
-        "greedy", "out-of-memory", "container `server` was killed for want of memory, 3 restarts", id="memory"
+        "greedy", "out-of-memory", "container `server` was killed because it ran out of memory, 3 restarts", id="memory"
     ),
 ]
 
@@ -266,9 +267,9 @@ def test_a_hopeless_revision_is_told_in_words_and_the_one_before_comes_back(
     cluster.deploy(*documents("good:1"))
     record = cluster.deploy(*documents(f"{image}:2"))
     assert (record.result, record.exit_code, record.revision) == ("failed", 1, 2)
-    assert record.outcome
-    assert [reason.kind for reason in record.outcome.reasons] == [kind]
-    assert words in record.outcome.reasons[0].text
+    assert record.waited
+    assert [cause.kind for cause in record.waited.causes] == [kind]
+    assert words in record.waited.causes[0].text
     assert record.back
     assert (record.back.result, record.running) == ("rolled back", 1)
     assert cluster.image == "good:1"
@@ -279,9 +280,9 @@ def test_a_hopeless_revision_is_told_in_words_and_the_one_before_comes_back(
 
 def test_a_crash_is_told_with_the_last_lines_of_the_run_that_crashed(cluster: Rig) -> None:
     record = cluster.deploy(*documents("crashing:1"))
-    assert record.outcome
-    assert record.outcome.reasons[0].lines[-1] == "line 99 of the run before"
-    assert "    | line 99 of the run before" in summary(record)
+    assert record.waited
+    assert record.waited.causes[0].lines[-1] == "line 99 of the run before"
+    assert "    | line 99 of the run before" in record.to_text()
 
 
 WAITING = [
@@ -297,18 +298,18 @@ def test_what_may_still_come_is_waited_for_and_told_meanwhile(cluster: Rig, imag
     record = cluster.deploy(*documents(f"{image}:1"), timeout_s=0.5)
     assert record.result == "failed"
     assert record.error == "1 new and 0 ready of 1 pods after 0.5 s"
-    assert record.outcome
-    assert [(reason.kind, reason.text) for reason in record.outcome.reasons] == [(kind, text)]
+    assert record.waited
+    assert [(cause.kind, cause.text) for cause in record.waited.causes] == [(kind, text)]
     assert text in cluster.said.getvalue()
 
 
 def test_pods_that_admission_refuses_are_told_with_its_words(cluster: Rig) -> None:
     cluster.fake.controllers.refused = 'violates PodSecurity "restricted:latest": runAsNonRoot != true'
     record = cluster.deploy(*documents())
-    assert record.outcome
-    assert [reason.kind for reason in record.outcome.reasons] == ["pod-security"]
+    assert record.waited
+    assert [cause.kind for cause in record.waited.causes] == ["pod-security"]
     said = 'no pod was let in: it violates Pod Security "restricted:latest": runAsNonRoot != true'
-    assert record.outcome.reasons[0].text == said
+    assert record.waited.causes[0].text == said
     assert record.error == "0 new and 0 ready of 1 pods, and waiting will not change it"
 
 

@@ -1,13 +1,18 @@
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
+from k8s_rig import NAME, SHA256, SPACE, Rig, autoscaler, document, documents, rig
 
 from config.errors import ClusterError, Refused
 from k8s.cluster import connect
+from k8s.rollout.hold import held
+from k8s.rollout.inference import CanaryRequest
+from k8s.rollout.record import start_record
+from k8s.rollout.rollback import load_state
 
 
 @pytest.fixture
@@ -37,6 +42,44 @@ def test_the_revision_that_runs_is_kept_before_those_that_were_left(cluster: Rig
     cluster.deploy(*documents("good:4"))
     assert cluster.state.good == (1, 3, 4)
     assert cluster.rollback().revision == 1
+
+
+def test_a_rollback_asks_with_the_sample_and_for_the_package_of_its_own_revision(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.pod.sha256 = "cd" * 32
+    newer = CanaryRequest(NAME, b"a bigger shell", "image/webp", "cd" * 32)
+    assert cluster.deploy(*documents("good:2"), request=newer).result == "deployed"
+    cluster.pod.asked.clear()
+    cluster.pod.sha256 = SHA256
+    assert cluster.rollback().result == "rolled back"
+    assert cluster.pod.asked == [("/predictions/shells", b"a shell", "image/png")]
+
+
+def test_a_sample_too_large_to_be_kept_is_said_and_a_rollback_sends_none(cluster: Rig) -> None:
+    large = CanaryRequest(NAME, b"x" * 1_000_000, "image/png", SHA256)
+    cluster.deploy(*documents("good:1"), request=large)
+    assert "note: the sample is too large to be kept: a rollback to this revision sends no" in cluster.said.getvalue()
+    cluster.deploy(*documents("good:2"))
+    cluster.pod.asked.clear()
+    assert cluster.rollback().result == "rolled back"
+    assert cluster.pod.asked == []
+    assert "note: no sample is kept with revision 1" in cluster.said.getvalue()
+
+
+def test_the_hold_lasts_as_long_as_the_inference_does(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8s.rollout.hold.RENEW_S", 0.05)
+    until: list[str] = []
+
+    def slowly() -> None:
+        begun = cluster.state.until
+        while cluster.state.until == begun and len(until) < 600:
+            until.append(begun)
+            time.sleep(0.05)
+        until.append(cluster.state.until)
+
+    cluster.pod.before_answer = slowly
+    assert cluster.deploy(*documents()).result == "deployed"
+    assert until[-1] > until[0]
 
 
 def test_a_rollback_takes_nothing_over_from_others_unless_told_to(cluster: Rig) -> None:
@@ -79,11 +122,11 @@ def test_a_namespace_goes_only_when_asked_when_ours_and_when_nothing_else_is_in_
     cluster.deploy(*documents())
     cluster.fake.put(document("Secret", "theirs", data={"a": "1"}))
     with pytest.raises(Refused, match="also holds what this spec did not make: Secret theirs"):
-        cluster.delete(namespace=True)
+        cluster.delete(with_namespace=True)
     assert cluster.fake.names("Deployment", SPACE) == [NAME]
     with cluster.fake.store.lock:
         cluster.fake.store.remove(("", "secrets", SPACE, "theirs"))
-    assert cluster.delete(namespace=True).result == "deleted"
+    assert cluster.delete(with_namespace=True).result == "deleted"
     assert cluster.fake.get("Namespace", SPACE) is None
 
 
@@ -91,7 +134,7 @@ def test_a_namespace_of_somebody_else_is_never_deleted(cluster: Rig) -> None:
     cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
     cluster.deploy(*documents())
     with pytest.raises(Refused, match="was not made by this spec, so it stays"):
-        cluster.delete(namespace=True)
+        cluster.delete(with_namespace=True)
 
 
 def test_the_status_says_what_runs_and_how_its_autoscaler_sees_it(cluster: Rig) -> None:
@@ -128,9 +171,8 @@ def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> Non
             other.join()
 
     # While the first one waits for its pods, its hold is in the cluster.
-    steps = cluster.steps(documents("slow:2"))
-    with steps.told(steps.record("deploy")):
-        steps.state = steps.store.hold(steps.store.load() or cluster.state)
+    placement = cluster.placement
+    with held(placement, load_state(placement), start_record("deploy", placement), cluster.progress):
         begin()
     assert second
     assert re.match(r"`shells` is being changed by \S+ \(\S+\) right now; its hold lasts until ", second[0].message)

@@ -16,8 +16,10 @@ from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
 from specs import ROOT
 
 from config.errors import ClusterError, InputError
-from k8s.cluster import Cluster, Mirror, Ref, connect
-from k8s.rollout.status import summary
+from k8s.cluster import Mirror, Ref, connect
+from k8s.cluster.transport import Transport
+from k8s.rollout.hold import Hold
+from k8s.rollout.rollback import load_state
 
 
 @pytest.fixture
@@ -30,12 +32,12 @@ def cluster(tmp_path: Path) -> Iterator[Rig]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long each new try was waited for; nothing is, here."""
     waited: list[float] = []
-    before = Cluster.__init__
+    before = Transport.__init__
 
-    def patient(self: Cluster, *arguments: object, **_: object) -> None:
+    def patient(self: Transport, *arguments: object, **_: object) -> None:
         before(self, *arguments, pause=waited.append)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Cluster, "__init__", patient)
+    monkeypatch.setattr(Transport, "__init__", patient)
     return waited
 
 
@@ -97,7 +99,8 @@ def test_a_watch_whose_version_is_gone_is_begun_anew(cluster: Rig) -> None:
             changed.clear()
             assert mirror.objects or changed.wait(10)
         assert [one["metadata"]["name"] for one in mirror.objects] == ["late"]
-        assert mirror.relists == 2
+    lists = [path for method, path in fake.requests if method == "GET" and re.search("/configmaps(?!.*watch)", path)]
+    assert len(lists) == 2
 
 
 @pytest.mark.parametrize("status", [0, 410, 500])
@@ -130,7 +133,7 @@ def test_one_of_two_ways_to_send_the_inference_is_enough(cluster: Rig) -> None:
     assert record.canary.via.startswith("a port-forward")
 
 
-def test_what_lacks_is_said_all_at_once(cluster: Rig) -> None:
+def test_everything_that_is_missing_is_said_at_once(cluster: Rig) -> None:
     cluster.fake.metrics_groups = []
     cluster.fake.minor = "29+"
     cluster.fake.denied = {("list", "events")}
@@ -224,13 +227,13 @@ def test_an_interrupted_deploy_says_so_in_the_cluster_and_the_next_one_goes_on(
     cluster.deploy(*documents("good:1"))
     code = (
         "import sys; from pathlib import Path; from config.progress import Progress\n"
-        "from k8s.rollout.cluster import connect; from k8s.rollout.deploy import deploy\n"
-        "from k8s.rollout.release import How, Release; from k8s.rollout.steps import Steps\n"
+        "from k8s.cluster import connect\n"
+        "from k8s.rollout import Placement, Release, RolloutOptions, deploy\n"
         "from k8s_rig import documents\n"
-        "release = Release('shells', 'sea', documents('unready:2'), None)\n"
-        "cluster, how = connect(None, Path(sys.argv[1])), How(spec='spec.yaml')\n"
-        "steps = Steps(cluster, release, how, Progress(), Path(sys.argv[2]))\n"
-        "try:\n deploy(steps)\nexcept KeyboardInterrupt:\n sys.exit(130)\n"
+        "release = Release(documents('unready:2'), None)\n"
+        "placement = Placement(connect(None, Path(sys.argv[1])), 'shells', 'sea', 'spec.yaml')\n"
+        "try:\n deploy(placement, release, RolloutOptions(), Progress(), Path(sys.argv[2]))\n"
+        "except KeyboardInterrupt:\n sys.exit(130)\n"
     )
     record = tmp_path / "interrupted.json"
     folders = [ROOT / name for name in ("", "tests", "tests/k8s", "tests/fake_cluster")]
@@ -256,11 +259,11 @@ def test_an_interrupted_deploy_says_so_in_the_cluster_and_the_next_one_goes_on(
 def test_a_deploy_that_was_killed_lets_go_after_a_minute(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.deploy(*documents("good:1"))
     monkeypatch.setattr("k8s.rollout.history.HOLD_S", -1)
-    killed = cluster.steps(documents("good:2"))
-    killed.state = killed.store.hold(cluster.steps().store.load() or cluster.state)
-    killed.save(phase="deploying", trying=2, last=2)
+    store = cluster.placement.store
+    hold = Hold(store, store.hold(load_state(cluster.placement), "killed"))
+    hold.save(phase="deploying", trying=2, last=2)
     monkeypatch.undo()
-    assert "revision 2 interrupted; the last that came up is 1" in summary(cluster.status())
+    assert "revision 2 interrupted; the last that came up is 1" in cluster.status().to_text()
     assert cluster.deploy(*documents("good:2")).revision == 3
 
 

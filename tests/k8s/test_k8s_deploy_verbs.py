@@ -3,20 +3,18 @@
 import json
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from k8s_plans import EVIDENCE, FULL, IMAGE, PACKAGE, RECORD, SHA256, planned
-from k8s_rig import Rig, rig
+from k8s_rig import Rig, documents, rig
 from specs import DIGITS, changed
 
 import marina
 from config.errors import ClusterError
 from k8s.manifests.objects import render
-from k8s.rollout.deploy import deploy
 from k8s.rollout.release import errors_of
 
 SPACE, NAME = "marina", "digits"
@@ -66,7 +64,7 @@ def test_what_is_rendered_is_deployed_and_a_second_deploy_changes_nothing(
     before = cluster.fake.versions()
     assert run("deploy", spec, cluster) == 0
     assert capsys.readouterr().out.startswith(
-        "nothing to do: digits revision 1 in marina (context fake) is what is there"
+        "nothing to do: digits revision 1 in marina (context fake) is already deployed"
     )
     assert cluster.fake.versions() == before
     assert cluster.pod.asked == [("/predictions/digits", b"an image", "image/png")] * 2
@@ -104,7 +102,7 @@ def test_the_verbs_print_records_that_say_how_it_ended(
     live = cluster.fake.get("HorizontalPodAutoscaler", NAME, SPACE)
     assert live
     assert live["spec"]["maxReplicas"] == 10
-    assert record("delete", "--namespace")["result"] == "deleted"
+    assert record("delete", "--with-namespace")["result"] == "deleted"
     assert codes == [1, 0, 0, 0, 0, 0, 0]
     assert cluster.fake.get("Namespace", SPACE) is None
 
@@ -130,10 +128,8 @@ def test_what_verify_calls_an_error_is_said_before_anything_is_changed(cluster: 
     files["40-deployment.yaml"][0]["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] = "other"
     found = errors_of(files, plan)
     assert "(selector-labels)" in "\n".join(one.text for one in found)
-    steps = cluster.steps()
-    steps.release = replace(steps.release, lacks=found)
     with pytest.raises(ClusterError, match=r"verify: 40-deployment.yaml: Deployment/digits"):
-        deploy(steps)
+        cluster.deploy(*documents(), blockers=found)
     assert not [one for one in cluster.fake.requests if one[0] == "PATCH"]
 
 
@@ -152,5 +148,54 @@ def test_without_a_package_at_hand_no_inference_is_sent_and_that_is_said(
     (spec.parent / "out" / NAME / "model.mar").unlink()
     where = ["--kubeconfig", str(cluster.fake.kubeconfig), "--out", str(spec.parent / "out")]
     assert marina.main(["deploy", str(spec), *where]) == 0
-    assert "note: no package is at hand, so no inference is sent" in capsys.readouterr().err
+    assert "note: no sample is at hand, so no inference is sent" in capsys.readouterr().err
     assert cluster.pod.asked == []
+
+
+def named(verb: str, cluster: Rig, *options: str) -> int:
+    return marina.main([verb, NAME, "-n", SPACE, "--kubeconfig", str(cluster.fake.kubeconfig), "--quiet", *options])
+
+
+def test_a_name_and_a_namespace_are_enough_to_look_to_go_back_and_to_delete(
+    cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("deploy", spec, cluster) == 0
+    write_spec(spec.parent, {"scaling.max_replicas": 4})
+    assert run("deploy", spec, cluster) == 0
+    elsewhere = spec.parent / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    capsys.readouterr()
+    assert named("status", cluster) == 0
+    assert capsys.readouterr().out.startswith("digits in marina (context fake): revision 2\n")
+    cluster.pod.asked.clear()
+    assert named("rollback", cluster) == 0
+    assert capsys.readouterr().out.startswith("rolled back to digits revision 1 in marina (context fake): ")
+    assert cluster.pod.asked == [("/predictions/digits", b"an image", "image/png")]
+    assert named("delete", cluster) == 0
+    assert named("status", cluster) == 1
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_spec_with_an_error_elsewhere_and_stale_evidence_are_not_in_the_way_of_going_back(
+    cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("deploy", spec, cluster) == 0
+    write_spec(spec.parent, {"scaling.max_replicas": 4})
+    assert run("deploy", spec, cluster) == 0
+    write_spec(spec.parent, {"scaling.max_replica": 4, "serving.workers": "many"})
+    stale = EVIDENCE | {"package": "0" * 64}
+    (spec.parent / "out" / NAME / "evidence.json").write_text(json.dumps(stale), encoding="utf-8")
+    assert run("deploy", spec, cluster) == 2
+    assert "`scaling.max_replica`: unknown field" in capsys.readouterr().err
+    assert run("rollback", spec, cluster) == 0
+    assert run("status", spec, cluster) == 0
+    assert run("delete", spec, cluster) == 0
+
+
+def test_a_spec_whose_namespace_cannot_be_read_is_an_error(
+    cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_spec(spec.parent, {"kubernetes.namespace": "No Such"})
+    assert run("rollback", spec, cluster) == 2
+    assert "`kubernetes.namespace`: got `No Such`" in capsys.readouterr().err

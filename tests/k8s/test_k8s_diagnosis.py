@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from k8s.rollout.diagnosis import View, hopeless, message, reasons
+from k8s.rollout.diagnosis import View, causes, hopeless, message
 
 REVISION = {"deployment.kubernetes.io/revision": "2"}
 
@@ -93,7 +93,7 @@ ROWS: list[Any] = [
                 ]
             )
         ),
-        ("out-of-memory", "container `server` was killed for want of memory, 1 restart", False),
+        ("out-of-memory", "container `server` was killed because it ran out of memory, 1 restart", False),
     ),
     (
         "a startup probe that gave up",
@@ -146,14 +146,14 @@ ROWS: list[Any] = [
 @pytest.mark.parametrize(("seen", "told"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_what_a_cluster_says_is_put_into_words(seen: View, told: tuple[str, str, bool]) -> None:
     kind, text, final = told
-    assert [(reason.kind, reason.text, reason.final) for reason in reasons(seen)] == [(kind, text, final)]
+    assert [(cause.kind, cause.text, cause.final) for cause in causes(seen)] == [(kind, text, final)]
     assert hopeless(seen) is final
 
 
 def test_the_same_of_many_pods_is_told_once_with_their_number() -> None:
     lost = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no GPU"}]}
-    found = reasons(view(pod("a", **lost), pod("b", **lost), pod("c", **lost)))
-    assert [str(reason) for reason in found] == ["a (and 2 more): no node takes it: no GPU"]
+    found = causes(view(pod("a", **lost), pod("b", **lost), pod("c", **lost)))
+    assert [str(cause) for cause in found] == ["a (and 2 more): no node takes it: no GPU"]
 
 
 def test_the_log_of_the_run_that_crashed_is_shown() -> None:
@@ -164,7 +164,7 @@ def test_the_log_of_the_run_that_crashed_is_shown() -> None:
         return "first\nlast"
 
     crashed = view(pod(containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=1, last={"exitCode": 1})]))
-    assert reasons(crashed, logs)[0].lines == ("first", "last")
+    assert causes(crashed, logs)[0].lines == ("first", "last")
     assert asked == [("a", "server", True)]
 
 
@@ -174,5 +174,5 @@ def test_pods_of_an_older_template_and_what_is_ready_are_no_trouble() -> None:
     fine = container({"running": {}}, restarts=1, last={"exitCode": 1}) | {"ready": True}
     ready = pod("ready", conditions=[{"type": "Ready", "status": "True"}], containerStatuses=[fine])
     seen = view(old, ready, events=(event("Unhealthy", "Readiness probe failed", "ready"),))
-    assert reasons(seen) == []
+    assert causes(seen) == []
     assert message(ready, seen) == ""

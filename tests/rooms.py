@@ -1,0 +1,75 @@
+"""Who may import whom inside our packages: rooms, their order, and the names that cross a door."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+Rooms = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name, or with an empty one a whole module, that a file imports."""
+
+    module: str
+    name: str
+    line: int
+
+
+def imports(file: Path) -> Iterator[Import]:
+    """Every import of a file, wherever it stands; of a module imported whole, also what is used of it."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    whole = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            whole |= {alias.asname or alias.name for alias in node.names}
+            yield from (Import(alias.name, "", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (Import(node.module, alias.name, node.lineno) for alias in node.names)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in whole:
+            yield Import(node.value.id, node.attr, node.lineno)
+
+
+def face(folder: Path) -> set[str]:
+    """The names in `__all__` of a package."""
+    for node in ast.parse((folder / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == "__all__" for to in node.targets):
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def trespasses(root: Path, rooms: Rooms, packages: list[str]) -> list[str]:
+    """Every import in the packages that goes against the order of rooms, or past a face."""
+    return [
+        f"{file.relative_to(root)}:{each.line}: {reason}"
+        for package in packages
+        for file in sorted((root / package).rglob("*.py"))
+        if "examples" not in file.parts
+        for each in imports(file)
+        if (reason := _reason(root, rooms, file.relative_to(root).parts, each))
+    ]
+
+
+def _reason(root: Path, rooms: Rooms, importer: tuple[str, ...], imported: Import) -> str:
+    package, *below = imported.module.split(".")
+    if package not in rooms:
+        return ""
+    outside = importer[0] != package
+    target = below[0] if below and below[0] in rooms[package] else ""
+    own = importer[1] if not outside and importer[1] in rooms[package] else ""
+    if outside and below:
+        return f"imports `{imported.module}`, and only the face of `{package}` may be entered from outside"
+    if not outside and not target:
+        # Modules beside the rooms are of no room; a room that imports one, or the package's face, goes round its order.
+        return f"`{own}` imports `{imported.module}`, which stands above the rooms" if own else ""
+    if target and target == own:
+        return ""
+    if own and rooms[package].index(target) > rooms[package].index(own):
+        return f"`{own}` imports `{target}`, which comes after it"
+    if len(below) > 1:
+        return f"imports `{imported.module}`, past the face of `{package}.{target}`"
+    if imported.name and imported.name not in face(root.joinpath(package, *below)):
+        return f"imports `{imported.name}`, which is not in the face of `{imported.module}`"
+    return ""
