@@ -13,7 +13,7 @@ from archiver.sources import Source
 from config.errors import SourceError, listed
 from config.record import Port
 from config.spec import Spec
-from handlers.pixels import decode_image
+from handlers.pictures import decode_image
 from handlers.record import ImageSpec
 from handlers.validation import RequestError
 

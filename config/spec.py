@@ -42,6 +42,10 @@ class Image(Section):
     into the graph."""
     max_pixels: Count = 40_000_000
     """Larger images are refused before they are decoded, pixels. Lands in the record of the MAR."""
+    max_decode_mb: Annotated[int, Field(ge=32, le=4096)] = 160
+    """Images whose decoding would take more memory are refused before it begins, MB of 1,000,000 bytes. A baseline JPEG
+    takes little at any size, a progressive one 3 to 6 bytes a pixel, PNG 4 to 7, WebP 18. Lands in the record of the
+    MAR."""
 
     @model_validator(mode="after")
     def _one_value_a_channel(self) -> Image:

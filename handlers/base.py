@@ -1,6 +1,7 @@
 """The life of a handler: load, warm up, and answer batches in which every request succeeds or fails by itself."""
 
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from http.client import responses
@@ -12,14 +13,14 @@ import numpy as np
 import orjson
 import torch
 
-from handlers import receive, renewal
+from handlers import memory, receive, renewal
 from handlers.arrays import Array, numpy_dtype
 from handlers.artifact import Artifact, load_artifact, pick_device
 from handlers.batching import Batcher, is_out_of_memory
 from handlers.metrics import BatchReport, Metrics
 from handlers.record import Record, RecordError, load_record
 from handlers.request import Answer, Request
-from handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, RequestError
+from handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, Overdue, RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,10 @@ T = TypeVar("T")
 
 # Where TorchServe has no name for a request, as in the rehearsal of the sample.
 _NO_ID = "-"
+# JSON values that a request may hold, and how many times those of the model's inputs where they are more.
+_LEAST_VALUES, _VALUES_PER_INPUT = 1_000_000, 2
+# Of `serving.response_timeout_s`, for the requests of a batch to be decoded in.
+_DECODING_SHARE = 0.5
 # An illegal header value makes TorchServe's frontend kill the worker.
 _CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
 
@@ -36,6 +41,8 @@ class Context(Protocol):
 
     @property
     def system_properties(self) -> Mapping[str, Any]: ...
+    @property
+    def model_yaml_config(self) -> Mapping[str, Any] | None: ...
     def get_request_id(self, idx: int = 0) -> str | None: ...
     def get_all_request_header(self, idx: int) -> Mapping[str, Any]: ...
     def set_response_content_type(self, idx: int, value: str) -> None: ...
@@ -102,6 +109,9 @@ class Handler:
         _set_threads(self.record.threads)
         self.device = pick_device(self.record, context.system_properties.get("gpu_id"))
         self.artifact = self.load()
+        self._decoding_s = _DECODING_SHARE * ((context.model_yaml_config or {}).get("responseTimeout") or math.inf)
+        values = sum(math.prod(spec.shape) for spec in self.record.inputs)
+        self._max_values = max(_LEAST_VALUES, _VALUES_PER_INPUT * values)
         self.setup()
         self._batcher = Batcher(self.artifact, self.record.inputs, self.record.outputs)
         self._batcher.warm_up()
@@ -119,6 +129,7 @@ class Handler:
         headers = [context.get_all_request_header(index) for index in range(len(rows))]
         answers, report = self._answer(rows, headers, ids)
         self.metrics.record(report)
+        memory.give_back()
         return [_send(answer, index, context) for index, answer in enumerate(answers)]
 
     def _answer(
@@ -126,7 +137,8 @@ class Handler:
     ) -> tuple[list[Answer | Failure], BatchReport]:
         started = perf_counter()
         decoded = [
-            _guard(self._decode, *request, request_id=request[2]) for request in zip(rows, headers, ids, strict=True)
+            _guard(self._decode, *request, started + self._decoding_s, request_id=request[2])
+            for request in zip(rows, headers, ids, strict=True)
         ]
         ready = perf_counter()
         results = self._batcher.run([None if isinstance(item, Failure) else item[1] for item in decoded])
@@ -140,9 +152,17 @@ class Handler:
         return answers, BatchReport(len(rows), results.padding, seconds, errors)
 
     def _decode(
-        self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str
+        self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, until: float
     ) -> tuple[Request, list[Array]]:
-        request = Request(row, headers, request_id=request_id, max_bytes=self.record.max_request_bytes)
+        if perf_counter() > until:
+            raise Overdue
+        request = Request(
+            row,
+            headers,
+            request_id=request_id,
+            max_bytes=self.record.max_request_bytes,
+            max_values=self._max_values,
+        )
         arrays = self.decode(request)
         # Compiled code takes any buffer for one of its own shape and reads past its end.
         for array, spec in zip(arrays, self.record.inputs, strict=True):

@@ -1,8 +1,8 @@
 """`handler: image`: pictures in, the `top_k` classes out.
 
-Takes JPEG, PNG and WebP bodies (also as a form field), `{"image": "<base64>"}`, `{"image": [...]}` with normalised
-floats in channel-first order, nested or flat, and `.npy` bodies: uint8 [height, width, channels] of the model's size,
-or normalised floats, channel-first. Answers `{"top_indices": [...], "top_probs": [...], "top_labels": [...]}`, the
+Takes JPEG, PNG and WebP bodies (also as a form field), `{"image": "<base64>"}`, `{"image": [...]}` with grey levels
+or normalised floats in channel-first order, nested or flat, and `.npy` bodies: uint8 [height, width, channels] of the
+model's size, or floats as in JSON. Answers `{"top_indices": [...], "top_probs": [...], "top_labels": [...]}`, the
 labels only if the package has some."""
 
 import base64
@@ -12,12 +12,14 @@ import numpy as np
 
 from handlers.arrays import Array, fit, from_json, from_npy, to_json
 from handlers.base import Handler
-from handlers.pixels import decode_image, image_format, setup_pillow
+from handlers.pictures import decode_image, image_format, setup_pillow
 from handlers.record import ImageSpec, RecordError, TensorSpec
 from handlers.request import Answer, Request
 from handlers.validation import Malformed, Unprocessable, Unsupported, describe
 
 _TAKES = "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
+# Of a level: what three decimals of a normalised value, or its 16 bits, are off.
+_ROUNDING = 0.1
 
 
 class ImageHandler(Handler):
@@ -31,7 +33,7 @@ class ImageHandler(Handler):
         if self.record.image is None:
             raise RecordError("`image`: missing, but the handler is `image`")
         self.spec = spec = self.record.image
-        self.normalised = Normalised(spec)
+        self.floats = Floats(spec)
         self.pixels = TensorSpec("image", (spec.height, spec.width, spec.channels), "uint8")
         if self.record.labels is not None:
             self.labels = (self.directory / self.record.labels).read_text("utf-8").rstrip("\n").split("\n")
@@ -59,26 +61,31 @@ class ImageHandler(Handler):
         if isinstance(image, str):
             return decode_image(_from_base64(image), self.spec)
         if isinstance(image, list):
-            return self.normalised.pixels(from_json(image, self.normalised.spec_of(image)))
+            return self.floats.pixels(from_json(image, self.floats.spec_of(image)))
         got = (
             "no `image`"
             if isinstance(value, dict) and image is None
             else describe(image if isinstance(value, dict) else value)
         )
         raise Unprocessable(
-            "an image is needed", field="image", got=got, allowed='{"image": base64 text or normalised floats}'
+            "an image is needed",
+            field="image",
+            got=got,
+            allowed='{"image": base64 text, grey levels or normalised floats}',
         )
 
     def _from_array(self, array: Array) -> Array:
         if array.dtype.kind == "f":
-            return self.normalised.pixels(fit(array, self.normalised.nested))
+            return self.floats.pixels(fit(array, self.floats.nested))
         if array.shape == self.pixels.shape[:2] and self.spec.channels == 1:
             array = array[:, :, np.newaxis]
         return fit(array, self.pixels)
 
 
-class Normalised:
-    """Clients that normalise by themselves: (level / 255 - mean) / std, channel-first. Undone exactly, to the level."""
+class Floats:
+    """Pictures that clients send as floats, channel-first: grey levels, or levels that they have normalised, which is
+    undone exactly. Anything between two levels is a picture that was scaled in another way, and would be answered with
+    a wrong class."""
 
     def __init__(self, spec: ImageSpec) -> None:
         self._mean = np.array(spec.mean, np.float32).reshape(-1, 1, 1)
@@ -91,23 +98,35 @@ class Normalised:
         return self.nested if value and isinstance(value[0], list) else self.flat
 
     def pixels(self, array: Array) -> Array:
-        levels = (array.reshape(self.nested.shape) * self._std + self._mean) * np.float32(255)
-        # Half a level beyond black and white still rounds to them; more is another normalisation than the model's.
-        for channel, plane in enumerate(levels):
-            if not (plane.min() >= -0.5 and plane.max() <= 255.5):
-                self._refuse(channel, array.reshape(self.nested.shape)[channel])
+        values = array.reshape(self.nested.shape)
+        levels = (values * self._std + self._mean) * np.float32(255)
+        if not _are_levels(levels, _ROUNDING):
+            # All zeros and ones are black and white to one client, and two shades of black to another.
+            if not _are_levels(values, 0) or values.max() == 1:
+                raise self._refusal(values, levels)
+            levels = values
         pixels: Array = np.rint(levels).clip(0, 255).astype(np.uint8).transpose(1, 2, 0)
         return pixels
 
-    def _refuse(self, channel: int, plane: Array) -> None:
-        mean, std = float(self._mean[channel, 0, 0]), float(self._std[channel, 0, 0])
+    def _refusal(self, values: Array, levels: Array) -> Unprocessable:
+        """Names the first channel that holds a value of neither kind."""
+        wrong = [not _are_levels(plane, _ROUNDING) for plane in levels]
+        channel = wrong.index(True)
+        mean, std, plane = float(self._mean[channel, 0, 0]), float(self._std[channel, 0, 0]), values[channel]
         low, high = (-mean / std, (1 - mean) / std)
-        raise Unprocessable(
-            f"a normalised value of channel {channel} is out of range",
+        return Unprocessable(
+            f"the values of channel {channel} are neither grey levels nor normalised ones",
             field="image",
             got=f"{float(plane.min()):.4f} to {float(plane.max()):.4f}",
-            allowed=f"{low:.4f} to {high:.4f}, that is (level / 255 - {mean:g}) / {std:g}",
+            allowed=f"whole numbers from 0 to 255, or (level / 255 - {mean:g}) / {std:g} of them, "
+            f"that is {low:.4f} to {high:.4f} in steps of {1 / 255 / std:.4f}",
         )
+
+
+def _are_levels(values: Array, rounding: float) -> bool:
+    """Whole numbers from 0 to 255, to a rounding error; false where one is NaN."""
+    whole = np.rint(values)
+    return bool(np.abs(values - whole).max() <= rounding and whole.min() >= 0 and whole.max() <= 255)
 
 
 def _family(body: bytes | bytearray) -> str:

@@ -42,6 +42,7 @@ class ImageSpec:
     interpolation: str
     top_k: int
     max_pixels: int
+    max_decode_mb: int = 160
 
 
 @dataclass(frozen=True)

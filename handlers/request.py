@@ -44,10 +44,17 @@ class Request:
     form."""
 
     def __init__(
-        self, row: Mapping[str, Any], raw_headers: Mapping[str, Any], *, request_id: str, max_bytes: int
+        self,
+        row: Mapping[str, Any],
+        raw_headers: Mapping[str, Any],
+        *,
+        request_id: str,
+        max_bytes: int,
+        max_values: int,
     ) -> None:
         self.id = request_id
         self.parts = row
+        self._max_values = max_values
         self._raw_headers = raw_headers
         self._part = self._find_part()
         self._value = row[self._part]
@@ -91,7 +98,7 @@ class Request:
         return self.is_npy and JSON not in accepted
 
     def json(self) -> object:
-        return self._value if self.is_decoded else parse_json(self._value)
+        return self._value if self.is_decoded else parse_json(self._value, max_values=self._max_values)
 
     def _find_part(self) -> str:
         for name in _BODY_NAMES:

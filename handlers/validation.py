@@ -11,6 +11,7 @@ RequestError             the request's own fault
 AnswerError              the model's or the server's fault, for this request alone
   NonFiniteOutput   500
   AnswerTooLarge    500
+  Overdue           503
   OutOfMemory       507
 
 `got` says what was found in a few words. It never repeats the payload."""
@@ -21,7 +22,13 @@ from typing import Any, ClassVar
 
 import orjson
 
+from handlers import memory
+
 MAX_TEXT = 120
+# JSON of this size is parsed whatever it holds.
+_SMALL_JSON = 1_000_000
+# An object of one pair is two values by their count, and takes twice this.
+_VALUE_BYTES = 116
 
 
 class RequestError(Exception):
@@ -86,6 +93,12 @@ class AnswerTooLarge(AnswerError):
     kind, error = "answer_too_large", "answer_too_large: the answer is over the server's limit"
 
 
+class Overdue(AnswerError):
+    """Its neighbours in the batch left no time for it: TorchServe would kill the worker, and with it their answers."""
+
+    status, kind, error = 503, "overdue", "overdue: decoding the requests of this batch took too long, try again"
+
+
 class OutOfMemory(AnswerError):
     """Also after the batch was split."""
 
@@ -124,8 +137,14 @@ def check_pixels(height: int, width: int, *, max_pixels: int, max_ratio: int) ->
         raise TooLarge("the image is too narrow", field="image", got=got, allowed=f"sides of at most 1:{max_ratio}")
 
 
-def parse_json(body: bytes | bytearray) -> object:
-    """orjson refuses NaN, bad UTF-8 and more than 1024 levels without recursing into them."""
+def parse_json(body: bytes | bytearray, *, max_values: int) -> object:
+    """orjson refuses NaN, bad UTF-8 and more than 1024 levels without recursing into them. A large body of tiny values
+    would take up to forty times its size."""
+    if len(body) > _SMALL_JSON:
+        values = body.count(b",") + body.count(b"[") + body.count(b"{")
+        if values > max_values:
+            raise TooLarge("the JSON holds too many values", field="body", got=values, allowed=f"at most {max_values}")
+        memory.note(values * _VALUE_BYTES)
     try:
         return orjson.loads(body)
     except ValueError as err:

@@ -89,7 +89,7 @@ def decoding() -> dict[str, float]:
     import simplejpeg
     import torch
 
-    from handlers.pixels import decode_image, resize_and_crop
+    from handlers.pictures import decode_image, resize_and_crop
     from handlers.record import ImageSpec
 
     torch.set_num_threads(1)

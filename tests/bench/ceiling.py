@@ -79,7 +79,7 @@ def main() -> None:
 
     from handlers.artifact import load_artifact
     from handlers.batching import Batcher
-    from handlers.pixels import decode_image
+    from handlers.pictures import decode_image
     from handlers.record import load_record
 
     folder, photo, batch = Path(sys.argv[1]), bytearray(Path(sys.argv[2]).read_bytes()), int(sys.argv[3])

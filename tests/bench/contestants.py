@@ -64,7 +64,7 @@ def photo_request(url: str) -> Request:
 
 def numbers_request(url: str) -> Request:
     """The photo as its client would send it to a handler that takes normalised numbers."""
-    from handlers.pixels import decode_image
+    from handlers.pictures import decode_image
     from handlers.record import ImageSpec
 
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

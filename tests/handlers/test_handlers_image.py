@@ -11,8 +11,9 @@ from fakes import CLASSES, IMAGE, MEAN, SIDE, STD, TinyClassifier, ask, ask_rows
 from pictures import JPEG, PICTURE, PNG, SPEC, encoded, reference, smooth
 from PIL import Image
 
-from handlers.image import ImageHandler, Normalised
-from handlers.pixels import MAX_SCANS, decode_image
+from handlers.image import Floats, ImageHandler
+from handlers.pictures import decode_image
+from handlers.pictures.jpeg import MAX_SCANS
 from handlers.validation import TooLarge
 
 
@@ -104,6 +105,10 @@ def npy(array: np.ndarray) -> bytes:
         pytest.param(json.dumps({"image": normalised(EXACT).tolist()}).encode(), id="nested floats"),
         pytest.param(json.dumps({"image": normalised(EXACT).ravel().tolist()}).encode(), id="flat floats"),
         pytest.param({"image": normalised(EXACT).tolist()}, id="floats decoded by TorchServe"),
+        pytest.param(npy(EXACT.transpose(2, 0, 1).astype(np.float32)), id="npy of levels as floats"),
+        pytest.param(json.dumps({"image": EXACT.transpose(2, 0, 1).tolist()}).encode(), id="levels, channel-first"),
+        pytest.param(npy(normalised(EXACT).astype(np.float16)), id="npy of 16-bit floats"),
+        pytest.param(npy(normalised(EXACT).round(3)), id="floats of three decimals"),
     ],
 )
 def test_floats_and_npy_are_the_very_pixels(tmp_path_factory, body):
@@ -115,7 +120,7 @@ def test_floats_and_npy_are_the_very_pixels(tmp_path_factory, body):
 
 def test_every_level_survives_normalisation():
     levels = np.arange(256, dtype=np.uint8).repeat(SIDE * SIDE * 3 // 256).reshape(SIDE, SIDE, 3)
-    np.testing.assert_array_equal(Normalised(SPEC).pixels(normalised(levels)), levels)
+    np.testing.assert_array_equal(Floats(SPEC).pixels(normalised(levels)), levels)
 
 
 BROKEN = bytearray(JPEG)
@@ -166,7 +171,6 @@ PIXELS = EXACT.tolist()
         pytest.param(b'{"image":"aGVsbG8="}', "", 415, "image", id="base64 of text"),
         pytest.param(b'{"image":[]}', "", 422, "image", id="no floats"),
         pytest.param(json.dumps({"image": PIXELS}).encode(), "", 422, "image", id="floats, channel-last"),
-        pytest.param(json.dumps({"image": EXACT.transpose(2, 0, 1).tolist()}).encode(), "", 422, "image", id="levels"),
         pytest.param(json.dumps({"image": [True] * SIDE * SIDE * 3}).encode(), "", 422, "image", id="booleans"),
         pytest.param(npy(EXACT[1:]), "", 422, "image", id="npy of another size"),
         pytest.param(npy(EXACT.transpose(2, 0, 1)), "", 422, "image", id="npy of pixels, channel-first"),
@@ -185,15 +189,47 @@ def test_bad_body_gets_its_own_4xx_and_the_neighbours_their_answers(handler, bod
     assert (before.body, after.body) == (expected[0].body, expected[2].body)
 
 
+BLACK = np.zeros((3, SIDE, SIDE), np.float32)
+LEVELS = EXACT.transpose(2, 0, 1).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(LEVELS / 255, id="divided by 255"),
+        pytest.param(BLACK + 1, id="all white, divided by 255"),
+        pytest.param(np.where(LEVELS > 127, 1, 0), id="black and white, divided by 255"),
+        pytest.param(LEVELS / 255 * 2 - 1, id="minus one to one"),
+        pytest.param(LEVELS + 0.5, id="between two levels"),
+        pytest.param(np.clip(LEVELS.mean(0) + LEVELS * 0 + 0.3, 0, 255), id="an average of channels"),
+        pytest.param((LEVELS / 255 - 0.5) / 0.5, id="normalised for another model"),
+        pytest.param(normalised(EXACT) + 0.01, id="half a level beside the normalised grid"),
+        pytest.param(LEVELS + 1, id="a level over white"),
+        pytest.param(BLACK - 1, id="below black"),
+    ],
+)
+def test_floats_on_neither_grid_are_refused_and_both_grids_named(handler, values):
+    (reply,) = ask(handler, npy(values.astype(np.float32)))
+    assert reply.status == 422
+    assert "whole numbers from 0 to 255, or (level / 255 - 0." in reply.json()["allowed"]
+
+
+def test_floats_of_zero_are_black(handler):
+    (reply, expected) = ask(handler, npy(BLACK), npy(np.zeros((SIDE, SIDE, 3), np.uint8)))
+    assert reply.status == 200
+    assert reply.body == expected.body
+
+
 def test_range_of_normalised_values_is_named_per_channel(handler):
     values = normalised(EXACT)
     values[1, 0, 0] = 3.0
     (reply,) = ask(handler, npy(values))
     assert reply.json() == {
-        "error": "a normalised value of channel 1 is out of range",
+        "error": "the values of channel 1 are neither grey levels nor normalised ones",
         "field": "image",
         "got": f"{values[1].min():.4f} to 3.0000",
-        "allowed": "-2.0357 to 2.4286, that is (level / 255 - 0.456) / 0.224",
+        "allowed": "whole numbers from 0 to 255, or (level / 255 - 0.456) / 0.224 of them, that is -2.0357 to 2.4286 "
+        "in steps of 0.0175",
     }
 
 

@@ -9,8 +9,8 @@ from fakes import MEAN, RESIZE, SIDE, STD, TOP_K
 from pictures import GREY, JPEG, PICTURE, PNG, SPEC, distance, encoded, reference, smooth
 from PIL import Image
 
-from handlers import pixels
-from handlers.pixels import decode_image, resize_and_crop
+from handlers.pictures import decode as pixels
+from handlers.pictures import decode_image, resize_and_crop
 from handlers.record import ImageSpec
 
 
@@ -79,6 +79,16 @@ def test_exif_orientation_is_applied(kind, orientation):
     if turn is not None:
         upright = upright.transpose(Image.Transpose(turn))
     assert distance(decode_image(body, SPEC), reference(np.array(upright))) <= 4
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 5), (5, 1), (1, 64)])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_pictures_of_one_pixel_across_are_turned_too(kind, height, width, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    body = encoded(smooth(height, width), kind, exif=exif.tobytes())
+    assert decode_image(body, SPEC).shape == (SIDE, SIDE, 3)
 
 
 def test_broken_exif_leaves_the_picture_as_it_is():

@@ -49,7 +49,7 @@ class Artifact:
 
         from handlers.artifact import load_artifact
         from handlers.batching import Batcher
-        from handlers.pixels import decode_image
+        from handlers.pictures import decode_image
         from handlers.record import load_record
 
         folder = Path(os.environ["ARTIFACT"])

@@ -1,0 +1,52 @@
+"""What decoding a picture costs, from its header alone, and the limits on it."""
+
+from dataclasses import dataclass
+
+from handlers import memory
+from handlers.record import ImageSpec
+from handlers.validation import TooLarge
+
+# The resized picture is bounded by this ratio times the square of the resize target.
+MAX_RATIO = 64
+# Samples that the scans of one JPEG may pass over, all together. It is about a second of work. Encoders write ten scans
+# that visit each sample four to eight times.
+MAX_VISITS = 400_000_000
+# What is converted a strip at a time, and what libraries take besides.
+SLACK_BYTES = 12_000_000
+
+
+@dataclass(frozen=True)
+class Cost:
+    """`memory_bytes` at the peak, `visits` of samples by the scans of a JPEG."""
+
+    memory_bytes: int
+    visits: int = 0
+
+
+def spend(cost: Cost, body: bytes | bytearray, spec: ImageSpec) -> None:
+    """Refuses a picture that would take more memory or time than one request may; notes what another will take."""
+    # Libraries copy what they read, up to three times.
+    memory_bytes = cost.memory_bytes + 3 * len(body) + SLACK_BYTES
+    limit_mb = spec.max_decode_mb
+    if memory_bytes > limit_mb * 1_000_000:
+        raise TooLarge(
+            "decoding the image takes too much memory",
+            field="image",
+            got=f"{memory_bytes / 1e6:.0f} MB",
+            allowed=f"at most {limit_mb} MB; a baseline JPEG takes the least",
+        )
+    if cost.visits > MAX_VISITS:
+        raise TooLarge(
+            "the scans of the JPEG take too long to decode",
+            field="image",
+            got=f"{cost.visits / 1e6:.0f} million samples in all scans",
+            allowed=f"at most {MAX_VISITS // 1_000_000} million",
+        )
+    memory.note(memory_bytes)
+
+
+def resized_bytes(height: int, width: int, spec: ImageSpec) -> int:
+    """Of the picture after scaling, and of the one that torch scales in one direction first."""
+    short = min(height, width)
+    new_height, new_width = spec.resize * height // short, spec.resize * width // short
+    return spec.channels * (new_height * new_width + max(height, new_height) * new_width)

@@ -1,0 +1,73 @@
+"""PNG: its header, and the file without what is beside the picture.
+
+Texts, profiles and the frames of an animation are packed, and Pillow unpacks them when it opens a file; thousands of
+chunks cost it more than the pixels. What goes to Pillow is the picture alone."""
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+from handlers.validation import TooLarge
+
+_SIGNATURE = 8
+_PICTURE = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf"}
+# Encoders write chunks of 8 kB and more.
+_MAX_CHUNKS = 20_000
+_MANY_PARTS = 64
+_GREY, _PALETTE = 0, 3
+
+
+@dataclass(frozen=True)
+class PngHeader:
+    height: int
+    width: int
+    pixel_bytes: int
+    """Of each pixel as Pillow keeps it."""
+
+
+def read_png_header(body: bytes | bytearray) -> PngHeader:
+    width, height, depth, colour = struct.unpack_from(">IIBB", body, 16)
+    if colour in (_GREY, _PALETTE):
+        return PngHeader(height, width, 2 if depth == 16 else 1)
+    return PngHeader(height, width, 4)
+
+
+def picture_alone(body: bytes | bytearray) -> bytes | bytearray:
+    """The same body where it holds nothing else, up to the first end or damage."""
+    view, chunks = memoryview(body), []
+    at, parts, others = _SIGNATURE, 0, False
+    while at + 12 <= len(body):
+        (length,), kind = struct.unpack_from(">I", body, at), bytes(view[at + 4 : at + 8])
+        chunks.append((kind, at, at + 12 + length))
+        if len(chunks) > _MAX_CHUNKS:
+            raise TooLarge("the PNG has too many chunks", field="image", allowed=f"at most {_MAX_CHUNKS}")
+        at += 12 + length
+        parts += kind == b"IDAT"
+        others |= kind not in _PICTURE
+        if kind == b"IEND":
+            break
+    if not others and parts <= _MANY_PARTS:
+        return body
+    return _assembled(view, chunks)
+
+
+def _assembled(view: memoryview, chunks: list[tuple[bytes, int, int]]) -> bytes:
+    """The kept chunks with their data in one piece, where the first of it was. A last chunk that is cut short stays cut
+    short."""
+    pieces: list[bytes | memoryview] = [view[:_SIGNATURE]]
+    data = b"".join(view[start + 8 : end - 4] for kind, start, end in chunks if kind == b"IDAT")
+    whole = all(end <= len(view) for kind, _, end in chunks if kind == b"IDAT")
+    is_first = True
+    for kind, start, end in chunks:
+        if kind == b"IDAT":
+            if is_first:
+                is_first = False
+                pieces += [
+                    struct.pack(">I", len(data)),
+                    kind,
+                    data,
+                    struct.pack(">I", zlib.crc32(data, zlib.crc32(kind))),
+                ]
+        elif kind in _PICTURE and (whole or kind != b"IEND"):
+            pieces.append(view[start:end])
+    return b"".join(pieces)

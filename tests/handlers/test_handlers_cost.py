@@ -1,0 +1,264 @@
+"""What a request may cost a worker: refused by its header before anything is spent, and given back after."""
+
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from fakes import IMAGE, MEAN, ONE_INPUT, SIDE, STD, TinyClassifier, TinyDouble, ask, start, write_package
+from pictures import JPEG, PICTURE, PNG, SPEC, distance, encoded
+from PIL import Image
+
+from handlers import memory
+from handlers.image import ImageHandler
+from handlers.pictures import cost, decode_image, jpeg
+from handlers.record import ImageSpec
+from handlers.tensor import TensorHandler
+from handlers.validation import Malformed, TooLarge, Unsupported
+
+LARGE = ImageSpec(SIDE, SIDE, SIDE, 3, MEAN, STD, "bilinear", 3, 40_000_000, max_decode_mb=64)
+# As the server sets glibc for its workers: nothing is given back by itself.
+ALLOCATOR = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
+CHILD = """
+import json, sys
+from handlers import memory
+from handlers.pictures import decode_image, setup_pillow
+from handlers.record import ImageSpec
+
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+spec = ImageSpec(32, 32, 32, 3, (0.5,), (0.5,), "bilinear", 3, 40_000_000, max_decode_mb=64)
+setup_pillow()
+small, large = (open(path, "rb").read() for path in sys.argv[1:])
+decode_image(small, spec)
+memory.give_back()
+before = status("VmRSS")
+with open("/proc/self/clear_refs", "w") as peak:
+    peak.write("5")
+for _ in range(3):
+    decode_image(large, spec)
+    estimate = memory._Ledger.largest_bytes
+    given_back = memory.give_back()
+print(json.dumps([estimate, status("VmHWM") - before, status("VmRSS") - before, given_back]))
+"""
+
+
+def flat(mode: str, side: int) -> Image.Image:
+    return Image.new(mode, (side, side), 90 if mode in ("L", "P", "I;16") else (90, 20, 60, 40)[: len(mode)])
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [
+        pytest.param(("PNG", "RGB", {}), 2650, id="png"),
+        pytest.param(("PNG", "RGBA", {}), 2650, id="png with alpha"),
+        pytest.param(("PNG", "I;16", {}), 3150, id="16-bit png"),
+        pytest.param(("PNG", "P", {}), 3550, id="palette png"),
+        pytest.param(("WEBP", "RGB", {}), 1650, id="webp"),
+        pytest.param(("WEBP", "RGBA", {"lossless": True, "method": 0}), 1650, id="lossless webp with alpha"),
+        pytest.param(("JPEG", "RGB", {"progressive": True, "subsampling": 0}), 2800, id="progressive jpeg"),
+        pytest.param(("JPEG", "CMYK", {"progressive": True}), 2400, id="jpeg for print"),
+    ],
+)
+def test_a_picture_takes_no_more_memory_than_estimated_and_none_of_it_stays(tmp_path, small, large):
+    kind, mode, options = small
+    files = [tmp_path / "small", tmp_path / "large"]
+    for file, side in zip(files, (100, large), strict=True):
+        file.write_bytes(encoded(flat(mode, side), kind, **options))
+    environment = {**os.environ, "GLIBC_TUNABLES": ALLOCATOR, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", CHILD, *map(str, files)]
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(words, env=environment, cwd=root, check=True, capture_output=True, text=True)
+    estimate, peak, stays, given_back = json.loads(done.stdout)
+    assert 45_000_000 < estimate <= 64_000_000
+    assert peak <= estimate
+    if given_back:
+        assert stays < 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "options", "side"),
+    [
+        pytest.param("WEBP", "RGB", {}, 1900, id="webp"),
+        pytest.param("PNG", "RGB", {"compress_level": 1}, 3000, id="png"),
+        pytest.param("JPEG", "RGB", {"progressive": True, "subsampling": 0}, 3300, id="progressive jpeg"),
+        pytest.param("JPEG", "CMYK", {"progressive": True}, 2900, id="jpeg for print"),
+    ],
+)
+def test_a_picture_over_the_memory_is_refused_before_it_is_decoded(monkeypatch, kind, mode, options, side):
+    body = encoded(flat(mode, side), kind, **options)
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("must not be called"))
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *_, **__: pytest.fail("must not be called"))
+    with pytest.raises(TooLarge) as caught:
+        decode_image(body, LARGE)
+    assert caught.value.body()["error"] == "decoding the image takes too much memory"
+    assert caught.value.body()["allowed"].startswith("at most 64 MB")
+
+
+def test_a_large_baseline_jpeg_takes_little_memory_and_is_answered():
+    assert decode_image(encoded(flat("RGB", 3300), "JPEG"), LARGE).shape == (SIDE, SIDE, 3)
+
+
+SCANS = encoded(flat("RGB", 800), "JPEG", progressive=True)
+LAST_SCAN = SCANS[SCANS.rindex(b"\xff\xda") : -2]
+
+
+def test_scans_are_counted_against_the_samples_they_visit(monkeypatch):
+    monkeypatch.setattr(cost, "MAX_VISITS", 20_000_000)
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", lambda *_, **__: np.zeros((100, 100, 3), np.uint8))
+    decode_image(SCANS[:-2] + LAST_SCAN * 20 + b"\xff\xd9", SPEC)
+    with pytest.raises(TooLarge) as caught:
+        decode_image(SCANS[:-2] + LAST_SCAN * 40 + b"\xff\xd9", SPEC)
+    assert caught.value.body() == {
+        "error": "the scans of the JPEG take too long to decode",
+        "field": "image",
+        "got": "31 million samples in all scans",
+        "allowed": "at most 20 million",
+    }
+
+
+@pytest.mark.parametrize(("subsampling", "visits"), [(0, 14), (2, 8)])
+def test_what_encoders_write_is_well_below_the_limit(subsampling, visits):
+    body = encoded(flat("RGB", 800), "JPEG", progressive=True, subsampling=subsampling)
+    assert jpeg.scan_cost(body, jpeg.read_frame(body)).visits <= visits * 800 * 800
+    assert visits * 24_000_000 < cost.MAX_VISITS
+
+
+def test_a_jpeg_that_is_neither_baseline_nor_progressive_is_refused():
+    with pytest.raises(Unsupported):
+        decode_image(JPEG.replace(b"\xff\xc0", b"\xff\xc3"), SPEC)
+
+
+def test_a_jpeg_with_two_frames_is_refused():
+    start_of_frame = JPEG.index(b"\xff\xc0")
+    frame = JPEG[start_of_frame : JPEG.index(b"\xff\xc4")]
+    with pytest.raises(Unsupported):
+        decode_image(JPEG[:start_of_frame] + frame + JPEG[start_of_frame:], SPEC)
+
+
+@pytest.mark.parametrize("count", [2, 1001])
+def test_a_jpeg_of_segments_is_not_followed_for_long(count):
+    body = JPEG[:2] + b"\xff\xfe\0\x04ab" * count + JPEG[2:]
+    if count == 2:
+        assert distance(decode_image(body, SPEC), decode_image(JPEG, SPEC)) == 0
+    else:
+        with pytest.raises(TooLarge):
+            decode_image(body, SPEC)
+
+
+def test_bytes_between_segments_are_damage():
+    with pytest.raises(Malformed):
+        decode_image(JPEG[:20] + b"\0\0" + JPEG[20:], SPEC)
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def with_chunks(*chunks: bytes) -> bytes:
+    """The picture with chunks before its data."""
+    at = PNG.index(b"IDAT") - 4
+    return PNG[:at] + b"".join(chunks) + PNG[at:]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(
+            with_chunks(*[chunk(b"zTXt", b"k%d\0\0" % i + zlib.compress(bytes(900_000))) for i in range(80)]),
+            id="texts",
+        ),
+        pytest.param(with_chunks(chunk(b"iCCP", b"p\0\0" + zlib.compress(bytes(50_000_000)))), id="a profile"),
+        pytest.param(with_chunks(chunk(b"iCCP", b"p\0\0no zlib")), id="a broken profile"),
+        pytest.param(with_chunks(chunk(b"acTL", struct.pack(">II", 2**31 - 1, 0))), id="an animation"),
+        pytest.param(with_chunks(*[chunk(b"abCd", b"")] * 5000), id="unknown chunks"),
+        pytest.param(with_chunks(*[chunk(b"IDAT", b"")] * 5000), id="empty data"),
+    ],
+)
+def test_what_a_png_holds_beside_its_picture_is_not_unpacked(body):
+    assert distance(decode_image(body, SPEC), decode_image(PNG, SPEC)) == 0
+
+
+def test_a_png_of_chunks_is_not_followed_for_long():
+    with pytest.raises(TooLarge):
+        decode_image(with_chunks(*[chunk(b"IDAT", b"")] * 20_001), SPEC)
+
+
+def test_a_png_of_many_parts_that_is_cut_short_is_broken():
+    at = PNG.index(b"IDAT") - 4
+    (length,) = struct.unpack_from(">I", PNG, at)
+    parts = [chunk(b"IDAT", PNG[at + 8 + i : at + 9 + i]) for i in range(length)]
+    body = PNG[:at] + b"".join(parts) + PNG[at + 12 + length :]
+    assert distance(decode_image(body, SPEC), decode_image(PNG, SPEC)) == 0
+    with pytest.raises(Malformed):
+        decode_image(PNG[:at] + b"".join(parts[: length // 2])[:-3], SPEC)
+
+
+def test_an_animation_is_its_first_frame():
+    frames = [Image.fromarray(PICTURE), Image.fromarray(255 - PICTURE)]
+    for kind in ("PNG", "WEBP"):
+        body = encoded(frames[0], kind, save_all=True, append_images=frames[1:], lossless=True)
+        assert distance(decode_image(body, SPEC), decode_image(PNG, SPEC)) <= 1
+
+
+def test_a_narrow_picture_is_not_kept_for_the_sake_of_its_centre():
+    crop = decode_image(encoded(np.zeros((40, 2000, 3), np.uint8), "PNG"), SPEC)
+    assert crop.base is None or crop.base.nbytes <= 4 * crop.nbytes
+
+
+@pytest.fixture(scope="module")
+def tensor_handler(tmp_path_factory):
+    return start(TensorHandler(), write_package(tmp_path_factory.mktemp("cost"), TinyDouble, ONE_INPUT))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"[" + b"[]," * 600_000 + b"[]]", id="lists"),
+        pytest.param(b"[" + b'{"":0},' * 500_001 + b"{}]", id="objects"),
+        pytest.param(b"[" + b"0," * 1_000_001 + b"0]", id="numbers"),
+    ],
+)
+def test_json_of_too_many_values_is_refused_before_it_is_parsed(tensor_handler, monkeypatch, body):
+    monkeypatch.setattr("orjson.loads", lambda _: pytest.fail("must not be called"))
+    (reply,) = ask(tensor_handler, body)
+    assert reply.status == 413
+    assert b"the JSON holds too many values" in reply.body
+
+
+def test_requests_that_a_batch_has_no_time_for_are_told_so(tmp_path):
+    handler = start(ImageHandler(), write_package(tmp_path, TinyClassifier, IMAGE))
+    (before,) = ask(handler, PNG)
+    handler._decoding_s = -1.0
+    (late,) = ask(handler, PNG)
+    assert (before.status, late.status) == (200, 503)
+    assert late.json()["error"].startswith("overdue: ")
+
+
+def test_memory_is_given_back_only_after_a_large_request(monkeypatch):
+    trims = []
+    monkeypatch.setattr(memory, "_trim", trims.append)
+    memory.note(1_000_000)
+    assert not memory.give_back()
+    memory.note(100_000_000)
+    memory.note(1_000_000)
+    assert memory.give_back()
+    assert not memory.give_back()
+    assert trims == [0]
+
+
+def test_a_body_is_opened_as_what_it_begins_with():
+    tiff = io.BytesIO()
+    Image.fromarray(PICTURE).save(tiff, "TIFF")
+    for start_bytes in (b"\x89PNG\r\n\x1a\n", b"RIFF\0\0\0\0WEBP", b"\xff\xd8\xff\xe0"):
+        with pytest.raises((Malformed, TooLarge)):
+            decode_image(start_bytes + tiff.getvalue(), SPEC)
