@@ -16,8 +16,18 @@ Messages have no full stop, put values in backticks and sort lists; `hint` says 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+_TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b[@-Z\\-_]?")
+
+
+def printable(text: str) -> str:
+    """A text without what a terminal would obey: colours and moves of the cursor are taken out, and other characters
+    that are not to be seen are written as `\\x07` or `\\u202e`; line ends and tabs stay."""
+    text = _TERMINAL_CODES.sub("", text)
+    return "".join(sign if sign in "\n\t" or sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 class MarinaError(Exception):
@@ -26,9 +36,10 @@ class MarinaError(Exception):
     exit_code = 2
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        # What other programs and foreign files bring into a message must not reach a terminal as it is.
+        self.message = printable(message)
+        self.hint = None if hint is None else printable(hint)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n\nhint: {self.hint}"

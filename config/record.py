@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from config.errors import ArchiveError, InputError
+from config.mar import open_mar
 from config.spec import Image
 
 RECORD = "marina.json"
@@ -119,19 +119,13 @@ class Package(_Part):
 
 def read_record(mar: Path) -> Record:
     """The record inside a MAR; nothing is unpacked or unpickled."""
+    with open_mar(mar) as archive:
+        if RECORD not in archive.namelist():
+            text = f"{mar}: holds no `{RECORD}`, so Marina did not make it"
+            raise ArchiveError(text, hint=f"marina inspect {mar}")
+        data = archive.read(RECORD)
     try:
-        with zipfile.ZipFile(mar) as archive:
-            text = archive.read(RECORD)
-    except FileNotFoundError as err:
-        raise ArchiveError(f"{mar}: no such MAR", hint="marina package SPEC") from err
-    except KeyError as err:
-        raise ArchiveError(
-            f"{mar}: holds no `{RECORD}`, so Marina did not make it", hint=f"marina inspect {mar}"
-        ) from err
-    except (OSError, zipfile.BadZipFile) as err:
-        raise ArchiveError(f"{mar}: not a readable MAR: {err}", hint="marina package SPEC") from err
-    try:
-        return Record.model_validate_json(text)
+        return Record.model_validate_json(data)
     except ValidationError as err:
         first = err.errors()[0]
         field = ".".join(map(str, first["loc"]))

@@ -70,7 +70,7 @@ def package(options: argparse.Namespace) -> int:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    from archiver.inspecting.inspect import inspect as look
+    from archiver.inspecting import inspect as look
 
     report = look(options.mar)
     if options.json:

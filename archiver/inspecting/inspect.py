@@ -5,113 +5,140 @@ Nothing is unpacked to disk and nothing is unpickled, so a foreign archive can b
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
+import re
 import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from archiver.archive import MANIFEST
+from archiver.inspecting.code import find_code, hides_module
+from archiver.inspecting.containers import READ_ERRORS, Budget, TooMuch, unpacked, zip_member
+from archiver.inspecting.layout import find_oddities
 from archiver.inspecting.pickles import Pickle, find_pickles
+from archiver.inspecting.report import Report
 from config.errors import ArchiveError
 from config.record import RECORD, Record, file_sha256, read_record
 
-# Larger members are no handlers or configurations; an archive that claims more than this is not read into memory.
-_LARGEST = 8 * 2**30
-
-
-@dataclass(frozen=True)
-class Report:
-    """What `inspect` found; `sound` when the files are the recorded ones and loading them runs no pickled code."""
-
-    mar: str
-    sha256: str
-    bytes: int
-    manifest: dict[str, Any]
-    record: Record | None
-    files: dict[str, int]
-    damage: tuple[str, ...]
-    pickles: tuple[Pickle, ...]
-
-    @property
-    def sound(self) -> bool:
-        """Nothing is damaged and no pickle would run code."""
-        return not self.damage and not any(pickle.runs_code for pickle in self.pickles)
-
-    def as_data(self) -> dict[str, Any]:
-        """The report as plain data for `--json`."""
-        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        data["record"] = self.record.model_dump(mode="json", by_alias=True) if self.record else None
-        data["pickles"] = [dataclasses.asdict(pickle) for pickle in self.pickles]
-        return data | {"sound": self.sound}
-
-    def as_text(self) -> str:
-        """The report for a person."""
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        model = self.manifest.get("model", {})
-        yield f"{self.mar}  {self.bytes / 1e6:.1f} MB  sha256 {self.sha256}"
-        yield f"model      {model.get('modelName')} {model.get('modelVersion')}, handler {model.get('handler')}"
-        if self.record is None:
-            yield "record     none: Marina did not make this archive"
-        else:
-            record, key, agreed = self.record, self.record.key, self.record.agreement
-            yield f"source     {record.source}, weights {record.weights}"
-            yield f"compiled   {record.compile} {record.precision}, batches {list(record.batch_sizes)}"
-            machine = " ".join(key.isa) or f"capability {key.capability}, CUDA {key.cuda}"
-            yield f"needs      torch {key.torch}, {key.device}: {machine}"
-            yield f"agreement  {agreed.agreement:.4f} ({agreed.measure} on {agreed.count} {agreed.inputs} inputs)"
-        for name, size in self.files.items():
-            yield f"  {size:>12,}  {name}"
-        for pickle in self.pickles:
-            danger = "RUNS CODE: " if pickle.runs_code else "tensors only: "
-            yield f"pickle     {pickle.file}: {danger}{', '.join(pickle.imports) or 'no imports'}"
-        yield from (f"DAMAGED    {damage}" for damage in self.damage)
-        yield "sound" if self.sound else "NOT SOUND"
+# What TorchServe brings itself; any other handler is a file in the archive.
+_BUILT_IN = frozenset(
+    ["base_handler", "densenet_handler", "image_classifier", "image_segmenter", "object_detector", "text_classifier"]
+)
+_FILES_IN_MANIFEST = ("handler", "modelFile", "serializedFile", "configFile", "extraFiles")
 
 
 def inspect(mar: Path) -> Report:
     """Reads a MAR whole; ArchiveError when it is none."""
     try:
+        budget = Budget.of(mar.stat().st_size)
         with zipfile.ZipFile(mar) as archive:
-            sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
-            if sum(sizes.values()) > _LARGEST:
-                raise ArchiveError(f"{mar}: claims {sum(sizes.values()):,} bytes, allowed: {_LARGEST:,}")
-            if MANIFEST not in sizes:
+            names = [info.filename for info in archive.infolist()]
+            if MANIFEST not in names:
                 raise ArchiveError(f"{mar}: not a MAR: it has no `{MANIFEST}`")
-            manifest = json.loads(archive.read(MANIFEST))
-            record = read_record(mar) if RECORD in sizes else None
-            damage, pickles = _examine(archive, list(sizes), record)
+            manifest = _read_manifest(mar, archive, budget)
+            record = read_record(mar) if RECORD in names else None
+            seen = _Seen(record, archive, budget)
+            seen.damage += [*find_oddities(mar, archive), *_of_manifest(manifest, names)]
+            seen.examine()
     except FileNotFoundError as err:
         raise ArchiveError(f"{mar}: no such file", hint="marina package SPEC") from err
-    except (OSError, zipfile.BadZipFile, ValueError) as err:
-        raise ArchiveError(f"{mar}: not a readable MAR: {err}") from err
-    return Report(str(mar), file_sha256(mar), mar.stat().st_size, manifest, record, sizes, damage, pickles)
+    except TooMuch as err:
+        raise ArchiveError(f"{mar}: {err}; it is not looked at further") from err
+    except READ_ERRORS as err:
+        raise ArchiveError(f"{mar}: not a readable MAR: {err or type(err).__name__}") from err
+    return Report(
+        mar=str(mar),
+        sha256=file_sha256(mar),
+        bytes=mar.stat().st_size,
+        manifest=manifest,
+        record=record,
+        files=seen.sizes,
+        damage=tuple(dict.fromkeys(seen.damage)),
+        pickles=tuple(seen.pickles),
+        code=tuple(dict.fromkeys(seen.code)),
+    )
 
 
-def _examine(
-    archive: zipfile.ZipFile, names: list[str], record: Record | None
-) -> tuple[tuple[str, ...], tuple[Pickle, ...]]:
-    damage: list[str] = []
-    pickles: list[Pickle] = []
-    recorded = record.files if record else {}
-    for name in names:
-        try:
-            data = archive.read(name)
-        except zipfile.BadZipFile as err:
-            damage.append(f"{name}: {err}")
+def _read_manifest(mar: Path, archive: zipfile.ZipFile, budget: Budget) -> dict[str, Any]:
+    member = zip_member(archive, archive.getinfo(MANIFEST), budget, MANIFEST)
+    if member.trouble:
+        raise ArchiveError(f"{mar}: `{MANIFEST}`: {member.trouble}")
+    try:
+        manifest = json.loads(member.data)
+    except (ValueError, RecursionError) as err:
+        raise ArchiveError(f"{mar}: `{MANIFEST}`: not JSON: {str(err) or type(err).__name__}") from err
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("model"), dict):
+        raise ArchiveError(f"{mar}: `{MANIFEST}`: no object with a `model` in it")
+    return manifest
+
+
+def _of_manifest(manifest: dict[str, Any], names: list[str]) -> list[str]:
+    """What the manifest asks for that is not in the archive."""
+    model, texts = manifest["model"], []
+    for key in _FILES_IN_MANIFEST:
+        given = model.get(key)
+        if given is None:
             continue
-        if name.startswith("/") or ".." in Path(name).parts:
-            damage.append(f"{name}: would be unpacked outside the model's folder")
-        if record and name != RECORD:
-            if name not in recorded:
-                damage.append(f"{name}: not in the record")
-            elif hashlib.sha256(data).hexdigest() != recorded[name]:
-                damage.append(f"{name}: not the recorded content")
-        pickles += find_pickles(name, data)
-    damage += [f"{name}: recorded, but missing" for name in recorded if name not in names]
-    return tuple(damage), tuple(pickles)
+        if not isinstance(given, str):
+            texts.append(f"{MANIFEST}: `{key}` is no text")
+            continue
+        for item in given.split(",") if key == "extraFiles" else [given]:
+            file = item.partition(":")[0] if key == "handler" else item
+            there = {file, f"{file}.py", PurePosixPath(file).name} & set(names)
+            there |= {name for name in names if name.startswith(f"{file}/")}
+            if not there and not (key == "handler" and file in _BUILT_IN):
+                texts.append(f"{MANIFEST}: `{key}` names `{file}`, which is not in the archive")
+    if model.get("requirementsFile"):
+        texts.append(f"{MANIFEST}: has packages installed, from `{model['requirementsFile']}`")
+    return texts
+
+
+class _Seen:
+    """What was seen in the members of an archive."""
+
+    def __init__(self, record: Record | None, archive: zipfile.ZipFile, budget: Budget) -> None:
+        self.damage: list[str] = []
+        self.pickles: list[Pickle] = []
+        self.code: list[str] = []
+        self.sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
+        self._record, self._archive, self._budget = record, archive, budget
+        files = (PurePosixPath(name) for name in self.sizes if name.endswith((".py", ".pyc", ".so")))
+        self._modules = frozenset(part.partition(".")[0] for file in files for part in file.parts)
+
+    def examine(self) -> None:
+        """Every member, and everything inside of it."""
+        recorded = self._record.files if self._record else {}
+        for info in self._archive.infolist():
+            name = info.filename
+            if info.is_dir() and not info.file_size:
+                continue
+            member = zip_member(self._archive, info, self._budget, name)
+            if member.trouble:
+                self.damage.append(f"{name}: {member.trouble}")
+                continue
+            if self._record and name != RECORD:
+                if name not in recorded:
+                    self.damage.append(f"{name}: not in the record")
+                elif hashlib.sha256(member.data).hexdigest() != recorded[name]:
+                    self.damage.append(f"{name}: not the recorded content")
+            self._member(name, member.data)
+        self.damage += [f"{name}: recorded, but missing" for name in recorded if name not in self.sizes]
+
+    def _member(self, name: str, data: bytes) -> None:
+        if (hidden := hides_module(name)) is not None:
+            self.code.append(f"{name}: would replace the module `{hidden}` in a worker")
+        for inside in unpacked(name, data, self._budget):
+            if inside.trouble:
+                self.damage.append(f"{inside.name}: {inside.trouble}")
+                continue
+            self.pickles += find_pickles(inside.name, inside.data, self._modules)
+            self.code += find_code(inside.name, inside.data, is_recorded=self._is_artifact(name))
+
+    def _is_artifact(self, name: str) -> bool:
+        """Whether the record names this member as compiled code that a worker loads."""
+        if self._record is None:
+            return False
+        cache = self._record.cache
+        in_cache = cache is not None and re.match(rf"{re.escape(cache)}/.*\.so$", name) is not None
+        return in_cache or name in {artifact.file for artifact in self._record.artifacts}

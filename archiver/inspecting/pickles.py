@@ -1,59 +1,96 @@
-"""Finds pickles in the files of an archive and what they would import, without ever loading one."""
+"""Finds pickles in the bytes of a file and what loading them would do, without ever loading one.
+
+A pickle is looked for at the beginning whatever the file is called, behind each pickle that ends, and at every place
+in the file where one could begin.
+"""
 
 from __future__ import annotations
 
-import io
-import pickletools
 import re
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# What the tensor files of torch import, and nothing else may: anything more can run code when it is loaded.
-_TENSOR_IMPORTS = re.compile(
-    r"torch\._utils _rebuild_(tensor_v2|parameter|qtensor|sparse_tensor)"
-    r"|collections OrderedDict"
-    r"|torch \w+Storage|torch\.storage (Typed|Untyped)Storage"
-    r"|torch (float|double|half|bfloat|int|long|short|uint|bool)\w*|torch Size|torch device"
-)
-_DEEPEST = 3
+from archiver.inspecting.stack import Stream, follow
+
+# Loading one of these has an effect although nothing of it is called.
+_EFFECTS_OF_IMPORT = frozenset({"__main__", "antigravity", "idlelib", "this", "turtledemo", "test", "webbrowser"})
+# Files of these names are loaded as pickles, so their content has to be one that can be followed.
+_PICKLE_NAMES = (".ckpt", ".dill", ".joblib", ".pck", ".pickle", ".pkl", ".pt", ".pth", ".sav")
+# The header of protocol 2 and later, or what imports in the older ones, at any place of a file.
+_BEGINNING = re.compile(rb"\x80[\x02-\x05]|[(\]}]*c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n|\([^\n]{0,200}i[A-Za-z_][\w.]*\n")
+# For all that could begin inside of one file; random numbers come nowhere near it.
+_MOST_OPCODES_INSIDE = 3_000_000
 
 
 @dataclass(frozen=True)
 class Pickle:
-    """A pickle in a file: the names it imports when it is loaded, and whether they are more than tensors."""
+    """A pickle in a file: the names it imports when it is loaded, and what it does beyond making tensors."""
 
     file: str
     imports: tuple[str, ...]
     runs_code: bool
+    reasons: tuple[str, ...] = ()
 
 
-def find_pickles(name: str, data: bytes, depth: int = 0) -> Iterator[Pickle]:
-    """Every pickle in a file, also inside the zip files that torch saves."""
-    if data[:4] == b"PK\x03\x04" and depth < _DEEPEST:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            for member in archive.namelist():
-                yield from find_pickles(f"{name}:{member}", archive.read(member), depth + 1)
-    # Protocol 2 and later begin with this byte and a small version; older ones are only looked for by name.
-    elif (data[:1] == b"\x80" and data[1:2] <= b"\x05") or name.endswith((".pkl", ".pickle")):
-        imports = _imports(data)
-        if imports is not None:
-            yield Pickle(name, imports, not all(map(_TENSOR_IMPORTS.fullmatch, imports)))
+def find_pickles(name: str, data: bytes, modules: frozenset[str] = frozenset()) -> Iterator[Pickle]:
+    """The pickles in a file, each where it says something; `modules` are those that the archive brings itself."""
+    shown, seen_to = False, 0
+    for stream in _streams(data):
+        pickle = _judged(name, stream, modules)
+        seen_to = max(seen_to, stream.end)
+        if pickle is not None:
+            shown = True
+            yield pickle
+    if name.lower().endswith(_PICKLE_NAMES) and data and not shown and not _is_followed_otherwise(data):
+        yield Pickle(name, (), True, ("cannot be followed as a pickle, and its name says that it is one",))
+    yield from _hidden(name, data, seen_to)
 
 
-def _imports(data: bytes) -> tuple[str, ...] | None:
-    """The `module name` pairs a pickle asks for; None when it is no pickle."""
-    found: list[str] = []
-    texts: list[str] = []
-    try:
-        for opcode, argument, _ in pickletools.genops(data):
-            if opcode.name in ("GLOBAL", "INST"):
-                found.append(str(argument))
-            elif opcode.name == "STACK_GLOBAL":
-                # Its two names are the texts before it; memo operations may stand between.
-                found.append(" ".join(texts[-2:]))
-            elif isinstance(argument, str):
-                texts.append(argument)
-    except ValueError:
-        return None if not found else tuple(sorted(set(found)))
-    return tuple(sorted(set(found)))
+def _streams(data: bytes) -> Iterator[Stream]:
+    """The pickle at the beginning, and those that follow each other from there."""
+    at = 0
+    while at < len(data):
+        stream = follow(data, at)
+        yield stream
+        if not stream.complete:
+            return
+        at = stream.end
+
+
+def _judged(name: str, stream: Stream, modules: frozenset[str]) -> Pickle | None:
+    """What is to be said of a stream; None when it is none, or only plain data in a file that need not be a pickle."""
+    refused = [value for value in stream.imports if not value.allowed]
+    reasons = [*stream.calls]
+    if stream.complete or any(value.module.partition(".")[0] in _EFFECTS_OF_IMPORT | modules for value in refused):
+        reasons += [f"imports {value}" for value in refused]
+    if stream.complete:
+        reasons += stream.doubts
+    elif not reasons and (refused or stream.imports) and stream.protocol >= 2:
+        reasons.append("ends before it is complete")
+    is_pickle = stream.complete and (stream.imports or stream.protocol >= 2 or name.lower().endswith(_PICKLE_NAMES))
+    if not reasons and not is_pickle:
+        return None
+    imports = tuple(sorted(set(map(str, stream.imports))))
+    return Pickle(name, imports, bool(reasons), tuple(dict.fromkeys(reasons)))
+
+
+def _hidden(name: str, data: bytes, start: int) -> Iterator[Pickle]:
+    """Pickles that begin further inside: only those that would do something."""
+    left = _MOST_OPCODES_INSIDE
+    for match in _BEGINNING.finditer(data, start):
+        stream = follow(data, match.start(), left)
+        left -= stream.opcodes
+        if left < 0:
+            yield Pickle(name, (), True, ("has too many places where a pickle could begin",))
+            return
+        refused = [value for value in stream.imports if not value.allowed]
+        if refused and stream.calls:
+            imports = tuple(sorted(set(map(str, stream.imports))))
+            yield Pickle(f"{name} at byte {match.start():,}", imports, True, tuple(dict.fromkeys(stream.calls)))
+
+
+def _is_followed_otherwise(data: bytes) -> bool:
+    """Archives, compressed files and arrays, whose content is looked at by itself."""
+    return data.startswith((b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x93NUMPY")) or (
+        data[257:262] == b"ustar"
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import json
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from kubernetes import client
 from kubernetes.stream import portforward
 
 from config.errors import ClusterError
+from config.mar import open_mar
 from config.record import Package
 from config.render import Ports
 from k8s.cluster import Cluster
@@ -72,7 +72,7 @@ class _Reply:
 def packaged_sample(mar: Path, package: Package) -> CanaryRequest:
     """The sample that the MAR holds."""
     sample = package.record.sample
-    with zipfile.ZipFile(mar) as archive:
+    with open_mar(mar) as archive:
         return CanaryRequest(package.record.name, archive.read(sample.file), sample.content_type, package.sha256)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import zipfile
 from pathlib import Path
 
-from config.errors import ArchiveError, InputError
+from config.errors import InputError
+from config.mar import open_mar
 from config.record import Package, Record
 from config.spec import Spec
 from loadtest.sending.plan import Expected, Request
@@ -24,11 +24,8 @@ _CONTENT_TYPES = {
 def packaged_request(package: Package, folder: Path, url: str) -> Request:
     """The sample inside the MAR of a build folder, for the model's prediction path."""
     record, mar = package.record, folder / package.mar
-    try:
-        with zipfile.ZipFile(mar) as archive:
-            body = archive.read(record.sample.file)
-    except (OSError, KeyError, zipfile.BadZipFile) as err:
-        raise ArchiveError(f"{mar}: no sample to send: {err}", hint="marina package SPEC") from err
+    with open_mar(mar) as archive:
+        body = archive.read(record.sample.file)
     return _request(url, record.name, body, record.sample.content_type, expected_of(record))
 
 

@@ -8,13 +8,13 @@ import re
 import shutil
 import socket
 import subprocess
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from config.errors import ArchiveError, InputError, ToolMissing
+from config.mar import open_mar
 from config.ports import listen_once
 from config.record import Record, read_record
 from config.render import Ports, render_model_config
@@ -64,8 +64,7 @@ def check_package(spec: Spec, mar: Path) -> Record:
             hint=f"marina package {spec.file}",
         )
     wanted = {"threads": spec.threads} | yaml.safe_load(render_model_config(spec))
-    with zipfile.ZipFile(mar) as archive:
-        packed = {"threads": record.threads} | yaml.safe_load(archive.read("model-config.yaml"))
+    packed = {"threads": record.threads} | _packed_config(mar, record)
     stale = [f"`{key}` is {packed.get(key)}, now {value}" for key, value in wanted.items() if packed.get(key) != value]
     if stale:
         raise ArchiveError(
@@ -74,6 +73,20 @@ def check_package(spec: Spec, mar: Path) -> Record:
     if found := machine.differences(record):
         raise ArchiveError(f"{mar}: made for another machine: {'; '.join(found)}", hint=f"marina package {spec.file}")
     return record
+
+
+def _packed_config(mar: Path, record: Record) -> dict[str, object]:
+    """TorchServe's file in the MAR, and that what else a start reads is there too."""
+    with open_mar(mar) as archive:
+        text = archive.read("model-config.yaml")
+        archive.read(record.sample.file)
+    try:
+        config = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as err:
+        raise ArchiveError(f"{mar}: `model-config.yaml`: not readable as YAML", hint="marina package SPEC") from err
+    if not isinstance(config, dict):
+        raise ArchiveError(f"{mar}: `model-config.yaml`: holds no mapping", hint="marina package SPEC")
+    return config
 
 
 def check_ports(ports: Ports, host: str) -> None:
@@ -94,7 +107,7 @@ def check_ports(ports: Ports, host: str) -> None:
 
 def check_room(mar: Path, parent: Path) -> None:
     """InputError when the MAR cannot be unpacked under `parent`."""
-    with zipfile.ZipFile(mar) as archive:
+    with open_mar(mar) as archive:
         needed = sum(entry.file_size for entry in archive.infolist()) + _SPARE_BYTES
     try:
         free = shutil.disk_usage(parent).free

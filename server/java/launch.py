@@ -9,12 +9,12 @@ import importlib.util
 import os
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.errors import ArchiveError, ToolMissing
+from config.errors import ToolMissing
+from config.mar import open_mar
 from config.render import Ports, render_log4j2, render_properties
 from config.spec import Spec
 from server.java.checks import Java
@@ -94,11 +94,8 @@ def plan_launch(spec: Spec, *, mar: Path, ports: Ports, host: str, directory: Pa
 
 
 def _unpack(mar: Path, folder: Path) -> None:
-    try:
-        with zipfile.ZipFile(mar) as archive:
-            archive.extractall(folder)
-    except zipfile.BadZipFile as err:
-        raise ArchiveError(f"{mar}: damaged: {err}", hint="marina package SPEC") from err
+    with open_mar(mar) as archive:
+        archive.extractall(folder)
 
 
 def _compiles_quickly(spec: Spec, mar: Path) -> bool:

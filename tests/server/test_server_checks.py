@@ -190,7 +190,7 @@ def test_damaged_mar_is_refused_before_java_starts(tmp_path: Path) -> None:
     java = Java(tmp_path / "java-that-is-not-there", 17)
     launch = plan_launch(spec, mar=mar, ports=Ports(), host="", directory=tmp_path / "run", java=java)
     said = text_of(launch.start)
-    assert said.startswith(f"{mar}: damaged: Bad CRC-32 for file 'tiny_handler.py'")
+    assert said.startswith(f"{mar}: not a readable MAR: Bad CRC-32 for file 'tiny_handler.py'")
     assert said.endswith("hint: marina package SPEC")
 
 

@@ -1,0 +1,66 @@
+"""What `inspect` saw, for a person and as data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from archiver.inspecting.pickles import Pickle
+from config.errors import printable
+from config.record import Record
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `inspect` saw; `sound` when the files are the recorded ones and loading them runs nothing but a handler's
+    usual work."""
+
+    mar: str
+    sha256: str
+    bytes: int
+    manifest: dict[str, Any]
+    record: Record | None
+    files: dict[str, int]
+    damage: tuple[str, ...]
+    pickles: tuple[Pickle, ...]
+    code: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Nothing is damaged, no pickle does more than make tensors, and no code needs to be read first."""
+        return not self.damage and not self.code and not any(pickle.runs_code for pickle in self.pickles)
+
+    def as_data(self) -> dict[str, Any]:
+        """The report as plain data for `--json`."""
+        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        data["record"] = self.record.model_dump(mode="json", by_alias=True) if self.record else None
+        data["pickles"] = [dataclasses.asdict(pickle) for pickle in self.pickles]
+        return data | {"sound": self.sound}
+
+    def as_text(self) -> str:
+        """The report for a person; what names hold that a terminal would obey is written out."""
+        return "\n".join(printable(line).replace("\n", "\\n") for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        model = self.manifest["model"]
+        yield f"{self.mar}  {self.bytes / 1e6:.1f} MB  sha256 {self.sha256}"
+        yield f"model      {model.get('modelName')} {model.get('modelVersion')}, handler {model.get('handler')}"
+        if self.record is None:
+            yield "record     none: Marina did not make this archive"
+        else:
+            record, key, agreed = self.record, self.record.key, self.record.agreement
+            yield f"source     {record.source}, weights {record.weights}"
+            yield f"compiled   {record.compile} {record.precision}, batches {list(record.batch_sizes)}"
+            machine = " ".join(key.isa) or f"capability {key.capability}, CUDA {key.cuda}"
+            yield f"needs      torch {key.torch}, {key.device}: {machine}"
+            yield f"agreement  {agreed.agreement:.4f} ({agreed.measure} on {agreed.count} {agreed.inputs} inputs)"
+        for name, size in self.files.items():
+            yield f"  {size:>12,}  {name}"
+        for pickle in self.pickles:
+            danger = f"RUNS CODE: {'; '.join(pickle.reasons)}" if pickle.runs_code else "tensors only"
+            yield f"pickle     {pickle.file}: {danger}, imports {', '.join(pickle.imports) or 'nothing'}"
+        yield from (f"CODE       {code}" for code in self.code)
+        yield from (f"DAMAGED    {damage}" for damage in self.damage)
+        yield "sound" if self.sound else "NOT SOUND"

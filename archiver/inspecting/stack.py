@@ -1,0 +1,278 @@
+"""What an unpickler would do with a pickle, followed on a stack of descriptions: nothing is imported or called.
+
+Where an unpickler would fail, following ends too; everything up to there would have happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from archiver.inspecting.allowed import ALLOWED, imported
+from archiver.inspecting.opcodes import read_opcodes
+
+_DATA_OPCODES = (
+    "BININT BININT1 BININT2 INT LONG LONG1 LONG4 FLOAT BINFLOAT BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 NONE "
+    "NEWTRUE NEWFALSE EMPTY_LIST EMPTY_DICT EMPTY_SET"
+)
+_DATA = frozenset(_DATA_OPCODES.split())
+_TEXT_OPCODES = "STRING BINSTRING SHORT_BINSTRING UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8"
+_TEXT = frozenset(_TEXT_OPCODES.split())
+_FROM_MARK = frozenset({"LIST", "DICT", "FROZENSET"})
+# How many values lie on top of what they are put into.
+_INTO = {"APPEND": 1, "SETITEM": 2}
+_INTO_FROM_MARK = frozenset({"APPENDS", "SETITEMS", "ADDITEMS"})
+_EXTENSIONS = frozenset({"EXT1", "EXT2", "EXT4"})
+_TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_NOTHING = frozenset({"PROTO", "FRAME", "STOP"})
+MOST_OPCODES = 20_000_000
+
+
+@dataclass(frozen=True)
+class Global:
+    """An imported class or function."""
+
+    module: str
+    name: str
+
+    @property
+    def allowed(self) -> bool:
+        return (self.module, self.name) in ALLOWED
+
+    def __str__(self) -> str:
+        return f"{self.module} {self.name}"
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A value of which nothing is known but where it is from: `data`, `made` by a call, or `unknown`."""
+
+    origin: str
+
+
+DATA, MADE, UNKNOWN = Opaque("data"), Opaque("made"), Opaque("unknown")
+Value = Global | Opaque | str | tuple["Value", ...]
+
+
+class _Fails(Exception):
+    """The unpickler would fail here."""
+
+
+@dataclass
+class Stream:
+    """One pickle: where it ends, what it imports, and what in it runs code or cannot be followed."""
+
+    end: int
+    opcodes: int = 0
+    complete: bool = False
+    protocol: int = 0
+    imports: list[Global] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    """What it does beyond making tensors and plain data."""
+    doubts: list[str] = field(default_factory=list)
+    """What a usual unpickler refuses, and one of somebody's own may not."""
+
+
+def follow(data: bytes, at: int, most: int = MOST_OPCODES) -> Stream:
+    """What happens when the pickle at a position is loaded; one of more than `most` opcodes is not followed."""
+    machine = _Machine(at)
+    for name, argument, end in read_opcodes(data, at):
+        machine.stream.opcodes += 1
+        if machine.stream.opcodes > most:
+            machine.stream.calls.append("has too many opcodes to be followed")
+            break
+        try:
+            machine.step(name, argument)
+        except _Fails:
+            break
+        machine.stream.end = end
+        machine.stream.complete = name == "STOP"
+    return machine.stream
+
+
+class _Machine:
+    def __init__(self, at: int) -> None:
+        self.stream = Stream(at)
+        self._stack: list[Value] = []
+        self._below: list[list[Value]] = []
+        self._memo: dict[int, Value] = {}
+
+    def step(self, name: str, argument: bytes) -> None:
+        if name in _DATA:
+            self._stack.append(DATA)
+        elif name in _TEXT:
+            self._stack.append(_text(name, argument))
+        elif name in _TUPLES:
+            count = _TUPLES[name]
+            self._need(count)
+            top = tuple(self._stack[len(self._stack) - count :])
+            del self._stack[len(self._stack) - count :]
+            self._stack.append(top)
+        elif name in _NOTHING:
+            self._control(name, argument)
+        elif name in _FROM_MARK:
+            self._from_mark()
+            self._stack.append(DATA)
+        elif name == "TUPLE":
+            gathered = tuple(self._from_mark())
+            self._stack.append(gathered)
+        elif name in _INTO or name in _INTO_FROM_MARK:
+            self._put_into(name)
+        elif name.endswith(("GET", "PUT")) or name in ("MEMOIZE", "MARK", "POP", "POP_MARK", "DUP"):
+            self._move(name, argument)
+        else:
+            self._risky(name, argument)
+
+    def _control(self, name: str, argument: bytes) -> None:
+        if name == "PROTO":
+            self.stream.protocol = argument[0]
+            if argument[0] > 5:
+                raise _Fails
+        if name == "STOP":
+            self._need(1)
+
+    def _put_into(self, name: str) -> None:
+        if name in _INTO:
+            self._need(_INTO[name] + 1)
+            del self._stack[-_INTO[name] :]
+        else:
+            self._from_mark()
+            self._need(1)
+        if isinstance(self._stack[-1], Global):
+            self.stream.calls.append(f"changes {self._stack[-1]}")
+
+    def _move(self, name: str, argument: bytes) -> None:
+        if name == "MARK":
+            self._below.append(self._stack)
+            self._stack = []
+        elif name == "POP_MARK":
+            self._from_mark()
+        elif name == "POP":
+            if self._stack:
+                self._stack.pop()
+            else:
+                self._from_mark()
+        elif name.endswith("GET"):
+            key = _key(name, argument)
+            if key not in self._memo:
+                raise _Fails
+            self._stack.append(self._memo[key])
+        else:
+            self._need(1)
+            if name == "DUP":
+                self._stack.append(self._stack[-1])
+            else:
+                self._memo[len(self._memo) if name == "MEMOIZE" else _key(name, argument)] = self._stack[-1]
+
+    def _risky(self, name: str, argument: bytes) -> None:
+        """What imports, calls or changes something."""
+        if name == "GLOBAL":
+            self._stack.append(self._import(*_lines(argument)))
+        elif name == "STACK_GLOBAL":
+            self._need(2)
+            attribute, module = self._stack.pop(), self._stack.pop()
+            if isinstance(module, str) and isinstance(attribute, str):
+                self._stack.append(self._import(module, attribute))
+            else:
+                self.stream.calls.append("imports a name that cannot be followed")
+                self._stack.append(UNKNOWN)
+        elif name == "INST":
+            self._from_mark()
+            self._called(self._import(*_lines(argument)), always=True)
+        elif name == "OBJ":
+            items = self._from_mark()
+            if not items:
+                raise _Fails
+            self._called(items[0], always=True)
+        elif name in ("REDUCE", "NEWOBJ", "NEWOBJ_EX"):
+            count = 3 if name == "NEWOBJ_EX" else 2
+            self._need(count)
+            function = self._stack[-count]
+            del self._stack[-count:]
+            self._called(function, always=name == "NEWOBJ_EX")
+        elif name == "BUILD":
+            self._need(2)
+            self._stack.pop()
+            if isinstance(self._stack[-1], Global):
+                self.stream.calls.append(f"changes {self._stack[-1]}")
+        elif name in _EXTENSIONS:
+            self.stream.calls.append("imports by an extension code, which says nothing of what it is")
+            self._stack.append(UNKNOWN)
+        else:
+            self._external(name)
+
+    def _external(self, name: str) -> None:
+        """Values that come from outside of the pickle."""
+        if name == "BINPERSID":
+            self._need(1)
+            key = self._stack.pop()
+            # The one kind of reference that torch takes: a tensor's storage.
+            if not (isinstance(key, tuple) and key and key[0] == "storage"):
+                self.stream.doubts.append("refers to an object outside of it")
+        elif name in ("PERSID", "NEXT_BUFFER"):
+            self.stream.doubts.append("refers to an object outside of it")
+        elif name == "READONLY_BUFFER":
+            self._need(1)
+            return
+        else:
+            # An opcode of a later Python.
+            self.stream.calls.append(f"has the opcode {name}, which is not known")
+        self._stack.append(UNKNOWN)
+
+    def _import(self, module: str, name: str) -> Global:
+        value = Global(*imported(module, name, self.stream.protocol))
+        if not all(part.isidentifier() for part in value.module.split(".")):
+            raise _Fails  # no module of that name can be there
+        self.stream.imports.append(value)
+        return value
+
+    def _called(self, function: Value, *, always: bool) -> None:
+        if isinstance(function, (str, tuple)) or function is DATA:
+            raise _Fails
+        if isinstance(function, Opaque):
+            self.stream.calls.append("calls what an earlier call gave")
+        elif always or not function.allowed:
+            self.stream.calls.append(f"calls {function}")
+        allowed = isinstance(function, Global) and function.allowed
+        self._stack.append(MADE if allowed else UNKNOWN)
+
+    def _need(self, count: int) -> None:
+        if len(self._stack) < count:
+            raise _Fails
+
+    def _from_mark(self) -> list[Value]:
+        """Everything above the last mark, and the mark."""
+        if not self._below:
+            raise _Fails
+        items, self._stack = self._stack, self._below.pop()
+        return items
+
+
+def _text(name: str, argument: bytes) -> Value:
+    """A text's value; unknown where it cannot be told for sure."""
+    try:
+        if name == "STRING":
+            return argument.strip()[1:-1].decode("unicode_escape")
+        if name == "UNICODE":
+            return argument.decode("raw_unicode_escape")
+        if name.endswith("STRING"):
+            return argument.decode("ascii")
+        return argument.decode("utf-8", "surrogatepass")
+    except ValueError:
+        return UNKNOWN
+
+
+def _key(name: str, argument: bytes) -> int:
+    if name in ("GET", "PUT"):
+        try:
+            return int(argument)
+        except ValueError as err:
+            raise _Fails from err
+    return int.from_bytes(argument, "little")
+
+
+def _lines(argument: bytes) -> tuple[str, str]:
+    try:
+        module, _, name = argument.decode("utf-8").partition("\n")
+    except ValueError as err:
+        raise _Fails from err
+    return module, name

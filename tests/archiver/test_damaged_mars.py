@@ -1,0 +1,94 @@
+"""A MAR that is damaged anywhere ends in one error of ours, whichever verb reads it."""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tiny import make_tiny
+
+import marina
+from archiver.inspecting.inspect import inspect
+from config.errors import ArchiveError
+from config.mar import open_mar
+from config.record import read_record
+from config.render import Ports
+from config.spec import Spec
+from server.java.checks import Java, check_package, check_room
+from server.java.launch import plan_launch
+
+SEEDS = range(40)
+
+
+def damaged(data: bytes, seed: int) -> bytes:
+    """Bytes changed, cut out, doubled or exchanged; most often where the archive's directory is."""
+    chosen, changed = random.Random(seed), bytearray(data)
+    directory = data.find(b"PK\x01\x02")
+    for _ in range(chosen.randrange(1, 6)):
+        at = chosen.randrange(directory, len(changed)) if chosen.random() < 0.6 else chosen.randrange(len(changed))
+        end = min(len(changed), at + chosen.randrange(1, 40))
+        kind = chosen.randrange(5)
+        if kind == 0:
+            changed[at] = chosen.randrange(256)
+        elif kind == 1:
+            changed[at:end] = chosen.randbytes(end - at)
+        elif kind == 2:
+            del changed[at:end]
+        elif kind == 3:
+            changed[at:at] = changed[at:end]
+        else:
+            del changed[at:]
+        if len(changed) <= directory:
+            break
+    return bytes(changed)
+
+
+def ends_well(function: Callable[[], object]) -> None:
+    """It works, or it is one ArchiveError; anything else would be a traceback."""
+    message = ""
+    try:
+        function()
+    except ArchiveError as err:
+        message = err.message
+    assert not message or message.isprintable()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Spec, bytes]:
+    spec, mar = make_tiny(tmp_path_factory.mktemp("whole"))
+    return spec, mar.read_bytes()
+
+
+def served(spec: Spec, mar: Path, folder: Path) -> None:
+    """As far as a start reads the MAR."""
+    check_package(spec, mar)
+    check_room(mar, folder)
+    java = Java(folder / "no-java", 17)
+    with suppress(FileNotFoundError):
+        plan_launch(spec, mar=mar, ports=Ports(), host="", directory=folder, java=java).start()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_damaged_mar_is_one_error(seed: int, whole: tuple[Spec, bytes], tmp_path: Path) -> None:
+    spec, data = whole
+    mar = tmp_path / "model.mar"
+    mar.write_bytes(damaged(data, seed))
+    (tmp_path / "run").mkdir()
+    ends_well(lambda: inspect(mar).as_text())
+    ends_well(lambda: read_record(mar))
+    ends_well(lambda: served(spec, mar, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 8))
+def test_inspect_of_a_damaged_mar_is_never_a_success(seed: int, whole: tuple[Spec, bytes], tmp_path: Path) -> None:
+    mar = tmp_path / "model.mar"
+    mar.write_bytes(damaged(whole[1], seed))
+    assert marina.main(["inspect", str(mar)]) in (1, 2)
+
+
+def test_a_file_that_is_missing_from_a_mar_is_an_error_with_its_name(whole: tuple[Spec, bytes], tmp_path: Path) -> None:
+    mar = tmp_path / "model.mar"
+    mar.write_bytes(whole[1])
+    with pytest.raises(ArchiveError, match="no item named 'absent'"), open_mar(mar) as archive:
+        archive.read("absent")
