@@ -235,7 +235,7 @@ def _gpus_fit_device(spec: Spec) -> Found:
         yield "kubernetes.resources.gpu", text, None
 
 
-@_rule("kubernetes.resources", "serving.java_heap_mb")
+@_rule("kubernetes.resources", "serving", "model.batch_sizes", "model.handler", "model.image")
 def _heap_fits_memory(spec: Spec) -> Found:
     if spec.kubernetes.resources.memory == "auto":
         return
@@ -247,6 +247,9 @@ def _heap_fits_memory(spec: Spec) -> Found:
             f"{spec.kubernetes.resources.memory} and workers need the larger half",
             None,
         )
+    elif (worst_mb := spec.workers * spec.largest_batch_bytes / 1e6) > memory_mb - spec.serving.java_heap_mb:
+        text = f"the largest batches permitted take {worst_mb:.0f} MB on {spec.workers} workers, beside Java and models"
+        yield "kubernetes.resources.memory", text, "less `max_request_mb` or `max_batch`, or `memory: auto`"
 
 
 @_rule("serving.retry_window_s", "serving.startup_timeout_s")

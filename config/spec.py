@@ -16,6 +16,8 @@ from config.deployment import Kubernetes, Scaling
 from config.quantity import quantity
 from config.section import Count, Identifier, Name, Seconds, Section, Share, Version
 
+# What the handlers' limit on the values of a JSON body comes to.
+_JSON_MB = 116
 Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
 
 
@@ -244,6 +246,18 @@ class Spec(Section):
     def max_batch(self) -> int:
         """Requests TorchServe may put in one batch, the default resolved."""
         return self.serving.max_batch or max(self.model.batch_sizes)
+
+    @property
+    def largest_batch_bytes(self) -> int:
+        """What requests may take in a worker at most, beside the model: the bodies of a batch, and the decoding of one
+        of them after another."""
+        body_bytes = self.serving.max_request_mb * 1_000_000
+        decoding_mb = _JSON_MB
+        if self.model.handler != "tensor":
+            image = self.model.image
+            decoding_mb = image.max_decode_mb if image else Image.model_fields["max_decode_mb"].default
+        # A picture in base64 is there as the body, as text and as bytes.
+        return math.ceil((self.max_batch + 2) * body_bytes + decoding_mb * 1_000_000)
 
     @property
     def _whole_cores(self) -> int:

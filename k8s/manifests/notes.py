@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from k8s.manifests.autoscaler import target
-from k8s.manifests.plan import MEMORY_MARGIN, Plan
+from k8s.manifests.plan import MEMORY_MARGIN, Plan, worst_requests_bytes
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,13 @@ def _memory_reason(plan: Plan) -> str:
         return "kubernetes.resources"
     if plan.evidence is None or plan.evidence.memory is None:
         return "unmeasured: twice Java's heap and 512Mi a worker, at least 2Gi"
-    return f"peak {plan.evidence.memory.total_bytes / 2**20:.0f}Mi × {MEMORY_MARGIN:g}"
+    peak, worst = plan.evidence.memory.total_bytes, worst_requests_bytes(plan.spec)
+    room = (
+        f"+ {worst / 2**20:.0f}Mi of the largest requests"
+        if worst > peak * (MEMORY_MARGIN - 1)
+        else f"× {MEMORY_MARGIN:g}"
+    )
+    return f"peak {peak / 2**20:.0f}Mi {room}"
 
 
 def _target_text(plan: Plan) -> str:

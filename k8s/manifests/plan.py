@@ -19,7 +19,7 @@ from k8s.manifests.image_record import ImageRecord, read_image
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 
 MIB = 2**20
-# Of a peak that was measured: fragmentation, a larger request than the sample, a worker that starts while another ends.
+# Of a peak that was measured: fragmentation, a worker that starts while another ends.
 MEMORY_MARGIN = 1.25
 # The seeds' windows of 300 and 600 s go with models that take a minute to start; a pod that is there in seconds may be
 # asked for sooner, and one sent away by mistake is back as soon.
@@ -103,9 +103,10 @@ class Plan:
             return stated
         if measured is None:
             # Java may take its heap once more outside of it, and a worker of a small model half a GiB.
-            guess = 2 * self.spec.serving.java_heap_mb * MIB + self.spec.workers * 512 * MIB
+            worker_bytes = max(512 * MIB, 300 * MIB + self.spec.largest_batch_bytes)
+            guess = 2 * self.spec.serving.java_heap_mb * MIB + self.spec.workers * worker_bytes
             return in_mib(max(guess, 2048 * MIB))
-        return in_mib(measured.total_bytes * MEMORY_MARGIN)
+        return in_mib(with_room(self.spec, measured.total_bytes))
 
     @property
     def temporary_bytes(self) -> int:
@@ -179,6 +180,16 @@ def make_plan(spec: Spec, folder: Path) -> Plan:
     return Plan(spec=spec, image=image, package=package, evidence=evidence, built=built)
 
 
+def worst_requests_bytes(spec: Spec) -> int:
+    """What the largest requests that are permitted take, on every worker at once."""
+    return spec.workers * spec.largest_batch_bytes
+
+
+def with_room(spec: Spec, peak_bytes: int) -> float:
+    """A measured peak and room above it: for the largest requests, which the measurement did not send."""
+    return max(peak_bytes * MEMORY_MARGIN, peak_bytes + worst_requests_bytes(spec))
+
+
 def in_mib(size: float) -> str:
     """Bytes as a quantity, rounded up to 64 MiB."""
     return f"{64 * math.ceil(size / (64 * MIB))}Mi"
@@ -190,5 +201,5 @@ def _check_memory(spec: Spec, evidence: EvidenceRecord) -> None:
         raise InputError(
             f"{spec.file}: `kubernetes.resources.memory`: got {stated}, but at its peak the server took "
             f"{measured.total_bytes / MIB:.0f}Mi",
-            hint=f"memory: {in_mib(measured.total_bytes * MEMORY_MARGIN)}, or auto",
+            hint=f"memory: {in_mib(with_room(spec, measured.total_bytes))}, or auto",
         )

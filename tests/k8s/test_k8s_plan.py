@@ -105,9 +105,15 @@ def test_the_grace_period_covers_the_drain() -> None:
     assert render(plan)["40-deployment.yaml"][0]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 73
 
 
-def test_memory_is_a_quarter_over_the_measured_peak() -> None:
+def test_memory_has_room_for_the_largest_requests_over_the_measured_peak() -> None:
     plan = planned(evidence=EVIDENCE)
-    assert plan.memory == "1024Mi"
+    assert plan.memory == "1280Mi"
+    assert (
+        quantity(plan.memory) >= EVIDENCE["memory"]["total_bytes"] + plan.spec.workers * plan.spec.largest_batch_bytes
+    )
+    small = {"serving.max_request_mb": 0.1, "model.image.max_decode_mb": 32}
+    assert planned(small, evidence=EVIDENCE).memory == "1024Mi"
+    assert planned({"model.image.max_decode_mb": 2000}).memory == "5632Mi"
     assert quantity(plan.memory) >= 1.25 * EVIDENCE["memory"]["total_bytes"]
     assert planned().memory == "2048Mi"
     assert planned({"kubernetes.resources.cpu": 8}).memory == "5120Mi"
@@ -115,10 +121,11 @@ def test_memory_is_a_quarter_over_the_measured_peak() -> None:
 
 
 def test_memory_under_the_measured_peak_is_refused() -> None:
-    error = refused(changes={"kubernetes.resources.memory": "512Mi", "serving.java_heap_mb": 128}, evidence=EVIDENCE)
+    changes = {"kubernetes.resources.memory": "512Mi", "serving.java_heap_mb": 128, "serving.max_request_mb": 1}
+    error = refused(changes=changes, evidence=EVIDENCE)
     text = "`kubernetes.resources.memory`: got 512Mi, but at its peak the server took 778Mi"
     assert error.message == f"{digits_spec().file}: {text}"
-    assert error.hint == "memory: 1024Mi, or auto"
+    assert error.hint == "memory: 1152Mi, or auto"
 
 
 def test_evidence_of_another_package_is_refused() -> None:
@@ -224,7 +231,7 @@ def test_there_is_nothing_to_note_when_all_was_built_and_measured() -> None:
 def test_every_derived_number_has_its_reason() -> None:
     shown = {one.name: (one.value, one.reason) for one in derived(planned(evidence=EVIDENCE))}
     assert shown["autoscaler's target"] == ("864 requests/s a pod, or 80 % cpu", "knee 1234 × headroom 0.7")
-    assert shown["memory of a pod"] == ("1024Mi", "peak 778Mi × 1.25")
+    assert shown["memory of a pod"] == ("1280Mi", "peak 778Mi + 496Mi of the largest requests")
     assert shown["grace period of a pod"] == ("40 s", "propagation 5 + drain 30 + 5")
     assert all(reason for _, reason in shown.values())
 
