@@ -103,7 +103,7 @@ class Plan:
             return stated
         if measured is None:
             # Java may take its heap once more outside of it, and a worker of a small model half a GiB.
-            worker_bytes = max(512 * MIB, 300 * MIB + self.spec.largest_batch_bytes)
+            worker_bytes = max(512 * MIB, 256 * MIB + self.spec.largest_batch_bytes)
             guess = 2 * self.spec.serving.java_heap_mb * MIB + self.spec.workers * worker_bytes
             return in_mib(max(guess, 2048 * MIB))
         return in_mib(with_room(self.spec, measured.total_bytes))

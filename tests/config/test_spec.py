@@ -127,8 +127,8 @@ ERRORS: list[Any] = [
     pytest.param({"serving.java_heap_mb": 1500, "kubernetes.resources.memory": "2Gi"},
                  "spec.yaml:6: `serving.java_heap_mb`: got 1500, but "
                  "`kubernetes.resources.memory` is 2Gi and workers need the larger half", id="Java takes it all"),
-    pytest.param({"serving.max_request_mb": 100, "kubernetes.resources.memory": "2Gi"},
-                 "spec.yaml:8: `kubernetes.resources.memory`: the largest batches permitted take 1520 MB on 2 workers, "
+    pytest.param({"serving.max_request_mb": 120, "kubernetes.resources.memory": "2Gi"},
+                 "spec.yaml:9: `kubernetes.resources.memory`: the largest batches permitted take 1760 MB on 2 workers, "
                  "beside Java and models\n\nhint: less `max_request_mb` or `max_batch`, or `memory: auto`",
                  id="requests that the memory does not hold"),
     pytest.param({"serving.retry_window_s": 100}, "spec.yaml:6: `serving.retry_window_s`: got 100, but a start may take "

@@ -113,7 +113,7 @@ def test_memory_has_room_for_the_largest_requests_over_the_measured_peak() -> No
     )
     small = {"serving.max_request_mb": 0.1, "model.image.max_decode_mb": 32}
     assert planned(small, evidence=EVIDENCE).memory == "1024Mi"
-    assert planned({"model.image.max_decode_mb": 2000}).memory == "5632Mi"
+    assert planned({"model.image.max_decode_mb": 2000}).memory == "5568Mi"
     assert quantity(plan.memory) >= 1.25 * EVIDENCE["memory"]["total_bytes"]
     assert planned().memory == "2048Mi"
     assert planned({"kubernetes.resources.cpu": 8}).memory == "5120Mi"
