@@ -25,7 +25,7 @@ def add_verbs(verbs: Any) -> None:
 
 def serve(options: argparse.Namespace) -> int:
     from config.load import load_spec
-    from server.serve import serve as run
+    from server import serve as run
 
     # A pod has the spec and the MAR, but not the files that the model was made of.
     spec = load_spec(options.spec, files=False)

@@ -14,25 +14,31 @@ from config.errors import InputError
 from config.record import Record, file_sha256
 from config.render import Ports
 from config.spec import Spec
-from server.java.checks import check_package, check_ports, check_room, find_java
-from server.java.child import Child
-from server.java.follow import RequestLog
-from server.java.frontend import Frontend
-from server.java.launch import Launch, plan_launch
-from server.java.traffic import Traffic
-from server.pages.docs_page import Docs
-from server.pages.pages import Answer, json_answer, metrics_answer, serve_pages
+from server.java import (
+    Child,
+    Frontend,
+    Launch,
+    RequestLog,
+    Traffic,
+    check_package,
+    check_ports,
+    check_room,
+    find_java,
+    plan_launch,
+)
+from server.pages import Answer, Docs, json_answer, metrics_answer, serve_pages
 from server.supervisor import Supervisor
-from server.system.logfile import LogFile
-from server.system.output import Output, Sink, log_line
-from server.system.processes import adopt_orphans
-from server.system.rundir import create_run_directory, temporary_parent
-from server.system.signals import Signals
-from server.watching.health import Health
-from server.watching.memory import Recycler
-from server.watching.metrics import Facts, Page
-from server.watching.probe import Prober
-from server.watching.worker_metrics import WorkerMetrics
+from server.system import (
+    LogFile,
+    Output,
+    Signals,
+    Sink,
+    adopt_orphans,
+    create_run_directory,
+    log_line,
+    temporary_parent,
+)
+from server.watching import Facts, Health, Page, Prober, Recycler, WorkerMetrics
 
 _LEVELS = {"error: ": "ERROR", "warning: ": "WARN"}
 

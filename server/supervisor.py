@@ -10,17 +10,9 @@ import time
 from collections.abc import Callable
 
 from config.spec import Serving
-from server.java.child import Child
-from server.java.frontend import Frontend, NoAnswerError
-from server.java.traffic import Traffic
-from server.system.exits import Exit
-from server.system.processes import Handles
-from server.system.signals import Signals
-from server.system.sockets import Sockets, read_sockets
-from server.watching.drain import drain
-from server.watching.health import Health
-from server.watching.memory import Recycler
-from server.watching.probe import Prober
+from server.java import Child, Frontend, NoAnswerError, Traffic
+from server.system import Exit, Handles, Signals, Sockets, read_sockets
+from server.watching import Health, Prober, Recycler, drain
 
 # How often is looked for what nothing tells of: while it starts or recovers, and where a death tells of itself.
 _LOOK_S, _CALM_S = 0.02, 0.25

@@ -20,7 +20,7 @@ def everything_ends() -> Iterator[Callable[[], bool]]:
 
     What was started meanwhile, by us or by what we started, is killed at the end; all of it has one temporary folder.
     """
-    from server.system.processes import adopt_orphans, children
+    from server import adopt_orphans, children
 
     came: list[int] = []
 
@@ -62,7 +62,7 @@ def _temporary_folder() -> Iterator[None]:
 
 def _kill_children(others: set[int]) -> None:
     """Ours and, because orphans become ours, those of the dead among them."""
-    from server.system.processes import children
+    from server import children
 
     until = time.monotonic() + _PATIENCE_S
     while (left := set(children(os.getpid())) - others) and time.monotonic() < until:

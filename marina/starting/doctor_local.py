@@ -77,7 +77,7 @@ def _python() -> list[Finding]:
 
 
 def _java() -> list[Finding]:
-    from server.java.checks import find_java
+    from server import find_java
 
     try:
         java = find_java()
@@ -159,7 +159,7 @@ def _machine() -> list[Finding]:
 
 def _ports() -> list[Finding]:
     from config.render import Ports
-    from server.java.checks import check_ports
+    from server import check_ports
 
     ports = Ports()
     try:

@@ -19,7 +19,7 @@ from config.ports import listen_once
 from config.record import Record, read_record
 from config.render import Ports, render_model_config
 from config.spec import Spec
-from server.system import machine
+from server.system import differences
 
 OLDEST_JAVA = 11
 # Java itself, the log buffers and the metric files, beside the unpacked MAR.
@@ -70,7 +70,7 @@ def check_package(spec: Spec, mar: Path) -> Record:
         raise ArchiveError(
             f"{mar}: packaged before the spec changed: {', '.join(stale)}", hint=f"marina package {spec.file}"
         )
-    if found := machine.differences(record):
+    if found := differences(record):
         raise ArchiveError(f"{mar}: made for another machine: {'; '.join(found)}", hint=f"marina package {spec.file}")
     return record
 

@@ -12,9 +12,7 @@ from server.java.gate import Gate
 from server.java.launch import Launch
 from server.java.listener import Listener
 from server.java.traffic import Traffic
-from server.system.output import Output
-from server.system.processes import children
-from server.system.rundir import OWNER
+from server.system import OWNER, Output, children
 
 # ExitOnOutOfMemoryError ends Java with this.
 _OUT_OF_MEMORY = 3

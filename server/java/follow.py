@@ -17,7 +17,7 @@ from typing import IO
 
 from config.spec import Spec
 from server.java.traffic import Answered, Traffic, parse_line
-from server.system.output import Output, log_line
+from server.system import Output, log_line
 
 # The largest a pipe may be without rights: half a second of access log at ten thousand requests a second.
 _PIPE_BYTES = 1 << 20

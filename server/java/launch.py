@@ -18,8 +18,7 @@ from config.mar import open_mar
 from config.render import Ports, render_log4j2, render_properties
 from config.spec import Spec
 from server.java.checks import Java
-from server.system.processes import die_with_parent
-from server.system.rundir import OWNER
+from server.system import OWNER, die_with_parent
 
 # The output of a layer is megabytes, which glibc's malloc would map anew for every batch: 5,000 page faults and a
 # twelfth of ResNet-50's time. Below these sizes it keeps the memory, in large pages where the system lets it. Its fast

@@ -1,1 +1,6 @@
 """The supervisor's own port."""
+
+from server.pages.docs_page import Docs
+from server.pages.pages import Answer, json_answer, metrics_answer, serve_pages
+
+__all__ = ["Answer", "Docs", "json_answer", "metrics_answer", "serve_pages"]

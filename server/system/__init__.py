@@ -1,1 +1,40 @@
 """What the operating system gives a server: processes, signals, sockets, files. Knows nothing of TorchServe."""
+
+from server.system.exits import Exit
+from server.system.logfile import LogFile
+from server.system.machine import differences
+from server.system.output import Output, Sink, log_line
+from server.system.processes import (
+    Handles,
+    Identity,
+    adopt_orphans,
+    children,
+    die_with_parent,
+    identify,
+    resident_bytes,
+)
+from server.system.rundir import OWNER, create_run_directory, temporary_parent
+from server.system.signals import Signals
+from server.system.sockets import Sockets, read_sockets
+
+__all__ = [
+    "OWNER",
+    "Exit",
+    "Handles",
+    "Identity",
+    "LogFile",
+    "Output",
+    "Signals",
+    "Sink",
+    "Sockets",
+    "adopt_orphans",
+    "children",
+    "create_run_directory",
+    "die_with_parent",
+    "differences",
+    "identify",
+    "log_line",
+    "read_sockets",
+    "resident_bytes",
+    "temporary_parent",
+]

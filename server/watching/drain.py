@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from server.system.sockets import Sockets
+from server.system import Sockets
 
 _LOOK_S = 0.02
 # A request just read is not counted for a moment, and one just answered is not written for a moment.

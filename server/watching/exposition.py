@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from server.java.traffic import Histogram
+from server.java import Histogram
 
 Labels = Mapping[str, object]
 

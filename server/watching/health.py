@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from server.java.frontend import Description, Worker
-from server.system.processes import Identity, identify
+from server.java import Description, Worker
+from server.system import Identity, identify
 
 # TorchServe answers describe in milliseconds, under overload in hundreds of them; after this it hangs.
 STALE_S = 30.0

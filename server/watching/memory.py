@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.spec import Serving
-from server.system.processes import Identity, resident_bytes
+from server.system import Identity, resident_bytes
 from server.watching.health import Health
 
 _LOOK_EVERY_S = 0.5

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 
 from config.latency import EDGES_S
 from config.spec import Spec
-from server.java.frontend import Counters, Frontend, NoAnswerError
-from server.java.traffic import Traffic
-from server.system.processes import resident_bytes
+from server.java import Counters, Frontend, NoAnswerError, Traffic
+from server.system import resident_bytes
 from server.watching.exposition import Labels, family, histogram_family
 from server.watching.health import Health
 from server.watching.worker_metrics import WorkerMetrics

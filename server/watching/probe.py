@@ -7,9 +7,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from server.java.frontend import Frontend, NoAnswerError
-from server.java.traffic import Traffic
-from server.system.sockets import read_sockets
+from server.java import Frontend, NoAnswerError, Traffic
+from server.system import read_sockets
 from server.watching.health import Health
 
 # Java compiles its request path as it is used, and the first client must not pay for that: digits' first inference took

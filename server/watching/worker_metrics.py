@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from server.system.processes import identify
+from server.system import identify
 
 _RETIRED = "0"
 

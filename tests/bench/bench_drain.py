@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "server")]
 
 from load import Load  # noqa: E402
+from running import running  # noqa: E402
 from tiny import make_tiny  # noqa: E402
 
 from config.ports import free_port_base  # noqa: E402
@@ -34,7 +35,6 @@ from config.render import Ports  # noqa: E402
 from config.spec import Spec  # noqa: E402
 from server.java.checks import find_java  # noqa: E402
 from server.java.launch import plan_launch  # noqa: E402
-from server.running import running  # noqa: E402
 
 RATE, SERVICE_S = 60.0, 0.02
 

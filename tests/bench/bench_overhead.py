@@ -27,13 +27,14 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE)]
 
 import numpy as np  # noqa: E402
 import process_tree  # noqa: E402
 import yaml  # noqa: E402
 from board import Column, median, spread, table, write_report  # noqa: E402
 from closed_loop import ClosedLoop  # noqa: E402
+from running import running  # noqa: E402
 
 from archiver.archive import ENTRY  # noqa: E402
 from archiver.package import package  # noqa: E402
@@ -42,7 +43,6 @@ from config.progress import Progress  # noqa: E402
 from config.record import RECORD, Record  # noqa: E402
 from config.spec import Spec  # noqa: E402
 from loadtest.sending import Request  # noqa: E402
-from server.running import running  # noqa: E402
 
 HOME = ROOT / "build" / "bench-overhead"
 BODIES = {"40 B": (4, "application/json"), "100 kB": (25_000, "application/x-npy")}

@@ -26,7 +26,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE)]
 
 from bench_serve import variant  # noqa: E402
 from contestants import PHOTO  # noqa: E402

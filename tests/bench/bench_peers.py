@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE)]
 
 from bench_serve import KIT  # noqa: E402
 from board import Column, table, write_report  # noqa: E402

@@ -19,7 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT), str(HERE)]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE)]
 
 from anatomy import anatomy  # noqa: E402
 from board import Column, table, write_report  # noqa: E402

@@ -20,14 +20,15 @@ import yaml
 from process_tree import unwind_on_sigterm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from running import running  # noqa: E402
 
 from archiver.package import package  # noqa: E402
 from config.load import parse_spec  # noqa: E402
 from config.progress import Progress  # noqa: E402
 from config.record import RECORD, Record  # noqa: E402
 from config.spec import Spec  # noqa: E402
-from server.running import running  # noqa: E402
 
 HOME = ROOT / "build" / "bench-start"
 FORMS = {"aot": "aot", "jit, empty cache": "jit", "jit, the MAR's cache": "jit"}

@@ -19,6 +19,7 @@ from typing import Any
 
 import process_tree
 import yaml
+from running import running
 
 from archiver.package import package
 from config.load import parse_spec
@@ -28,7 +29,6 @@ from config.render import Ports
 from config.spec import Spec
 from loadtest.sending import Request
 from server.java.checks import find_java
-from server.running import running
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STOCK = Path(__file__).resolve().parent / "stock"

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import Running, running
 from specs import Packaged, digits_spec
 from tiny import make_tiny
 
 from config.render import render_model_config
 from config.spec import Spec
-from server import Running, running
 
 Start = Callable[..., Running]
 

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
+from running import Running
 from specs import ROOT
 
-from server import Running
 from server.system.processes import children, identify
 
 T = TypeVar("T")

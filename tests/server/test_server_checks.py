@@ -97,7 +97,7 @@ def test_mar_packaged_before_the_spec_changed_is_an_error(tmp_path: Path) -> Non
 def test_mar_for_another_machine_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, mar = make_tiny(tmp_path)
     assert check_package(spec, mar).name == "tiny"
-    monkeypatch.setattr(machine, "differences", lambda _: ["this CPU lacks `amx_tile`"])
+    monkeypatch.setattr(checks, "differences", lambda _: ["this CPU lacks `amx_tile`"])
     expected = f"{mar}: made for another machine: this CPU lacks `amx_tile`\n\nhint: marina package {spec.file}"
     assert text_of(check_package, spec, mar) == expected
     with pytest.raises(ArchiveError):

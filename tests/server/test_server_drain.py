@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -6,7 +7,6 @@ import pytest
 from server.java.frontend import Counters
 from server.supervisor import Supervisor
 from server.system.sockets import Sockets
-from server.watching import drain as drain_module
 from server.watching.drain import Drained, drain, is_quiet
 
 BUSY = Sockets(connected=1)
@@ -59,7 +59,7 @@ class FakeServer:
 @pytest.fixture
 def drained(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Drained]:
     def run(server: FakeServer, propagation_s: float = 5, timeout_s: float = 30) -> Drained:
-        monkeypatch.setattr(drain_module.time, "monotonic", lambda: server.now)
+        monkeypatch.setattr(time, "monotonic", lambda: server.now)
         return drain(server, propagation_s=propagation_s, timeout_s=timeout_s, say=print)
 
     return run

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from pictures import encoded
 from PIL import Image
+from running import Running
 from specs import ROOT
-
-from server import Running
 
 pytestmark = pytest.mark.e2e
 

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 from browser import Browser, browser
 from conftest import Start
+from running import Running
 from specs import ROOT
 from tools import needs
 from waiting import DIGIT
-
-from server import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 

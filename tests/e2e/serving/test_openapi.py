@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
+from running import Running, running
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -30,7 +31,6 @@ from schemathesis.specs.openapi.checks import (
 from archiver.package import package
 from config.load import parse_spec
 from config.progress import Progress
-from server import Running, running
 
 pytestmark = pytest.mark.e2e
 

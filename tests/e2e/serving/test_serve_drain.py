@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from conftest import Start, packaged_for, served_digits
 from load import Load
+from running import running
 from tools import skip_unless_required
 from waiting import DIGIT, ask, eventually, metric, scan, worker_pids
 
 from config.spec import Spec
-from server import Exit, running
+from server import Exit
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 

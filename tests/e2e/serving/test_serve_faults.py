@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import Start, packaged_for, served_digits
 from load import Load
+from running import Running, running
 from specs import ROOT
 from tiny import make_tiny
 from tools import skip_unless_required
@@ -24,7 +25,7 @@ from waiting import DIGIT, ask, eventually, java_pid, metric, worker_pids
 
 from config.ports import free_port_base
 from config.render import Ports
-from server import Exit, Running, running
+from server import Exit
 from server.system.processes import children, identify
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]

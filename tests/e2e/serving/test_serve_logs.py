@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from conftest import Start
 from load import Load
+from running import Running
 from specs import ROOT
 from tiny import make_tiny
 from waiting import ask, eventually, metric
 
 from config.ports import free_port_base
 from config.render import Ports
-from server.running import Running
 
 pytestmark = pytest.mark.e2e
 

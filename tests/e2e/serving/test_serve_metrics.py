@@ -13,11 +13,11 @@ import pytest
 from conftest import Start
 from load import Load
 from prometheus_client.parser import text_string_to_metric_families
+from running import Running
 from tools import needs
 from waiting import DIGIT, ask, eventually, metric, scan
 
 from config.latency import EDGES_S
-from server import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 

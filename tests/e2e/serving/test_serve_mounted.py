@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from running import Running
 from specs import ROOT
 from tiny import make_tiny
 from waiting import ask, eventually
@@ -11,7 +12,6 @@ from waiting import ask, eventually
 from config.ports import free_port_base
 from config.render import Ports
 from k8s.manifests.config_map import mounted_spec
-from server.running import Running
 
 pytestmark = pytest.mark.e2e
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import pytest
 from conftest import Start
 from load import Load
+from running import Running, running
 from tiny import make_tiny
 from waiting import ask, eventually, metric, scan
 
-from server import Exit, Running, running
+from server import Exit
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 

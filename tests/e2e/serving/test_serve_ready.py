@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from conftest import Start, served_digits
+from running import Running, running, start
 from tiny import make_tiny
 from waiting import DIGIT, ask, eventually
 
 from config.ports import free_port_base
 from config.render import Ports
-from server.running import Running, running, start
 
 pytestmark = pytest.mark.e2e
 

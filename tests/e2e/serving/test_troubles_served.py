@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from conftest import Start
+from running import Running
 from specs import ROOT
 from test_serve_faults import java_pid, worker_pids
 from troubles import shows
 from waiting import ask, eventually, metric
 
-from server import Exit, Running
+from server import Exit
 
 pytestmark = pytest.mark.e2e
 

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from conftest import Start
 from load import Load
+from running import Running
 from tools import needs
 from waiting import DIGIT, ask, eventually
 
@@ -29,7 +30,6 @@ from k8s.monitoring.catalogue import series_of
 from k8s.monitoring.contract import adapter_query, metric_contract
 from k8s.monitoring.rules import alert_rules, recording_rules
 from k8s.verify.live import check_live, check_page
-from server import Running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specs import ROOT
+
 from config.errors import Refused
 from config.ports import free_port_base
 from config.render import Ports
@@ -119,8 +121,7 @@ def start(
     docs: bool = False,
 ) -> Running:
     """Starts the server's process and returns at once."""
-    root = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     # Not the spec's file: what is given may be a changed copy of what is in it.
     given = log.with_suffix(".spec.json")
     given.write_text(spec.model_dump_json(exclude_none=True), encoding="utf-8")
