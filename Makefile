@@ -94,7 +94,7 @@ smoke: setup  ## the wheel with its own dependencies alone starts
 	cd build && smoke/bin/marina --help >/dev/null && smoke/bin/marina check ../$(SPEC) >/dev/null
 	rm -rf build/smoke build/lib build/bdist.*
 
-lint: setup  ## style, types and module sizes
+lint: setup  ## style, types, and the sizes of functions, modules and folders
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -28,7 +28,7 @@ def add_verbs(verbs: Any) -> None:
 
 def check(options: argparse.Namespace) -> int:
     if options.properties:
-        from config.lint.linter import lint_file
+        from config.lint import lint_file
 
         findings = lint_file(options.properties)
         if options.json:
@@ -81,8 +81,8 @@ def inspect(options: argparse.Namespace) -> int:
 
 
 def image(options: argparse.Namespace) -> int:
-    from archiver.containers.build import Options
-    from archiver.containers.build import image as build
+    from archiver.containers import Options
+    from archiver.containers import image as build
     from config.load import load_spec
     from config.progress import Progress
 

@@ -40,36 +40,47 @@ def face(folder: Path) -> set[str]:
     return set()
 
 
-def trespasses(root: Path, rooms: Rooms, packages: list[str]) -> list[str]:
-    """Every import in the packages that goes against the order of rooms, or past a face."""
+def trespasses(root: Path, rooms: Rooms, packages: list[str], annexes: Rooms | None = None) -> list[str]:
+    """Every import in the packages that goes against the order of rooms, or past a face.
+
+    `annexes` are the rooms of packages whose modules anybody may import: only those rooms have doors.
+    """
     return [
         f"{file.relative_to(root)}:{each.line}: {reason}"
         for package in packages
         for file in sorted((root / package).rglob("*.py"))
         if "examples" not in file.parts
         for each in imports(file)
-        if (reason := _reason(root, rooms, file.relative_to(root).parts, each))
+        if (reason := _reason(root, rooms, annexes or {}, file.relative_to(root).parts, each))
     ]
 
 
-def _reason(root: Path, rooms: Rooms, importer: tuple[str, ...], imported: Import) -> str:
+def _reason(root: Path, rooms: Rooms, annexes: Rooms, importer: tuple[str, ...], imported: Import) -> str:
     package, *below = imported.module.split(".")
+    within = importer[1] if importer[0] == package else ""
+    if package in annexes:
+        room = below[0] if below else ""
+        return _past_the_face(root, imported) if room in annexes[package] and room != within else ""
     if package not in rooms:
         return ""
-    outside = importer[0] != package
-    target = below[0] if below and below[0] in rooms[package] else ""
-    own = importer[1] if not outside and importer[1] in rooms[package] else ""
-    if outside and below:
+    if importer[0] != package and below:
         return f"imports `{imported.module}`, and only the face of `{package}` may be entered from outside"
-    if not outside and not target:
+    own = within if within in rooms[package] else ""
+    target = below[0] if below and below[0] in rooms[package] else ""
+    if importer[0] == package and not target:
         # Modules beside the rooms are of no room; a room that imports one, or the package's face, goes round its order.
         return f"`{own}` imports `{imported.module}`, which stands above the rooms" if own else ""
     if target and target == own:
         return ""
     if own and rooms[package].index(target) > rooms[package].index(own):
         return f"`{own}` imports `{target}`, which comes after it"
+    return _past_the_face(root, imported)
+
+
+def _past_the_face(root: Path, imported: Import) -> str:
+    package, *below = imported.module.split(".")
     if len(below) > 1:
-        return f"imports `{imported.module}`, past the face of `{package}.{target}`"
+        return f"imports `{imported.module}`, past the face of `{package}.{below[0]}`"
     if imported.name and imported.name not in face(root.joinpath(package, *below)):
         return f"imports `{imported.name}`, which is not in the face of `{imported.module}`"
     return ""

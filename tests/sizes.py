@@ -1,4 +1,4 @@
-"""Looks at the size of every module and function: long ones are where a reader gives up.
+"""Looks at the size of every function, module and folder: long ones are where a reader gives up.
 
 python tests/sizes.py     exits with 1 above the limits, and names what is worth a look below them
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 MODULE_LOOK, MODULE_LIMIT = 250, 350
 FUNCTION_LOOK, FUNCTION_LIMIT = 40, 60
+FOLDER_LIMIT = 20
 
 
 def sizes(file: Path) -> Iterator[tuple[str, int, int, int]]:
@@ -25,17 +27,33 @@ def sizes(file: Path) -> Iterator[tuple[str, int, int, int]]:
             yield f"{file}:{node.lineno}: {node.name}", lines, FUNCTION_LOOK, FUNCTION_LIMIT
 
 
+def complaints(files: Sequence[Path]) -> Iterator[str]:
+    """What is above a limit, each in a line."""
+    for file in files:
+        for place, lines, _, limit in sizes(file):
+            if lines > limit:
+                yield f"{place}: {lines} lines, the limit is {limit}"
+    # Examples are what a user would write, each in a folder of its own.
+    folders = Counter(file.parent for file in files if "examples" not in file.parts)
+    for folder, modules in sorted(folders.items()):
+        if modules > FOLDER_LIMIT:
+            yield f"{folder}: {modules} modules, the limit is {FOLDER_LIMIT}"
+
+
+def worth_a_look(files: Sequence[Path]) -> Iterator[str]:
+    """What is long but within its limit, each in a line."""
+    for file in files:
+        for place, lines, look, limit in sizes(file):
+            if look < lines <= limit:
+                yield f"{place}: {lines} lines, worth a look from {look}"
+
+
 def main() -> int:
     tracked = subprocess.run(["git", "ls-files", "*.py"], capture_output=True, text=True, check=True)
-    over = 0
-    for name in tracked.stdout.splitlines():
-        for place, lines, look, limit in sizes(Path(name)):
-            if lines > limit:
-                over += 1
-                print(f"{place}: {lines} lines, the limit is {limit}")
-            elif lines > look:
-                print(f"{place}: {lines} lines, worth a look from {look}")
-    return 1 if over else 0
+    files = [Path(name) for name in tracked.stdout.splitlines() if Path(name).exists()]
+    above = list(complaints(files))
+    print(*worth_a_look(files), *above, sep="\n")
+    return 1 if above else 0
 
 
 if __name__ == "__main__":

@@ -103,7 +103,10 @@ def test_the_command_line_starts_without_heavy_imports(arguments: list[str]) -> 
 ROOMS: Rooms = {
     "k8s": ("monitoring", "manifests", "verify", "cluster", "rollout"),
     "loadtest": ("measuring", "sending", "judging", "reporting", "running", "calibrating"),
+    "server": ("system", "java", "watching", "pages"),
 }
+# Of these packages any module may be imported, and only their rooms have doors.
+ANNEXES: Rooms = {"archiver": ("containers", "inspecting"), "config": ("lint",), "marina": ("starting",)}
 
 
 @pytest.mark.parametrize("package", sorted(ROOMS))
@@ -114,8 +117,13 @@ def test_every_room_is_in_the_order_and_has_a_face(package: str) -> None:
         assert face(ROOT / package / room), f"{package}/{room} names nothing in __all__"
 
 
+@pytest.mark.parametrize(("package", "room"), [(package, room) for package in ANNEXES for room in ANNEXES[package]])
+def test_every_annex_has_a_face(package: str, room: str) -> None:
+    assert face(ROOT / package / room)
+
+
 def test_rooms_are_entered_in_their_order_and_by_their_faces() -> None:
-    assert trespasses(ROOT, ROOMS, sorted(OURS | {"marina"})) == []
+    assert trespasses(ROOT, ROOMS, sorted(OURS | {"marina"}), ANNEXES) == []
 
 
 IMPORTS = {
@@ -157,16 +165,30 @@ IMPORTS = {
         "import house\nhouse.window",
         "street/a.py:2: imports `window`, which is not in the face of `house`",
     ),
+    "a module of a package that is open": ("street/a.py", "from market.stall import apple", ""),
+    "a name in the face of an annex": ("street/a.py", "from market.hall import cheese", ""),
+    "inside an annex": ("market/hall/a.py", "from market.hall.cupboard import mouse", ""),
+    "past the face of an annex": (
+        "market/a.py",
+        "from market.hall.cupboard import mouse",
+        "market/a.py:1: imports `market.hall.cupboard`, past the face of `market.hall`",
+    ),
+    "a name that is not in the face of an annex": (
+        "street/a.py",
+        "from market.hall import mouse",
+        "street/a.py:1: imports `mouse`, which is not in the face of `market.hall`",
+    ),
 }
 
 
 @pytest.mark.parametrize(("file", "text", "complaint"), IMPORTS.values(), ids=IMPORTS)
 def test_the_check_of_rooms_sees_what_is_forbidden(tmp_path: Path, file: str, text: str, complaint: str) -> None:
     made = {"house": '__all__ = ["door"]', "house/cellar": '__all__ = ["bottle"]', "house/attic": '__all__ = ["trunk"]'}
+    made |= {"market": "", "market/hall": '__all__ = ["cheese"]'}
     for folder, names in made.items():
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "__init__.py").write_text(names, encoding="utf-8")
     (tmp_path / "street").mkdir()
     (tmp_path / file).write_text(text, encoding="utf-8")
-    rooms = {"house": ("cellar", "attic")}
-    assert trespasses(tmp_path, rooms, ["house", "street"]) == ([complaint] if complaint else [])
+    rooms, annexes = {"house": ("cellar", "attic")}, {"market": ("hall",)}
+    assert trespasses(tmp_path, rooms, ["house", "market", "street"], annexes) == ([complaint] if complaint else [])

@@ -28,7 +28,7 @@ torchvision.ops.nms(torch.ones(1, 4), torch.ones(1), 0.5)
 print(torchvision.__version__)
 """
 _BUILDER = """
-from archiver.containers.builders import find_builder
+from archiver.containers import find_builder
 found = find_builder()
 print(found.name, found.version)
 """
