@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ from k8s.cluster.transport import CONNECT_S, READ_S, Transport, translated
 
 # This part of the client has no types.
 _DYNAMIC: Any = dynamic.DynamicClient
+_LOOKS = 5
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,26 @@ class Cluster:
             )
 
         return self._ask(send, races=True)
+
+    def disown(self, ref: Ref, manager: str) -> None:
+        """Forgets that a manager applied an object; its fields stay as they are. An object that is written all the time
+        may keep the owner; then the next call has another chance."""
+        resource = self._served(ref.api_version, ref.kind)
+        for _ in range(_LOOKS):
+            document = self.get(ref)
+            entries = (document or {}).get("metadata", {}).get("managedFields") or []
+            left = [entry for entry in entries if (entry["manager"], entry["operation"]) != (manager, "Apply")]
+            if document is None or len(left) == len(entries):
+                return
+            # The version makes the server refuse this once somebody else wrote the object, and its owners, meanwhile.
+            metadata = {"resourceVersion": document["metadata"]["resourceVersion"], "managedFields": left}
+            options = _place(ref) | {"content_type": "application/merge-patch+json"} | _plain()
+            try:
+                self._ask(partial(self._dynamic.patch, resource, body={"metadata": metadata}, **options))
+                return
+            except ApiError as err:
+                if not err.lost_race:
+                    raise
 
     def create(self, document: Document) -> Document:
         """Makes an object that is not there; ApiError 409 when it is."""

@@ -122,7 +122,10 @@ def apply(cluster: Cluster, document: Document, *, force: bool = False, floor: i
         if document["kind"] == "Deployment" and floor is not None and "replicas" not in document["spec"]:
             # An autoscaler may need a minute to notice that there is one pod only.
             _hold_replicas(cluster, document, floor)
+            cluster.disown(ref, _HANDOVER)
         return Change(ref, "create", warnings=applied.warnings)
+    if owned_fields(applied.document, _HANDOVER) is not None:
+        cluster.disown(ref, _HANDOVER)
     same = before["metadata"]["resourceVersion"] == applied.document["metadata"]["resourceVersion"]
     fields = () if same else tuple(differences(before, applied.document))
     return Change(ref, "change" if fields else "none", fields, applied.warnings)

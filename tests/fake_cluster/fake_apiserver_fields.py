@@ -69,9 +69,11 @@ def apply(
     after = _merged(before, _stripped(config), (config["kind"],))
     held = frozenset().union(*(decode(one["fieldsV1"]) for one in others))
     _remove(after, gone, held)
+    # As on a real server, what is stored is compared with what was sent before that is given its canonical form: an
+    # owner of `2Gi` is in the way of somebody who applies `2048Mi`.
+    changed = frozenset(path for path in new if _at(before, path) != _at(after, path))
     after = defaults(after)
     if live is not None:
-        changed = frozenset(path for path in new if _at(before, path) != _at(after, path))
         found = [(one, path) for one in others for path in sorted(decode(one["fieldsV1"]) & changed, key=_shown)]
         if found and not force:
             raise Conflicts(found)
@@ -109,6 +111,14 @@ def update(
                  "fieldsV1": encode(own), "time": moment if changed or not mine else mine["time"]}  # fmt: skip
         kept.append(entry | ({"subresource": subresource} if subresource else {}))
     after["metadata"]["managedFields"] = kept
+    return after
+
+
+def disowned(live: dict[str, Any], entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """The object once somebody wrote its `managedFields` themselves: fields stay, some owners are gone."""
+    after = deepcopy(live)
+    known = live["metadata"].get("managedFields", [])
+    after["metadata"]["managedFields"] = [entry for entry in known if entry in entries]
     return after
 
 

@@ -71,6 +71,30 @@ def test_the_same_value_is_shared_and_goes_when_its_last_owner_lets_go(fake: Fak
     assert not found.get("data")
 
 
+def test_a_quantity_in_another_spelling_is_in_the_way_of_a_second_manager_as_on_a_real_server(
+    cluster: Cluster,
+) -> None:
+    cluster.apply(deployment("good:1"))
+    with pytest.raises(ApiError) as error:
+        cluster.apply(deployment("good:1"), manager="kubectl")
+    assert [conflict.field.rpartition("]")[2] for conflict in error.value.conflicts] == [
+        ".resources.limits.cpu",
+        ".resources.limits.memory",
+    ]
+    canonical_form = {"resources": {"limits": {"cpu": "2", "memory": "2Gi"}}}
+    cluster.apply(deployment("good:1", **canonical_form), manager="kubectl")
+
+
+def test_a_manager_that_is_disowned_leaves_its_fields(fake: FakeCluster, cluster: Cluster) -> None:
+    cluster.apply(document("ConfigMap", "one", data={"a": "1"}))
+    cluster.apply(document("ConfigMap", "one", data={"b": "2"}), manager="other")
+    cluster.disown(Ref("v1", "ConfigMap", SPACE, "one"), "other")
+    assert list(owners(fake, "ConfigMap", "one")) == ["marina"]
+    live = fake.get("ConfigMap", "one", SPACE)
+    assert live
+    assert live["data"] == {"a": "1", "b": "2"}
+
+
 def test_an_apply_of_the_same_again_is_no_write(cluster: Cluster) -> None:
     first = cluster.apply(deployment("good:1")).document["metadata"]
     again = cluster.apply(deployment("good:1")).document["metadata"]

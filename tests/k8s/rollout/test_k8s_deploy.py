@@ -199,6 +199,23 @@ def test_a_first_deploy_begins_with_the_least_number_of_pods_that_its_autoscaler
     assert cluster.deploy(*documents("good:1", autoscaler())).result == "unchanged"
 
 
+def managers(cluster: Rig) -> set[str]:
+    live = cluster.fake.get("Deployment", NAME, SPACE)
+    assert live
+    return {entry["manager"] for entry in live["metadata"]["managedFields"]}
+
+
+def test_who_held_the_pods_until_the_autoscaler_came_owns_nothing_afterwards(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", autoscaler()))
+    assert "marina-handover" not in managers(cluster)
+    cluster.deploy(*documents("good:1", replicas=4))
+    cluster.deploy(*documents("good:1", autoscaler()))
+    assert "marina-handover" not in managers(cluster)
+    live = cluster.fake.get("Deployment", NAME, SPACE)
+    assert live
+    assert live["spec"]["replicas"] == 4
+
+
 def test_an_autoscaler_that_goes_leaves_no_conflict_over_its_replicas(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1", autoscaler()))
     cluster.fake.scale(SPACE, NAME, 5)
