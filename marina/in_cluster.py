@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ class InCluster:
         self._progress = progress
         self._machine: Machine | None = None
 
-    def generate(self, plans: Sequence[LoadPlan], on_second: OnSecond) -> Measurement:
+    def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
         """One Job for all parts."""
         told = 0
 
@@ -50,7 +49,7 @@ class InCluster:
                 told = said[0]
                 on_second(*said)
 
-        job = job_of(self._image, plans[0], f"{self._plan.name}-load-{secrets.token_hex(3)}")
+        job = job_of(self._image, plan, f"{self._plan.name}-load-{secrets.token_hex(3)}")
         lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
         measured, self._machine = record_in(lines)
         return measured

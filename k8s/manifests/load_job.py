@@ -102,7 +102,7 @@ def _pod_spec(plan: Plan, job: LoadJob) -> V1PodSpec:
                 name=LOAD_CONTAINER,
                 image=job.image,
                 image_pull_policy="IfNotPresent",
-                command=["python", "-m", "loadtest.sending.crew"],
+                command=["python", "-m", "loadtest.sending.pod"],
                 # Which part a pod is, Kubernetes says in JOB_COMPLETION_INDEX. The first leads; this is its name.
                 args=[f"{_FOLDER}/{_FILE}", "--leader", f"{job.name}-0.{job.name}", "--port", str(PORT)],
                 resources=V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts)),
@@ -127,7 +127,7 @@ def _config(plan: Plan, job: LoadJob) -> V1ConfigMap:
 
 def _meeting_point(plan: Plan, job: LoadJob) -> V1Service:
     """Gives the pods names; they need them before they are ready."""
-    port = V1ServicePort(name="crew", port=PORT, target_port=PORT, protocol="TCP")
+    port = V1ServicePort(name="load", port=PORT, target_port=PORT, protocol="TCP")
     return V1Service(
         api_version="v1",
         kind="Service",
@@ -144,7 +144,7 @@ def _meeting_point(plan: Plan, job: LoadJob) -> V1Service:
 
 def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
     """They talk to the server, to each other, and to the cluster's names."""
-    crew = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=_selector(plan, job)))
+    load = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=_selector(plan, job)))
     server = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=selector_labels(plan)))
     system = {"kubernetes.io/metadata.name": "kube-system"}
     names = V1NetworkPolicyPeer(namespace_selector=V1LabelSelector(match_labels=system))
@@ -157,9 +157,9 @@ def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
             pod_selector=V1LabelSelector(match_labels=_selector(plan, job)),
             policy_types=["Ingress", "Egress"],
             # Under its Python name, `var_from`, the client drops the field without a word.
-            ingress=[V1NetworkPolicyIngressRule.model_validate({"from": [crew], "ports": together})],
+            ingress=[V1NetworkPolicyIngressRule.model_validate({"from": [load], "ports": together})],
             egress=[
-                V1NetworkPolicyEgressRule(to=[crew], ports=together),
+                V1NetworkPolicyEgressRule(to=[load], ports=together),
                 V1NetworkPolicyEgressRule(
                     to=[server], ports=[V1NetworkPolicyPort(port=plan.ports.inference, protocol="TCP")]
                 ),

@@ -55,6 +55,9 @@ def _not_run(measurement: Measurement) -> list[tuple[str, str]]:
 def _lost(measurement: Measurement) -> list[tuple[str, str]]:
     """Every request that was sent must have ended, well or not: one that is in no count could have been anything."""
     lost = measurement.sent - measurement.finished
+    if measurement.lost_processes:
+        names = ", ".join(measurement.lost_processes)
+        return [("process-lost", f"the load of generator process {names} is not known: it ended or no longer answered")]
     if not lost:
         return []
     return [("requests-lost", f"{lost:,} of {measurement.sent:,} requests were sent and never counted as ended")]
@@ -77,6 +80,11 @@ def _held_back(measurement: Measurement, objective: Objective) -> list[tuple[str
     if late is not None and late > objective.late_ms:
         text = f"arrivals were {late:.1f} ms late at p99, allowed: {objective.late_ms:g} ms"
         found.append(("arrivals-late", text))
+    if measurement.starts_ms:
+        apart_ms = max(measurement.starts_ms) - min(measurement.starts_ms) + measurement.clocks_ms
+        if apart_ms > objective.late_ms:
+            text = f"the generator processes began up to {apart_ms:.1f} ms apart, allowed: {objective.late_ms:g} ms"
+            found.append(("processes-apart", text))
     if measurement.dropped:
         text = f"{measurement.dropped:,} arrivals were not sent, too many requests were open"
         found.append(("arrivals-dropped", text))

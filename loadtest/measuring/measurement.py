@@ -104,6 +104,12 @@ class Measurement(_Record):
     slices: tuple[Slice, ...] = ()
     """The window in stretches; none for a closed loop, which has no schedule."""
     identity: Identity | None = None
+    starts_ms: tuple[float, ...] = ()
+    """Per process, how long after the agreed moment its schedule began."""
+    clocks_ms: float = 0.0
+    """How far from each other the clocks may be on which that moment was agreed."""
+    lost_processes: tuple[str, ...] = ()
+    """Generator processes of which nothing came back, and the hosts that they ran on."""
     interrupted: bool = False
     """Whether somebody wanted it to end, by Ctrl-C."""
     server_end: str | None = None
@@ -151,6 +157,7 @@ def merge(parts: Sequence[Measurement]) -> Measurement:
             **{name: _merged(getattr(part, name) for part in parts) for name in histograms},
             "seconds": tuple(map(merge_seconds, seconds)),
             "slices": tuple(map(_merge_slices, zip(*(part.slices for part in parts), strict=True))),
+            "starts_ms": tuple(start for part in parts for start in part.starts_ms),
             "generators": tuple(beats for part in parts for beats in part.generators),
         }
     )

@@ -26,8 +26,8 @@ class Elsewhere(Protocol):
     url: str
     """As the generators see it."""
 
-    def generate(self, plans: Sequence[LoadPlan], on_second: OnSecond) -> Measurement:
-        """Runs the plans there."""
+    def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
+        """Runs a plan there, one process for each of its parts."""
 
     def served_sha256(self) -> str:
         """The hash of the package that the server serves; InputError when it does not say."""
@@ -75,19 +75,15 @@ class Session:
     def measure(self, schedule: Schedule, label: str) -> Measurement:
         """One run of a schedule; the server's package is asked for before and after it."""
         before = self.identify()
-        plans = [
-            LoadPlan(
-                request=self.request,
-                schedule=schedule,
-                part=part,
-                parts=self.processes,
-                timeout_s=self.timeout_s,
-                limit_ms=self.limit_ms,
-            )
-            for part in range(self.processes)
-        ]
+        plan = LoadPlan(
+            request=self.request,
+            schedule=schedule,
+            parts=self.processes,
+            timeout_s=self.timeout_s,
+            limit_ms=self.limit_ms,
+        )
         with LiveLine(label, schedule, quiet=self.quiet) as line:
-            measurement = (self.elsewhere.generate if self.elsewhere else generate)(plans, line.show)
+            measurement = (self.elsewhere.generate if self.elsewhere else generate)(plan, line.show)
         server_end = None if self.elsewhere else target.end_of(self.target)
         after = self.identify() if server_end is None else before
         changed = before is not None and before.found is not None and after != before

@@ -1,75 +1,133 @@
-"""One generator process: `python -m loadtest.sending.worker`, started by `generator` or, on other machines, by `crew`.
+"""A worker of a load that several processes send together: `python -m loadtest.sending.worker`, started by the leader.
 
-It reads a `Plan` as one line, says `ready`, reads the start time as a second line, says a line each second and the
-`Measurement` as the last one. When its input ends before that, the one who asked is gone or wants it to stop.
+It is Locust's worker: it finds its master, is given its share of the schedule and a moment, and sends what happened.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import json
+import argparse
 import os
-import signal
+import socket
 import sys
 import time
+from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 import gevent
 from gevent.fileobject import FileObjectPosix
+from gevent.queue import Queue
+from locust.env import Environment
 
+from config.errors import MarinaError
 from loadtest.measuring import Beat, Second
-from loadtest.sending.engine import OpenLoop
+from loadtest.sending import messages
+from loadtest.sending.engine import OpenLoop, user_class
 from loadtest.sending.plan import LoadPlan
+from loadtest.sending.processes import TOGETHER_WITHIN_S, go_first, ignore_ctrl_c
+
+_CONNECT_S, _RETRY_S = 5.0, 0.2
 
 
-def main() -> None:
-    """Runs one plan, told on stdin."""
-    # Ctrl-C reaches the whole terminal's group; the parent decides, by closing our input.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    work(FileObjectPosix(sys.stdin.buffer.fileno(), "rb", closefd=False), sys.stdout)
+def main() -> int:
+    """Joins the leader of this machine, and ends with it."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.sending.worker", description="one worker of a load")
+    parser.add_argument("--port", type=int, required=True, help="where the leader listens")
+    parser.add_argument("--part", type=int, required=True, help="which share of the schedule this one sends")
+    options = parser.parse_args()
+    ignore_ctrl_c()
+    gevent.spawn(_end_with_leader)
+    work("127.0.0.1", options.port, options.part)
+    return 0
 
 
-def work(orders: Any, answers: Any) -> None:
-    """Runs the plan that comes in `orders`; what there is to say goes to `answers`."""
-
-    def say(data: dict[str, Any]) -> None:
-        answers.write(json.dumps(data) + "\n")
-        answers.flush()
-
-    def say_beat(beat: Beat, second: Second) -> None:
-        say({"beat": beat.model_dump(), "second": second.model_dump(mode="json")})
-
-    _go_first()
-    engine = OpenLoop(LoadPlan.model_validate_json(orders.readline()), say_beat)
-    say({"ready": True})
-    line = orders.readline()
-    if not line:
-        return
-    start = json.loads(line)
-    # From another machine the start comes as a distance, because clocks differ.
-    moment = start["start"] if "start" in start else time.perf_counter() + start["start_in"]
-    gevent.spawn(_stop_at_end, orders, engine)
-    # What exists now lives as long as the run; the collector need not walk it while requests are timed.
-    gc.collect()
-    gc.freeze()
-    say({"measurement": engine.run(moment).model_dump(mode="json")})
+def work(leader: str, port: int, part: int) -> None:
+    """Does as the leader says, until it says that all is done; MarinaError when there is none."""
+    _await_leader(leader, port)
+    go_first()
+    Worker(leader, port, part).join()
 
 
-def _go_first() -> None:
-    """Arrivals must not wait for a core that the server or anything else is using.
+def _await_leader(host: str, port: int) -> None:
+    """Longer than Locust would wait: where the leader runs, the image may have to be pulled first."""
+    until = time.monotonic() + TOGETHER_WITHIN_S
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=_CONNECT_S).close()
+            return
+        except OSError as err:
+            if time.monotonic() > until:
+                raise MarinaError(f"no leader of the load at {host}:{port}: {err}") from err
+            time.sleep(_RETRY_S)
 
-    Only a real-time class helps on a full machine (measured: p99 of the lag 10 ms without, 1.2 ms with it); where that
-    is not allowed the verdict says so, as late arrivals.
-    """
-    with contextlib.suppress(PermissionError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+class Worker:
+    """One share of a load. The leader's messages come in Locust's greenlet, the schedule is followed in the user's."""
+
+    def __init__(self, leader: str, port: int, part: int) -> None:
+        self._part = part
+        self._engines: Queue[OpenLoop] = Queue()
+        self._moments: Queue[float] = Queue()
+        self._engine: OpenLoop | None = None
+        # Without options Locust would read the files and the environment in which its command line finds some.
+        options = Namespace(web_base_path="")
+        self._environment = Environment(user_classes=[user_class(self._follow)], parsed_options=options)
+        try:
+            self._runner = self._environment.create_worker_runner(leader, port)
+        except ConnectionError as err:
+            raise MarinaError(f"no leader of the load at {leader}:{port}") from err
+        answers: dict[str, Callable[[dict[str, Any]], None]] = {
+            messages.PLAN: self._planned,
+            messages.CLOCK: self._tell_time,
+            messages.START: lambda data: self._moments.put(data["at"]),
+            messages.STOP: self._stop,
+        }
+        for name, answer in answers.items():
+            messages.listen(self._runner, name, answer)
+        self._send(messages.HERE, {"client": self._runner.client_id})
+
+    def join(self) -> None:
+        """Waits until the leader ends the load."""
+        self._runner.greenlet.join()
+
+    def _follow(self) -> None:
+        engine = self._engines.get()
+        self._send(messages.WAITING, {})
+        try:
+            measured = engine.run(self._moments.get())
+        except Exception as err:
+            # Locust would start the task again; the leader must hear of it.
+            self._send(messages.FAILED, {"error": f"{type(err).__name__}: {err}"})
+            return
+        self._send(messages.MEASURED, {"measurement": measured.model_dump(mode="json")})
+
+    def _planned(self, data: dict[str, Any]) -> None:
+        try:
+            plan = LoadPlan.model_validate_json(data["plan"])
+            self._engine = OpenLoop(plan, self._environment, self._tell_second)
+            self._engines.put(self._engine)
+        except (ValueError, OSError) as err:
+            self._send(messages.FAILED, {"error": f"{type(err).__name__}: {err}"})
+
+    def _tell_second(self, beat: Beat, second: Second) -> None:
+        self._send(messages.SECOND, {"beat": beat.model_dump(), "second": second.model_dump(mode="json")})
+
+    def _tell_time(self, data: dict[str, Any]) -> None:
+        self._send(messages.CLOCK, data | {"clock": time.perf_counter()})
+
+    def _stop(self, _: dict[str, Any]) -> None:
+        if self._engine is not None:
+            self._engine.stop()
+
+    def _send(self, name: str, data: dict[str, Any]) -> None:
+        self._runner.send_message(name, data | {"part": self._part})
 
 
-def _stop_at_end(orders: Any, engine: OpenLoop) -> None:
-    orders.read()
-    engine.stop()
+def _end_with_leader() -> None:
+    """Its pipe ends when the leader does, however that happens."""
+    FileObjectPosix(sys.stdin.buffer.fileno(), "rb", closefd=False).read()
+    os._exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

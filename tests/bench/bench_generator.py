@@ -30,7 +30,7 @@ def load(url: str, rate: float) -> Measurement:
         expected=Expected(form="json", keys=("top_indices", "top_probs")),
     )
     schedule = Schedule(arrivals="poisson", rate=rate, warmup_s=2, duration_s=SECONDS)
-    return generate([LoadPlan(request=request, schedule=schedule, timeout_s=10, limit_ms=100)])
+    return generate(LoadPlan(request=request, schedule=schedule, timeout_s=10, limit_ms=100))
 
 
 def row(measurement: Measurement) -> str:

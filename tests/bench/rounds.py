@@ -118,7 +118,7 @@ def _open_loop(started: Started, course: Course, rate: float, number: int) -> Ro
         arrivals="poisson", rate=max(1.0, rate), warmup_s=course.warmup_s, duration_s=course.open_s, seed=number
     )
     before = _marks(started.pid)
-    got = generate([LoadPlan(request=started.request, schedule=schedule, timeout_s=30, limit_ms=100)])
+    got = generate(LoadPlan(request=started.request, schedule=schedule, timeout_s=30, limit_ms=100))
     took, whole, server, generator = (after - mark for after, mark in zip(_marks(started.pid), before, strict=True))
     return {
         "open_rps": got.rate,

@@ -149,6 +149,8 @@ HELD_BACK: list[Any] = [
     pytest.param({"dropped": 3}, "arrivals-dropped", id="arrivals not sent"),
     pytest.param({"ran_s": 5.0}, "cut-short", id="interrupted"),
     pytest.param({"sent": 1211}, "requests-lost", id="requests in no count"),
+    pytest.param({"lost_processes": ("2 on host",)}, "process-lost", id="a generator that died"),
+    pytest.param({"starts_ms": (0.0, 15.0), "clocks_ms": 7.0}, "processes-apart", id="generators not in step"),
     pytest.param({"identity": Identity(wanted="aa", found="bb")}, "package-differs", id="another package"),
     pytest.param({"identity": Identity(wanted="aa", found=None)}, "package-unknown", id="no package named"),
 ]

@@ -77,7 +77,7 @@ class Jobs:
                             "status": {"phase": "Running"}})  # fmt: skip
             output = self._folder / f"{pod}.log"
             plan = str(file) if not self._failing else "/no/such/plan"
-            command = [sys.executable, "-m", "loadtest.sending.crew", plan, "--leader", "127.0.0.1", "--port", port]
+            command = [sys.executable, "-m", "loadtest.sending.pod", plan, "--leader", "127.0.0.1", "--port", port]
             environment = os.environ | {"PYTHONPATH": str(ROOT), "JOB_COMPLETION_INDEX": str(index)}
             with output.open("w") as stream:
                 process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment, text=True)

@@ -165,7 +165,7 @@ def generator_pid() -> int:
     while True:
         for file in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
             for pid in file.read_text().split():
-                if "loadtest.sending.worker" in Path(f"/proc/{pid}/cmdline").read_text():
+                if "loadtest.sending.sender" in Path(f"/proc/{pid}/cmdline").read_text():
                     return int(pid)
 
 
@@ -238,15 +238,15 @@ def test_a_frozen_second_is_seen_by_the_open_loop_and_not_by_plain_locust(
 
 
 LOCUST_STATISTICS = """
-import sys, time
-from loadtest.sending.engine import OpenLoop
+import sys
+from loadtest.sending.alone import Alone
 from loadtest.sending import LoadPlan
 plan = LoadPlan.model_validate_json(sys.stdin.readline())
-engine = OpenLoop(plan, lambda *_: None)
+load = Alone(plan, lambda *_: None)
 heard = []
-engine._environment.events.request.add_listener(lambda **event: heard.append(event))
-measured = engine.run(time.perf_counter() + 0.1)
-total = engine._environment.stats.total
+load.environment.events.request.add_listener(lambda **event: heard.append(event))
+measured = load.run()
+total = load.environment.stats.total
 print(total.num_requests, total.num_failures, len(heard), measured.good, measured.failed)
 print(*sorted({str(event["exception"]) for event in heard}))
 print(all(not float(time).is_integer() for time in total.response_times))
@@ -273,15 +273,16 @@ from pathlib import Path
 from config.load import load_spec
 from loadtest.running import RunOptions, run, verdict_text
 from loadtest.running import Where
-spec, out, url = sys.argv[1:]
-options = RunOptions(rate=200, duration_s=60, warmup_s=0, repeat=3)
+spec, out, url, processes = sys.argv[1:]
+options = RunOptions(rate=200, duration_s=60, warmup_s=0, repeat=3, processes=int(processes))
 print(verdict_text(run(load_spec(Path(spec), files=False), options, Where(out=Path(out), url=url))))
 """
 
 
-def test_ctrl_c_leaves_a_verdict_on_what_was_measured(out: Path, url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_ctrl_c_leaves_a_verdict_on_what_was_measured(out: Path, url: str, tmp_path: Path, processes: str) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
-    words = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "spec.yaml"), str(out), url]
+    words = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "spec.yaml"), str(out), url, processes]
     loading = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
     while int(urllib.request.urlopen(f"{url}/seen", timeout=5).read()) < 300:
         assert loading.poll() is None

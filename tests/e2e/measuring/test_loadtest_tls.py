@@ -54,6 +54,6 @@ def test_a_connection_that_rested_is_used_again_and_no_request_is_lost(url: str)
     request = Request(url=url, body=b"YQ==", content_type="text/plain")
     # Two thirds of a second apart: longer than a connection rests without being looked at.
     schedule = Schedule(arrivals="constant", rate=1.5, warmup_s=0, duration_s=4)
-    measured = generate([LoadPlan(request=request, schedule=schedule, timeout_s=10, limit_ms=1000)])
+    measured = generate(LoadPlan(request=request, schedule=schedule, timeout_s=10, limit_ms=1000))
     assert (measured.sent, measured.good, measured.errors) == (6, 6, {})
     assert Handler.connections == 1

@@ -129,7 +129,7 @@ def wait_for(stage: str, started: Demo, output: IO[str]) -> str:
         said += line
         if line.startswith("package" if stage == "serve" else "serve"):
             break
-    wanted = "java" if stage == "serve" else "loadtest.sending.worker"
+    wanted = "java" if stage == "serve" else "loadtest.sending.sender"
     eventually(lambda: any(wanted in " ".join(_command(process)) for process in started.relatives()), within_s=60)
     return said
 

@@ -262,9 +262,9 @@ def test_the_load_generator_is_an_image_without_torch(base: str, out: Path, tmp_
         with started(image, tmp_path / "help") as running:
             assert running.process.wait(timeout=60) == 0
         # What a Job starts it with.
-        crew = [f"{image.config['Entrypoint'][0]}", "-m", "loadtest.sending.crew", "--help"]
-        with started(image, tmp_path / "crew", command=crew) as running:
-            assert running.process.wait(timeout=60) == 0, (tmp_path / "crew").read_text(encoding="utf-8")
+        load_pod = [f"{image.config['Entrypoint'][0]}", "-m", "loadtest.sending.pod", "--help"]
+        with started(image, tmp_path / "load_pod", command=load_pod) as running:
+            assert running.process.wait(timeout=60) == 0, (tmp_path / "load_pod").read_text(encoding="utf-8")
     assert "marina loadtest" in (tmp_path / "help").read_text(encoding="utf-8")
 
 

@@ -1,0 +1,204 @@
+"""The leader of a load that several processes send together: Locust's master, which gives out plans and one moment.
+
+The workers' clocks are compared with its own before, so that they start together wherever they run. A worker that is
+lost, which Locust's heartbeats say, ends the run; what the others measured is kept, with its name.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gevent
+from gevent.event import Event
+from locust.env import Environment
+from locust.runners import STATE_MISSING, MasterRunner
+
+from config.errors import MarinaError
+from loadtest.measuring import Beat, Measurement, Second, merge, merge_seconds
+from loadtest.sending import messages
+from loadtest.sending.engine import user_class
+from loadtest.sending.generator import OnSecond
+from loadtest.sending.plan import LoadPlan
+from loadtest.sending.processes import TOGETHER_WITHIN_S
+
+_READY_WITHIN_S = 60.0
+# What the slowest worker needs to learn the moment.
+_HEAD_START_S = 0.2
+_CLOCK_ROUNDS = 10
+_POLL_S = 0.02
+
+
+class Stopped(Exception):
+    """Raised when the load was to end before it began."""
+
+
+@dataclass
+class _Worker:
+    """What is known of one worker, and how to reach it."""
+
+    client: str
+    """Locust's name of it: the host's, and a random number."""
+    part: int
+    waiting: bool = False
+    clock_answers: int = 0
+    ahead_s: float = 0.0
+    """Its clock minus ours."""
+    unsure_s: float = float("inf")
+    """How wrong that may be: half the quickest way there and back."""
+    seconds: list[tuple[Beat, Second]] = field(default_factory=list)
+    measured: Measurement | None = None
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As a verdict names it."""
+        return f"{self.part + 1} on {self.client.rpartition('_')[0]}"
+
+
+class Leader:
+    """One run."""
+
+    def __init__(self, plan: LoadPlan, host: str, port: int, on_second: OnSecond) -> None:
+        self._plan = plan
+        self._on_second = on_second
+        self._seconds = 0
+        self._workers: dict[int, _Worker] = {}
+        self._processes: Mapping[int, subprocess.Popen[bytes]] = {}
+        self._stopped = Event()
+        # The workers have the users; the master counts them.
+        environment = Environment(user_classes=[user_class(lambda: None)], host=plan.request.url)
+        self._runner: MasterRunner = environment.create_master_runner(host, port)
+        answers: dict[str, Callable[[_Worker, dict[str, Any]], None]] = {
+            messages.WAITING: lambda worker, _: setattr(worker, "waiting", True),
+            messages.CLOCK: _compare_clocks,
+            messages.SECOND: self._hear_second,
+            messages.MEASURED: _keep_measurement,
+            messages.FAILED: lambda worker, data: setattr(worker, "error", data["error"]),
+        }
+        messages.listen(self._runner, messages.HERE, self._meet)
+        for name, answer in answers.items():
+            messages.listen(self._runner, name, self._from_worker(answer))
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._runner.server.port)
+
+    def stop(self) -> None:
+        """Lets the load end now."""
+        self._stopped.set()
+
+    def run(self, processes: Mapping[int, subprocess.Popen[bytes]]) -> Measurement:
+        """Leads the workers in `processes`, by part, and those that come from elsewhere.
+
+        MarinaError when one does not come or cannot begin; Stopped when it ends before they began.
+        """
+        self._processes = processes
+        try:
+            self._gather()
+            self._compare_all_clocks()
+            return self._measure()
+        finally:
+            self._runner.quit()
+
+    def _gather(self) -> None:
+        parts = range(self._plan.parts)
+        self._await(lambda: [part for part in parts if part not in self._workers], TOGETHER_WITHIN_S, "come")
+        for part, worker in self._workers.items():
+            plan = self._plan.model_copy(update={"part": part})
+            self._tell([worker], messages.PLAN, {"plan": plan.model_dump_json()})
+        spawning = gevent.spawn(self._runner.start, self._plan.parts, self._plan.parts)
+        self._await(lambda: [part for part in parts if not self._workers[part].waiting], _READY_WITHIN_S, "get ready")
+        # Locust's last messages of the start must not meet the first arrivals.
+        spawning.join()
+
+    def _compare_all_clocks(self) -> None:
+        workers = list(self._workers.values())
+        for number in range(1, _CLOCK_ROUNDS + 1):
+            for worker in workers:
+                self._tell([worker], messages.CLOCK, {"asked": time.perf_counter()})
+            self._await(
+                lambda number=number: [each.part for each in workers if each.clock_answers < number],  # type: ignore[misc]
+                _READY_WITHIN_S,
+                "tell the time",
+            )
+
+    def _measure(self) -> Measurement:
+        workers = list(self._workers.values())
+        start = time.perf_counter() + _HEAD_START_S
+        for worker in workers:
+            self._tell([worker], messages.START, {"at": start + worker.ahead_s})
+        told_to_stop = False
+        while pending := [worker for worker in workers if worker.measured is None]:
+            self._check_errors()
+            lost = [worker for worker in pending if self._is_lost(worker)]
+            if len(lost) == len(pending):
+                break
+            if (lost or self._stopped.is_set()) and not told_to_stop:
+                self._tell(pending, messages.STOP, {})
+                told_to_stop = True
+            gevent.sleep(_POLL_S)
+        measured = [worker.measured for worker in workers if worker.measured is not None]
+        if not measured:
+            raise MarinaError(f"every process of the load was lost: {', '.join(worker.name for worker in workers)}")
+        lost_names = tuple(worker.name for worker in workers if worker.measured is None)
+        clocks_ms = 1000 * max(worker.unsure_s for worker in workers)
+        return merge(measured).model_copy(update={"lost_processes": lost_names, "clocks_ms": clocks_ms})
+
+    def _await(self, missing: Callable[[], list[int]], within_s: float, verb: str) -> None:
+        """Until no part is missing any more; MarinaError when one will not come."""
+        until = time.monotonic() + within_s
+        while parts := missing():
+            self._check_errors()
+            if self._stopped.is_set():
+                raise Stopped
+            for part, process in self._processes.items():
+                if process.poll() is not None:
+                    raise MarinaError(f"process {part + 1} of the load ended with code {process.returncode}")
+            if time.monotonic() > until:
+                numbers = ", ".join(str(part + 1) for part in parts)
+                raise MarinaError(f"processes {numbers} of the load did not {verb} within {within_s:g} s")
+            gevent.sleep(_POLL_S)
+
+    def _is_lost(self, worker: _Worker) -> bool:
+        client, process = self._runner.clients.get(worker.client), self._processes.get(worker.part)
+        return client is None or client.state == STATE_MISSING or (process is not None and process.poll() is not None)
+
+    def _check_errors(self) -> None:
+        for worker in self._workers.values():
+            if worker.error is not None:
+                raise MarinaError(f"process {worker.name} of the load failed: {worker.error}")
+
+    def _meet(self, data: dict[str, Any]) -> None:
+        self._workers[data["part"]] = _Worker(data["client"], data["part"])
+
+    def _from_worker(self, answer: Callable[[_Worker, dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+        return lambda data: answer(self._workers[data["part"]], data)
+
+    def _hear_second(self, worker: _Worker, data: dict[str, Any]) -> None:
+        worker.seconds.append((Beat.model_validate(data["beat"]), Second.model_validate(data["second"])))
+        if min(len(each.seconds) for each in self._workers.values()) > self._seconds:
+            beats, seconds = zip(*(each.seconds[self._seconds] for each in self._workers.values()), strict=True)
+            self._seconds += 1
+            self._on_second(self._seconds, merge_seconds(seconds), beats)
+
+    def _tell(self, workers: Iterable[_Worker], name: str, data: dict[str, Any]) -> None:
+        for worker in workers:
+            self._runner.send_message(name, data, worker.client)
+
+
+def _compare_clocks(worker: _Worker, data: dict[str, Any]) -> None:
+    """The quickest of several questions tells most: the answer was given some time between its ends."""
+    now = time.perf_counter()
+    unsure_s = (now - data["asked"]) / 2
+    if unsure_s < worker.unsure_s:
+        worker.ahead_s, worker.unsure_s = data["clock"] - (data["asked"] + now) / 2, unsure_s
+    worker.clock_answers += 1
+
+
+def _keep_measurement(worker: _Worker, data: dict[str, Any]) -> None:
+    worker.measured = Measurement.model_validate(data["measurement"])

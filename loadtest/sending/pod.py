@@ -1,0 +1,40 @@
+"""A load that comes from several pods: `python -m loadtest.sending.pod PLAN`, the same in each of them.
+
+The first one leads, and writes what happens to its output, which is the pod's log. It sends its own part, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from config.errors import MarinaError
+from loadtest.sending.plan import LoadPlan
+from loadtest.sending.sender import send
+from loadtest.sending.worker import work
+
+
+def main() -> int:
+    """Runs one part of a plan; the leader's is part 0."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.sending.pod", description="one pod of a load test")
+    parser.add_argument("plan", type=Path, help="the plan as JSON, the same in every pod")
+    parser.add_argument("--part", type=int, default=int(os.environ.get("JOB_COMPLETION_INDEX", "0")))
+    parser.add_argument("--leader", required=True, help="the host of part 0")
+    parser.add_argument("--port", type=int, required=True, help="where it listens")
+    options = parser.parse_args()
+    try:
+        plan = LoadPlan.model_validate_json(options.plan.read_text(encoding="utf-8"))
+        if options.part == 0:
+            send(plan, sys.stdout, host="*", port=options.port, local=1)
+        else:
+            work(options.leader, options.port, options.part)
+    except MarinaError as err:
+        print(f"error: {err}", file=sys.stderr)
+        return err.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The process that `generate` starts: `python -m loadtest.sending.sender`, with a plan as a line on its input.
+
+It sends a plan of one part itself; for one of several it leads as many workers. What happens it writes as lines to its
+output. When its input ends before it does, the one who asked is gone or wants it to stop.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import gevent
+from gevent.fileobject import FileObjectPosix
+
+from config.errors import MarinaError
+from loadtest.measuring import Beat, Measurement, Second, this_machine
+from loadtest.sending.alone import Alone
+from loadtest.sending.leader import Leader, Stopped
+from loadtest.sending.log_lines import record_lines, second_line
+from loadtest.sending.plan import LoadPlan
+from loadtest.sending.processes import go_first, ignore_ctrl_c
+
+_END_WITHIN_S = 10.0
+
+
+def main() -> int:
+    """Sends one plan."""
+    ignore_ctrl_c()
+    orders = FileObjectPosix(sys.stdin.buffer.fileno(), "rb", closefd=False)
+    plan = LoadPlan.model_validate_json(orders.readline())
+    try:
+        send(plan, sys.stdout, host="127.0.0.1", port=0, local=plan.parts, orders=orders)
+    except MarinaError as err:
+        print(f"error: {err}", file=sys.stderr)
+        return err.exit_code
+    except Stopped:
+        return 0
+    return 0
+
+
+def send(plan: LoadPlan, log: TextIO, *, host: str, port: int, local: int, orders: Any = None) -> None:
+    """Sends a plan with the first `local` parts on this machine, and writes what happens, and the record, to `log`."""
+
+    def on_second(number: int, second: Second, beats: Sequence[Beat]) -> None:
+        print(second_line(number, second, beats), file=log, flush=True)
+
+    if plan.parts == 1:
+        go_first()
+        alone = Alone(plan, on_second)
+        _stop_at_end(orders, alone)
+        measured = alone.run()
+    else:
+        measured = _lead(Leader(plan, host, port, on_second), local, orders)
+    for line in record_lines(measured, this_machine()):
+        print(line, file=log, flush=True)
+
+
+def _lead(leader: Leader, local: int, orders: Any) -> Measurement:
+    _stop_at_end(orders, leader)
+    with _workers(leader.port, range(local)) as processes:
+        return leader.run(processes)
+
+
+def _stop_at_end(orders: Any, load: Alone | Leader) -> None:
+    if orders is not None:
+
+        def wait() -> None:
+            orders.read()
+            load.stop()
+
+        gevent.spawn(wait)
+
+
+@contextmanager
+def _workers(port: int, parts: range) -> Iterator[dict[int, subprocess.Popen[bytes]]]:
+    """Worker processes of this machine, by part; they end when Locust's master has told them to, or with us."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "loadtest.sending.worker", "--port", str(port), "--part"]
+    processes: dict[int, subprocess.Popen[bytes]] = {}
+    try:
+        for part in parts:
+            environment = os.environ | {"PYTHONPATH": path}
+            processes[part] = subprocess.Popen([*command, str(part)], stdin=subprocess.PIPE, env=environment)
+        yield processes
+        for process in processes.values():
+            process.wait(_END_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        for process in processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""A load that several processes send together: those of one machine, and those that find each other as pods do."""
+
+import base64
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loadtest_rig import running_server
+from specs import ROOT
+
+from config.errors import MarinaError
+from loadtest.judging import Objective, judge
+from loadtest.measuring import Measurement, this_machine
+from loadtest.sending import LoadPlan, Request, Schedule, generate, record_in, second_in
+
+pytestmark = pytest.mark.e2e
+PARTS = 3
+OBJECTIVE = Objective(p99_ms=2000, error_rate=0.01, throughput_rps=None)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_server(tmp_path_factory.mktemp("server")) as url:
+        yield url
+
+
+def plan_of(url: str, *, rate: float = 90, duration_s: float = 2, parts: int = PARTS) -> LoadPlan:
+    body = base64.b64encode(b"x" * 100)
+    request = Request(url=f"{url}/predictions/digits", body=body, content_type="image/png")
+    schedule = Schedule(arrivals="constant", rate=rate, warmup_s=1, duration_s=duration_s)
+    return LoadPlan(request=request, schedule=schedule, parts=parts, timeout_s=10, limit_ms=2000)
+
+
+def start_pods(folder: Path, plan: LoadPlan) -> "dict[int, subprocess.Popen[str]]":
+    """The others before the one that leads, which nobody orders in a cluster."""
+    file = folder / "plan.json"
+    file.write_text(plan.model_dump_json(), encoding="utf-8")
+    with socket.create_server(("", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    words = [sys.executable, "-m", "loadtest.sending.pod", str(file), "--leader", "127.0.0.1", "--port", port, "--part"]
+    return {
+        part: subprocess.Popen(
+            [*words, str(part)], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        )
+        for part in reversed(range(plan.parts))
+    }
+
+
+def wait_for(url: str, more: int) -> None:
+    """Until the server was asked for so many predictions more."""
+    before = seen(url)
+    while seen(url) < before + more:
+        time.sleep(0.02)
+
+
+def seen(url: str) -> int:
+    return int(urllib.request.urlopen(f"{url}/seen", timeout=5).read())
+
+
+def workers_of(pid: int) -> list[int]:
+    """The worker processes under a process of ours."""
+    found, pending = [], [pid]
+    while pending:
+        for file in Path(f"/proc/{pending.pop()}/task").glob("*/children"):
+            for child in file.read_text(encoding="utf-8").split():
+                pending.append(int(child))
+                if "loadtest.sending.worker" in Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8"):
+                    found.append(int(child))
+    return found
+
+
+def apart_ms(measured: Measurement) -> float:
+    return max(measured.starts_ms) - min(measured.starts_ms) + measured.clocks_ms
+
+
+@pytest.fixture(scope="module")
+def log(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What the leader of three pods wrote."""
+    pods = start_pods(tmp_path_factory.mktemp("pods"), plan_of(url))
+    written = {part: pod.communicate(timeout=120)[0] for part, pod in pods.items()}
+    assert [pod.returncode for pod in pods.values()] == [0] * PARTS
+    assert written[1] == written[2] == ""
+    return written[0].splitlines()
+
+
+def test_the_pods_send_the_schedule_together(log: list[str]) -> None:
+    measured, machine = record_in(log)
+    assert machine == this_machine()
+    assert (measured.planned, measured.sent, measured.good, measured.warmup) == (180, 180, 180, 90)
+    assert len(measured.generators) == len(measured.starts_ms) == PARTS
+    assert measured.lost_processes == ()
+
+
+def test_they_begin_together_or_the_verdict_says_that_they_did_not(log: list[str]) -> None:
+    measured, _ = record_in(log)
+    # One machine has one clock, so how far theirs seem apart is how long a message takes.
+    assert 0 < measured.clocks_ms < 1000
+    named = [reason.id for reason in judge(measured, OBJECTIVE).reasons]
+    assert apart_ms(measured) <= OBJECTIVE.late_ms or "processes-apart" in named
+
+
+def test_every_second_is_written_while_it_runs(log: list[str]) -> None:
+    seconds = [second for second in map(second_in, log) if second]
+    assert [second[0] for second in seconds][:3] == [1, 2, 3]
+    assert sum(second[1].answered for second in seconds) <= 270
+    assert all(len(second[2]) == PARTS for second in seconds)
+
+
+def test_no_line_is_longer_than_a_container_log_keeps_whole(log: list[str]) -> None:
+    assert max(map(len, log)) < 16 * 1024
+
+
+def test_processes_of_one_machine_send_the_schedule_together(url: str) -> None:
+    seconds: list[int] = []
+    measured = generate(plan_of(url), lambda number, *_: seconds.append(number))
+    assert (measured.planned, measured.sent, measured.good, measured.warmup) == (180, 180, 180, 90)
+    assert len(measured.generators) == PARTS
+    assert seconds[:3] == [1, 2, 3]
+
+
+def test_a_pod_that_dies_makes_the_run_invalid_and_is_named(url: str, tmp_path: Path) -> None:
+    pods = start_pods(tmp_path, plan_of(url, duration_s=120))
+    wait_for(url, 150)
+    pods[1].kill()
+    output = pods[0].communicate(timeout=90)[0]
+    pods[2].communicate(timeout=90)
+    pods[1].communicate()
+    measured, _ = record_in(output.splitlines())
+    # What the others sent is all there.
+    assert measured.sent == measured.finished > 0
+    assert len(measured.generators) == PARTS - 1
+    verdict = judge(measured, OBJECTIVE)
+    assert verdict.status == "INVALID"
+    (reason,) = [reason for reason in verdict.reasons if reason.id == "process-lost"]
+    assert f"generator process 2 on {socket.gethostname()} is not known" in reason.text
+
+
+def test_a_process_of_this_machine_that_dies_is_named(url: str) -> None:
+    def kill() -> None:
+        wait_for(url, 100)
+        os.kill(workers_of(os.getpid())[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    measured = generate(plan_of(url, duration_s=120, parts=2))
+    killer.join()
+    assert measured.lost_processes in ((f"1 on {socket.gethostname()}",), (f"2 on {socket.gethostname()}",))
+    assert measured.sent == measured.finished > 0
+    assert judge(measured, OBJECTIVE).status == "INVALID"
+
+
+def test_workers_end_with_the_leader(url: str) -> None:
+    workers: list[int] = []
+
+    def kill() -> None:
+        wait_for(url, 100)
+        workers.extend(workers_of(os.getpid()))
+        parent = Path(f"/proc/{workers[0]}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+        os.kill(int(parent), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(MarinaError, match="ended without a result"):
+        generate(plan_of(url, duration_s=120, parts=2))
+    killer.join()
+    assert len(workers) == 2
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        time.sleep(0.05)
+
+
+ABSENT = """
+import sys
+import loadtest.sending.leader as leader
+from loadtest.sending import LoadPlan
+leader.TOGETHER_WITHIN_S = 0.2
+plan = LoadPlan.model_validate_json(sys.stdin.readline())
+try:
+    leader.Leader(plan, "127.0.0.1", 0, lambda *_: None).run({})
+except Exception as err:
+    print(err)
+"""
+
+
+def test_a_process_that_never_comes_is_named(url: str) -> None:
+    words = [sys.executable, "-c", ABSENT]
+    done = subprocess.run(words, input=plan_of(url, parts=2).model_dump_json() + "\n", capture_output=True, text=True,
+                          check=True, timeout=60, cwd=ROOT)  # fmt: skip
+    assert done.stdout.strip() == "processes 1, 2 of the load did not come within 0.2 s"
