@@ -221,7 +221,7 @@ def test_a_frozen_second_is_seen_by_the_open_loop_and_not_by_plain_locust(
         for each in (url, other):
             behave(each, every=600, freeze_s=1)
         words = [sys.executable, "-m", "locust", "-f", str(plain), "--headless", "--json", "--host", other]
-        locust = subprocess.Popen([*words, "-u5", "-r5", "-t13s"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        locust = subprocess.Popen([*words, "-u5", "-r5", "-t20s"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         outcome = load(with_limit(spec, 500), out, url, rate=100, duration_s=11, warmup_s=0)
         (stats,) = json.loads(locust.communicate(timeout=60)[0])
 
