@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start help setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test quick smoke lint format golden clean demo doctor init
+.PHONY: bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start bench-verdict help setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test quick smoke lint format golden clean demo doctor init
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ bench-peers: setup  ## the same model behind FastAPI, LitServe, BentoML and Ray 
 
 bench-start: setup  ## cold start of ResNet-50, aot against jit
 	$(BIN)/python tests/bench/bench_start.py
+
+bench-verdict: setup  ## how often a verdict is wrong, on queues whose p99 is known
+	$(BIN)/python tests/bench/bench_verdict.py $(ARGS)
 
 bench-drain: setup  ## requests lost at a stop, with and without the supervisor
 	$(BIN)/python tests/bench/bench_drain.py

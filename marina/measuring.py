@@ -86,7 +86,7 @@ def _target_options(parser: argparse.ArgumentParser) -> None:
     add("--url", metavar="U", help="a server that is there already (default: start one)")
     add("--supervisor", metavar="U", help="its supervisor's pages (default: ten ports above --url)")
     add("--any-package", action="store_true", help="do not ask which package the server serves")
-    add("--repeat", metavar="N", type=int, help="runs, or searches")
+    add("--repeat", metavar="N", type=int, help="runs, judged together")
     add("--processes", metavar="P", type=int, help="generator processes (default: 1)")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
     add("--seed", metavar="N", type=int, help="of the poisson schedule (default: 0)")
@@ -106,6 +106,8 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     text = "seconds that are measured (default: 30, or what p99 needs)"
     add = parser.add_argument
     add("--duration", dest="duration_s", metavar="S", type=float, help=text)
+    text = "seconds that all runs together may take while the limit is in doubt (default: ten times the first run)"
+    add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
     add("--in-cluster", action="store_true", help="load the deployed service from pods beside it, one a process")
     add("--context", metavar="C", help="of the kubeconfig, for --in-cluster (default: the current one)")
     add("--kubeconfig", metavar="FILE", type=Path, help="for --in-cluster (default: $KUBECONFIG, ~/.kube/config)")

@@ -1,9 +1,10 @@
 """From a measurement and an objective to PASS, FAIL or INVALID. Pure."""
 
+from loadtest.judging.certainty import SHARE, arrivals_needed, samples_needed
 from loadtest.judging.outcome import Latency, Load, Outcome, Run, Subject, latency_of, run_of, together
-from loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
-from loadtest.judging.trust import BUSY_CPU, SHARE
-from loadtest.judging.verdict import Check, Objective, Reason, Status, Verdict, combine
+from loadtest.judging.slo import client_timeout_s, judge, objective_of
+from loadtest.judging.trust import BUSY_CPU
+from loadtest.judging.verdict import Check, Objective, Reason, Status, Verdict, goes_on, interval_text, value_text
 
 __all__ = [
     "BUSY_CPU",
@@ -18,12 +19,15 @@ __all__ = [
     "Status",
     "Subject",
     "Verdict",
+    "arrivals_needed",
     "client_timeout_s",
-    "combine",
+    "goes_on",
+    "interval_text",
     "judge",
     "latency_of",
     "objective_of",
     "run_of",
     "samples_needed",
     "together",
+    "value_text",
 ]

@@ -7,20 +7,39 @@ objective beside it, so that a server which fails every request is not excused b
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
+from collections.abc import Iterator, Sequence
 
 from config.errors import InputError
 from config.spec import Spec
-from loadtest.judging.trust import SHARE, against_run, server_died
-from loadtest.judging.verdict import Check, Objective, Reason, Status, Verdict, worst
+from loadtest.judging.certainty import (
+    SHARE,
+    Between,
+    errors_between,
+    held_between,
+    latency_between,
+    samples_needed,
+)
+from loadtest.judging.pooling import pool
+from loadtest.judging.trend import backlog_grows
+from loadtest.judging.trust import against_run, server_died
+from loadtest.judging.verdict import (
+    TOO_FEW,
+    UNDECIDED,
+    Check,
+    Objective,
+    Reason,
+    Status,
+    Verdict,
+    interval_text,
+    value_text,
+    worst,
+)
 from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 
-# A percentile needs ten samples above it to be more than an anecdote.
-SAMPLES_ABOVE = 10
 HELD_SHARE = 0.99
 # Late arrivals come all at once; about as many behind them wait for the server to work that off.
 _DELAYED_BY_LATE = 2
+_MANY = 1_000_000
 _SHORTEST_TIMEOUT_S = 10.0
 
 
@@ -43,21 +62,27 @@ def client_timeout_s(objective: Objective, given_s: float | None = None) -> floa
     return given_s
 
 
-def judge(measurement: Measurement, objective: Objective) -> Verdict:
-    """The verdict on one run."""
-    untrusted = against_run(measurement, objective)
-    died = server_died(measurement)
-    checks = [_latency(measurement, objective), _errors(measurement, objective), _throughput(measurement, objective)]
-    if untrusted:
+def judge(runs: Measurement | Sequence[Measurement], objective: Objective) -> Verdict:
+    """The verdict on a run, or on several: those that can be trusted are judged as one."""
+    runs = [runs] if isinstance(runs, Measurement) else list(runs)
+    against = [against_run(run, objective) for run in runs]
+    trusted = [run for run, reasons in zip(runs, against, strict=True) if not reasons]
+    untrusted = [reason for reasons in _numbered(against) for reason in reasons]
+    died = [reason for reasons in _numbered([server_died(run) for run in runs]) for reason in reasons]
+    pooled = pool(trusted or runs)
+    checks = [_latency(pooled, objective), _errors(pooled, objective), _throughput(pooled, objective, trusted)]
+    if not trusted:
         checks = [check.model_copy(update={"status": "INVALID"}) for check in checks]
-    status: Status = "INVALID" if untrusted else worst([check.status for check in checks])
+    status = worst([check.status for check in checks] + (["INVALID"] if untrusted else []))
     # Whatever else was wrong with the run, a server that ends under load does not meet its objective.
     return Verdict(status="FAIL" if died else status, reasons=(*died, *untrusted), checks=tuple(checks))
 
 
-def samples_needed(share: float = SHARE) -> int:
-    """How many answers a percentile needs."""
-    return math.ceil(SAMPLES_ABOVE / (1 - Fraction(str(share))))
+def _numbered(reasons: Sequence[list[Reason]]) -> Iterator[list[Reason]]:
+    """With the number of the run they are from, if there are several."""
+    for number, each in enumerate(reasons, 1):
+        prefix = f"run {number}: " if len(reasons) > 1 else ""
+        yield [Reason(id=reason.id, text=prefix + reason.text) for reason in each]
 
 
 def _latency(measurement: Measurement, objective: Objective) -> Check:
@@ -70,13 +95,33 @@ def _latency(measurement: Measurement, objective: Objective) -> Check:
         return _with(check, "FAIL", "errors-only", f"none of {measurement.finished:,} requests got a good answer")
     if response.count < samples_needed():
         text = f"{response.count:,} answers are too few for a p99, needed: {samples_needed():,}"
-        return _with(check, "INVALID", "too-few-samples", text)
-    if measured is None or _meets(response, limit):
+        return _with(check, "INVALID", TOO_FEW, text)
+    if not measurement.slices:
+        status: Status = "PASS" if _meets(response, limit) else "FAIL"
+    else:
+        check, status = _decide(check, latency_between(measurement, limit))
+    if status != "FAIL":
         return check
-    over = f"p99 {figure(measured)} ms > {limit:g} ms"
+    over = f"p99 {figure(measured or 0.0)} ms > {limit:g} ms"
     if _meets(measurement.service, limit) or _meets(response, limit, forgiven=_late_burst(measurement, objective)):
         return _with(check, "INVALID", "lag-decides", f"{over}, but not without the arrivals that were late")
     return _with(check, "FAIL", "p99-over", over)
+
+
+def _decide(check: Check, between: Between) -> tuple[Check, Status]:
+    """The check with its interval, INVALID when that holds the limit; and what it says."""
+    check = check.model_copy(update={"interval": (between.low, between.high)})
+    if between.status != "INVALID":
+        return check, between.status
+    limit = value_text(check, check.limit)
+    text = f"{check.objective} of {interval_text(check)} holds the limit of {limit}: {_more(between.more)} would decide"
+    return _with(check, "INVALID", UNDECIDED, text), "INVALID"
+
+
+def _more(requests: float) -> str:
+    if requests > _MANY:
+        return f"more than {_MANY:,} more requests"
+    return f"about {float(f'{max(requests, 100):.2g}'):,.0f} more requests"
 
 
 def _meets(latencies: Histogram, limit: float, forgiven: int = 0) -> bool:
@@ -93,7 +138,10 @@ def _errors(measurement: Measurement, objective: Objective) -> Check:
     check = Check(objective="errors", status="PASS", limit=limit, measured=rate, unit="share")
     if rate is None:
         return _with(check, "INVALID")
-    if rate <= limit:
+    status: Status = "PASS" if rate <= limit else "FAIL"
+    if measurement.slices:
+        check, status = _decide(check, errors_between(measurement, limit))
+    if status != "FAIL":
         return check
     shed = measurement.errors.get("shed", 0)
     named = ", ".join(f"{count:,} {name}" for name, count in measurement.errors.items())
@@ -107,7 +155,7 @@ def _errors(measurement: Measurement, objective: Objective) -> Check:
     return failed.model_copy(update={"reasons": (*failed.reasons, reason)})
 
 
-def _throughput(measurement: Measurement, objective: Objective) -> Check:
+def _throughput(measurement: Measurement, objective: Objective, runs: Sequence[Measurement]) -> Check:
     limit = objective.throughput_rps or measurement.rate
     held = measurement.held_rps
     check = Check(objective="throughput", status="PASS", limit=limit, measured=held, unit="requests/s")
@@ -116,10 +164,20 @@ def _throughput(measurement: Measurement, objective: Objective) -> Check:
     if measurement.planned < HELD_SHARE * limit * measurement.asked_s:
         text = f"the run offered {figure(measurement.rate)} requests/s, the objective is {figure(limit)}"
         return _with(check, "INVALID", "rate-below-objective", text)
-    if held < HELD_SHARE * limit:
+    status: Status = "PASS" if held >= HELD_SHARE * limit else "FAIL"
+    if measurement.slices:
+        check, status = _decide(check, held_between(measurement, HELD_SHARE * limit))
+    grows = backlog_grows(runs)
+    if status == "FAIL":
         text = f"{figure(held)} requests/s answered well and in time < {figure(limit)}"
-        return _with(check, "FAIL", "throughput-not-held", text)
+        check = _with(check, "FAIL", "throughput-not-held", text)
+    if grows:
+        check = check.model_copy(update={"status": "FAIL", "reasons": (*_failures(check), *grows)})
     return check
+
+
+def _failures(check: Check) -> tuple[Reason, ...]:
+    return check.reasons if check.status == "FAIL" else ()
 
 
 def _with(check: Check, status: Status, reason: str = "", text: str = "") -> Check:

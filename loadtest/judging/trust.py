@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from loadtest.judging.certainty import SHARE
 from loadtest.judging.verdict import Objective, Reason
 from loadtest.measuring import Measurement, nearest_rank
 
-SHARE = 0.99
 BUSY_CPU = 0.9
 WHOLE_SHARE = 0.99
 

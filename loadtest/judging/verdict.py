@@ -1,13 +1,15 @@
-"""What a verdict is made of: the objective, each objective's check, the reasons; and one verdict out of several."""
+"""What a verdict is made of: the objective, each objective's check, the reasons."""
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from loadtest.measuring import figure, percent
+
 Status = Literal["PASS", "FAIL", "INVALID"]
+UNDECIDED, TOO_FEW = "undecided", "too-few-samples"
 EXIT_CODES: dict[Status, int] = {"PASS": 0, "FAIL": 1, "INVALID": 3}
 # Arrivals may be late by this share of the latency limit, but 2 ms is what an idle event loop needs.
 LATE_SHARE, LATE_FLOOR_MS = 0.2, 2.0
@@ -38,13 +40,14 @@ class Reason(_Record):
 
 
 class Check(_Record):
-    """One objective, judged; over several runs `measured` is the median and `spread` the range."""
+    """One objective, judged over all runs together."""
 
     objective: Literal["p99", "errors", "throughput"]
     status: Status
     limit: float
     measured: float | None
-    spread: tuple[float, float] | None = None
+    interval: tuple[float, float] | None = None
+    """Each end is exceeded by one measurement in twenty; None for a closed loop, which says nothing of it."""
     unit: Literal["ms", "share", "requests/s"]
     reasons: tuple[Reason, ...] = ()
 
@@ -73,23 +76,23 @@ def worst(statuses: list[Status]) -> Status:
     return next(status for status in order if status in statuses)
 
 
-def combine(verdicts: list[Verdict]) -> Verdict:
-    """The verdict over repeated runs; the reasons say which run they are from."""
-    if len(verdicts) == 1:
-        return verdicts[0]
-    reasons = [_numbered(reason, run) for run, one in enumerate(verdicts, 1) for reason in one.reasons]
-    checks = []
-    for same in zip(*(one.checks for one in verdicts), strict=True):
-        values = [check.measured for check in same if check.measured is not None]
-        update = {
-            "status": worst([check.status for check in same]),
-            "measured": median(values) if values else None,
-            "spread": (min(values), max(values)) if values else None,
-            "reasons": tuple(_numbered(reason, run) for run, check in enumerate(same, 1) for reason in check.reasons),
-        }
-        checks.append(same[0].model_copy(update=update))
-    return Verdict(status=worst([one.status for one in verdicts]), reasons=tuple(reasons), checks=tuple(checks))
+def goes_on(verdict: Verdict) -> bool:
+    """Whether a longer measurement may still turn INVALID into an answer: nothing else is wrong, nothing has failed."""
+    open_ids = {reason.id for reason in verdict.every_reason()}
+    return verdict.status == "INVALID" and open_ids <= {UNDECIDED, TOO_FEW}
 
 
-def _numbered(reason: Reason, run: int) -> Reason:
-    return Reason(id=reason.id, text=f"run {run}: {reason.text}")
+def value_text(check: Check, value: float) -> str:
+    """A value in the unit of its check."""
+    if check.unit == "share":
+        return percent(value)
+    return f"{figure(value)} {check.unit}"
+
+
+def interval_text(check: Check) -> str:
+    """`48 to 61 ms`; empty without an interval."""
+    if check.interval is None:
+        return ""
+    low, high = check.interval
+    lowest = f"{100 * low:.3g}" if check.unit == "share" else figure(low)
+    return f"{lowest} to {value_text(check, high)}"

@@ -93,7 +93,10 @@ class Histogram:
         """
         if not self.count:
             return None
-        rank = nearest_rank(share, self.count)
+        return self.ranked(nearest_rank(share, self.count))
+
+    def ranked(self, rank: int) -> float:
+        """The value that `rank` values do not exceed, as `percentile` shows it; `rank` counts from 1."""
         seen = 0
         for index, times in self._sorted():
             seen += times

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import accumulate, pairwise
 
 from loadtest.judging import Outcome, together
 from loadtest.measuring import Histogram, Second
@@ -13,6 +14,7 @@ from loadtest.reporting.chart import Axis, Bars, Chart, Line, linear_axis, log_a
 
 _SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
 _KINDS = 5
+_MOST_LABELS = 8
 
 Legend = Sequence[tuple[str, str, str]]
 """(CSS class, shape, text) of each entry."""
@@ -136,33 +138,36 @@ def _errors(outcome: Outcome) -> str:
 
 def _seconds(outcome: Outcome) -> list[tuple[float, Second]]:
     """The seconds of all runs, one run after the other."""
-    length = _run_length(outcome)
     return [
-        (number * length + at, second)
-        for number, run in enumerate(outcome.runs)
-        for at, second in enumerate(run.measurement.seconds[:length])
+        (begin + at, second)
+        for run, (begin, end) in zip(outcome.runs, _spans(outcome), strict=True)
+        for at, second in enumerate(run.measurement.seconds[: end - begin])
     ]
 
 
-def _run_length(outcome: Outcome) -> int:
-    return max(1, math.ceil(outcome.load.warmup_s + outcome.load.duration_s))
+def _spans(outcome: Outcome) -> list[tuple[int, int]]:
+    """Where each run begins and ends on the axis."""
+    lengths = [math.ceil(outcome.load.warmup_s + run.measurement.asked_s) for run in outcome.runs]
+    ends = list(accumulate(max(1, length) for length in lengths))
+    return list(pairwise([0, *ends]))
 
 
 def _time_axis(outcome: Outcome) -> Axis:
-    length, runs = _run_length(outcome), len(outcome.runs)
-    whole = length * runs
-    if runs == 1:
+    spans = _spans(outcome)
+    whole = spans[-1][1]
+    if len(spans) == 1:
         even = linear_axis(0, whole)
         ticks = [(value, f"{value:g} s") for value, _ in even.ticks if value <= whole]
     else:
-        ticks = [(number * length + length / 2, f"run {number + 1}") for number in _some(range(runs))]
+        # A label needs some room, which the runs after a long one may not have.
+        wide = [(number, span) for number, span in enumerate(spans, 1) if span[1] - span[0] >= whole / _MOST_LABELS]
+        ticks = [((begin + end) / 2, f"run {number}") for number, (begin, end) in _some(wide)]
     return Axis(lambda value: value / whole, ticks)
 
 
-def _some(numbers: range) -> Iterable[int]:
-    return numbers[:: math.ceil(len(numbers) / 5)]
+def _some(spans: Sequence[tuple[int, tuple[int, int]]]) -> Iterable[tuple[int, tuple[int, int]]]:
+    return spans[:: max(1, math.ceil(len(spans) / 5))]
 
 
 def _warmups(outcome: Outcome) -> list[tuple[float, float]]:
-    length = _run_length(outcome)
-    return [(number * length, number * length + outcome.load.warmup_s) for number in range(len(outcome.runs))]
+    return [(begin, begin + outcome.load.warmup_s) for begin, _ in _spans(outcome)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from loadtest.judging import SHARE, Check, Outcome, Reason
+from loadtest.judging import SHARE, Check, Outcome, Reason, interval_text
 from loadtest.measuring import figure, percent
 from loadtest.reporting.figures import figures
 from loadtest.reporting.theme import page
@@ -56,12 +56,9 @@ def reason_list(reasons: Sequence[Reason]) -> str:
 
 def _check_row(check: Check) -> str:
     measured = "-" if check.measured is None else _figure(check, check.measured)
-    spread = ""
-    if check.spread is not None and check.spread[0] != check.spread[1]:
-        low, high = (_figure(check, value) for value in check.spread)
-        spread = f'<br><span class="note">{low} to {high}</span>'
+    between = f'<br><span class="note">{escape(interval_text(check))}</span>' if check.interval else ""
     return (
-        f'<tr><td>{escape(check_title(check))}</td><td class="number">{measured}{spread}</td>'
+        f'<tr><td>{escape(check_title(check))}</td><td class="number">{measured}{between}</td>'
         f'<td class="number"><span class="status {check.status}">{check.status}</span></td></tr>'
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtest.judging import Check, Verdict
+from loadtest.judging import Check, Verdict, interval_text
 from loadtest.measuring import figure, percent
 from loadtest.sending import Arrivals
 
@@ -30,7 +30,7 @@ def figures_text(verdict: Verdict) -> str:
 
 
 def check_text(check: Check) -> str:
-    """`p99 412 ms > 250 ms`: what was measured, beside the limit."""
+    """`p99 412 ms (380 to 431 ms) > 250 ms`: what was measured, beside the limit."""
     if check.measured is None:
         return f"{check.objective} not measured"
     if check.unit == "requests/s":
@@ -38,7 +38,8 @@ def check_text(check: Check) -> str:
     sign = "<=" if check.measured <= check.limit else ">"
     if check.unit == "share":
         return f"errors {percent(check.measured)} {sign} {percent(check.limit)}"
-    return f"p99 {figure(check.measured)} ms {sign} {check.limit:g} ms"
+    between = f" ({interval_text(check)})" if check.interval else ""
+    return f"p99 {figure(check.measured)} ms{between} {sign} {check.limit:g} ms"
 
 
 def check_title(check: Check) -> str:

@@ -13,8 +13,8 @@ from loadtest.calibrating.evidence import At, Evidence, KneeRecord, Settings, Tr
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.judging.outcome import Load, Outcome, Subject, latency_of, run_of
 from loadtest.judging.slo import judge
-from loadtest.judging.verdict import Objective, combine
-from loadtest.measuring import Beat, Histogram, Identity, Machine, Measurement, Memory, Second
+from loadtest.judging.verdict import Objective
+from loadtest.measuring import Beat, Histogram, Identity, Machine, Measurement, Memory, Second, Slice
 from loadtest.reporting.chart import HEIGHT, WIDTH, linear_axis, log_axis, milliseconds
 from loadtest.reporting.junit import verdict_xml
 from loadtest.reporting.live import LiveLine, live_text
@@ -55,7 +55,7 @@ def measured(latency: float, shed: int = 0, **changes: Any) -> Measurement:
 def outcome(*measurements: Measurement, arrivals: Arrivals = "poisson") -> Outcome:
     runs = [run_of(each, judge(each, OBJECTIVE)) for each in measurements]
     return Outcome(
-        verdict=combine([run.verdict for run in runs]),
+        verdict=judge(measurements, OBJECTIVE),
         objective=OBJECTIVE,
         tested=Subject(
             name="digits", version="1.0", spec="spec.yaml", url="http://x:8080", started=True, package="ab" * 32,
@@ -176,10 +176,30 @@ def test_everything_drawn_is_inside_the_drawing(made: Outcome) -> None:
     assert all(0 <= float(x) <= WIDTH and 0 <= float(y) <= HEIGHT for x, y in points)
 
 
-def test_repeats_show_their_spread_and_a_row_each() -> None:
+def sliced(latency: float, slow: int) -> Measurement:
+    """In slices of 20, of which the first has `slow` answers over the limit of 50 ms."""
+    values = [60.0] * slow + [latency + index % 7 for index in range(2000 - slow)]
+    slices = [Slice(due=20, in_time=20, response=histogram(values[at : at + 20])) for at in range(0, 2000, 20)]
+    return measured(latency, response=histogram(values), service=histogram(values), slices=tuple(slices))
+
+
+def test_the_interval_is_shown_wherever_a_verdict_is_read() -> None:
+    made = outcome(sliced(20, slow=19))
+    low, high = made.verdict.checks[0].interval or (0, 0)
+    assert low < 50 < high
+    words = f"{low:.4g} to {high:.4g} ms"
+    reader = Reader()
+    reader.feed(verdict_html(made))
+    assert words in reader.words
+    assert "about" in reader.words
+    assert f"p99 of {words} holds the limit of 50 ms" in verdict_xml(made)
+    assert f"({words})" in verdict_text(made)
+    assert json.loads(json.dumps(made.to_data()))["verdict"]["checks"][0]["interval"] == [low, high]
+
+
+def test_repeats_show_a_row_each() -> None:
     reader = Reader()
     reader.feed(verdict_html(REPEATED))
-    assert "26 ms to 66 ms" in reader.words
     assert reader.words.count("PASS") == 2
 
 

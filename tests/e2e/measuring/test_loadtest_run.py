@@ -209,7 +209,7 @@ def test_the_server_is_started_and_stopped(spec: Spec, out: Path) -> None:
 def test_repeats_are_judged_together(spec: Spec, out: Path, url: str) -> None:
     outcome = load(spec, out, url, repeat=2, warmup_s=0)
     assert len(outcome.runs) == 2
-    assert outcome.verdict.checks[0].spread is not None
+    assert outcome.verdict.checks[0].interval is not None
 
 
 def test_a_frozen_second_is_seen_by_the_open_loop_and_not_by_plain_locust(

@@ -1,0 +1,93 @@
+"""Between which values a run's p99, error rate and throughput lie, and whether that decides a limit. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from loadtest.judging import interval
+from loadtest.judging.interval import Counts
+from loadtest.judging.verdict import Status
+from loadtest.measuring import Measurement, Slice
+
+SHARE = 0.99
+# A percentile needs ten samples above it to be more than an anecdote.
+_SAMPLES_ABOVE = 10
+# Lower than the line that is judged, so that more of what makes it late is seen.
+_WIDE_SHARE = 0.95
+# The tail of a queue falls at least exponentially: where no latency is over half a line, 1 % are not over the line.
+_NONE_OVER = 0.5
+
+
+@dataclass(frozen=True)
+class Between:
+    """An interval whose ends are each exceeded by one measurement in twenty, and what it says of a limit."""
+
+    low: float
+    high: float
+    status: Status
+    """INVALID when the limit is inside."""
+    more: float
+    """About how many further arrivals would decide."""
+
+
+def samples_needed(share: float = SHARE) -> int:
+    """How many answers a percentile needs."""
+    return math.ceil(_SAMPLES_ABOVE / (1 - Fraction(str(share))))
+
+
+def arrivals_needed(error_rate: float) -> int:
+    """How many requests without a single error show that fewer than `error_rate` fail."""
+    return math.ceil(math.log(1 - interval.CONFIDENCE) / math.log1p(-error_rate)) if 0 < error_rate < 1 else 1
+
+
+def latency_between(measurement: Measurement, limit_ms: float) -> Between:
+    """Of the p99; for a measurement in slices, with as many latencies as a p99 needs."""
+    response, slices = measurement.response, measurement.slices
+    count, share = response.count, 1 - SHARE
+    near, wide = (_over(slices, response.percentile(each)) for each in (SHARE, _WIDE_SHARE))
+    clumps = interval.clumping(near, wide)
+    most = interval.most_surely_below(share, count, clumps)
+    fewest = interval.fewest_surely_above(share, count, clumps)
+    high = min(response.max_ms / _NONE_OVER, response.ranked(count - most) if most >= 0 else math.inf)
+    low = response.ranked(count + 1 - fewest) if fewest <= count else response.min_ms
+    over = count - response.within(limit_ms)
+    more = interval.arrivals_to_decide(share, over / count, clumps) - count
+    return Between(low, high, _decided(low > limit_ms, high <= limit_ms), more)
+
+
+def errors_between(measurement: Measurement, limit: float) -> Between:
+    """Of the share of requests that fail."""
+    counts = Counts([piece.failed for piece in measurement.slices], [piece.due for piece in measurement.slices])
+    low, high, clumps = _share_between(counts)
+    # No number of good answers shows that none ever fails.
+    status = _decided(low > limit or (limit == 0 and counts.share > 0), high <= limit or counts.share == limit == 0)
+    return Between(low, high, status, interval.arrivals_to_decide(limit, counts.share, clumps) - counts.total)
+
+
+def held_between(measurement: Measurement, limit_rps: float) -> Between:
+    """Of the good answers in time, a second."""
+    slices = measurement.slices
+    counts = Counts([max(0, piece.due - piece.in_time) for piece in slices], [piece.due for piece in slices])
+    least, most, clumps = _share_between(counts)
+    offered = measurement.planned / measurement.asked_s
+    low, high = offered * (1 - most), offered * (1 - least)
+    missing = max(0.0, 1 - limit_rps / offered)
+    more = interval.arrivals_to_decide(missing, counts.share, clumps) - counts.total
+    return Between(low, high, _decided(high < limit_rps, low >= limit_rps), more)
+
+
+def _share_between(counts: Counts) -> tuple[float, float, float]:
+    clumps = interval.clumping(counts, counts)
+    return *interval.share_interval(sum(counts.over), counts.total, clumps), clumps
+
+
+def _over(slices: Sequence[Slice], value_ms: float | None) -> Counts:
+    line = value_ms or 0.0
+    return Counts([piece.response.over(line) for piece in slices], [piece.response.count for piece in slices])
+
+
+def _decided(misses: bool, meets: bool) -> Status:
+    return "FAIL" if misses else "PASS" if meets else "INVALID"

@@ -1,0 +1,53 @@
+"""Several runs as one: what each measured is counted together, so that all of them decide. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from loadtest.judging.outcome import together
+from loadtest.measuring import Measurement, Slice
+
+
+def pool(runs: Sequence[Measurement]) -> Measurement:
+    """The runs as one measurement, one after the other."""
+    if len(runs) == 1:
+        return runs[0]
+    errors: Counter[str] = Counter()
+    for run in runs:
+        errors.update(run.errors)
+    histograms = ("response", "service", "lag", "loop_lag")
+    return runs[0].model_copy(
+        update={
+            **{name: sum(getattr(run, name) for run in runs) for name in ("asked_s", "ran_s")},
+            **{name: sum(getattr(run, name) for run in runs) for name in ("planned", "sent", "dropped", "warmup")},
+            "in_time": sum(run.in_time for run in runs),
+            "errors": dict(sorted(errors.items())),
+            **{name: together([getattr(run, name) for run in runs]) for name in histograms},
+            "seconds": tuple(second for run in runs for second in run.seconds),
+            "generators": tuple(beats for run in runs for beats in run.generators),
+            "slices": _even_slices(runs),
+        }
+    )
+
+
+def _even_slices(runs: Sequence[Measurement]) -> tuple[Slice, ...]:
+    """All slices, those of short runs put together so that all are about as long as the longest."""
+    if not all(run.slices for run in runs):
+        return ()
+    length_s = max(run.asked_s / len(run.slices) for run in runs)
+    pieces: list[Slice] = []
+    for run in runs:
+        each = max(1, round(length_s * len(run.slices) / run.asked_s))
+        pieces += [joined(run.slices[at : at + each]) for at in range(0, len(run.slices), each)]
+    return tuple(pieces)
+
+
+def joined(slices: Sequence[Slice]) -> Slice:
+    """Neighbouring slices as one."""
+    return Slice(
+        due=sum(piece.due for piece in slices),
+        in_time=sum(piece.in_time for piece in slices),
+        failed=sum(piece.failed for piece in slices),
+        response=together([piece.response for piece in slices]),
+    )

@@ -1,0 +1,42 @@
+"""Whether a server falls behind: a queue that only grows meets any limit that is longer than the run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from loadtest.judging.outcome import together
+from loadtest.judging.verdict import Reason
+from loadtest.measuring import Histogram, Measurement, figure
+
+_PARTS, _FEWEST_IN_PART = 5, 20
+
+
+def backlog_grows(runs: Sequence[Measurement]) -> list[Reason]:
+    """The reason, when that is what most of the measured time shows."""
+    growing = [run for run in runs if _grew(run)]
+    if 2 * sum(run.asked_s for run in growing) <= sum(run.asked_s for run in runs):
+        return []
+    first, *_, last = _parts(growing[-1])
+    begun, ended = (figure(part.percentile(0.5) or 0.0) for part in (first, last))
+    text = f"requests wait longer and longer: p50 rose from {begun} ms to {ended} ms and never fell back"
+    return [Reason(id="backlog-grows", text=f"{text}, so more is asked for than the server answers")]
+
+
+def _grew(run: Measurement) -> bool:
+    """Slower in each fifth than in the one before, and at the end even the fast answers slower than the slow ones at
+    the start: a queue that empties now and then shows the first by chance, but not the second."""
+    parts = _parts(run)
+    if not parts or min(part.count for part in parts) < _FEWEST_IN_PART:
+        return False
+    middles = [part.percentile(0.5) or 0.0 for part in parts]
+    fastest, slowest = parts[-1].percentile(0.1) or 0.0, parts[0].percentile(0.9) or 0.0
+    return all(before < after for before, after in pairwise(middles)) and fastest > slowest
+
+
+def _parts(run: Measurement) -> list[Histogram]:
+    """The latencies of each fifth of a run."""
+    each = len(run.slices) // _PARTS
+    if not each:
+        return []
+    return [together([piece.response for piece in run.slices[at * each : (at + 1) * each]]) for at in range(_PARTS)]

@@ -1,0 +1,118 @@
+"""Servers that exist only as numbers: queues with a known p99, and what a load test of one would measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.measuring import Histogram, Measurement, Second, Slice
+from loadtest.sending import Schedule
+
+Seconds = NDArray[np.float64]
+Dice = np.random.Generator
+_EDGES = [0.01 * 1.01**step for step in range(1800)]
+
+
+@dataclass(frozen=True)
+class Queue:
+    """How long requests that come at these times take; `most` is the rate that it just does not hold."""
+
+    name: str
+    most: float
+    serve: Callable[[Seconds, Dice], Seconds]
+
+
+def single(arrivals: Seconds, service: Seconds) -> Seconds:
+    """One server, first come, first served."""
+    done = np.cumsum(service)
+    begun = np.maximum.accumulate(arrivals - (done - service))
+    return np.asarray(begun + done - arrivals)
+
+
+def batches(arrivals: Seconds, costs: list[float], workers: int) -> Seconds:
+    """Workers that each take whatever waits, up to as many as there are costs."""
+    times, free, taken = arrivals.tolist(), [0.0] * workers, list[float]()
+    while len(taken) < len(times):
+        at = len(taken)
+        worker = min(range(workers), key=free.__getitem__)
+        begun = max(times[at], free[worker])
+        size = 1
+        while size < len(costs) and at + size < len(times) and times[at + size] <= begun:
+            size += 1
+        free[worker] = begun + costs[size - 1]
+        taken += [free[worker] - time for time in times[at : at + size]]
+    return np.array(taken)
+
+
+def always(service_s: float) -> Queue:
+    """M/D/1 under random arrivals."""
+    return Queue("M/D/1", 1 / service_s, lambda times, _: single(times, np.full(len(times), service_s)))
+
+
+def varying(service_s: float) -> Queue:
+    """M/G/1: half of the time always, the other half exponential."""
+
+    def serve(times: Seconds, dice: Dice) -> Seconds:
+        return single(times, service_s / 2 * (1 + dice.exponential(1.0, len(times))))
+
+    return Queue("M/G/1", 1 / service_s, serve)
+
+
+def two_workers(costs: list[float]) -> Queue:
+    """Two workers that answer in batches, as TorchServe's."""
+    return Queue("two workers, batches", 2 * len(costs) / costs[-1], lambda times, _: batches(times, costs, 2))
+
+
+QUEUES = [always(0.010), varying(0.010), two_workers([0.018, 0.024, 0.030, 0.036])]
+
+
+def true_p99_ms(queue: Queue, rate: float, *, requests: int = 2_000_000, seed: int = 1) -> float:
+    """From a run far longer than any load test."""
+    dice = np.random.default_rng([seed, 99])
+    times = np.cumsum(dice.exponential(1 / rate, requests))
+    return float(np.quantile(queue.serve(times, dice)[requests // 100 :], 0.99)) * 1000
+
+
+def measured(queue: Queue, schedule: Schedule, limit_ms: float, seed: int) -> Measurement:
+    """What a load test of the queue measures, generator and network without fault."""
+    times = np.array(schedule.times())
+    took = queue.serve(times, np.random.default_rng([seed, schedule.seed]))
+    inside = times >= schedule.warmup_s
+    due, latency = times[inside] - schedule.warmup_s, took[inside] * 1000
+    in_time = times[inside] + took[inside] <= schedule.total_s + limit_ms / 1000
+    edges = np.array(sorted({*_EDGES, limit_ms}))
+    count = max(120, int(np.ceil(schedule.duration_s)))
+    which = np.minimum((due / schedule.duration_s * count).astype(int), count - 1)
+    cuts = np.searchsorted(which, np.arange(1, count))
+    slices = [
+        Slice(due=len(part), in_time=int(good.sum()), response=histogram(part, edges, limit_ms))
+        for part, good in zip(np.split(latency, cuts), np.split(in_time, cuts), strict=True)
+    ]
+    whole = histogram(latency, edges, limit_ms)
+    fields: dict[str, Any] = {
+        "rate": schedule.rate, "asked_s": schedule.duration_s, "ran_s": schedule.duration_s,
+        "planned": len(due), "sent": len(due), "dropped": 0, "warmup": len(times) - len(due),
+        "in_time": int(in_time.sum()), "errors": {}, "response": whole, "service": whole,
+        "lag": Histogram((limit_ms,)), "loop_lag": Histogram((limit_ms,)), "seconds": (Second(),), "generators": (),
+    }  # fmt: skip
+    return Measurement(**fields, slices=tuple(slices))
+
+
+def histogram(values_ms: Seconds, edges: Seconds, limit_ms: float) -> Histogram:
+    """As if each value had been added."""
+    indices, counts = np.unique(np.searchsorted(edges, values_ms), return_counts=True)
+    buckets = [[float(edges[index]), int(times)] for index, times in zip(indices, counts, strict=True)]
+    return Histogram.from_data(
+        {
+            "limits": [limit_ms],
+            "count": len(values_ms),
+            "sum_ms": float(values_ms.sum()),
+            "min_ms": float(values_ms.min()) if len(values_ms) else None,
+            "max_ms": float(values_ms.max()) if len(values_ms) else None,
+            "buckets": buckets,
+        }
+    )
