@@ -13,6 +13,7 @@ from pathlib import Path
 from config.errors import listed, nearest
 from config.quantity import quantity
 from config.spec import Spec
+from config.torchvision_models import unknown_model
 from config.yaml_lines import Location
 
 PRECISIONS = {"cpu": ("bf16", "fp32", "int8"), "cuda": ("bf16", "fp16", "fp32")}
@@ -321,6 +322,13 @@ def _named_files_exist(spec: Spec) -> Found:
             yield field, f"no such file: `{spec.path(file)}`", _in_its_place(spec, field, file)
     if model.calibration and not spec.path(model.calibration).is_dir():
         yield "model.calibration", f"no such folder: `{spec.path(model.calibration)}`", None
+
+
+@_rule("model.source", into=_FILES)
+def _torchvision_has_it(spec: Spec) -> Found:
+    unknown = unknown_model(spec.model.source.removeprefix("torchvision:")) if _torchvision(spec) else None
+    if unknown:
+        yield "model.source", *unknown
 
 
 def _in_its_place(spec: Spec, field: str, file: str) -> str:

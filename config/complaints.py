@@ -15,6 +15,7 @@ from config.section import PATTERNS
 from config.spec import Spec
 from config.yaml_lines import Location
 
+_SEVERAL = ("models", "ensemble", "pipeline", "workflow")
 _WANTED = {
     "bool_type": "`true` or `false`",
     "dict_type": "a mapping",
@@ -56,7 +57,7 @@ def complaint(error: ErrorDetails, location: Location, data: dict[str, Any]) -> 
     kind, context = error["type"], error.get("ctx", {})
     got = _value_at(data, location)
     if kind == "extra_forbidden":
-        return _unknown(str(location[-1]), location[:-1]), None
+        return _unknown(str(location[-1]), location[:-1])
     if kind == "missing":
         return "missing", f"add `{location[-1]}` to the spec; docs/spec.md says what it means"
     alternatives = _alternatives(_annotation_at(location))
@@ -75,11 +76,28 @@ def complaint(error: ErrorDetails, location: Location, data: dict[str, Any]) -> 
     return f"got {_shown(got)}, allowed: {allowed}", hint
 
 
-def _unknown(name: str, section: Location) -> str:
+def meant_field(location: Location) -> Location | None:
+    """The field that an unknown one probably is, misspelt; None when no name is close."""
+    close = nearest(str(location[-1]), _known_fields(location[:-1]))
+    return (*location[:-1], close) if close else None
+
+
+def is_section(location: Location) -> bool:
+    """Whether a field holds fields of its own."""
+    return _is_section(_annotation_at(location))
+
+
+def _known_fields(section: Location) -> list[str]:
     annotation = _annotation_at(section)
-    known = list(annotation.model_fields) if _is_section(annotation) else []
+    return list(annotation.model_fields) if _is_section(annotation) else []
+
+
+def _unknown(name: str, section: Location) -> tuple[str, str | None]:
+    known = _known_fields(section)
     close = nearest(name, known)
-    return f"unknown field, did you mean `{close}`?" if close else f"unknown field, allowed: {listed(known)}"
+    if not section and name in _SEVERAL:
+        return "unknown field: a spec describes one model", "docs/several-models.md says how to serve several"
+    return f"unknown field, did you mean `{close}`?" if close else f"unknown field, allowed: {listed(known)}", None
 
 
 def _named_field(error: ErrorDetails) -> str:

@@ -18,6 +18,7 @@ from config.section import (
     Name,
     NamespacedName,
     ObjectName,
+    PageUrl,
     Registry,
     Section,
     Taint,
@@ -91,7 +92,7 @@ class Monitoring(Section):
     scrape_interval_s: Annotated[int, Field(ge=1, le=120)] = 15
     """How often Prometheus reads the page of a pod, s; the autoscaler's rate is over four readings. Lands in the
     monitor and in every rule."""
-    runbook_url: str = "docs/alerts.md"
+    runbook_url: PageUrl = "docs/alerts.md"
     """Where people who are woken find the runbook: the address at which you publish `docs/alerts.md`. Each alert links
     to its own heading there."""
     labels: Labels = Field(default={})

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from config.combinations import find_conflicts
-from config.complaints import complaint, field_location
+from config.complaints import complaint, field_location, is_section, meant_field
 from config.errors import InputError, Problem, SpecError
 from config.spec import Spec
 from config.yaml_lines import Location, read_yaml
 
+_LONGEST = 1_000_000
 # Stand-ins for required fields, so that combinations can be checked although one is missing.
 _PLACEHOLDERS: dict[Location, object] = {
     ("name",): "placeholder",
@@ -50,13 +52,17 @@ def load_name(file: Path) -> tuple[str, str]:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read(_LONGEST + 1)
     except FileNotFoundError as err:
         raise InputError(f"{file}: no such spec", hint="marina init mine, or the path of one that is there") from err
     except IsADirectoryError as err:
         raise InputError(f"{file}: is a folder, a spec is a file", hint=f"marina check {file / 'spec.yaml'}") from err
     except (OSError, UnicodeDecodeError) as err:
         raise InputError(f"{file}: not readable as text: {err}") from err
+    if len(text) > _LONGEST:
+        raise InputError(f"{file}: more than {_LONGEST:,} characters, a spec has a few thousand")
+    return text
 
 
 def parse_spec(text: str, file: Path, *, files: bool = True) -> Spec:
@@ -81,15 +87,52 @@ def _validate(
         try:
             return Spec.model_validate_json(json.dumps(data, default=str)), broken
         except ValidationError as err:
-            found = [(error, field_location(error)) for error in err.errors(include_url=False)]
-            for error, location in found:
-                # An item that is wrong is named itself; what its list then lacks is no second problem.
-                if not any(known[: len(location)] == location for known in broken):
+            errors = [(error, field_location(error)) for error in err.errors(include_url=False)]
+            misspelt = _misspelt(errors, data)
+            moved = {meant for location, meant in misspelt.items() if _moved(data, lines, location, meant)}
+            broken |= set(misspelt.values()) - moved
+            for error, location in errors:
+                if not _is_known(location, broken | set(misspelt.values())):
                     problems.append(_problem(file, lines, location, *complaint(error, location, data)))
                     broken.add(location)
-            for _, location in found:
-                _repair(data, location)
+            for _, location in errors:
+                if location not in moved:
+                    _repair(data, location)
     raise AssertionError(f"{file}: the spec could not be repaired: {sorted(map(str, broken))}")
+
+
+def _is_known(location: Location, broken: set[Location]) -> bool:
+    """Whether a place was already complained about: an item that is wrong is named itself, and what its list then lacks
+    is no second problem; nor is a field that is missing because its name is misspelt."""
+    return any(known[: len(location)] == location for known in broken)
+
+
+def _misspelt(errors: list[tuple[ErrorDetails, Location]], data: dict[str, Any]) -> dict[Location, Location]:
+    """Unknown fields and the ones they probably are, where those are not given too."""
+    meant: dict[Location, Location] = {}
+    for error, location in errors:
+        field = meant_field(location) if error["type"] == "extra_forbidden" else None
+        if field is not None and field not in meant.values() and field[-1] not in _parent(data, location):
+            meant[location] = field
+    return meant
+
+
+def _moved(data: dict[str, Any], lines: dict[Location, int], location: Location, meant: Location) -> bool:
+    """Puts a section with a misspelt name where it belongs, so that what is wrong inside of it is named too."""
+    section = _parent(data, location).get(location[-1])
+    if not (isinstance(section, dict) and section and is_section(meant)):
+        return False
+    _parent(data, location)[meant[-1]] = section
+    for place, line in list(lines.items()):
+        if place[: len(location)] == location:
+            lines[(*meant, *place[len(location) :])] = line
+    return True
+
+
+def _parent(data: Any, location: Location) -> dict[Any, Any]:
+    for part in location[:-1]:
+        data = data[part]
+    return data if isinstance(data, dict) else {}
 
 
 def _repair(data: dict[str, Any], location: Location) -> None:

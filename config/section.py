@@ -21,8 +21,11 @@ PATTERNS = {
     r"^(\*\.)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "a host name such as `digits.example.org` or `*.example.org`",
     r"^[a-z0-9]([-a-z0-9._:/]*[a-z0-9])?$": "a registry and a path such as `registry.local/team`",
     r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9][\w.-]{0,62}$": "a resource such as `nvidia.com/gpu`",
+    r"""^(https?://[^\s/?#"'<>\\]+[^\s#"'<>\\]*|\w[\w.-]*(/\w[\w.-]*)*)$""": "an address from `https://` on, or a path",
 }
-_NAME, _VERSION, _IDENTIFIER, _OBJECT, _NAMESPACED, _TAINT, _URL, _IMAGE, _INSIDE, _HOST, _REGISTRY, _DEVICE = PATTERNS
+_NAME, _VERSION, _IDENTIFIER, _OBJECT, _NAMESPACED, _TAINT, _URL, _IMAGE, _INSIDE, _HOST, _REGISTRY, _DEVICE, _PAGE = (
+    PATTERNS
+)
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 
 
@@ -44,6 +47,7 @@ ImageName = Annotated[str, StringConstraints(pattern=_IMAGE)]
 InsidePath = Annotated[str, StringConstraints(pattern=_INSIDE)]
 HostName = Annotated[str, StringConstraints(pattern=_HOST)]
 Registry = Annotated[str, StringConstraints(pattern=_REGISTRY)]
+PageUrl = Annotated[str, StringConstraints(pattern=_PAGE)]
 DeviceName = Annotated[str, StringConstraints(pattern=_DEVICE)]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]
 Count = Annotated[int, Field(ge=1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,18 +14,24 @@ Location = tuple[str | int, ...]
 
 
 _MERGE = "tag:yaml.org,2002:merge"
+# A few aliases of aliases make billions of values out of a hundred bytes.
+_MOST_VALUES, _MOST_IN_DOCUMENT, _DEEPEST = 20_000, 500_000, 60
+# The reader looks ahead at every bracket anew, so this has to be seen before it begins.
+_BRACKETS = re.compile(r"(?:[\[{]\s*){100}")
 
 
 class _Reader:
     """Builds plain data from YAML nodes and remembers the line of each key and item."""
 
-    def __init__(self, file: str, line: int = 1) -> None:
+    def __init__(self, file: str, line: int = 1, most: int = _MOST_VALUES) -> None:
         self.file = file
         self.lines: dict[Location, int] = {(): line}
         self.problems: list[Problem] = []
         self._scalars = yaml.constructor.SafeConstructor()
+        self._values, self._most = 0, most
 
     def build(self, node: yaml.Node, location: Location) -> Any:
+        self._bound(node, location)
         if isinstance(node, yaml.MappingNode):
             return {name: self.build(value, (*location, name)) for name, value in self._entries(node, location)}
         if isinstance(node, yaml.SequenceNode):
@@ -38,13 +45,26 @@ class _Reader:
             self.problems.append(Problem(self.file, line, field, f"not readable as YAML: {err}".splitlines()[0]))
             return None
 
+    def _bound(self, node: yaml.Node, location: Location) -> None:
+        """SpecError for more values, or deeper ones, than any file of ours has."""
+        self._values += 1
+        text = None
+        if len(location) > _DEEPEST:
+            text = f"nested more than {_DEEPEST} deep, or an alias that contains itself"
+        elif self._values > self._most:
+            text = f"more than {self._most:,} values, aliases counted as often as they are used"
+        if text:
+            where = ".".join(map(str, location[:3]))
+            hint = "write the values out instead of aliases"
+            raise SpecError([Problem(self.file, node.start_mark.line + 1, where, text, hint=hint)])
+
     def _entries(self, node: yaml.MappingNode, location: Location) -> Iterator[tuple[str, yaml.Node]]:
         seen: dict[str, int] = {}
         merged: list[tuple[yaml.Node, yaml.Node]] = []
         for key, value in node.value:
             if key.tag == _MERGE:
                 sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
-                merged += [pair for one in sources if isinstance(one, yaml.MappingNode) for pair in one.value]
+                merged += [pair for source in sources if isinstance(source, yaml.MappingNode) for pair in source.value]
                 continue
             name, line = str(key.value), key.start_mark.line + 1
             if name in seen:
@@ -63,8 +83,11 @@ class _Reader:
 
 def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int], list[Problem]]:
     """The data, the line of every location, and the problems found on the way; SpecError when it is no mapping."""
+    _check_brackets(text, file)
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError as err:
+        raise InputError(f"{file}: not readable as YAML: nested too deep") from err
     except yaml.MarkedYAMLError as err:
         line = err.problem_mark.line + 1 if err.problem_mark else 1
         raise SpecError([Problem(file, line, "", f"not readable as YAML: {err.problem}")]) from err
@@ -72,10 +95,15 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int]
         raise InputError(f"{file}: not readable as YAML: {err}".splitlines()[0]) from err
     if not isinstance(node, yaml.MappingNode):
         what = "the file is empty" if node is None else "a mapping of fields is needed at the top"
-        raise SpecError([Problem(file, 1, "", what, hint="start from config/examples/digits/spec.yaml")])
+        raise SpecError([Problem(file, 1, "", what, hint="marina init mine")])
     reader = _Reader(file)
     data = reader.build(node, ())
     return data, reader.lines, reader.problems
+
+
+def _check_brackets(text: str, file: str) -> None:
+    if _BRACKETS.search(text):
+        raise InputError(f"{file}: not readable as YAML: nested too deep")
 
 
 class _AsJson(yaml.SafeLoader):
@@ -83,19 +111,22 @@ class _AsJson(yaml.SafeLoader):
 
 
 _AsJson.yaml_implicit_resolvers = {
-    first: [one for one in resolvers if one[0].rpartition(":")[2] not in ("timestamp", "value")]
+    first: [resolver for resolver in resolvers if resolver[0].rpartition(":")[2] not in ("timestamp", "value")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
 
 def read_documents(text: str, file: str) -> Iterator[tuple[Any, dict[Location, int], list[Problem]]]:
     """As `read_yaml` for each document of a text, whatever is at its top; empty ones are left out."""
+    _check_brackets(text, file)
     try:
         for node in yaml.compose_all(text, Loader=_AsJson):
             if node.tag == "tag:yaml.org,2002:null":
                 continue
-            reader = _Reader(file, node.start_mark.line + 1)
+            reader = _Reader(file, node.start_mark.line + 1, _MOST_IN_DOCUMENT)
             yield reader.build(node, ()), reader.lines, reader.problems
+    except RecursionError as err:
+        raise InputError(f"{file}: not readable as YAML: nested too deep") from err
     except yaml.MarkedYAMLError as err:
         line = err.problem_mark.line + 1 if err.problem_mark else 1
         raise SpecError([Problem(file, line, "", f"not readable as YAML: {err.problem}")]) from err

@@ -58,7 +58,7 @@ def test_a_wrong_spec_exits_with_2_and_nothing_on_stdout(tmp_path: Path, capsys:
     assert marina.main(["check", str(spec)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert f"error: {spec}:1: `model`: missing\n{spec}:2: `modle`: unknown field, did you mean `model`?" in err
+    assert err == f"error: {spec}:2: `modle`: unknown field, did you mean `model`?\n"
 
 
 def test_a_wrong_spec_as_json_lists_its_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +66,7 @@ def test_a_wrong_spec_as_json_lists_its_problems(tmp_path: Path, capsys: pytest.
     spec.write_text("name: x\nmodle: {}\n", encoding="utf-8")
     assert marina.main(["check", str(spec), "--json"]) == 2
     record = json.loads(capsys.readouterr().out)
-    assert [(problem["line"], problem["field"]) for problem in record["problems"]] == [(1, "model"), (2, "modle")]
+    assert [(problem["line"], problem["field"]) for problem in record["problems"]] == [(2, "modle")]
 
 
 def test_check_properties_exits_with_1_when_it_finds_something(

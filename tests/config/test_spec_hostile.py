@@ -1,0 +1,127 @@
+"""Specs that would take a memory, a stack or a reader of alerts, and keys with a slip in them."""
+
+from pathlib import Path
+
+import pytest
+from specs import MINIMAL, changed, make_spec
+
+from config.errors import InputError, SpecError
+from config.load import load_spec, parse_spec
+from config.torchvision_models import TORCHVISION_MODELS
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 12)
+)
+
+
+def errors_of(text: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text, Path("spec.yaml"), files=False)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_aliases_of_aliases_are_one_error() -> None:
+    assert errors_of(BOMB) == [
+        "spec.yaml:1: `a4.0.6`: more than 20,000 values, aliases counted as often as they are used"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("name: &a [*a]\n", id="a list"),
+        pytest.param("name: &a {b: *a}\n", id="a mapping"),
+        pytest.param("name: &a {<<: *a}\n", id="a merge"),
+        pytest.param("name: " + "[1, " * 70 + "]" * 70 + "\n", id="seventy lists"),
+    ],
+)
+def test_what_contains_itself_is_one_error(text: str) -> None:
+    (error,) = errors_of(text)
+    assert error.endswith("nested more than 60 deep, or an alias that contains itself")
+
+
+def test_thousands_of_brackets_are_one_error() -> None:
+    with pytest.raises(InputError, match="nested too deep"):
+        parse_spec("name: " + "[" * 20_000, Path("spec.yaml"))
+
+
+def test_a_file_that_does_not_end_is_not_read_whole() -> None:
+    with pytest.raises(InputError, match="more than 1,000,000 characters"):
+        load_spec(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "javascript:alert(1)",
+        "data:text/html,x",
+        "https://a/'onmouseover=1",
+        "//a",
+        "https://a/<b>",
+        "file:///etc/passwd",
+    ],
+)
+def test_a_runbook_is_an_address_or_a_path(address: str) -> None:
+    with pytest.raises(SpecError, match="allowed: an address from `https://` on, or a path"):
+        make_spec({"kubernetes.monitoring.runbook_url": address})
+
+
+@pytest.mark.parametrize("address", ["docs/alerts.md", "https://example.org/runbook?page=1", "http://wiki:8080/a"])
+def test_addresses_and_paths_of_runbooks_stay_as_they_are(address: str) -> None:
+    assert make_spec({"kubernetes.monitoring.runbook_url": address}).kubernetes.monitoring.runbook_url == address
+
+
+def misspelt(key: str, wrong: str) -> list[str]:
+    import yaml
+
+    text = yaml.safe_dump(changed({"slo.p99_ms": 9, "serving.workers": 2}, MINIMAL), sort_keys=False)
+    assert f"{key}:" in text
+    return errors_of(text.replace(f"{key}:", f"{wrong}:"))
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [("name", "nmae"), ("model", "modle"), ("source", "sorce"), ("weights", "wieghts"), ("p99_ms", "p99ms")],
+)
+def test_a_misspelt_key_is_one_error(key: str, wrong: str) -> None:
+    (error,) = misspelt(key, wrong)
+    assert f"unknown field, did you mean `{key}`?" in error
+
+
+def test_what_is_wrong_inside_of_a_misspelt_section_is_named_too() -> None:
+    text = "name: a\nmodle:\n  source: torchvision:resnet18\n  weights: random\n  precision: fp8\n"
+    assert errors_of(text) == [
+        "spec.yaml:2: `modle`: unknown field, did you mean `model`?",
+        "spec.yaml:5: `model.precision`: got `fp8`, allowed: `bf16`, `fp16`, `fp32`, `int8`",
+    ]
+
+
+def test_a_misspelt_key_beside_the_right_one_says_nothing_more() -> None:
+    text = "name: a\nmodel: {source: 'torchvision:resnet18', weights: random}\nmodle: {sorce: 1}\n"
+    assert errors_of(text) == ["spec.yaml:3: `modle`: unknown field, did you mean `model`?"]
+
+
+@pytest.mark.parametrize("key", ["models", "ensemble"])
+def test_several_models_in_a_spec_are_told_where_to_read(key: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        make_spec({key: [{"source": "torchvision:resnet18"}], "model": None})
+    first = caught.value.problems[-1]
+    assert (first.field, first.text) == (key, "unknown field: a spec describes one model")
+    assert first.hint == "docs/several-models.md says how to serve several"
+
+
+def test_a_torchvision_model_that_is_not_there_is_named_with_the_nearest() -> None:
+    with pytest.raises(SpecError) as caught:
+        make_spec({"model.source": "torchvision:resnet81"}, files=True)
+    assert str(caught.value) == (
+        "spec.yaml:3: `model.source`: torchvision has no model `resnet81`\n\nhint: source: torchvision:resnet18"
+    )
+
+
+def test_the_names_of_torchvision_are_those_of_the_installed_one() -> None:
+    from archiver.torchvision_import import import_torchvision
+
+    import_torchvision()
+    from torchvision import models
+
+    assert sorted(TORCHVISION_MODELS) == models.list_models(module=models)
