@@ -326,8 +326,7 @@ def _named_files_exist(spec: Spec) -> Found:
 
 @_rule("model.source", into=_FILES)
 def _torchvision_has_it(spec: Spec) -> Found:
-    unknown = unknown_model(spec.model.source.removeprefix("torchvision:")) if _torchvision(spec) else None
-    if unknown:
+    if _torchvision(spec) and (unknown := unknown_model(spec.model.source.removeprefix("torchvision:"))):
         yield "model.source", *unknown
 
 
@@ -337,15 +336,13 @@ def _in_its_place(spec: Spec, field: str, file: str) -> str:
     beside = [each.name for each in folder.iterdir() if each.is_file()] if folder.is_dir() else []
     if close := nearest(Path(file).name, beside):
         return f"{key}: {file.removesuffix(Path(file).name)}{close}"
-    if key == "weights":
-        return "put it there, or try the rest with `weights: random`"
-    return "put it there" if key in ("handler", "source") else f"put it there, or delete `{key}`"
+    otherwise = {"weights": ", or try the rest with `weights: random`", "handler": "", "source": ""}
+    return "put it there" + otherwise.get(key, f", or delete `{key}`")
 
 
 @_rule("load.sample")
 def _sample_form(spec: Spec) -> Found:
-    sample = spec.load.sample
-    if sample and not sample.lower().endswith(SAMPLE_SUFFIXES):
+    if (sample := spec.load.sample) and not sample.lower().endswith(SAMPLE_SUFFIXES):
         yield "load.sample", f"got `{sample}`, allowed: a file that ends in {listed(SAMPLE_SUFFIXES)}", None
 
 
