@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 .PHONY: bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start bench-verdict help setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test quick smoke lint format golden clean demo doctor init
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed  ## one virtual environment with everything in it
 $(VENV)/.installed: pyproject.toml constraints.txt

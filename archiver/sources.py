@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.error import URLError
 
 import torch
@@ -21,6 +22,9 @@ from archiver.torchvision_import import import_torchvision
 from config.errors import SourceError, listed, nearest
 from config.record import Port
 from config.spec import Image, Spec
+
+# Under which trainings keep the weights, beside those of an optimiser or an average.
+_STATE_KEYS = ("state_dict", "model_state_dict", "model")
 
 
 @dataclass(frozen=True)
@@ -185,10 +189,29 @@ def _read_state(spec: Spec, file: Path) -> dict[str, torch.Tensor]:
         if "weights_only" in str(err) or "Weights only" in str(err):
             hint = "it holds code, not only weights: save `model.state_dict()`, best as safetensors"
         raise SourceError(f"{where}: `{file}` cannot be read: {str(err).splitlines()[0]}", hint=hint) from err
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        hint = "save `checkpoint['state_dict']` alone" if isinstance(state, dict) and "state_dict" in state else None
-        raise SourceError(f"{where}: `{file}` is no state dict, allowed: names to tensors", hint=hint)
+    if not isinstance(state, dict):
+        raise SourceError(f"{where}: `{file}` is no state dict, allowed: names to tensors")
+    if not _is_state(state):
+        return _state_in_checkpoint(where, file, state)
     return state
+
+
+def _is_state(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, torch.Tensor) for item in value.values())
+
+
+def _state_in_checkpoint(where: str, file: Path, checkpoint: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The one state dict that a checkpoint of a training holds under a key; SourceError names the keys otherwise."""
+    states = [key for key, value in checkpoint.items() if value and _is_state(value)]
+    usual = [key for key in _STATE_KEYS if key in states]
+    chosen = states if len(states) == 1 else usual
+    if len(chosen) == 1:
+        state: dict[str, torch.Tensor] = checkpoint[chosen[0]]
+        return state
+    raise SourceError(
+        f"{where}: `{file}` holds {listed(checkpoint)}, allowed: names to tensors, or one state dict under a key",
+        hint="torch.save(torch.load(FILE)['KEY'], NEW-FILE), with the KEY of the weights to serve",
+    )
 
 
 def _from_program(spec: Spec, file: Path) -> Source:

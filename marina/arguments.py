@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-EXIT_CODES = "exit codes: 0 done · 1 the answer is no · 2 the input is wrong · 3 the measurement cannot be trusted"
+EXIT_CODES = (
+    "exit codes: 0 done · 1 the answer is no · 2 the input is wrong · 3 the measurement cannot be trusted · "
+    "130 interrupted"
+)
 DEFAULT_SPEC = Path("config/examples/digits/spec.yaml")
 BUILD = Path("build")
 
@@ -29,7 +32,7 @@ def verb(
         parser.add_argument("spec", metavar="SPEC", type=Path, nargs="?", default=DEFAULT_SPEC, help=shown)
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 

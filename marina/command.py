@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
-from config.errors import MarinaError, SpecError
+from config.errors import MarinaError, SpecError, nearest
 from marina import cluster, measuring, packaging, serving
 from marina.arguments import EXIT_CODES, print_json
 from marina.starting import demo, doctor, init
+from marina.terminal import as_typed, coloured, completion
 
 # In the order of the flow.
 _STAGES = (init, packaging, serving, measuring, cluster, demo, doctor)
@@ -18,7 +19,13 @@ _STAGES = (init, packaging, serving, measuring, cluster, demo, doctor)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb; returns its exit code."""
-    options = parser().parse_args(arguments)
+    whole = parser()
+    options, unknown = whole.parse_known_args(arguments)
+    if "run" not in options:
+        whole.print_help()
+        return 0
+    if unknown:
+        _refuse(options.parser, unknown)
     try:
         code: int = options.run(options)
         return code
@@ -26,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             print_json(_error_record(err))
         else:
-            print(f"error: {err}", file=sys.stderr)
+            print(coloured(as_typed(f"error: {err}"), sys.stderr), file=sys.stderr)
         return err.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -44,10 +51,38 @@ def parser() -> argparse.ArgumentParser:
         description="From a PyTorch model to a TorchServe service that is proven to meet its objective.",
         epilog=EXIT_CODES,
     )
-    verbs = whole.add_subparsers(metavar="VERB", required=True)
+    whole.add_argument("--version", action=_Prints, text=_version, help="print the version")
+    text = 'print what a shell completes by: eval "$(marina --completion)"'
+    whole.add_argument("--completion", action=_Prints, text=lambda: completion(whole), help=text)
+    verbs = whole.add_subparsers(metavar="VERB")
     for stage in _STAGES:
         stage.add_verbs(verbs)
     return whole
+
+
+class _Prints(argparse.Action):
+    """An option that prints something, made only then, and ends."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, text: Callable[[], str], help: str) -> None:  # noqa: A002
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+        self._text = text
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(self._text())
+        parser.exit()
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"marina {version('marina')}"
+
+
+def _refuse(verb: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:
+    """Ends with the usage of the verb, and the option that was probably meant."""
+    known = [name for action in verb._actions for name in action.option_strings]
+    close = nearest(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else None
+    verb.error(f"unrecognized arguments: {' '.join(unknown)}" + (f", did you mean `{close}`?" if close else ""))
 
 
 def _error_record(err: MarinaError) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from marina.arguments import print_json, verb, with_build
+from marina.terminal import coloured
 
 
 def add_verbs(verbs: Any) -> None:
@@ -76,7 +78,7 @@ def inspect(options: argparse.Namespace) -> int:
     if options.json:
         print_json(report.as_data())
     else:
-        print(report.as_text())
+        print(coloured(report.as_text(), sys.stdout))
     return 0 if report.sound else 1
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from config.errors import MarinaError, Refused, ToolMissing
 from marina.arguments import BUILD, DEFAULT_SPEC, print_json, verb
 from marina.starting.demo_end import everything_ends
+from marina.terminal import as_typed
 
 _WARMUP_S, _MEASURED_S = 3.0, 12.0
 _WITHOUT_OBJECTIVE_RPS = 20.0
@@ -29,7 +30,13 @@ def add_verbs(verbs: Any) -> None:
     added = verb(verbs, demo, "the whole way once: package, serve, load, verdict, manifests, verified",
                  "marina demo", "marina demo my/spec.yaml")  # fmt: skip
     # Not the usual folder: what was measured and built there is none of a demo's business.
-    added.add_argument("--out", metavar="DIR", type=Path, default=_OUT, help=f"folder of the records (default: {_OUT})")
+    added.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=_OUT,
+        help=f"folder that holds NAME/model.mar and the records (default: {_OUT})",
+    )
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -42,8 +49,8 @@ def demo(options: argparse.Namespace) -> int:
     else:
         print(f"\nreport {options.out / record['name'] / 'verdict.html'}, after {took_s:.0f} s\n\nnext")
         following = _following(options.spec, options.out)
-        width = max(len(command) for command, _ in following)
-        print("\n".join(f"  {command:<{width}}  # {text}" for command, text in following))
+        width = max(len(as_typed(command)) for command, _ in following)
+        print("\n".join(f"  {as_typed(command):<{width}}  # {text}" for command, text in following))
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from marina.arguments import print_json, verb
+from marina.terminal import typed
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _WHAT = {
@@ -45,7 +46,7 @@ def init(options: argparse.Namespace) -> int:
         hint = re.sub(r"^source: ", "--source ", err.hint) if err.hint else None
         raise InputError(message, hint=hint) from err
     spec = folder / "spec.yaml"
-    todo = [f"marina {each} {spec}" for each in ("check", "package", "serve", "loadtest")]
+    todo = [f"{typed()} {each} {spec}" for each in ("check", "package", "serve", "loadtest")]
     if options.json:
         print_json({"folder": str(folder), "files": [str(file) for file in written], "next": todo})
         return 0

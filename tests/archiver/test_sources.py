@@ -99,9 +99,12 @@ def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
                      id="broken weights"),
         pytest.param({"model.weights": "./whole.pt"}, "it holds code, not only weights: save `model.state_dict()`, best "
                      "as safetensors", id="a pickled model"),
-        pytest.param({"model.weights": "./checkpoint.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/checkpoint.pt` is no "
-                     "state dict, allowed: names to tensors\n\nhint: save `checkpoint['state_dict']` alone",
-                     id="a checkpoint"),
+        pytest.param({"model.weights": "./checkpoint.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/checkpoint.pt` holds "
+                     "`ema`, `epoch`, `student`, allowed: names to tensors, or one state dict under a key\n\n"
+                     "hint: torch.save(torch.load(FILE)['KEY'], NEW-FILE), with the KEY of the weights to serve",
+                     id="a checkpoint with several"),
+        pytest.param({"model.weights": "./list.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/list.pt` is no state dict, "
+                     "allowed: names to tensors", id="a list"),
         pytest.param({"model.weights": "./other.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/other.pt` does not fit "
                      '`./model.py:build`: Missing key(s) in state_dict: "layer.weight", "layer.bias".; Unexpected '
                      'key(s) in state_dict: "a".', id="weights of another model"),
@@ -113,10 +116,28 @@ def test_a_wrong_source_says_what_is_wrong(changes: dict[str, Any], expected: st
     (folder / "broken.py").write_text("import nowhere\n", encoding="utf-8")
     (folder / "broken.safetensors").write_bytes(b"\xff" * 64)
     torch.save(nn.Linear(3, 2), folder / "whole.pt")
-    torch.save({"state_dict": {}, "epoch": 3}, folder / "checkpoint.pt")
+    weights = {"a": torch.ones(1)}
+    torch.save({"student": weights, "ema": weights, "epoch": 3}, folder / "checkpoint.pt")
+    torch.save([torch.ones(1)], folder / "list.pt")
     torch.save({"a": torch.ones(1)}, folder / "other.pt")
     torch.save({"module.layer.weight": torch.ones(2, 3)}, folder / "parallel.pt")
     assert expected in message(folder, changes)
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "model", "anything"])
+def test_the_state_dict_of_a_checkpoint_is_found_under_its_key(key: str, folder: Path) -> None:
+    state = {"layer.weight": torch.full((2, 3), 7.0), "layer.bias": torch.zeros(2)}
+    torch.save({key: state, "epoch": 3, "optimizer": {"state": {}, "lr": 0.1}}, folder / "checkpoint.pt")
+    loaded = load(folder, {"model.weights": "./checkpoint.pt"}).network.state_dict()
+    assert torch.equal(loaded["layer.weight"], state["layer.weight"])
+
+
+def test_of_several_state_dicts_the_one_under_a_usual_key_is_taken(folder: Path) -> None:
+    state = {"layer.weight": torch.full((2, 3), 7.0), "layer.bias": torch.zeros(2)}
+    average = {name: value + 1 for name, value in state.items()}
+    torch.save({"model": state, "ema": average}, folder / "checkpoint.pt")
+    loaded = load(folder, {"model.weights": "./checkpoint.pt"}).network.state_dict()
+    assert torch.equal(loaded["layer.weight"], state["layer.weight"])
 
 
 def test_a_file_that_is_no_program_says_how_one_is_made(folder: Path) -> None:

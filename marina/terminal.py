@@ -1,0 +1,79 @@
+"""What a person sees of the command line: colours where there is a terminal, commands that work as they are typed, and
+completion in a shell."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TextIO
+
+_RED, _GREEN, _YELLOW, _CYAN = 31, 32, 33, 36
+_COLOURS = {
+    "error:": _RED,
+    "hint:": _CYAN,
+    "PASS": _GREEN,
+    "FAIL": _RED,
+    "INVALID": _YELLOW,
+    "sound": _GREEN,
+    "NOT SOUND": _RED,
+    "DAMAGED": _RED,
+    "CODE": _YELLOW,
+}
+_WORD = re.compile(rf"^({'|'.join(map(re.escape, sorted(_COLOURS, key=len, reverse=True)))})(?=\s|$)", re.MULTILINE)
+
+
+def coloured(text: str, stream: TextIO) -> str:
+    """The text with the words that matter in colour, on a terminal that wants it: https://no-color.org."""
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return _WORD.sub(lambda match: f"\x1b[1;{_COLOURS[match[1]]}m{match[1]}\x1b[0m", text)
+
+
+def typed() -> str:
+    """What to type for `marina` here: that word where the shell finds this installation by it, else what was typed."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return f"{_short(Path(sys.executable))} -m marina"
+    there = shutil.which("marina")
+    if program.name != "marina" or (there and Path(there).resolve() == program.resolve()):
+        return "marina"
+    return _short(program)
+
+
+def as_typed(text: str) -> str:
+    """Commands in a hint or at the beginning of a line, as they work here."""
+    return re.sub(r"(?m)^((?:hint:)?\s*)marina (?=[a-z-])", lambda match: f"{match[1]}{typed()} ", text)
+
+
+def _short(program: Path) -> str:
+    """A program's path from here, where that is the shorter one."""
+    absolute, relative = os.path.abspath(program), os.path.relpath(program)
+    return min((absolute, relative if "/" in relative else f"./{relative}"), key=len)
+
+
+def completion(whole: argparse.ArgumentParser) -> str:
+    """What a bash evaluates to complete verbs, options and files; zsh takes it after `bashcompinit`."""
+    verbs = next(action.choices for action in whole._actions if isinstance(action, argparse._SubParsersAction))
+    cases = [f"    {verb}) words={_options(parser)!r} ;;" for verb, parser in verbs.items()]
+    general = " ".join([*verbs, *_options(whole).split()])
+    lines = (
+        "_marina() {",
+        '  local word="${COMP_WORDS[COMP_CWORD]}" words',
+        '  case "${COMP_WORDS[1]}" in',
+        *cases,
+        "  esac",
+        f"  [ $COMP_CWORD -gt 1 ] || words={general!r}",
+        '  COMPREPLY=( $(compgen -W "$words" -- "$word") )',
+        '  case "$word" in -*) ;; *) [ $COMP_CWORD -gt 1 ] && COMPREPLY+=( $(compgen -f -- "$word") ) ;; esac',
+        "}",
+        "complete -o filenames -F _marina marina",
+    )
+    return "\n".join(lines)
+
+
+def _options(parser: argparse.ArgumentParser) -> str:
+    return " ".join(name for action in parser._actions for name in action.option_strings if name.startswith("--"))

@@ -1,0 +1,117 @@
+"""What a person sees and types: help, versions, completion, colours, and commands that work as they are printed."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from specs import ROOT
+
+import marina
+from config.errors import MarinaError
+from marina.command import parser
+from marina.terminal import as_typed, coloured, completion
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_marina_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert marina.main([]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("usage: marina")
+    assert err == ""
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        marina.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("marina 0.")
+
+
+def test_an_option_that_is_not_there_shows_the_usage_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        marina.main(["package", "--ot=x"])
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("usage: marina package ")
+    assert "did you mean `--out`?" in err
+
+
+def test_bash_completes_verbs_and_options(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text(completion(parser()), encoding="utf-8")
+
+    def completed(*words: str) -> list[str]:
+        asked = f"source ./script; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _marina; "
+        done = subprocess.run(
+            ["bash", "-c", asked + 'printf "%s\\n" "${COMPREPLY[@]}"'], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    assert completed("marina", "pac") == ["package"]
+    assert completed("marina", "package", "--ou") == ["--out"]
+    assert completed("marina", "check", "scr") == ["script"]
+
+
+@pytest.mark.parametrize("word", ["error:", "hint:", "PASS", "FAIL", "sound", "NOT SOUND"])
+def test_colours_are_for_terminals_that_want_them(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    text = f"{word} and more"
+    assert coloured(text, Terminal()).startswith("\x1b[1;")
+    assert coloured(text, io.StringIO()) == text
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert coloured(text, Terminal()) == text
+
+
+def test_words_within_a_line_have_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert coloured("a PASS\npassword", Terminal()) == "a PASS\npassword"
+
+
+def test_colours_of_other_programs_are_not_passed_on() -> None:
+    error = MarinaError("\x1b[31mtorch\x1b[0m failed\x07\u202e", hint="\x1b]0;x\x07type")
+    assert str(error) == "torch failed\\x07\\u202e\n\nhint: type"
+
+
+@pytest.mark.parametrize(
+    ("program", "path", "shown"),
+    [
+        pytest.param(".venv/bin/marina", "/nowhere", ".venv/bin/marina check x", id="by its path"),
+        pytest.param(".venv/bin/marina", ".venv/bin", "marina check x", id="on the path"),
+        pytest.param("pytest", "/nowhere", "marina check x", id="by something else"),
+    ],
+)
+def test_commands_are_printed_as_they_work_here(
+    program: str, path: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/marina").write_text("#!/bin/sh\n")
+    (tmp_path / ".venv/bin/marina").chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [program])
+    monkeypatch.setenv("PATH", path)
+    assert as_typed("marina check x") == shown
+    assert as_typed("error: a\n\nhint: marina check x") == f"error: a\n\nhint: {shown}"
+    assert as_typed("the marina is a harbour") == "the marina is a harbour"
+
+
+def test_the_columns_of_make_help_hold_every_target() -> None:
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    lines = [line for line in shown.splitlines() if line.startswith("  make ")]
+    assert lines
+    assert {line[7:26].rstrip().count(" ") for line in lines} == {0}
+    assert all(line[25] == " " and line[26] != " " for line in lines)
+
+
+@pytest.mark.parametrize("verb", ["package", "serve", "loadtest", "calibrate", "image", "demo"])
+def test_out_means_the_same_in_every_verb(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        marina.main([verb, "--help"])
+    assert "folder that holds NAME/model.mar and the records" in " ".join(capsys.readouterr().out.split())
