@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -221,17 +221,18 @@ def _look(builder: Builder, reference: str, folder: Path, stem: str, progress: P
 def _push(builder: Builder, reference: str, folder: Path, progress: Progress, log: Path) -> str:
     with tempfile.TemporaryDirectory(prefix=".image-", dir=folder) as temporary, progress.step("push"):
         digest = Path(temporary) / "digest"
-        _run(builder.push(reference, digest), log)
+        _run(builder.push(reference, digest), log, lambda output: builder.push_hint(reference, output))
         return builder.pushed_digest(reference, digest)
 
 
-def _run(command: Command, log: Path) -> None:
+def _run(command: Command, log: Path, hint: Callable[[str], str | None] = lambda _: None) -> None:
     """Runs a builder; what it says goes to a log, and its end to the user when it fails."""
     with log.open("w", encoding="utf-8") as stream:
         code = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, check=False).returncode
     if code:
-        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-12:]
-        raise Refused("\n  ".join([f"`{command[0]}` failed with exit code {code}:", *said]), hint=f"see {log}")
+        output = log.read_text(encoding="utf-8", errors="replace").strip()
+        lines = [f"`{command[0]}` failed with exit code {code}:", *output.splitlines()[-12:]]
+        raise Refused("\n  ".join(lines), hint=hint(output) or f"see {log}")
 
 
 def _without_tag(reference: str) -> str:

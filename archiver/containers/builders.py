@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -12,6 +13,9 @@ from typing import Literal
 from config.errors import InputError, ToolMissing, listed
 
 Command = tuple[str, ...]
+_TLS_TROUBLE = re.compile(
+    r"HTTP response to HTTPS client|x509: |certificate signed by unknown|first record does not look"
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,18 @@ class Builder:
         if self.name == "docker":
             return ("docker", "push", reference)
         return (self.name, "push", "--quiet", "--digestfile", str(digest), reference, f"docker://{reference}")
+
+    def push_hint(self, reference: str, output: str) -> str | None:
+        """What to type when the registry speaks no TLS, or with a certificate that nobody knows; None otherwise."""
+        if not _TLS_TROUBLE.search(output):
+            return None
+        registry = reference.partition("/")[0]
+        if self.name == "docker":
+            return f'in /etc/docker/daemon.json: {{"insecure-registries": ["{registry}"]}}, then restart Docker'
+        return (
+            f'in /etc/containers/registries.conf: [[registry]] location = "{registry}", insecure = true; '
+            f"what `{self.name} push --tls-verify=false` does once, this does for `marina image` as well"
+        )
 
     def pushed_digest(self, reference: str, digest: Path) -> str:
         """The digest of the manifest that the registry now has, after `push`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,13 @@ from k8s.cluster.transport import Transport
 _CONFIG: Any = kubeconfigs
 
 
-def connect(context: str | None = None, kubeconfig: Path | None = None) -> Cluster:
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def connect(
+    context: str | None = None, kubeconfig: Path | None = None, *, warn: Callable[[str], None] = _to_stderr
+) -> Cluster:
     """The cluster of a kubeconfig's context; inside a pod without a kubeconfig, the pod's own cluster."""
     settings = client.Configuration()
     try:
@@ -33,7 +41,13 @@ def connect(context: str | None = None, kubeconfig: Path | None = None) -> Clust
         )
     except ConfigException as err:
         raise InputError(f"the kubeconfig cannot be used: {err}", hint="kubectl config view") from err
-    return Cluster(Transport(settings, context or active["name"]))
+    name = context or active["name"]
+    if not settings.verify_ssl:
+        warn(
+            f"warning: context `{name}` skips the check of the server's certificate: whoever is between can read and "
+            "change everything; give its `certificate-authority-data` instead of `insecure-skip-tls-verify`"
+        )
+    return Cluster(Transport(settings, name))
 
 
 def _from_inside(settings: Any, context: str | None, kubeconfig: Path | None, reason: Exception) -> Cluster:

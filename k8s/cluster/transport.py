@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,9 @@ class Transport:
     def __init__(self, settings: client.Configuration, context: str, *, pause: Callable[[float], None] = time.sleep):
         # urllib3 would repeat some requests on its own, and hide what the server answered.
         settings.retries = False
+        if not settings.verify_ssl:
+            # `connect` says it once; urllib3 would say it with every request.
+            warnings.filterwarnings("ignore", category=urllib3.exceptions.InsecureRequestWarning)
         self.context = context
         self.server = str(settings.host)
         self.settings = settings

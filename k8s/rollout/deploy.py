@@ -14,7 +14,7 @@ from k8s.rollout.history import Revision, State
 from k8s.rollout.hold import Hold, held
 from k8s.rollout.inventory import all_objects, mark_deployed, outgoing
 from k8s.rollout.placement import Placement, RolloutOptions
-from k8s.rollout.preflight import look_up_namespace, survey
+from k8s.rollout.preflight import NO_RESOURCE_METRICS, look_up_namespace, survey, without_resource_metrics
 from k8s.rollout.record import Rollout, now, recorded, start_record
 from k8s.rollout.release import Release
 from k8s.rollout.rollback import restore
@@ -27,10 +27,9 @@ def deploy(
     """Looks at what must be there, tries everything, then applies, waits and infers."""
     record = start_record("deploy", placement, image=release.facts.get("image", ""))
     with recorded(record, record_file):
-        skipped = _surveyed(placement, release, options, record, progress)
+        known = _surveyed(placement, release, options, record, progress)
         state = placement.store.load() or State()
-        served = [document for document in release.documents if Ref.of(document) not in skipped]
-        documents = _without_foreign_namespace(placement, state, served, progress)
+        documents = _without_foreign_namespace(placement, state, known, progress)
         with progress.step("try it all on the server"):
             trial = try_out(placement.cluster, documents, force=options.force)
         trial.check()
@@ -49,8 +48,8 @@ def deploy(
 
 def _surveyed(
     placement: Placement, release: Release, options: RolloutOptions, record: Rollout, progress: Progress
-) -> tuple[Ref, ...]:
-    """The objects that this cluster does not take; ClusterError with everything that is missing."""
+) -> list[Document]:
+    """The documents as this cluster can take them; ClusterError with everything that is missing."""
     site = survey(placement.cluster, release.documents, placement.namespace)
     site = replace(site, blockers=(*release.blockers, *site.blockers))
     record.site = site.to_data()
@@ -59,7 +58,11 @@ def _surveyed(
     site.check(options.accepted)
     for blocker in site.blockers:
         progress.say(f"accepted: {blocker.text}")
-    return site.skipped
+    documents = [document for document in release.documents if Ref.of(document) not in site.skipped]
+    if any(blocker.id == NO_RESOURCE_METRICS for blocker in site.blockers):
+        progress.say("note: the autoscaler goes without its cpu metric: with one that is unknown it removes no pod")
+        documents = list(map(without_resource_metrics, documents))
+    return documents
 
 
 def _without_foreign_namespace(

@@ -22,6 +22,8 @@ _INSTALL = {
     "gateway.networking.k8s.io": "install the Gateway API and a controller of it, or leave `kubernetes.route` out",
 }
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+NO_RESOURCE_METRICS = "resource-metrics"
+_RESOURCE_TYPES = ("Resource", "ContainerResource")
 _METRICS = "custom.metrics.k8s.io"
 _RESOURCE_METRICS = "metrics.k8s.io"
 # Verbs on what is rendered; `delete` is for what a later revision no longer renders.
@@ -147,7 +149,7 @@ def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list
 def _metrics(cluster: Cluster, documents: list[Document]) -> Iterator[Blocker]:
     """What a HorizontalPodAutoscaler asks must be there to be asked."""
     wanted = {
-        _RESOURCE_METRICS if metric["type"] in ("Resource", "ContainerResource") else _METRICS
+        _RESOURCE_METRICS if metric["type"] in _RESOURCE_TYPES else _METRICS
         for document in documents
         if document["kind"] == "HorizontalPodAutoscaler"
         for metric in document["spec"].get("metrics", [])
@@ -158,7 +160,15 @@ def _metrics(cluster: Cluster, documents: list[Document]) -> Iterator[Blocker]:
         yield Blocker("custom-metrics", f"the autoscaler's rate cannot be asked: {why}", hint, acceptable=True)
     if _RESOURCE_METRICS in wanted and (why := _unserved(cluster, _RESOURCE_METRICS, served)):
         text = f"the autoscaler's cpu cannot be asked: {why}"
-        yield Blocker("resource-metrics", text, "install metrics-server", acceptable=True)
+        yield Blocker(NO_RESOURCE_METRICS, text, "install metrics-server", acceptable=True)
+
+
+def without_resource_metrics(document: Document) -> Document:
+    """A HorizontalPodAutoscaler without the metrics that nobody serves, as long as another one is left."""
+    if document["kind"] != "HorizontalPodAutoscaler":
+        return document
+    left = [metric for metric in document["spec"].get("metrics", []) if metric["type"] not in _RESOURCE_TYPES]
+    return document | {"spec": document["spec"] | {"metrics": left}} if left else document
 
 
 def _unserved(cluster: Cluster, group: str, served: set[str]) -> str:

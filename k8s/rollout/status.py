@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from k8s.cluster import Cluster, Document, Ref
 from k8s.rollout.diagnosis import Cause, causes
 from k8s.rollout.history import State
 from k8s.rollout.placement import Placement
+from k8s.rollout.scaling import Scaling, read_scaling
 from k8s.rollout.wait import PodState, availability, pod_states, read_view
 
 SCHEMA = "marina.status/1"
@@ -30,7 +30,7 @@ class Status:
     pods: tuple[PodState, ...]
     rollout: str
     """What is there, once it is complete."""
-    autoscaler: str
+    scaling: Scaling | None
     causes: tuple[Cause, ...]
     verdict: str
     """Of the last load test in the build folder."""
@@ -41,7 +41,7 @@ class Status:
         return 0 if self.state and self.state.phase == "deployed" and self.rollout else 1
 
     def to_data(self) -> dict[str, Any]:
-        state = self.state
+        state, scaling = self.state, self.scaling
         return {
             "schema": SCHEMA,
             "name": self.name,
@@ -56,7 +56,8 @@ class Status:
             "facts": self.facts,
             "complete": bool(self.rollout),
             "pods": [vars(pod) for pod in self.pods],
-            "autoscaler": self.autoscaler,
+            "autoscaler": scaling.text if scaling else "",
+            "scaling_blocked": scaling.blocked if scaling else "",
             "reasons": [cause.to_data() for cause in self.causes],
             "verdict": self.verdict,
         }
@@ -72,7 +73,9 @@ class Status:
         lines += [f"  {key:<11}{facts[key][:_SHA]}…" for key in ("package", "evidence") if key in facts]
         lines += [f"  pods       {self.rollout or 'not all available'}"]
         lines += [f"    {pod}" for pod in self.pods]
-        lines += [f"  autoscaler {self.autoscaler}"] if self.autoscaler else []
+        if scaling := self.scaling:
+            lines += [f"  autoscaler {scaling.text}"]
+            lines += [f"    {scaling.blocked}"] if scaling.blocked else []
         lines += [f"  verdict    {self.verdict}"] if self.verdict else []
         lines += [f"  kept       {', '.join(map(str, state.good))}"] if state.good else []
         lines += [f"  message    {state.message}"] if state.message else []
@@ -96,7 +99,7 @@ def read_status(placement: Placement, folder: Path) -> Status:
         facts=facts,
         pods=tuple(pod_states(view)) if view else (),
         rollout=availability(view.deployment) if view else "",
-        autoscaler=_autoscaler(cluster, deployment) if deployment else "",
+        scaling=read_scaling(cluster, deployment) if deployment else None,
         causes=tuple(causes(view)) if view else (),
         verdict=_verdict(folder, facts),
     )
@@ -113,40 +116,6 @@ def _phase(state: State) -> str:
     phase = "interrupted" if state.phase == "deploying" else state.phase
     before = f"; the last that came up is {state.current}" if state.current else ""
     return f"revision {state.trying or state.current} {phase}{before}"
-
-
-def _autoscaler(cluster: Cluster, deployment: Ref) -> str:
-    """What the autoscaler of a Deployment sees and wants; KEDA's is one of these as well."""
-    for document in cluster.list("autoscaling/v2", "HorizontalPodAutoscaler", deployment.namespace)["items"]:
-        if document["spec"]["scaleTargetRef"]["name"] == deployment.name:
-            return _scaling(document)
-    return ""
-
-
-def _scaling(autoscaler: Document) -> str:
-    spec, status = autoscaler["spec"], autoscaler.get("status") or {}
-    text = f"{status.get('currentReplicas', 0)} of {spec.get('minReplicas', 1)} to {spec['maxReplicas']} pods, "
-    text += f"wants {status.get('desiredReplicas', '?')}"
-    now = {_metric(metric): _value(metric, "current") for metric in status.get("currentMetrics") or []}
-    for metric in spec.get("metrics") or []:
-        text += f"; {_metric(metric)} {now.get(_metric(metric)) or 'unknown'} of {_value(metric, 'target')}"
-    for condition in status.get("conditions") or []:
-        if condition.get("type") in ("AbleToScale", "ScalingActive") and condition.get("status") == "False":
-            text += f"; {condition.get('message') or condition.get('reason')}"
-    return text
-
-
-def _metric(metric: Document) -> str:
-    details: Document = next((value for key, value in metric.items() if key != "type"), {})
-    return str((details.get("metric") or {}).get("name") or details.get("name") or metric.get("type"))
-
-
-def _value(metric: Document, which: str) -> str:
-    details: Document = next((value for key, value in metric.items() if key != "type"), {})
-    amounts = details.get(which) or {}
-    if amounts.get("averageUtilization") is not None:
-        return f"{amounts['averageUtilization']} %"
-    return str(amounts.get("averageValue") or amounts.get("value") or "")
 
 
 def _verdict(folder: Path, facts: dict[str, str]) -> str:

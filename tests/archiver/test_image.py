@@ -114,6 +114,19 @@ def test_without_a_builder_each_says_why_and_what_to_type(tmp_path: Path, monkey
         find_builder("kaniko")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("docker", 'in /etc/docker/daemon.json: {"insecure-registries": ["lab:5000"]}, then restart Docker'),
+        ("buildah", 'in /etc/containers/registries.conf: [[registry]] location = "lab:5000", insecure = true; '),
+    ],
+)
+def test_a_registry_without_tls_gets_a_hint(name: Any, hint: str) -> None:
+    output = 'Get "https://lab:5000/v2/": http: server gave HTTP response to HTTPS client'
+    assert (Builder(name, "").push_hint("lab:5000/m/digits:1", output) or "").startswith(hint)
+    assert Builder(name, "").push_hint("lab:5000/m/digits:1", "denied: no access") is None
+
+
 def test_docker_tells_the_digest_of_the_repository_that_was_pushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,11 +147,29 @@ def test_the_status_says_what_runs_and_how_its_autoscaler_sees_it(cluster: Rig) 
     cluster.fake.put(live, manager="kube-controller-manager")
     found = cluster.status()
     assert (found.exit_code, found.rollout) == (0, "2 of 2 pods available")
-    assert found.autoscaler == (
+    assert found.scaling
+    assert found.scaling.text == (
         "1 of 2 to 9 pods, wants 2; cpu unknown of 80 %; inference_requests_per_second 12300m of 41"
     )
+    assert found.scaling.blocked == ""
     assert [(pod.phase, pod.ready) for pod in found.pods] == [("Running", "1/1")] * 2
     assert found.facts["image"] == "good:1"
+
+
+def test_the_status_says_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> None:
+    cluster.deploy(*documents("good:1", autoscaler("inference_requests_per_second")))
+    live = cluster.fake.get("HorizontalPodAutoscaler", NAME, SPACE)
+    assert live
+    why = "the HPA was unable to compute the replica count: failed to get cpu utilization"
+    inactive = {"type": "ScalingActive", "status": "False", "reason": "FailedGetResourceMetric", "message": why}
+    rate = {"metric": {"name": "inference_requests_per_second"}, "current": {"averageValue": "0"}}
+    live["status"] = {"conditions": [inactive], "currentMetrics": [{"type": "Pods", "pods": rate}]}
+    cluster.fake.put(live, manager="kube-controller-manager")
+    text = cluster.status().to_text()
+    assert f"\n    it removes no pod while `cpu` is unknown, and adds some by the rest: {why}" in text
+    live["status"]["currentMetrics"] = []
+    cluster.fake.put(live, manager="kube-controller-manager")
+    assert cluster.status().to_data()["scaling_blocked"] == f"it neither adds nor removes a pod: {why}"
 
 
 def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> None:

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import urllib3
 from fake_apiserver import Fault
 from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
 from specs import ROOT
@@ -162,6 +164,21 @@ def test_what_is_accepted_is_said_and_passed_over(cluster: Rig) -> None:
     assert "accepted: the autoscaler's rate cannot be asked" in cluster.said.getvalue()
 
 
+def test_an_autoscaler_goes_without_the_cpu_that_nobody_serves_once_that_is_accepted(cluster: Rig) -> None:
+    cluster.fake.metrics_groups = ["custom.metrics.k8s.io"]
+    wanted = documents("good:1", autoscaler("rate"))
+    assert cluster.deploy(*wanted, accepted=["resource-metrics"]).result == "deployed"
+    live = cluster.fake.get("HorizontalPodAutoscaler", NAME, SPACE)
+    assert live
+    assert [metric["type"] for metric in live["spec"]["metrics"]] == ["Pods"]
+    # Once somebody installs it, the next deploy brings the metric.
+    cluster.fake.metrics_groups.append("metrics.k8s.io")
+    assert cluster.deploy(*wanted).result == "deployed"
+    live = cluster.fake.get("HorizontalPodAutoscaler", NAME, SPACE)
+    assert live
+    assert [metric["type"] for metric in live["spec"]["metrics"]] == ["Resource", "Pods"]
+
+
 def test_monitoring_that_the_cluster_does_not_know_is_left_out_loudly(cluster: Rig) -> None:
     record = cluster.deploy(*documents("good:1", document("PodMonitor", spec={})))
     assert record.result == "deployed"
@@ -203,6 +220,23 @@ def test_a_certificate_that_is_not_the_clusters_is_said_and_not_tried_again(clus
     with pytest.raises(ClusterError, match="its certificate is not accepted"):
         cluster.deploy(*documents())
     assert pauses == []
+
+
+def test_a_kubeconfig_that_skips_the_check_of_certificates_is_warned_of_once(
+    cluster: Rig, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = re.sub(
+        r"certificate-authority-data: \S+", "insecure-skip-tls-verify: true", cluster.fake.kubeconfig.read_text()
+    )
+    cluster.fake.kubeconfig.write_text(text)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert cluster.deploy(*documents()).result == "deployed"
+    assert not [each for each in caught if issubclass(each.category, urllib3.exceptions.InsecureRequestWarning)]
+    lines = capfd.readouterr().err.splitlines()
+    assert [line[:70] for line in lines if line.startswith("warning:")] == [
+        "warning: context `fake` skips the check of the server's certificate: w"
+    ]
 
 
 def test_warnings_of_the_server_are_told(cluster: Rig) -> None:
