@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loadtest.measuring import Machine, Measurement, this_machine
     from loadtest.reporting import check_text
     from loadtest.running import Elsewhere, RunOptions, Where, find_package, run, started, verdict_text
-    from loadtest.sending import LoadPlan, OnSecond, packaged_request, record_in, second_in
+    from loadtest.sending import LoadPlan, OnSecond, header_of, packaged_request, record_in, second_in
 
 __all__ = [
     "Elsewhere",
@@ -34,6 +34,7 @@ __all__ = [
     "client_timeout_s",
     "evidence_text",
     "find_package",
+    "header_of",
     "objective_of",
     "packaged_request",
     "record_in",

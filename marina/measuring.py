@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,16 @@ def add_verbs(verbs: Any) -> None:
 
 
 def loadtest(options: argparse.Namespace) -> int:
+    from config.errors import InputError
     from config.load import load_spec
     from loadtest import RunOptions, run, verdict_text
 
     spec, how = load_spec(options.spec, files=False), chosen(RunOptions, options)
     where = _where(options, spec.name)
     if options.in_cluster or options.dry_run:
+        if where.headers or where.cacert:
+            text = "`--header` and `--cacert` are for a server behind `--url`, not for the pods of `--in-cluster`"
+            raise InputError(f"{text}: their plan is stored in the cluster for all to read")
         from k8s import make_plan
         from marina import in_cluster
 
@@ -84,7 +89,11 @@ def _target_options(parser: argparse.ArgumentParser) -> None:
     """What the verbs that load a server have in common."""
     add = with_build(parser).add_argument
     add("--url", metavar="U", help="a server that is there already (default: start one)")
-    add("--supervisor", metavar="U", help="its supervisor's pages (default: ten ports above --url)")
+    text = "where its supervisor's pages are (default: ten ports above --url)"
+    add("--pages-url", "--supervisor", dest="supervisor", metavar="U", help=text)
+    text = "sent with every request; variables come from the environment, and no record holds them"
+    add("--header", dest="headers", metavar="'NAME: $VALUE'", action="append", default=[], help=text)
+    add("--cacert", metavar="FILE", type=Path, help="certificates to trust behind an https --url")
     add("--any-package", action="store_true", help="do not ask which package the server serves")
     add("--repeat", metavar="N", type=int, help="runs, judged together")
     add("--processes", metavar="P", type=int, help="generator processes (default: 1)")
@@ -125,8 +134,26 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _where(options: argparse.Namespace, name: str) -> Any:
-    from loadtest import Where
+    from loadtest import Where, header_of
 
+    if options.cacert is not None:
+        _check_certificates(options.cacert)
     return Where(
-        out=options.out / name, url=options.url, supervisor=options.supervisor, any_package=options.any_package
+        out=options.out / name,
+        url=options.url,
+        supervisor=options.supervisor,
+        any_package=options.any_package,
+        headers=tuple(header_of(text, os.environ) for text in options.headers),
+        cacert=options.cacert,
     )
+
+
+def _check_certificates(file: Path) -> None:
+    import ssl
+
+    from config.errors import InputError
+
+    try:
+        ssl.create_default_context(cafile=file)
+    except (OSError, ValueError) as err:
+        raise InputError(f"`--cacert`: {file} holds no certificates: {err}") from err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from loadtest.measuring import Identity, Machine, Measurement, this_machine
 from loadtest.reporting import LiveLine
 from loadtest.running import target
 from loadtest.running.target import Target
-from loadtest.sending import LoadPlan, OnSecond, Request, Schedule, generate, packaged_request, spec_request
+from loadtest.sending import Header, LoadPlan, OnSecond, Request, Schedule, generate, packaged_request, spec_request
 
 
 class Elsewhere(Protocol):
@@ -50,6 +50,10 @@ class Where:
     command: Sequence[str] | None = None
     """What starts a server; None is `marina serve`."""
     elsewhere: Elsewhere | None = None
+    headers: tuple[Header, ...] = field(default=(), repr=False)
+    """Sent with every request, and in no record."""
+    cacert: Path | None = None
+    """Certificates that are trusted behind `url`; None for those of the system."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,10 @@ def open_session(
         with progress.step("start the server" if url is None else f"find {url}"):
             opened = stack.enter_context(_open_target(spec, where))
         request = packaged_request(package, where.out, opened.url) if package else spec_request(spec, opened.url)
+        cacert = None if where.cacert is None else str(where.cacert.absolute())
         yield Session(
             opened,
-            request,
+            request.model_copy(update={"headers": where.headers, "cacert": cacert}),
             package,
             objective.p99_ms,
             processes,

@@ -7,6 +7,7 @@ started by `generate`.
 from loadtest.sending.answers import BROKEN, REFUSED, TIMEOUT, Checker
 from loadtest.sending.arrivals import Arrivals, Schedule
 from loadtest.sending.generator import OnSecond, generate
+from loadtest.sending.headers import Header, header_of
 from loadtest.sending.log_lines import record_in, second_in
 from loadtest.sending.plan import Expected, LoadPlan, Request
 from loadtest.sending.sample import packaged_request, spec_request
@@ -19,12 +20,14 @@ __all__ = [
     "Arrivals",
     "Checker",
     "Expected",
+    "Header",
     "HttpAnswer",
     "LoadPlan",
     "OnSecond",
     "Request",
     "Schedule",
     "generate",
+    "header_of",
     "packaged_request",
     "record_in",
     "second_in",

@@ -63,7 +63,7 @@ class Client:
     def __init__(self, request: Request) -> None:
         self._data = request.wire_bytes()
         self._host = request.address[0]
-        self._tls = ssl.create_default_context() if request.tls else None
+        self._tls = ssl.create_default_context(cafile=request.cacert) if request.tls else None
         found: Any = socket.getaddrinfo(*request.address, type=socket.SOCK_STREAM)
         self._family, self._address = found[0][0], found[0][4]
         self._resting: list[Connection] = []

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Base64Bytes, BaseModel, ConfigDict
 
 from loadtest.sending.arrivals import Schedule
+from loadtest.sending.headers import Header
 
 
 class _Record(BaseModel):
@@ -30,6 +31,10 @@ class Request(_Record):
     body: Base64Bytes
     content_type: str
     expected: Expected = Expected()
+    headers: tuple[Header, ...] = ()
+    """Sent besides our own; a `Host` among them takes the place of the URL's."""
+    cacert: str | None = None
+    """File of the certificates that are trusted; None for those of the system."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -50,9 +55,11 @@ class Request(_Record):
 
     def wire_bytes(self) -> bytes:
         """The request as it is written to the connection."""
+        named = any(name.lower() == "host" for name, _ in self.headers)
         head = [
             f"POST {self.path} HTTP/1.1",
-            f"Host: {urlsplit(self.url).netloc.rpartition('@')[2]}",
+            *([] if named else [f"Host: {urlsplit(self.url).netloc.rpartition('@')[2]}"]),
+            *(f"{name}: {value}" for name, value in self.headers),
             "User-Agent: marina-loadtest",
             "Accept: */*",
             f"Content-Type: {self.content_type}",

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.sending import Expected, Request
+from config.errors import InputError
+from loadtest.sending import Expected, Request, header_of
 from loadtest.sending.answers import Checker, has_structure
 from loadtest.sending.wire import AnswerReader, BrokenAnswer, HttpAnswer
 
@@ -18,6 +19,47 @@ CHUNKED = (
 )
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN
 CLOSING = b"HTTP/1.1 503 X\r\ncontent-length: 2\r\nConnection: close\r\n\r\n{}"
+
+
+@pytest.mark.parametrize(
+    ("text", "header"),
+    [
+        pytest.param("Authorization: Bearer $TOKEN", ("Authorization", "Bearer s3cret"), id="a variable"),
+        pytest.param("X-Key:${TOKEN}!", ("X-Key", "s3cret!"), id="a variable in braces"),
+        pytest.param("X-Price: $$5", ("X-Price", "$5"), id="a dollar sign"),
+        pytest.param("Host: models.example:8443", ("Host", "models.example:8443"), id="a colon in the value"),
+    ],
+)
+def test_a_header_takes_values_from_the_environment(text: str, header: tuple[str, str]) -> None:
+    assert header_of(text, {"TOKEN": "s3cret"}) == header
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("Authorization", "allowed: such as `Authorization: Bearer $TOKEN`", id="no value"),
+        pytest.param("Two words: x", "allowed: such as `Authorization: Bearer $TOKEN`", id="no name"),
+        pytest.param("content-length: 5", "`content-length` is set by the load test itself", id="ours"),
+        pytest.param("X: $NONE", "`X`: $NONE is not set", id="no such variable"),
+        pytest.param("X: 5 $", "`X`: a dollar sign is written `$$`", id="a lone dollar sign"),
+        pytest.param("X: $TOKEN", "`X`: the value holds a line break or a character that headers cannot hold",
+                     id="another header in a value"),
+    ],
+)  # fmt: skip
+def test_a_header_that_cannot_be_sent_is_refused_without_its_value(text: str, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        header_of(text, {"TOKEN": "s3cret\r\nX-Evil: 1"})
+    assert raised.value.message == f"`--header`: {message}"
+
+
+def test_headers_are_sent_and_a_host_among_them_is_the_only_one() -> None:
+    request = Request(
+        url="http://10.0.0.7:8080/predictions/m", body=b"YQ==", content_type="text/plain",
+        headers=(("Host", "models.example"), ("Authorization", "Bearer s3cret")),
+    )  # fmt: skip
+    lines = request.wire_bytes().split(b"\r\n")
+    assert [line for line in lines if line.lower().startswith(b"host:")] == [b"Host: models.example"]
+    assert b"Authorization: Bearer s3cret" in lines
 
 
 def read(data: bytes, cuts: list[int]) -> HttpAnswer | None:

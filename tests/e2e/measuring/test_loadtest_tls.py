@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from certificates import self_signed
+from loadtest_rig import SPEC, write_package
 
+import marina
 from loadtest.sending import LoadPlan, Request, Schedule, generate
 
 pytestmark = pytest.mark.e2e
@@ -26,7 +29,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
+        self.send_response(200 if self.headers["Authorization"] == "Bearer s3cret" else 401)
         self.send_header("Content-Length", "2")
         self.end_headers()
         self.wfile.write(b"{}")
@@ -36,24 +39,47 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The URL of a server that wants a token, and the certificate that it has."""
     certificate, key = self_signed(tmp_path)
-    monkeypatch.setenv("SSL_CERT_FILE", certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        listening.socket = context.wrap_socket(listening.socket, server_side=True)
+        thread = threading.Thread(target=listening.serve_forever)
         thread.start()
-        yield f"https://127.0.0.1:{server.server_port}/predictions/m"
-        server.shutdown()
+        yield f"https://127.0.0.1:{listening.server_port}", Path(certificate)
+        listening.shutdown()
         thread.join()
 
 
-def test_a_connection_that_rested_is_used_again_and_no_request_is_lost(url: str) -> None:
-    request = Request(url=url, body=b"YQ==", content_type="text/plain")
+def test_a_connection_that_rested_is_used_again_and_no_request_is_lost(server: tuple[str, Path]) -> None:
+    url, certificate = server
+    headers = (("Authorization", "Bearer s3cret"),)
+    request = Request(
+        url=f"{url}/predictions/m", body=b"YQ==", content_type="text/plain", headers=headers, cacert=str(certificate)
+    )
     # Two thirds of a second apart: longer than a connection rests without being looked at.
     schedule = Schedule(arrivals="constant", rate=1.5, warmup_s=0, duration_s=4)
+    before = Handler.connections
     measured = generate(LoadPlan(request=request, schedule=schedule, timeout_s=10, limit_ms=1000))
     assert (measured.sent, measured.good, measured.errors) == (6, 6, {})
-    assert Handler.connections == 1
+    assert Handler.connections == before + 1
+
+
+def test_a_token_is_sent_and_written_nowhere(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url, certificate = server
+    (tmp_path / "spec.yaml").write_text(SPEC, encoding="utf-8")
+    write_package(tmp_path / "build/digits")
+    monkeypatch.setenv("TOKEN", "s3cret")
+    words = ["loadtest", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "build"), "--url", url, "--any-package",
+             "--cacert", str(certificate), "--header", "Authorization: Bearer $TOKEN",
+             "--rate", "20", "--duration", "2", "--warmup", "0"]  # fmt: skip
+    marina.main([*words, "--max-duration", "2"])
+    verdict = json.loads((tmp_path / "build/digits/verdict.json").read_text(encoding="utf-8"))
+    # The structure of the answer is another matter; without the token each would be a 401.
+    assert set(verdict["runs"][0]["measurement"]["errors"]) == {"malformed"}
+    written = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert not any(b"s3cret" in data for data in [*written, *map(str.encode, capfd.readouterr())])

@@ -1,0 +1,35 @@
+"""Headers that a user adds to every request: `Authorization: Bearer $TOKEN`, with values from the environment.
+
+What they hold may be secret: it goes to the process that sends and to the server, into no record and no error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from string import Template
+
+from config.errors import InputError
+
+Header = tuple[str, str]
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_OURS = ("connection", "content-length", "content-type", "transfer-encoding")
+
+
+def header_of(text: str, environment: Mapping[str, str]) -> Header:
+    """The header that `Name: value` asks for; InputError when it is none, or a variable in it is not set."""
+    name, colon, value = (part.strip() for part in text.partition(":"))
+    if not colon or not _NAME.fullmatch(name):
+        raise InputError("`--header`: allowed: such as `Authorization: Bearer $TOKEN`")
+    if name.lower() in _OURS:
+        raise InputError(f"`--header`: `{name}` is set by the load test itself")
+    try:
+        value = Template(value).substitute(environment)
+    except KeyError as err:
+        variable = err.args[0]
+        raise InputError(f"`--header`: `{name}`: ${variable} is not set", hint=f"export {variable}=…") from err
+    except ValueError as err:
+        raise InputError(f"`--header`: `{name}`: a dollar sign is written `$$`") from err
+    if not value.isprintable() or not value.isascii():
+        raise InputError(f"`--header`: `{name}`: the value holds a line break or a character that headers cannot hold")
+    return name, value
