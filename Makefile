@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start bench-verdict help setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test quick smoke lint format golden clean demo doctor init
+.PHONY: bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start bench-verdict help jar setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test quick smoke lint format golden clean demo doctor init
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,9 @@ lint: setup  ## style, types, and the sizes of functions, modules and folders
 format: setup  ## put the code into the common form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+jar: setup  ## compile the door in front of TorchServe again (a JDK 17)
+	$(BIN)/python tests/server/marina_jar.py
 
 golden: setup  ## write the golden files and docs/spec.md again
 	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/config/test_reference.py tests/k8s/test_k8s_golden.py tests/k8s/test_k8s_verify.py

@@ -26,6 +26,11 @@ _CHATTER = (
     r"|Successfully loaded .*metrics.yaml|\[PID\]|model_name: |s_name_part0=).*"
 )
 
+# Files in Java's working directory, which only its user can open: whoever reaches management runs code, and a web page
+# reaches every port of the machine that it is read on. Named by a path that has none of the directory's characters in
+# it, for TorchServe replaces what stands between `$$` in a value, and the kernel takes 107 characters.
+MANAGEMENT, METRICS, _HERE = "management.sock", "metrics.sock", "/proc/self/cwd"
+
 # Up to this many times its limit a body is read, so that its sender can be told.
 SAID_WHY = 2.5
 
@@ -41,14 +46,6 @@ class Ports:
         return self.base
 
     @property
-    def management(self) -> int:
-        return self.base + 1
-
-    @property
-    def metrics(self) -> int:
-        return self.base + 2
-
-    @property
     def grpc_inference(self) -> int:
         return self.base + 3
 
@@ -62,7 +59,7 @@ class Ports:
 
     def all(self) -> dict[str, int]:
         """Every port by its name."""
-        names = ("inference", "management", "metrics", "grpc_inference", "grpc_management", "supervisor")
+        names = ("inference", "grpc_inference", "grpc_management", "supervisor")
         return {name: getattr(self, name) for name in names}
 
 
@@ -85,19 +82,20 @@ def render_model_config(spec: Spec) -> str:
     return yaml.safe_dump(keys, sort_keys=False)
 
 
-def render_properties(spec: Spec, *, ports: Ports, host: str, store: Path, metrics_config: Path) -> str:
-    """`config.properties` for one server: `host` is where inference listens, everything else stays on loopback."""
+def render_properties(spec: Spec, *, ports: Ports, host: str, metrics_config: Path) -> str:
+    """`config.properties` for one server: `host` is where inference listens, everything else stays on this machine."""
     serving = spec.serving
     netty_threads = max(2, min(4, int(spec.cores)))
     keys = {
         "inference_address": f"http://{host}:{ports.inference}",
-        "management_address": f"http://127.0.0.1:{ports.management}",
-        "metrics_address": f"http://127.0.0.1:{ports.metrics}",
+        "management_address": f"unix:{_HERE}/{MANAGEMENT}",
+        "metrics_address": f"unix:{_HERE}/{METRICS}",
         "grpc_inference_address": "127.0.0.1",
         "grpc_inference_port": ports.grpc_inference,
         "grpc_management_address": "127.0.0.1",
         "grpc_management_port": ports.grpc_management,
-        "model_store": store,
+        # Relative to Java's directory; the command line says it whole.
+        "model_store": "store",
         "load_models": f"{spec.name}.mar",
         "metrics_mode": "prometheus",
         "metrics_config": metrics_config,
@@ -125,11 +123,11 @@ def render_properties(spec: Spec, *, ports: Ports, host: str, store: Path, metri
     return "".join(f"{key}={_escaped(value)}\n" for key, value in keys.items())
 
 
-def render_log4j2(spec: Spec, *, gate: Path) -> str:
+def render_log4j2(spec: Spec) -> str:
     """`log4j2.xml`: the access log alone on stdout, for the supervisor; warnings and worse on stderr; nothing twice.
 
-    `gate` is a pipe into which TorchServe's own start and stop are logged, and these synchronously: while nobody reads
-    it, a stopping TorchServe waits there with its listener closed and its connections alive (`server/java/gate.py`).
+    Requests over HTTP are logged by the door in front of TorchServe (`server/java/marina/Door.java`), those over gRPC by
+    TorchServe. What its HTTP handler says of a request that it cannot take may hold the request, so it says nothing.
     """
     time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
     pattern = f"{time} %-5p %c{{1}} %m%n"
@@ -144,17 +142,14 @@ def render_log4j2(spec: Spec, *, gate: Path) -> str:
   <Appenders>
     <Console name="access" target="SYSTEM_OUT"><PatternLayout pattern="A %m%n"/></Console>
     <Console name="stderr" target="SYSTEM_ERR"><PatternLayout pattern="{pattern}"/></Console>
-    <File name="gate" fileName="{gate}" append="true"><PatternLayout pattern="%m%n"/></File>
   </Appenders>
   <Loggers>
-    <Logger name="org.pytorch.serve.ModelServer" level="info" additivity="false">
-      <AppenderRef ref="gate"/>
-      <AppenderRef ref="stderr" level="warn"/>
-    </Logger>
-    <Logger name="org.pytorch.serve.util.ServerGroups" level="info" additivity="false">
-      <AppenderRef ref="gate"/>
-    </Logger>
-    <AsyncLogger name="ACCESS_LOG" level="info" additivity="false"><AppenderRef ref="access"/></AsyncLogger>
+    <AsyncLogger name="marina.access" level="info" additivity="false"><AppenderRef ref="access"/></AsyncLogger>
+    <AsyncLogger name="ACCESS_LOG" level="info" additivity="false">
+      <AppenderRef ref="access"/>
+      <RegexFilter regex="\\S* &quot;gRPC .*" onMatch="NEUTRAL" onMismatch="DENY"/>
+    </AsyncLogger>
+    <AsyncLogger name="org.pytorch.serve.http.HttpRequestHandler" level="off" additivity="false"/>
     <AsyncLogger name="MODEL_LOG" level="info" additivity="false">
       <AppenderRef ref="stderr"/>
       <RegexFilter regex="{_CHATTER}" onMatch="DENY" onMismatch="NEUTRAL"/>

@@ -26,7 +26,7 @@ from server.java import (
     find_java,
     plan_launch,
 )
-from server.pages import Answer, Docs, json_answer, metrics_answer, serve_pages
+from server.pages import Answer, Docs, body_types, json_answer, metrics_answer, serve_pages
 from server.supervisor import Supervisor
 from server.system import (
     LogFile,
@@ -66,7 +66,9 @@ def serve(
     sink = _log_sink(log_file)
     directory = create_run_directory()
     try:
-        launch = plan_launch(spec, mar=mar, ports=ports, host=host, directory=directory.path, java=java)
+        # The sample's kind first: it is the one to try.
+        types = tuple(dict.fromkeys((record.sample.content_type, *body_types(record))))
+        launch = plan_launch(spec, mar=mar, ports=ports, host=host, directory=directory.path, java=java, types=types)
         output = Output(sink)
         server = _Server(spec, launch, mar=mar, record=record, ports=ports, host=host, docs=docs, output=output)
         try:
@@ -97,8 +99,16 @@ class _Server:
         self._output, self._signals = output, Signals()
         self._say(f"loading {spec.name} {spec.version}: {spec.workers} workers × {spec.threads} threads …")
         adopt_orphans()
-        traffic, health, frontend = Traffic(spec), Health(spec.workers), Frontend(spec.name, ports, host)
-        self._child = Child(launch, traffic=traffic, log=RequestLog(spec), output=self._output)
+        traffic, health, frontend = (
+            Traffic(spec),
+            Health(spec.workers),
+            Frontend(spec.name, ports, host, launch.directory),
+        )
+        try:
+            self._child = Child(launch, traffic=traffic, log=RequestLog(spec), output=self._output)
+        except OSError as err:
+            text = f"`--port-base`: port {ports.inference} (inference) was taken meanwhile: {err.strerror}"
+            raise InputError(text) from err
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
         prober = Prober(frontend, health, traffic, self._sample(), timeout_s=timeout_s, gpu=gpu)
         recycler = Recycler(spec.serving, launch.directory / "renew", health, nudge=prober.nudge, say=self._say)
@@ -112,14 +122,13 @@ class _Server:
         )
         self._docs = self._make_docs() if docs else None
         metrics = WorkerMetrics(launch.directory / "metrics")
-        self._page = Page(spec, frontend, traffic, health, metrics, self._facts)
+        self._page = Page(spec, frontend, self._child.door, traffic, health, metrics, self._facts)
         self._supervisor = Supervisor(
             child=self._child,
             signals=self._signals,
             health=health,
             prober=prober,
-            frontend=frontend,
-            traffic=traffic,
+            port=ports.inference,
             recycler=recycler,
             say=self._say,
         )

@@ -8,9 +8,10 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from config.spec import Serving
-from server.java import Child, Frontend, NoAnswerError, Traffic
+from server.java import Child, NoDoorError, Open
 from server.system import Exit, Handles, Signals, Sockets, read_sockets
 from server.watching import Health, Prober, Recycler, drain
 
@@ -29,13 +30,12 @@ class Supervisor:
         signals: Signals,
         health: Health,
         prober: Prober,
-        frontend: Frontend,
-        traffic: Traffic,
+        port: int,
         recycler: Recycler,
         say: Callable[[str], None],
     ) -> None:
         self.child, self.signals, self.health, self.prober = child, signals, health, prober
-        self.frontend, self.traffic, self.recycler, self.say = frontend, traffic, recycler, say
+        self.port, self.recycler, self.say = port, recycler, say
         self._handles = Handles()
         self.state = "loading"
 
@@ -44,7 +44,6 @@ class Supervisor:
         while not self.signals.stops:
             self._wait()
             self.child.reap()
-            self.child.told()
             if not self.child.running:
                 return self._died()
             if self.prober.model_unknown:
@@ -83,7 +82,7 @@ class Supervisor:
             return
         self.state = state
         if state == "ready" and before in ("loading", "warming"):
-            if why_not := self.child.settled(self.frontend.port):
+            if why_not := self.child.door.why_not:
                 self.say(f"a stop may reset connections that TorchServe has not accepted: {why_not}")
             ready()
         elif state == "recovering":
@@ -113,11 +112,13 @@ class Supervisor:
         propagation_s = 0.0 if first == signal.SIGINT else serving.drain_propagation_s
         result = drain(self, propagation_s=propagation_s, timeout_s=serving.drain_timeout_s, say=self.say)
         self._end()
+        after = f"stopped after {result.took_s:.1f} s"
         if result.reason is None:
-            self.say(f"stopped after {result.took_s:.1f} s: all that was sent before the listener closed is answered")
+            self.say(f"{after}: all that was sent before the listener closed is answered")
             return Exit.DRAINED
-        self.say(f"stopped after {result.took_s:.1f} s with {result.left} requests open: {result.reason}")
-        return Exit.CUT if result.left else Exit.DRAINED
+        unread = f" and {result.unread} answers that their clients did not read" if result.unread else ""
+        self.say(f"{after} with {result.left} requests open{unread}: {result.reason}")
+        return Exit.CUT if result.left or result.unread else Exit.DRAINED
 
     def _died(self) -> Exit:
         text, hint = self.child.epitaph()
@@ -138,24 +139,25 @@ class Supervisor:
 
     # What a drain asks and does.
 
+    def end_connections(self) -> None:
+        with suppress(NoDoorError):
+            self.child.door.end_connections()
+
     def turn_away(self) -> bool:
-        self.child.settled(self.frontend.port)
-        return self.child.turn_away()
+        return self.child.door.turn_away()
 
     def close_listener(self) -> None:
-        # The port of the counters closes too: whoever has not asked by then has no connection to ask on.
-        self.open_requests()
-        self.child.close_listener()
+        with suppress(NoDoorError):
+            self.child.door.close_listener()
 
-    def open_requests(self) -> int | None:
-        completed = self.traffic.completed
+    def count(self) -> Open | None:
         try:
-            return max(0, self.frontend.counters().arrivals - completed)
-        except NoAnswerError:
+            return self.child.door.count()
+        except NoDoorError:
             return None
 
     def sockets(self) -> Sockets:
-        return read_sockets(self.frontend.port)
+        return read_sockets(self.port)
 
     def java_runs(self) -> bool:
         self.child.reap()

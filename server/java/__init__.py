@@ -2,6 +2,7 @@
 
 from server.java.checks import check_package, check_ports, check_room, find_java
 from server.java.child import Child
+from server.java.door import Door, NoDoorError, Open
 from server.java.follow import RequestLog
 from server.java.frontend import Counters, Description, Frontend, NoAnswerError, Worker
 from server.java.launch import Launch, plan_launch
@@ -11,10 +12,13 @@ __all__ = [
     "Child",
     "Counters",
     "Description",
+    "Door",
     "Frontend",
     "Histogram",
     "Launch",
     "NoAnswerError",
+    "NoDoorError",
+    "Open",
     "RequestLog",
     "Traffic",
     "Worker",

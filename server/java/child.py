@@ -1,4 +1,4 @@
-"""The Java child and everything that comes from it: its pipes, its gate, its workers, its end."""
+"""The Java child and everything that comes from it: its pipes, its door, its workers, its end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import signal
 import subprocess
 from pathlib import Path
 
+from server.java.door import Door
 from server.java.follow import RequestLog, follow_access_log, follow_errors
-from server.java.gate import Gate
 from server.java.launch import Launch
-from server.java.listener import Listener
 from server.java.traffic import Traffic
 from server.system import OWNER, Output, children
 
@@ -23,10 +22,9 @@ class Child:
 
     def __init__(self, launch: Launch, *, traffic: Traffic, log: RequestLog, output: Output) -> None:
         self._directory = launch.directory
-        self._gate = Gate(launch.directory / "gate")
-        self._listener = Listener()
-        self._process: subprocess.Popen[bytes] = launch.start(self._listener.install)
-        self._listener.lend(self._process.pid)
+        self.door = Door(launch.address, launch.port)
+        self._process: subprocess.Popen[bytes] = launch.start(self.door)
+        self.door.lent()
         assert self._process.stdout
         assert self._process.stderr
         self._readers = [
@@ -42,25 +40,6 @@ class Child:
     def running(self) -> bool:
         """As of the last `reap`."""
         return self._process.returncode is None
-
-    def told(self) -> list[str]:
-        """What TorchServe said of its start; keeps its gate open."""
-        return self._gate.lines(0)
-
-    def settled(self, port: int) -> str | None:
-        """Call once it listens on `port`; what keeps the supervisor from turning connections away there, if anything
-        does."""
-        self._listener.settle(port)
-        return self._listener.why_not
-
-    def turn_away(self) -> bool:
-        """No new connection can be made any more, if that can be done here."""
-        return self._listener.turn_away()
-
-    def close_listener(self) -> None:
-        """TorchServe takes no new connections and stays so, answering on those it has."""
-        self._gate.shut()
-        self._process.send_signal(signal.SIGTERM)
 
     def reap(self) -> None:
         """Takes the status of every child that ended: Java, and orphans that became ours."""
@@ -88,6 +67,7 @@ class Child:
                 os.waitpid(pid, 0)
         for reader in self._readers:
             reader.join(1.0)
+        self.door.close()
 
     def epitaph(self) -> tuple[str, str | None]:
         """How Java ended, and what to do about it."""

@@ -1,15 +1,17 @@
-"""What TorchServe's Java answers on loopback: its workers, its counters, one inference."""
+"""What TorchServe's Java answers on this machine: its workers, its counters, one inference."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import re
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from config.render import Ports
+from config.render import MANAGEMENT, METRICS, Ports
 
 _SERIES = re.compile(r"^(ts_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -47,16 +49,14 @@ class Counters:
 
 
 class Frontend:
-    """One TorchServe and one model. Each port has one kept connection, used by one thread at a time.
+    """One TorchServe and one model; `directory` is Java's. Management and metrics have one kept connection each, used
+    by one thread at a time."""
 
-    Kept, because a stopping TorchServe still answers on a connection it has, but takes no new one.
-    """
-
-    def __init__(self, name: str, ports: Ports, host: str) -> None:
+    def __init__(self, name: str, ports: Ports, host: str, directory: Path) -> None:
         self._name = name
         self.port = ports.inference
-        self._management = _Kept("127.0.0.1", ports.management)
-        self._metrics = _Kept("127.0.0.1", ports.metrics)
+        self._management = _Kept(directory / MANAGEMENT)
+        self._metrics = _Kept(directory / METRICS)
         self._inference = ("127.0.0.1" if host in ("0.0.0.0", "::", "") else host, ports.inference)
 
     def describe(self) -> Description:
@@ -113,11 +113,29 @@ def read_counters(page: str, model: str) -> Counters:
     )
 
 
+class LocalConnection(http.client.HTTPConnection):
+    """HTTP over a socket that is a file."""
+
+    def __init__(self, file: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._file = str(file)
+
+    def connect(self) -> None:
+        """Opens the file."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        try:
+            self.sock.connect(self._file)
+        except OSError:
+            self.close()
+            raise
+
+
 class _Kept:
     """A connection that is opened when first needed and again when it broke."""
 
-    def __init__(self, host: str, port: int, timeout_s: float = 2.0) -> None:
-        self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    def __init__(self, file: Path, timeout_s: float = 2.0) -> None:
+        self._connection = LocalConnection(file, timeout_s)
         self._lock = threading.Lock()
 
     def get(self, path: str) -> tuple[int, bytes]:

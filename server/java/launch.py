@@ -9,7 +9,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from config.mar import open_mar
 from config.render import Ports, render_log4j2, render_properties
 from config.spec import Spec
 from server.java.checks import Java
+from server.java.door import Door
 from server.system import OWNER, die_with_parent
 
 # The output of a layer is megabytes, which glibc's malloc would map anew for every batch: 5,000 page faults and a
@@ -29,6 +30,8 @@ _ALLOCATOR = ":".join(
 )
 # What is larger is a network whose time the workers need more than Java.
 _LARGE_MAR_BYTES = 4_000_000
+_JSON = "application/json"
+_JAR = Path(__file__).with_name("marina.jar")
 
 
 @dataclass(frozen=True)
@@ -44,51 +47,54 @@ class Launch:
     """The folder into which the MAR is unpacked, much faster than by Java, which hashes what it unpacks. It is named as
     the MAR, for TorchServe first looks in its working directory, and no folder there has a dot in its name."""
     directory: Path
+    address: str
+    port: int
 
-    def start(self, in_child: Callable[[], None] = lambda: None) -> subprocess.Popen[bytes]:
-        """Writes the files, unpacks the MAR and starts Java, which dies with the thread that called this; `in_child` is
-        called between fork and exec."""
-
-        def prepare() -> None:
-            die_with_parent()
-            in_child()
-
+    def start(self, door: Door) -> subprocess.Popen[bytes]:
+        """Writes the files, unpacks the MAR and starts Java, which dies with the thread that called this."""
+        executable, *options = self.command
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
         for file, text in self.files.items():
             file.write_text(text, encoding="utf-8")
         _unpack(self.mar, self.model)
         return subprocess.Popen(
-            self.command,
+            [executable, f"-Dmarina.listener={door.listener}", *options],
             env=self.environment,
             cwd=self.directory,
-            stdin=subprocess.DEVNULL,
+            stdin=door.orders,
+            pass_fds=(door.listener,),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             # Ctrl-C goes to a terminal's whole group; only the supervisor may decide when Java stops.
             start_new_session=True,
-            preexec_fn=prepare,
+            preexec_fn=die_with_parent,
         )
 
 
-def plan_launch(spec: Spec, *, mar: Path, ports: Ports, host: str, directory: Path, java: Java) -> Launch:
-    """The launch of one server whose every file lies in `directory`."""
+def plan_launch(
+    spec: Spec, *, mar: Path, ports: Ports, host: str, directory: Path, java: Java, types: Sequence[str] = (_JSON,)
+) -> Launch:
+    """The launch of one server whose every file lies in `directory`; `types` are the kinds of bodies that its model
+    takes, its sample's first."""
     temporary, store, metrics = directory / "tmp", directory / "store", directory / "metrics"
     properties, logging = directory / "config.properties", directory / "log4j2.xml"
     site = _site_packages()
     return Launch(
-        command=_command(spec, java, site, directory, quick=_compiles_quickly(spec, mar)),
+        command=_command(spec, java, site, directory, types=types, quick=_compiles_quickly(spec, mar)),
         environment=_environment(spec, directory),
         folders=(temporary, store, metrics, directory / "renew"),
         files={
             properties: render_properties(
-                spec, ports=ports, host=host, store=store, metrics_config=site / "ts" / "configs" / "metrics.yaml"
+                spec, ports=ports, host=host, metrics_config=site / "ts" / "configs" / "metrics.yaml"
             ),
-            logging: render_log4j2(spec, gate=directory / "gate"),
+            logging: render_log4j2(spec),
         },
         mar=mar,
         model=store / f"{spec.name}.mar",
         directory=directory,
+        address=host,
+        port=ports.inference,
     )
 
 
@@ -102,7 +108,9 @@ def _compiles_quickly(spec: Spec, mar: Path) -> bool:
     return mar.stat().st_size > _LARGE_MAR_BYTES if choice == "auto" else choice == "quick"
 
 
-def _command(spec: Spec, java: Java, site: Path, directory: Path, *, quick: bool) -> tuple[str, ...]:
+def _command(
+    spec: Spec, java: Java, site: Path, directory: Path, *, types: Sequence[str], quick: bool
+) -> tuple[str, ...]:
     heap = spec.serving.java_heap_mb
     options = [
         f"-Xmx{heap}m",
@@ -115,7 +123,9 @@ def _command(spec: Spec, java: Java, site: Path, directory: Path, *, quick: bool
         "-Djava.util.concurrent.ForkJoinPool.common.parallelism=4",
         f"-Djava.io.tmpdir={directory / 'tmp'}",
         f"-Dmodel_server_home={site}",
-        f"-Dlog4j.configurationFile=file://{directory / 'log4j2.xml'}",
+        f"-Dmarina.predictions=/predictions/{spec.name}",
+        f"-Dmarina.types={','.join(types)}",
+        f"-Dlog4j.configurationFile={(directory / 'log4j2.xml').as_uri()}",
     ]
     if quick:
         # Java's second compiler takes 3 % of two cores for minutes, and a fifth of them at first.
@@ -128,7 +138,7 @@ def _command(spec: Spec, java: Java, site: Path, directory: Path, *, quick: bool
         str(java.executable),
         *options,
         # No `.` in front, as the script has it: a class in the working directory would be run.
-        *("-cp", f"{site}/ts/frontend/*", "org.pytorch.serve.ModelServer"),
+        *("-cp", f"{_JAR}:{site}/ts/frontend/*", "marina.Server"),
         *(
             "--python",
             sys.executable,

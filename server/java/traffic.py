@@ -1,7 +1,7 @@
-"""Counts of one model's requests: what was answered (from the access log), how fast, and what is still open.
+"""Counts of one model's requests: what was answered, from the access log, and how fast.
 
-The supervisor's own inferences are answered like any other, so they are counted as completions, and kept out of what
-users and autoscalers see.
+The supervisor's own inferences are answered like any other, and kept out of what users and autoscalers see. What is open
+is counted by the door in front of TorchServe (`server/java/door.py`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import bisect
 import re
 import threading
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from config.latency import EDGES_S
 from config.spec import Spec
 
-_LINE = re.compile(r'^A /?(\S*) "(\S+) (.*) (\S+)" (\d+) (\d+)$')
-_SURPLUS_LOOKS = 5
+_LINE = re.compile(r'^A /?(\S*) "(\S+) (.*) (\S+)" (\d+) ([\d.]+)$')
 # What Prometheus first sees of a series is no increase: a code that appears with its first failures hides them.
 _ALWAYS_SHOWN = (200, 500, 503)
 
@@ -30,7 +28,7 @@ class Answered:
     method: str
     path: str
     code: int
-    duration_ms: int
+    duration_ms: float
 
 
 @dataclass
@@ -46,12 +44,12 @@ class Histogram:
 
 
 def parse_line(line: str) -> Answered | None:
-    """An access log line of TorchServe, without the query of its URI; None for anything else on its stdout."""
+    """An access log line of the door's or TorchServe's, without the query of its URI; None for anything else on its stdout."""
     found = _LINE.match(line)
     if found is None:
         return None
     client, method, uri, _, code, duration = found.groups()
-    return Answered(client, method, uri.partition("?")[0], int(code), int(duration))
+    return Answered(client, method, uri.partition("?")[0], int(code), float(duration))
 
 
 class Traffic:
@@ -68,9 +66,6 @@ class Traffic:
         self._histograms = {code: self._empty() for code in _ALWAYS_SHOWN}
         self._own_sent = 0
         self._own_open: set[str] = set()
-        self._completed = 0
-        self._lost = 0
-        self._surplus: deque[int] = deque(maxlen=_SURPLUS_LOOKS)
         self._shown_arrivals = 0
 
     def sending(self, client: str) -> None:
@@ -86,7 +81,7 @@ class Traffic:
 
     def is_inference(self, answer: Answered) -> bool:
         """Whether TorchServe counted this request as one of the model's."""
-        return self._inference.fullmatch(answer.path) is not None
+        return answer.method != "OPTIONS" and self._inference.fullmatch(answer.path) is not None
 
     def arrivals(self, counted: int) -> int:
         """Arrivals of users, out of all that TorchServe counted. Never falls: an own one may be sent, not counted."""
@@ -95,25 +90,10 @@ class Traffic:
             return self._shown_arrivals
 
     @property
-    def completed(self) -> int:
-        """Everything answered or known to be lost, own inferences too."""
-        with self._lock:
-            return self._completed + self._lost
-
-    @property
     def own_open(self) -> int:
         """Own inferences without an answer."""
         with self._lock:
             return len(self._own_open)
-
-    def compare(self, counted_open: int, connected: int) -> None:
-        """Call about once a second. TorchServe forgets the requests that a dying worker was collecting for its batch:
-        they arrive and are never answered. A request without a connection, for seconds on end, is such a one."""
-        with self._lock:
-            self._surplus.append(counted_open - connected)
-            if len(self._surplus) == self._surplus.maxlen and min(self._surplus) > 0:
-                self._lost += min(self._surplus)
-                self._surplus.clear()
 
     def histograms(self) -> dict[int, Histogram]:
         """A copy of the histograms by status code; those of `_ALWAYS_SHOWN` are always there."""
@@ -123,7 +103,6 @@ class Traffic:
     def _record(self, answer: Answered) -> bool:
         if not self.is_inference(answer):
             return False
-        self._completed += 1
         if answer.client in self._own_open:
             self._own_open.discard(answer.client)
             return False

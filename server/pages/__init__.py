@@ -1,6 +1,7 @@
 """The supervisor's own port."""
 
 from server.pages.docs_page import Docs
+from server.pages.openapi import body_types
 from server.pages.pages import Answer, json_answer, metrics_answer, serve_pages
 
-__all__ = ["Answer", "Docs", "json_answer", "metrics_answer", "serve_pages"]
+__all__ = ["Answer", "Docs", "body_types", "json_answer", "metrics_answer", "serve_pages"]

@@ -20,7 +20,7 @@ _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7
 _ANY: Schema = {}
 _REFUSALS = {
     "400": "the bytes are not what they claim to be: broken, cut short, no JSON",
-    "413": "over a limit; {limit} bytes or more get it from TorchServe itself, without a body",
+    "413": "over a limit; a body of more than {limit} bytes is not read",
     "415": "a kind of body that this model does not take",
     "422": "well formed, but of the wrong shape, type or range",
     "500": "the model's fault, for this request alone",
@@ -200,13 +200,8 @@ def _normalised(image: Image) -> list[Schema]:
 
 _WORKERS = _object({"declared": {"type": "integer"}, "ready": {"type": "integer"}})
 _SCHEMAS: dict[str, Schema] = {
-    "Refusal": {
-        "description": "The handler says `error` with field, got and allowed; TorchServe itself says `code`.",
-        "anyOf": [
-            _object({"error": {"type": "string"}}),
-            _object({"code": {"type": "integer"}, "type": {"type": "string"}, "message": {"type": "string"}}),
-        ],
-    },
+    "Refusal": _object({"error": {"type": "string"}})
+    | {"description": "What is wrong, and where it helps `field`, `got`, `allowed` and `hint`."},
     "Readiness": _object(
         {
             "ready": {"type": "boolean"},

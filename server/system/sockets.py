@@ -8,6 +8,8 @@ from pathlib import Path
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED, _SYN_RECV, _CLOSE_WAIT, _LISTEN = "01", "03", "08", "0A"
+# Closed by the server while bytes were on their way: FIN_WAIT1, LAST_ACK, CLOSING. The end itself counts as one byte.
+_ENDING = ("04", "09", "0B")
 
 
 @dataclass(frozen=True)
@@ -21,13 +23,13 @@ class Sockets:
     """Connections that may still carry an answer: at most one request is open on each."""
     unread: int = 0
     """Bytes clients sent that the server has not read."""
-    unsent: int = 0
-    """Bytes the server wrote that clients have not got."""
+    undelivered: int = 0
+    """Connections, closed ones too, with bytes that the server wrote and the client has not got."""
 
 
 def read_sockets(port: int, tables: Iterable[Path] = _TABLES) -> Sockets:
     """The state of every socket bound to `port` in this network namespace."""
-    wanted, listening, waiting, connected, unread, unsent = f":{port:04X}", False, 0, 0, 0, 0
+    wanted, listening, waiting, connected, unread, undelivered = f":{port:04X}", False, 0, 0, 0, 0
     for table in tables:
         try:
             lines = table.read_text(encoding="ascii").splitlines()[1:]
@@ -45,6 +47,8 @@ def read_sockets(port: int, tables: Iterable[Path] = _TABLES) -> Sockets:
             elif state in (_ESTABLISHED, _CLOSE_WAIT):
                 connected += 1
                 sent, _, received = queues.partition(":")
-                unsent += int(sent, 16)
+                undelivered += int(sent, 16) > 0
                 unread += int(received, 16)
-    return Sockets(listening, waiting, connected, unread, unsent)
+            elif state in _ENDING:
+                undelivered += int(queues.partition(":")[0], 16) > 1
+    return Sockets(listening, waiting, connected, unread, undelivered)

@@ -1,8 +1,10 @@
 """The end of a server: not ready, serve on while load balancers learn of it, let nobody new in, close the listener,
 answer what is open.
 
-The order is the point. First no new connection can be made, then what was made is accepted, then the listener is
-closed, and Java is ended last: until then it answers every request that was sent to it.
+The order is the point. From the beginning every answer is the last of its connection. Then no new connection can be
+made, what was made is accepted, the listener is closed, and Java is ended last: when every request that was sent to it
+is answered and every answer is with its client. Both are exact: what is open is counted at the door in front of
+TorchServe (`server/java/door.py`), what clients have not got is known to the kernel.
 """
 
 from __future__ import annotations
@@ -12,14 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from server.java import Open
 from server.system import Sockets
 
 _LOOK_S = 0.02
-# A request just read is not counted for a moment, and one just answered is not written for a moment.
-_QUIET_LOOKS = 5
-# Clients that go on sending over connections they kept would put the end off for ever, and TorchServe cannot tell them
-# to close: after this long one look at which nothing is open must do. All that was sent before the listener closed is
-# answered by then.
+# Who has just connected is about to ask, and half a head is about to become a whole one; but a connection that is only
+# held open must not put the end off.
 _PATIENCE_S = 2.0
 # How long connections that are being made may take; a client that began one and fell silent would keep us for a minute.
 _ACCEPTING_S = 1.0
@@ -28,11 +28,13 @@ _ACCEPTING_S = 1.0
 class Stopping(Protocol):
     """What a drain asks and does; the supervisor is one."""
 
+    def end_connections(self) -> None: ...
+
     def turn_away(self) -> bool: ...
 
     def close_listener(self) -> None: ...
 
-    def open_requests(self) -> int | None: ...
+    def count(self) -> Open | None: ...
 
     def sockets(self) -> Sockets: ...
 
@@ -43,9 +45,11 @@ class Stopping(Protocol):
 
 @dataclass(frozen=True)
 class Drained:
-    """How a drain ended: requests still open, why it did not wait for them, and how long it took."""
+    """How a drain ended: requests without an answer, answers that were not fetched, why it did not wait for them, and
+    how long it took."""
 
     left: int
+    unread: int
     reason: str | None
     took_s: float
 
@@ -53,6 +57,7 @@ class Drained:
 def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Callable[[str], None]) -> Drained:
     """Ends when nothing is in flight, or the bound or a second signal cuts it short. Java is left to the caller."""
     begin = time.monotonic()
+    server.end_connections()
     if propagation_s > 0:
         say(f"draining: not ready; serving on for {propagation_s:g} s while load balancers learn of it")
     if server.hurried(propagation_s):
@@ -61,16 +66,20 @@ def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Call
         _wait_until_accepted(server)
     server.close_listener()
     say("draining: no new connections; answering what is open")
-    closed, quiet = time.monotonic(), 0
-    while quiet < (_QUIET_LOOKS if time.monotonic() < closed + _PATIENCE_S else 1):
+    closed, last = time.monotonic(), None
+    while True:
+        # The sockets first: what they had received by then has been counted when the count is answered.
+        sockets = server.sockets()
+        counted = server.count()
+        if is_quiet(counted, sockets, patient=time.monotonic() < closed + _PATIENCE_S):
+            return Drained(0, 0, None, time.monotonic() - begin)
+        last = counted or last
         if not server.java_runs():
-            return _cut(server, "TorchServe died", begin)
-        quiet = quiet + 1 if is_quiet(server.open_requests(), server.sockets()) else 0
+            return Drained(last.requests if last else 0, 0, "TorchServe died", time.monotonic() - begin)
         if time.monotonic() > closed + timeout_s:
             return _cut(server, f"`serving.drain_timeout_s` of {timeout_s:g} s was exceeded", begin)
         if server.hurried(_LOOK_S):
             return _cut(server, "a second signal", begin)
-    return Drained(0, None, time.monotonic() - begin)
 
 
 def _wait_until_accepted(server: Stopping) -> None:
@@ -80,17 +89,19 @@ def _wait_until_accepted(server: Stopping) -> None:
         clear = 0 if server.sockets().waiting else clear + 1
 
 
-def is_quiet(open_requests: int | None, sockets: Sockets) -> bool:
+def is_quiet(counted: Open | None, sockets: Sockets, *, patient: bool) -> bool:
     """Whether nothing is asked, answered or on its way. Unknown counts are not quiet, unless nobody is connected."""
-    if sockets.listening:
+    if sockets.listening or sockets.undelivered:
         return False
     if sockets.connected == 0:
         return True
-    return open_requests == 0 and sockets.unread == 0 and sockets.unsent == 0
+    if counted is None or counted.requests or sockets.unread:
+        return False
+    return not (patient and counted.expected)
 
 
 def _cut(server: Stopping, reason: str, begin: float) -> Drained:
-    sockets, counted = server.sockets(), server.open_requests()
-    # At most one request is open on a connection, whatever the counts say.
-    left = sockets.connected if counted is None else min(counted, sockets.connected)
-    return Drained(left, reason, time.monotonic() - begin)
+    sockets, counted = server.sockets(), server.count()
+    # Where it is not known: at most one request is open on a connection.
+    left = sockets.connected if counted is None else counted.requests
+    return Drained(left, sockets.undelivered, reason, time.monotonic() - begin)

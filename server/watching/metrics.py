@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from config.latency import EDGES_S
 from config.spec import Spec
-from server.java import Counters, Frontend, NoAnswerError, Traffic
+from server.java import Counters, Door, Frontend, NoAnswerError, NoDoorError, Open, Traffic
 from server.system import resident_bytes
 from server.watching.exposition import Labels, family, histogram_family
 from server.watching.health import Health
@@ -47,12 +47,14 @@ class Page:
 
     spec: Spec
     frontend: Frontend
+    door: Door
     traffic: Traffic
     health: Health
     workers: WorkerMetrics
     facts: Facts
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _counters: Counters = field(default_factory=Counters)
+    _open: Open = field(default_factory=Open)
     _text: str = ""
     _rendered_at: float = -1e9
 
@@ -65,12 +67,14 @@ class Page:
             return self._text
 
     def _render(self) -> str:
-        # Completions first: a request that ends between the two questions then counts as open, not as minus one.
-        completed, own_open = self.traffic.completed, self.traffic.own_open
+        own_open = self.traffic.own_open
         # Without an answer it is not up yet, or very busy: the last counts are still true.
         with suppress(NoAnswerError):
             self._counters = self.frontend.counters()
-        in_flight = max(0, self._counters.arrivals - completed - own_open)
+        with suppress(NoDoorError):
+            self._open = self.door.count()
+        # An own one may be answered and its line of the log not read yet.
+        in_flight = max(0, self._open.inferences - own_open)
         families = [*self._torchserve(), *self._states(in_flight), *self._workers(), *self._processes()]
         lines = [line for one in families for line in family(*one)]
         return "\n".join([*lines, *self._durations()]) + "\n" + self.workers.page()
@@ -104,7 +108,7 @@ class Page:
         )
         families: list[Family] = [
             ("marina_ready", "gauge", "1 while /ready says 200.", one(self.health.ready)),
-            ("marina_in_flight", "gauge", "Requests that arrived and are not answered.", one(in_flight)),
+            ("marina_in_flight", "gauge", "Requests whose client waits for its answer.", one(in_flight)),
             ("marina_queued", "gauge", "Requests without a worker, as last described.", one(self.health.queued)),
             ("marina_worker_recycles_total", "counter", "Workers renewed for their memory.", one(facts.recycled())),
             (

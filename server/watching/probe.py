@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from server.java import Frontend, NoAnswerError, Traffic
-from server.system import read_sockets
 from server.watching.health import Health
 
 # Java compiles its request path as it is used, and the first client must not pay for that: digits' first inference took
@@ -85,12 +84,6 @@ class Prober:
             description = self._frontend.describe()
             self.model_unknown = not description.known
             self._health.observe(description)
-            if self._health.ready:
-                completed = self._traffic.completed
-                open_requests = self._frontend.counters().arrivals - completed
-                # Some 5 ms of the kernel's, whatever it finds.
-                connected = read_sockets(self._frontend.port).connected if open_requests > 0 else 0
-                self._traffic.compare(open_requests, connected)
 
     def _prove(self) -> bool:
         """One inference; before the first readiness as many as make the next ones faster."""

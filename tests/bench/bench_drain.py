@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +33,8 @@ from config.ports import free_port_base  # noqa: E402
 from config.render import Ports  # noqa: E402
 from config.spec import Spec  # noqa: E402
 from server.java.checks import find_java  # noqa: E402
+from server.java.door import Door  # noqa: E402
+from server.java.frontend import Frontend, NoAnswerError  # noqa: E402
 from server.java.launch import plan_launch  # noqa: E402
 
 RATE, SERVICE_S = 60.0, 0.02
@@ -46,29 +47,30 @@ def alone(spec: Spec, mar: Path, port_base: int) -> Iterator[subprocess.Popen[by
         java = find_java()
         directory = Path(folder)
         launch = plan_launch(spec, mar=mar, ports=Ports(port_base), host="127.0.0.1", directory=directory, java=java)
-        command = tuple(word for word in launch.command if not word.startswith("-Dlog4j.configurationFile"))
+        kept = (word for word in launch.command if not word.startswith("-Dlog4j.configurationFile"))
+        command = tuple("org.pytorch.serve.ModelServer" if word == "marina.Server" else word for word in kept)
         launch = replace(launch, command=command, environment=launch.environment | {"LOG_LOCATION": folder})
-        process = launch.start()
+        door = Door("127.0.0.1", 0)
+        process = launch.start(door)
         output = [stream for stream in (process.stdout, process.stderr) if stream]
         readers = [subprocess.Popen(["cat"], stdin=stream, stdout=subprocess.DEVNULL) for stream in output]
         try:
-            describe = f"http://127.0.0.1:{port_base + 1}/models/{spec.name}"
-            while not _all_ready(describe):
+            frontend = Frontend(spec.name, Ports(port_base), "127.0.0.1", directory)
+            while not _all_ready(frontend):
                 time.sleep(0.05)
             yield process
         finally:
             process.kill()
             for one in (process, *readers):
                 one.wait()
+            door.close()
 
 
-def _all_ready(url: str) -> bool:
+def _all_ready(frontend: Frontend) -> bool:
     try:
-        with urllib.request.urlopen(url) as answer:
-            workers = json.load(answer)[0]["workers"]
-    except OSError:
+        return all(worker.ready for worker in frontend.describe().workers)
+    except NoAnswerError:
         return False
-    return all(worker["status"] == "READY" for worker in workers)
 
 
 def one_round(spec: Spec, mar: Path, *, marina: bool) -> Counter[str]:

@@ -199,8 +199,8 @@ def stock(name: str, home: Path, *, article: bool = False, threads: int | None =
     folder.mkdir(exist_ok=True)
     settings = {
         "inference_address": f"http://127.0.0.1:{ports.inference}",
-        "management_address": f"http://127.0.0.1:{ports.management}",
-        "metrics_address": f"http://127.0.0.1:{ports.metrics}",
+        "management_address": f"http://127.0.0.1:{ports.base + 1}",
+        "metrics_address": f"http://127.0.0.1:{ports.base + 2}",
         "grpc_inference_port": ports.grpc_inference,
         "grpc_management_port": ports.grpc_management,
         **({"number_of_netty_threads": 32, "job_queue_size": 1000} if article else {}),

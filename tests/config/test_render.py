@@ -15,9 +15,7 @@ CUDA = {"serving.device": "cuda", "kubernetes.resources": {"gpu": 2, "cpu": 8}, 
 
 
 def properties(spec: Spec, host: str = "127.0.0.1") -> str:
-    return render_properties(
-        spec, ports=Ports(8080), host=host, store=Path("/run/store"), metrics_config=Path("/run/metrics.yaml")
-    )
+    return render_properties(spec, ports=Ports(8080), host=host, metrics_config=Path("/run/metrics.yaml"))
 
 
 def settings(text: str) -> dict[str, str]:
@@ -31,7 +29,7 @@ def settings(text: str) -> dict[str, str]:
 def test_the_files_are_the_accepted_ones(name: str, spec: Spec) -> None:
     check_golden(render_model_config(spec), GOLDEN / name / "model-config.yaml")
     check_golden(properties(spec), GOLDEN / name / "config.properties")
-    check_golden(render_log4j2(spec, gate=Path("/run/gate")), GOLDEN / name / "log4j2.xml")
+    check_golden(render_log4j2(spec), GOLDEN / name / "log4j2.xml")
 
 
 @pytest.mark.parametrize("changes", [{}, CUDA, {"serving.log": "json"}])
@@ -73,34 +71,32 @@ def test_only_inference_listens_where_it_is_told() -> None:
     keys = settings(properties(make_spec(), host="0.0.0.0"))
     addresses = {key: value for key, value in keys.items() if key.endswith("_address")}
     assert addresses.pop("inference_address") == "http://0.0.0.0:8080"
-    assert all("127.0.0.1" in value for value in addresses.values())
+    assert all(value == "127.0.0.1" or value.startswith("unix:/") for value in addresses.values())
 
 
 def test_every_port_is_another_and_follows_the_base() -> None:
     ports = Ports(9000).all()
-    assert len(set(ports.values())) == len(ports) == 6
+    assert len(set(ports.values())) == len(ports) == 4
     assert ports["inference"] == 9000
     assert ports["supervisor"] == 9010
 
 
 def test_a_backslash_survives_java_properties() -> None:
-    text = render_properties(
-        make_spec(), ports=Ports(), host="h", store=Path("C:\\models"), metrics_config=Path("/m.yaml")
-    )
-    assert settings(text)["model_store"] == "C:\\\\models"
+    text = render_properties(make_spec(), ports=Ports(), host="h", metrics_config=Path("C:\\m.yaml"))
+    assert settings(text)["metrics_config"] == "C:\\\\m.yaml"
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_the_log_configuration_is_xml_and_writes_the_access_log_alone_to_stdout(form: str) -> None:
-    root = ElementTree.fromstring(render_log4j2(make_spec({"serving.log": form}), gate=Path("/run/gate")))
+    root = ElementTree.fromstring(render_log4j2(make_spec({"serving.log": form})))
     stdout = [item.get("name") for item in root.iter("Console") if item.get("target") == "SYSTEM_OUT"]
     assert len(stdout) == 1
     users = [logger.get("name") for logger in root.iter() for ref in logger.findall("AppenderRef")
              if ref.get("ref") == stdout[0]]  # fmt: skip
-    assert users == ["ACCESS_LOG"]
+    assert users == ["marina.access", "ACCESS_LOG"]
 
 
 def test_json_logs_are_another_pattern() -> None:
-    one, other = (render_log4j2(make_spec({"serving.log": form}), gate=Path("/g")) for form in ("json", "text"))
+    one, other = (render_log4j2(make_spec({"serving.log": form})) for form in ("json", "text"))
     assert "%enc{%m}{JSON}" in one
     assert "%enc{%m}{JSON}" not in other

@@ -55,6 +55,15 @@ def start_tiny(tmp_path: Path) -> Iterator[Start]:
         yield start_one
 
 
+@pytest.fixture(scope="module")
+def module_tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One tiny server that no test of its module harms."""
+    folder = tmp_path_factory.mktemp("tiny")
+    spec, mar = make_tiny(folder)
+    with running(spec, mar=mar, log=folder / "server.log") as server:
+        yield server
+
+
 @pytest.fixture
 def start_digits(digits_mar: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts digits servers, ready when it returns unless `wait` is false; `serving` are fields of the spec, `files`

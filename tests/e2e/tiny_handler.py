@@ -1,7 +1,7 @@
 """A handler without a model, for tests of the server: a request says what is to happen to it, as JSON.
 
 `{"sleep_s": 0.5}` answers later, `{"hang": true}` never, `{"exit": 3}` ends the worker, `{"leak_mb": 20}` keeps memory,
-`{"count": 5}` counts in a metric, anything else is answered at once. While the file that `TINY_FAIL_LOAD` names exists,
+`{"count": 5}` counts in a metric, `{"answer_mb": 8}` answers at length, anything else is answered at once. While the file that `TINY_FAIL_LOAD` names exists,
 loading fails.
 """
 
@@ -40,7 +40,9 @@ class TinyHandler:
             COUNTED.inc(order.get("count", 0))
             if "leak_mb" in order:
                 self.kept.append(b"x" * (order["leak_mb"] << 20))
-        return [json.dumps({"pid": os.getpid()}).encode() for _ in rows]
+        return [
+            json.dumps({"pid": os.getpid()}).encode() + b" " * (order.get("answer_mb", 0) << 20) for order in orders
+        ]
 
     def _order(self, row):
         body = row.get("body") if row.get("body") is not None else row.get("data")

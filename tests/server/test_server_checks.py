@@ -69,7 +69,7 @@ def test_port_in_use_is_named_with_its_purpose() -> None:
 
 
 def test_ports_and_hosts_that_cannot_be_are_errors() -> None:
-    assert "but 127.0.0.1:65536 (management) cannot be used" in text_of(check_ports, Ports(65535), "127.0.0.1")
+    assert "but 127.0.0.1:65538 (grpc_inference) cannot be used" in text_of(check_ports, Ports(65535), "127.0.0.1")
     assert "(inference) cannot be used: Cannot assign requested address" in text_of(check_ports, Ports(), "192.0.2.1")
     expected = "`--host`: got `no such host`, allowed: an address of this machine"
     assert text_of(check_ports, Ports(), "no such host") == expected
@@ -164,7 +164,8 @@ def test_launch_bounds_the_heap_and_keeps_everything_in_its_own_folder(
     assert all(path.is_relative_to("/run/m") for path in private)
     properties = launch.files[Path("/run/m/config.properties")]
     assert "inference_address=http://0.0.0.0:9000\n" in properties
-    assert "management_address=http://127.0.0.1:9001\n" in properties
+    assert "management_address=unix:/proc/self/cwd/management.sock\n" in properties
+    assert "-Dmarina.types=application/json" in launch.command
 
 
 def test_options_of_newer_javas_are_left_out_for_older_ones(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def test_damaged_mar_is_refused_before_java_starts(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     java = Java(tmp_path / "java-that-is-not-there", 17)
     launch = plan_launch(spec, mar=mar, ports=Ports(), host="", directory=tmp_path / "run", java=java)
-    said = text_of(launch.start)
+    said = text_of(launch.start, SimpleNamespace(listener=0, orders=0))
     assert said.startswith(f"{mar}: not a readable MAR: Bad CRC-32 for file 'tiny_handler.py'")
     assert said.endswith("hint: marina package SPEC")
 

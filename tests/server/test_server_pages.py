@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from specs import make_spec
 
+from server.java.door import Open
 from server.java.frontend import Counters, NoAnswerError, read_counters
 from server.java.traffic import Histogram, Traffic
 from server.pages.pages import json_answer, metrics_answer, serve_pages
@@ -40,7 +41,8 @@ def frontend() -> FakeFrontend:
 @pytest.fixture
 def page(frontend: FakeFrontend) -> Page:
     workers: Any = SimpleNamespace(page=lambda: "")
-    return Page(SPEC, frontend, Traffic(SPEC), Health(1), workers, Facts())  # type: ignore[arg-type]
+    door: Any = SimpleNamespace(count=lambda: Open(inferences=frontend.asked))
+    return Page(SPEC, frontend, door, Traffic(SPEC), Health(1), workers, Facts())  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -62,6 +64,7 @@ def test_asked_often_the_page_is_rendered_once(page: Page, frontend: FakeFronten
     now[0] += metrics.PAGE_AGE_S + 0.01
     page.text()
     assert frontend.asked == 2
+    assert 'marina_in_flight{model="m"} 2\n' in page.text()
 
 
 def test_silent_torchserve_leaves_the_last_counts(page: Page, frontend: FakeFrontend, monkeypatch: Any) -> None:

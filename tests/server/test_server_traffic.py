@@ -14,8 +14,11 @@ def answered(path: str = "/predictions/m", code: int = 200, ms: int = 4, client:
 
 
 def test_line_of_the_access_log_is_read_without_its_query() -> None:
-    line = 'A /10.0.0.1:52000 "POST /predictions/m?name=secret HTTP/1.1" 200 37'
-    assert parse_line(line) == Answered("10.0.0.1:52000", "POST", "/predictions/m", 200, 37)
+    line = 'A /10.0.0.1:52000 "POST /predictions/m?name=secret HTTP/1.1" 200 37.125'
+    assert parse_line(line) == Answered("10.0.0.1:52000", "POST", "/predictions/m", 200, 37.125)
+    assert parse_line('A 10.0.0.1:52000 "gRPC org.Service/Predictions HTTP/2.0" 0 3') == Answered(
+        "10.0.0.1:52000", "gRPC", "org.Service/Predictions", 0, 3
+    )
 
 
 @pytest.mark.parametrize("line", ["Model server started.", "A ", 'A /1 "GET / HTTP/1.1" 200', ""])
@@ -43,6 +46,10 @@ def test_only_what_torchserve_counts_as_an_arrival_is_counted(path: str, counts:
     assert Traffic(SPEC).is_inference(answered(path)) is counts
 
 
+def test_a_preflight_asks_no_model() -> None:
+    assert not Traffic(SPEC).is_inference(Answered("10.0.0.1:5", "OPTIONS", "/predictions/m", 200, 1))
+
+
 def test_edges_are_whole_milliseconds_and_close_where_objectives_are() -> None:
     assert list(EDGES_MS) == sorted(set(EDGES_MS))
     assert min(EDGES_MS) >= 1
@@ -61,13 +68,12 @@ def test_duration_on_an_edge_is_within_it() -> None:
     assert histograms[503].buckets[-1] == 1
 
 
-def test_own_inferences_are_completions_but_no_users() -> None:
+def test_own_inferences_are_no_users() -> None:
     traffic = Traffic(SPEC)
     traffic.sending("127.0.0.1:7")
     assert traffic.own_open == 1
     assert traffic.record([answered(client="127.0.0.1:7"), answered()]) == [answered()]
     assert traffic.own_open == 0
-    assert traffic.completed == 2
     assert traffic.histograms()[200].count == 1
     # The same address again is a user's: connections come and go.
     assert traffic.record([answered(client="127.0.0.1:7")])
@@ -80,18 +86,3 @@ def test_arrivals_never_fall_while_an_own_inference_is_on_its_way() -> None:
     assert traffic.arrivals(10) == 10
     assert traffic.arrivals(11) == 10
     assert traffic.arrivals(12) == 11
-
-
-def test_request_that_torchserve_forgot_is_no_longer_open() -> None:
-    traffic = Traffic(SPEC)
-    traffic.record([answered()])
-    for _ in range(5):
-        traffic.compare(counted_open=3, connected=1)
-    assert traffic.completed == 1 + 2
-
-
-def test_request_that_lost_its_connection_for_a_moment_is_still_open() -> None:
-    traffic = Traffic(SPEC)
-    for connected in (0, 0, 0, 1, 0, 0, 0, 0):
-        traffic.compare(counted_open=1, connected=connected)
-    assert traffic.completed == 0

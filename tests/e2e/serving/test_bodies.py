@@ -14,6 +14,7 @@ from pictures import encoded
 from PIL import Image
 from running import Running
 from specs import ROOT
+from waiting import worker_pids
 
 pytestmark = pytest.mark.e2e
 
@@ -74,18 +75,12 @@ def ask(server: Running, body: bytes, content_type: str, path: str = "") -> tupl
         return err.code, err.read()
 
 
-def worker_pids(server: Running) -> list[str]:
-    url = f"http://127.0.0.1:{server.ports.management}/models/digits"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return sorted(str(worker["pid"]) for worker in json.load(answer)[0]["workers"])
-
-
 @pytest.fixture
 def server(digits_server: Running) -> Iterator[Running]:
     """The shared server; its workers must be the same ones afterwards."""
-    before = worker_pids(digits_server)
+    before = sorted(worker_pids(digits_server))
     yield digits_server
-    assert worker_pids(digits_server) == before
+    assert sorted(worker_pids(digits_server)) == before
     assert digits_server.readiness()[0]
 
 

@@ -1,0 +1,254 @@
+package marina;
+
+import io.netty.channel.Channel;
+import io.netty.channel.ChannelDuplexHandler;
+import io.netty.channel.ChannelFuture;
+import io.netty.channel.ChannelHandlerContext;
+import io.netty.channel.ChannelPromise;
+import io.netty.channel.socket.DuplexChannel;
+import io.netty.handler.codec.http.FullHttpResponse;
+import io.netty.handler.codec.http.HttpContent;
+import io.netty.handler.codec.http.HttpHeaderNames;
+import io.netty.handler.codec.http.HttpHeaderValues;
+import io.netty.handler.codec.http.HttpRequest;
+import io.netty.handler.codec.http.HttpResponse;
+import io.netty.handler.codec.http.HttpStatusClass;
+import io.netty.handler.codec.http.LastHttpContent;
+import io.netty.util.ReferenceCountUtil;
+import io.netty.util.concurrent.Future;
+import java.util.ArrayDeque;
+import java.util.Queue;
+import java.util.concurrent.TimeUnit;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Between the HTTP decoder and TorchServe, one of each connection: it counts what is open, lets in one request at a
+ * time, refuses what TorchServe cannot take, and sees every answer out.
+ */
+final class Door extends ChannelDuplexHandler {
+    private static final Logger ACCESS = LoggerFactory.getLogger("marina.access");
+    /** The status of a request whose client left before its answer, as nginx logs it. */
+    private static final int LEFT = 499;
+    /** How long a client may take to read a last answer, or to finish sending what was refused. */
+    private static final long LINGER_S = 5;
+
+    private final Ledger ledger;
+    private final Settings settings;
+    /** What was sent before the answer to what came before it; TorchServe would mix the answers up. */
+    private final Queue<Object> waiting = new ArrayDeque<>();
+    private Request current;
+    /** A request is to come: the connection is new, or has sent half a head. */
+    private boolean expecting;
+    private boolean replaying;
+    /** The last answer of this connection is written: what still comes in is thrown away. */
+    private boolean closing;
+    private Future<?> end;
+
+    Door(Ledger ledger, Settings settings) {
+        this.ledger = ledger;
+        this.settings = settings;
+    }
+
+    @Override
+    public void channelActive(ChannelHandlerContext context) {
+        rings();
+        context.fireChannelActive();
+    }
+
+    /** Somebody is here, or has sent bytes of which nothing is known. */
+    void rings() {
+        if (!expecting && current == null && !closing) {
+            expecting = true;
+            ledger.expected.incrementAndGet();
+        }
+    }
+
+    @Override
+    public void channelRead(ChannelHandlerContext context, Object message) {
+        if (closing) {
+            ReferenceCountUtil.release(message);
+        } else if (current != null && current.received) {
+            waiting.add(message);
+            context.channel().config().setAutoRead(false);
+        } else if (message instanceof HttpRequest) {
+            begin(context, (HttpRequest) message);
+        } else {
+            go(context, (HttpContent) message);
+        }
+    }
+
+    private void begin(ChannelHandlerContext context, HttpRequest message) {
+        current = new Request(message);
+        ledger.open.incrementAndGet();
+        if (current.inference) {
+            ledger.inferences.incrementAndGet();
+        }
+        understood();
+        if (message.decoderResult().isFailure()) {
+            refuse(context, Refusal.malformed(message.decoderResult().cause(), true), message);
+        } else if (current.form) {
+            refuse(context, Refusal.form(settings), message);
+        } else if (current.declaredBytes < 0) {
+            refuse(context, Refusal.malformed(null, true), message);
+        } else if (current.declaredBytes > settings.bodyBytes) {
+            refuse(context, Refusal.tooLarge(settings), message);
+        } else {
+            context.fireChannelRead(message);
+        }
+    }
+
+    private void go(ChannelHandlerContext context, HttpContent message) {
+        current.bodyBytes += message.content().readableBytes();
+        if (message.decoderResult().isFailure()) {
+            refuse(context, Refusal.malformed(message.decoderResult().cause(), false), message);
+        } else if (current.bodyBytes > settings.bodyBytes) {
+            refuse(context, Refusal.tooLarge(settings), message);
+        } else {
+            if (message instanceof LastHttpContent) {
+                current.received = true;
+                current.receivedAt = System.nanoTime();
+            }
+            context.fireChannelRead(message);
+        }
+    }
+
+    /** Answers by itself; the connection ends with it, for the rest of the request is not read. */
+    private void refuse(ChannelHandlerContext context, Refusal refusal, Object message) {
+        ReferenceCountUtil.release(message);
+        current.received = true;
+        current.last = true;
+        context.channel().writeAndFlush(refusal.answer(null));
+    }
+
+    @Override
+    public void write(ChannelHandlerContext context, Object message, ChannelPromise promise) {
+        Object sent = message;
+        if (message instanceof HttpResponse) {
+            HttpResponse answer = (HttpResponse) message;
+            if (answer.status().codeClass() == HttpStatusClass.INFORMATIONAL) {
+                context.write(message, promise);
+                return;
+            }
+            if (current == null || current.status != 0) {
+                // Answered already: the client would take this for the answer to what it asks next.
+                ReferenceCountUtil.release(message);
+                promise.tryFailure(new IllegalStateException("answered twice"));
+                return;
+            }
+            sent = prepare(answer);
+        }
+        ChannelPromise written = promise.unvoid();
+        if (sent instanceof LastHttpContent && current != null) {
+            current.answered = true;
+            written.addListener(done -> sent(context));
+        }
+        context.write(sent, written);
+    }
+
+    private HttpResponse prepare(HttpResponse message) {
+        HttpResponse answer = message;
+        if (answer.status().code() >= 400 && answer instanceof FullHttpResponse) {
+            Refusal instead = Refusal.instead((FullHttpResponse) answer, current, settings);
+            if (instead != null) {
+                answer = instead.answer(message.headers());
+                ReferenceCountUtil.release(message);
+            }
+        }
+        current.status = answer.status().code();
+        current.last |= ledger.draining || current.status >= 400;
+        if (current.id != null) {
+            answer.headers().set("x-request-id", current.id);
+        }
+        if (current.last) {
+            answer.headers().set(HttpHeaderNames.CONNECTION, HttpHeaderValues.CLOSE);
+        }
+        return answer;
+    }
+
+    /** The last byte of the answer is with the kernel, or the connection is gone. */
+    private void sent(ChannelHandlerContext context) {
+        if (current == null) {
+            return;
+        }
+        boolean last = current.last;
+        over(context, current.status);
+        if (last) {
+            close(context);
+        } else {
+            replay(context);
+        }
+    }
+
+    private void over(ChannelHandlerContext context, int status) {
+        ledger.open.decrementAndGet();
+        if (current.inference) {
+            ledger.inferences.decrementAndGet();
+        }
+        if (ACCESS.isInfoEnabled()) {
+            ACCESS.info(current.line(context.channel().remoteAddress(), status));
+        }
+        current = null;
+    }
+
+    /** Says that no more comes and reads on: a close with unread bytes would take the answer from the client. */
+    private void close(ChannelHandlerContext context) {
+        closing = true;
+        forget();
+        Channel channel = context.channel();
+        channel.config().setAutoRead(true);
+        ((DuplexChannel) channel).shutdownOutput();
+        end = channel.eventLoop().schedule(() -> context.close(), LINGER_S, TimeUnit.SECONDS);
+    }
+
+    /** TorchServe closes after every error, perhaps before we hear that it is sent; {@link #sent} does it. */
+    @Override
+    public void close(ChannelHandlerContext context, ChannelPromise promise) {
+        if (closing || (current != null && current.answered && context.channel().isActive())) {
+            context.channel().closeFuture().addListener((ChannelFuture done) -> promise.trySuccess());
+        } else {
+            context.close(promise);
+        }
+    }
+
+    private void replay(ChannelHandlerContext context) {
+        if (replaying || waiting.isEmpty()) {
+            return;
+        }
+        replaying = true;
+        while (!waiting.isEmpty() && !closing && (current == null || !current.received)) {
+            channelRead(context, waiting.poll());
+        }
+        replaying = false;
+        if (waiting.isEmpty() && !closing) {
+            context.channel().config().setAutoRead(true);
+        }
+    }
+
+    @Override
+    public void channelInactive(ChannelHandlerContext context) {
+        understood();
+        if (current != null) {
+            over(context, LEFT);
+        }
+        closing = true;
+        forget();
+        if (end != null) {
+            end.cancel(false);
+        }
+        context.fireChannelInactive();
+    }
+
+    private void understood() {
+        if (expecting) {
+            expecting = false;
+            ledger.expected.decrementAndGet();
+        }
+    }
+
+    private void forget() {
+        while (!waiting.isEmpty()) {
+            ReferenceCountUtil.release(waiting.poll());
+        }
+    }
+}

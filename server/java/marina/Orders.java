@@ -1,0 +1,55 @@
+package marina;
+
+import java.io.BufferedReader;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+
+/** The supervisor's orders, a line each on standard input, which is a socket: the answer goes back on it. */
+final class Orders implements Runnable {
+    private final Ledger ledger;
+
+    Orders(Ledger ledger) {
+        this.ledger = ledger;
+    }
+
+    @Override
+    public void run() {
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
+        // Not closed: its descriptor is standard input's.
+        FileOutputStream answers = new FileOutputStream(FileDescriptor.in);
+        try {
+            String line;
+            while ((line = lines.readLine()) != null) {
+                // The number says which order is answered.
+                int space = line.indexOf(' ') + 1;
+                String answer = line.substring(0, space) + obey(line.substring(space)) + "\n";
+                answers.write(answer.getBytes(StandardCharsets.US_ASCII));
+            }
+        } catch (IOException | InterruptedException err) {
+            err.printStackTrace();
+        }
+        // Who gave the orders is gone, and nobody else would end this process.
+        Runtime.getRuntime().halt(1);
+    }
+
+    private String obey(String order) throws InterruptedException {
+        switch (order) {
+            case "count":
+                if (!ledger.settle()) {
+                    return "busy";
+                }
+                return ledger.expected + " " + ledger.open + " " + ledger.inferences;
+            case "drain":
+                ledger.draining = true;
+                return "draining";
+            case "close":
+                ledger.closeListener();
+                return "closed";
+            default:
+                return "unknown";
+        }
+    }
+}

@@ -1,0 +1,144 @@
+package marina;
+
+import com.google.gson.Gson;
+import com.google.gson.GsonBuilder;
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import com.google.gson.JsonParseException;
+import com.google.gson.JsonParser;
+import io.netty.buffer.Unpooled;
+import io.netty.handler.codec.TooLongFrameException;
+import io.netty.handler.codec.http.DefaultFullHttpResponse;
+import io.netty.handler.codec.http.FullHttpResponse;
+import io.netty.handler.codec.http.HttpHeaderNames;
+import io.netty.handler.codec.http.HttpHeaderValues;
+import io.netty.handler.codec.http.HttpHeaders;
+import io.netty.handler.codec.http.HttpResponseStatus;
+import io.netty.handler.codec.http.HttpVersion;
+import java.nio.charset.StandardCharsets;
+import java.util.Set;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** An error in the kit's form, {@code {"error", "field", "got", "allowed", "hint"}}: never a body, never Java's words. */
+final class Refusal {
+    private static final Logger LOG = LoggerFactory.getLogger("marina.door");
+    private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
+    private static final Set<String> TORCHSERVES = Set.of("code", "type", "message");
+    /** The longest error of TorchServe's; what is longer is an answer of a handler. */
+    private static final int LONGEST = 64 * 1024;
+
+    private final int status;
+    private final JsonObject body = new JsonObject();
+
+    private Refusal(int status, String error) {
+        this.status = status;
+        body.addProperty("error", error);
+    }
+
+    private Refusal with(String name, String value) {
+        body.addProperty(name, value);
+        return this;
+    }
+
+    static Refusal form(Settings settings) {
+        Refusal refusal =
+                new Refusal(415, "a form is no body for this model; curl sends this type where it is told no other")
+                        .with("field", "content-type")
+                        .with("got", "application/x-www-form-urlencoded");
+        refusal.body.add("allowed", GSON.toJsonTree(settings.types));
+        return refusal.with("hint", "curl -H 'Content-Type: " + settings.types.get(0) + "' --data-binary @FILE URL");
+    }
+
+    static Refusal tooLarge(Settings settings) {
+        return new Refusal(413, "the body is too large")
+                .with("field", "body")
+                .with("allowed", "at most " + settings.bodyBytes + " bytes");
+    }
+
+    /** What the HTTP decoder could make nothing of. */
+    static Refusal malformed(Throwable cause, boolean inHead) {
+        if (inHead && cause instanceof TooLongFrameException) {
+            boolean line = String.valueOf(cause.getMessage()).contains("line");
+            return line
+                    ? new Refusal(414, "the request line is too long").with("allowed", "at most 4096 bytes")
+                    : new Refusal(431, "the headers are too large").with("allowed", "at most 8192 bytes");
+        }
+        return new Refusal(400, inHead ? "the request's head is no HTTP" : "the body's chunks are no HTTP");
+    }
+
+    /** What to answer instead of an error that TorchServe itself answers; null for what a handler answers. */
+    static Refusal instead(FullHttpResponse answer, Request request, Settings settings) {
+        if (answer.content().readableBytes() > LONGEST || !isJson(answer.headers())) {
+            return null;
+        }
+        JsonElement json;
+        try {
+            json = JsonParser.parseString(answer.content().toString(StandardCharsets.UTF_8));
+        } catch (JsonParseException err) {
+            return null;
+        }
+        if (!json.isJsonObject() || !json.getAsJsonObject().keySet().equals(TORCHSERVES)) {
+            return null;
+        }
+        String type = json.getAsJsonObject().get("type").getAsString();
+        JsonElement message = json.getAsJsonObject().get("message");
+        return named(answer.status().code(), type, message.isJsonNull() ? "" : message.getAsString(), request, settings);
+    }
+
+    private static Refusal named(int status, String type, String message, Request request, Settings settings) {
+        switch (type) {
+            case "InternalServerException":
+                return new Refusal(status, ofWorker(status, message));
+            case "ServiceUnavailableException":
+                return new Refusal(503, "overloaded: the queue is full, or no worker is there");
+            case "ModelNotFoundException":
+                return new Refusal(404, "no such model").with("allowed", settings.predictions);
+            case "ModelVersionNotFoundException":
+                return new Refusal(404, "no such version of the model").with("allowed", settings.predictions);
+            case "ResourceNotFoundException":
+                return new Refusal(404, "no such page").with("allowed", settings.predictions);
+            case "MethodNotAllowedException":
+                return new Refusal(405, "no such method");
+            case "OutOfMemoryError":
+                return new Refusal(507, "out of memory");
+            default:
+                if (request.multipart) {
+                    return new Refusal(400, "the multipart body cannot be read").with("field", "body");
+                }
+                // An argument that Java cannot take is the client's: a path that no decoder reads, for one.
+                boolean clients = status < 500 || type.startsWith("Illegal");
+                if (!clients) {
+                    // Its message may hold what the client sent.
+                    LOG.error("TorchServe failed with {}", type);
+                }
+                return new Refusal(clients ? 400 : 500, clients ? "malformed request" : "internal error");
+        }
+    }
+
+    /** The worker's own words are the handler's to choose; these are TorchServe's for it. */
+    private static String ofWorker(int status, String message) {
+        if (message.startsWith("Worker died")) {
+            return status == 507 ? "out of memory" : "the worker ended while it had this request";
+        }
+        return message.equals("Prediction failed") ? "the handler failed; the server's log says why" : message;
+    }
+
+    private static boolean isJson(HttpHeaders headers) {
+        return HttpHeaderValues.APPLICATION_JSON.contentEqualsIgnoreCase(headers.get(HttpHeaderNames.CONTENT_TYPE, ""));
+    }
+
+    /** With `headers` of an answer that it replaces, or null. */
+    FullHttpResponse answer(HttpHeaders headers) {
+        byte[] text = (GSON.toJson(body) + "\n").getBytes(StandardCharsets.UTF_8);
+        FullHttpResponse answer =
+                new DefaultFullHttpResponse(
+                        HttpVersion.HTTP_1_1, HttpResponseStatus.valueOf(status), Unpooled.wrappedBuffer(text));
+        if (headers != null) {
+            answer.headers().set(headers);
+        }
+        answer.headers().set(HttpHeaderNames.CONTENT_TYPE, HttpHeaderValues.APPLICATION_JSON);
+        answer.headers().set(HttpHeaderNames.CONTENT_LENGTH, text.length);
+        return answer;
+    }
+}

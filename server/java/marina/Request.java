@@ -1,0 +1,100 @@
+package marina;
+
+import io.netty.handler.codec.http.HttpHeaderNames;
+import io.netty.handler.codec.http.HttpMethod;
+import io.netty.handler.codec.http.HttpRequest;
+import io.netty.handler.codec.http.HttpUtil;
+
+/** What is remembered of a request until its answer is sent. */
+final class Request {
+    private static final String ID = "x-request-id";
+    private static final int LONGEST_ID = 128;
+    private static final int LONGEST_PATH = 200;
+    private static final int LONGEST_WORD = 16;
+
+    final String method;
+    final String path;
+    final String protocol;
+    /** Of the client's choosing, or null: TorchServe gives one then. */
+    final String id;
+    final boolean inference;
+    final boolean form;
+    final boolean multipart;
+    /** What the head says of the body's length; negative where it is no length. */
+    final long declaredBytes;
+    /** Its body has been read to the end, or there is nothing more of it that could be read. */
+    boolean received;
+    long bodyBytes;
+    /** When the last of it was read. */
+    long receivedAt = System.nanoTime();
+    int status;
+    /** All of the answer has been given to the connection, which need not have sent it yet. */
+    boolean answered;
+    /** The connection ends with the answer. */
+    boolean last;
+
+    Request(HttpRequest message) {
+        String uri = message.uri();
+        int query = uri.indexOf('?');
+        String bare = query < 0 ? uri : uri.substring(0, query);
+        method = printable(message.method().name(), LONGEST_WORD);
+        path = printable(bare, LONGEST_PATH);
+        protocol = printable(message.protocolVersion().text(), LONGEST_WORD);
+        declaredBytes = declaredBytes(message);
+        inference = isInference(bare) && message.method() != HttpMethod.OPTIONS;
+        String type = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim().toLowerCase();
+        form = type.startsWith("application/x-www-form-urlencoded");
+        multipart = type.startsWith("multipart/");
+        String given = message.headers().get(ID);
+        id = given != null && isId(given) ? given : null;
+        last = !HttpUtil.isKeepAlive(message);
+    }
+
+    /** A line of the access log, as TorchServe's own, but for the time, which has three more digits. */
+    String line(Object client, int code) {
+        long took = (System.nanoTime() - receivedAt) / 1000;
+        String digits = Long.toString(1000 + took % 1000).substring(1);
+        return client + " \"" + method + " " + path + " " + protocol + "\" " + code + " " + took / 1000 + "." + digits;
+    }
+
+    private static long declaredBytes(HttpRequest message) {
+        try {
+            return HttpUtil.getContentLength(message, 0L);
+        } catch (NumberFormatException err) {
+            return -1;
+        }
+    }
+
+    /** Paths on which TorchServe asks a model. */
+    private static boolean isInference(String path) {
+        return path.startsWith("/predictions/")
+                || path.startsWith("/explanations/")
+                || path.startsWith("/v1/models/")
+                || path.startsWith("/v2/models/")
+                || path.equals("/invocations");
+    }
+
+    private static boolean isId(String text) {
+        return !text.isEmpty() && text.length() <= LONGEST_ID && text.chars().allMatch(c -> c > ' ' && c < 127);
+    }
+
+    /** A name that is safe in a line of a log: short, visible, without a quotation mark. */
+    private static String printable(String text, int longest) {
+        int end = Math.min(text.length(), longest);
+        StringBuilder safe = null;
+        for (int i = 0; i < end; i++) {
+            char c = text.charAt(i);
+            boolean plain = c > ' ' && c < 127 && c != '"' && c != '\\';
+            if (!plain && safe == null) {
+                safe = new StringBuilder(text.substring(0, i));
+            }
+            if (plain && safe != null) {
+                safe.append(c);
+            } else if (!plain) {
+                safe.append(String.format(c < 256 ? "%%%02X" : "%%u%04X", (int) c));
+            }
+        }
+        String shown = safe == null ? text.substring(0, end) : safe.toString();
+        return end < text.length() ? shown + "..." : shown;
+    }
+}

@@ -1,0 +1,79 @@
+"""Requests that TorchServe answers without ever counting them as arrivals, or cannot read at all, as the bytes of a
+client; and a client for bytes."""
+
+import json
+import socket
+from dataclasses import dataclass
+
+SECRET = b"what-nobody-may-repeat"
+_HOST = b"Host: x\r\n"
+
+
+@dataclass(frozen=True)
+class Raw:
+    """An answer as it came."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> dict[str, object]:
+        """Its body in the kit's form."""
+        answer = json.loads(self.body)
+        assert isinstance(answer, dict)
+        assert isinstance(answer["error"], str)
+        return answer
+
+
+def posted(path: str, headers: bytes, body: bytes = SECRET) -> bytes:
+    """A POST with a length."""
+    length = f"Content-Length: {len(body)}\r\n\r\n".encode()
+    return f"POST {path} HTTP/1.1\r\n".encode() + _HOST + headers + length + body
+
+
+def uncounted(name: str) -> dict[str, tuple[bytes, int]]:
+    """Each kind for the model `name`, with the status that it gets."""
+    path = f"/predictions/{name}"
+    plain = f"POST {path} HTTP/1.1\r\n".encode() + _HOST
+    form = b"Content-Type: application/x-www-form-urlencoded\r\n"
+    part = b"--b\r\nContent-Disposition: form-data%s\r\n%s\r\n" + SECRET + b"\r\n--b--\r\n"
+    multipart = b"Content-Type: multipart/form-data; boundary=b\r\n"
+    return {
+        "form": (posted(path, form, b"a=%ZZ" + SECRET), 415),
+        "preflight": (f"OPTIONS {path} HTTP/1.1\r\n".encode() + _HOST + b"Content-Length: 0\r\n\r\n", 200),
+        "large headers": (plain + b"X: " + SECRET * 500 + b"\r\n\r\n", 431),
+        "long line": (b"GET /" + SECRET * 500 + b" HTTP/1.1\r\n\r\n", 414),
+        "NUL in a header's name": (posted(path, b"X\0Y: " + SECRET + b"\r\n"), 400),
+        "header's name beyond ASCII": (posted(path, b"X\xc3\xa9: " + SECRET + b"\r\n"), 400),
+        "two lengths": (plain + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400),
+        "length in words": (plain + b"Content-Length: " + SECRET + b"\r\n\r\n", 400),
+        "negative length": (plain + b"Content-Length: -1\r\n\r\n", 400),
+        "multipart without a name": (posted(path, multipart, part % (b"", b"")), 400),
+        "multipart of an unknown charset": (
+            posted(path, multipart, part % (b'; name="a"', b"Content-Type: text/plain; charset=" + SECRET + b"\r\n")),
+            400,
+        ),
+        "invocation of another model": (posted("/invocations?model_name=" + SECRET.decode(), b""), 404),
+        "escape bytes": (posted("/\x1b[2J" + SECRET.decode() + "?\x1b", b""), 404),
+        "broken chunks": (plain + b"Transfer-Encoding: chunked\r\n\r\n" + SECRET + b"\r\n", 400),
+        "declared too large": (plain + b"Content-Length: 4000000000000\r\n\r\n" + SECRET, 413),
+    }
+
+
+def exchange(port: int, request: bytes, *, timeout_s: float = 60) -> Raw:
+    """Sends the bytes and reads one answer."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
+        connection.sendall(request)
+        return read_answer(connection)
+
+
+def read_answer(connection: socket.socket) -> Raw:
+    """One answer with a length."""
+    with connection.makefile("rb") as stream:
+        status = int(stream.readline().split()[1])
+        headers: dict[str, str] = {}
+        while line := stream.readline().strip():
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.lower()] = value.strip()
+        return Raw(status, headers, stream.read(int(headers.get("content-length", "0"))))

@@ -1,0 +1,156 @@
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import Start
+from hostile import SECRET, exchange, posted, read_answer, uncounted
+from waiting import ask, eventually, metric, worker_pids
+
+from server import Exit, Running
+
+pytestmark = pytest.mark.e2e
+KINDS = uncounted("tiny")
+PATH = "/predictions/tiny"
+
+
+@pytest.fixture(scope="module")
+def server(module_tiny: Running) -> Iterator[Running]:
+    return module_tiny
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_torchserve_cannot_take_is_answered_in_the_kits_form_and_nothing_is_open(
+    kind: str, server: Running
+) -> None:
+    request, status = KINDS[kind]
+    before = server.log.stat().st_size
+    answer = exchange(server.ports.inference, request)
+    assert answer.status == status
+    assert SECRET not in answer.body
+    assert b"xception" not in answer.body
+    if status >= 400:
+        assert answer.error["error"]
+        assert answer.headers["connection"] == "close"
+    eventually(lambda: metric(server, "marina_in_flight") == 0)
+    assert ask(server, b"{}") == 200
+    logged = server.log.read_bytes()[before:]
+    assert len(logged) < 2000
+    assert b"\x1b" not in logged
+    if kind not in ("escape bytes", "long line"):
+        assert SECRET not in logged
+
+
+def test_a_form_is_told_what_to_type(server: Running) -> None:
+    answer = exchange(server.ports.inference, KINDS["form"][0])
+    assert answer.status == 415
+    assert answer.error["field"] == "content-type"
+    assert answer.error["allowed"] == ["application/json", "*/*"]
+    assert answer.error["hint"] == "curl -H 'Content-Type: application/json' --data-binary @FILE URL"
+
+
+def test_a_large_form_reaches_its_end_and_its_sender_the_answer(server: Running) -> None:
+    form = b"Content-Type: application/x-www-form-urlencoded\r\n"
+    assert exchange(server.ports.inference, posted(PATH, form, SECRET * 300_000)).status == 415
+
+
+def test_answers_come_in_the_order_of_their_requests(server: Running) -> None:
+    slow, fast = posted(PATH, b"", b'{"sleep_s": 0.3}'), b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60) as connection:
+        connection.sendall((slow + fast) * 2)
+        stream = connection.makefile("rb")
+        bodies = []
+        for _ in range(4):
+            while not (line := stream.readline()).lower().startswith(b"content-length"):
+                assert line
+            length = int(line.split(b":")[1])
+            while stream.readline().strip():
+                pass
+            bodies.append(json.loads(stream.read(length)))
+    assert [sorted(body) for body in bodies] == [["pid"], ["status"]] * 2
+
+
+def test_the_clients_own_request_id_comes_back_and_an_unsafe_one_does_not(server: Running) -> None:
+    def answered(value: bytes) -> str:
+        return exchange(server.ports.inference, posted(PATH, b"X-Request-Id: " + value + b"\r\n", b"{}")).headers[
+            "x-request-id"
+        ]
+
+    assert answered(b"order-66") == "order-66"
+    assert len(answered(b"x" * 200)) == 36
+    refused = posted(PATH, b"X-Request-Id: 7\r\nContent-Type: application/x-www-form-urlencoded\r\n")
+    assert exchange(server.ports.inference, refused).headers["x-request-id"] == "7"
+
+
+def test_a_client_that_leaves_is_no_longer_open(server: Running) -> None:
+    with socket.create_connection(("127.0.0.1", server.ports.inference)) as connection:
+        connection.sendall(posted(PATH, b"", b'{"sleep_s": 2}'))
+        eventually(lambda: metric(server, "marina_in_flight") == 1)
+    eventually(lambda: metric(server, "marina_in_flight") == 0)
+    eventually(lambda: metric(server, "inference_request_duration_seconds_count", code="499") == 1)
+
+
+def test_a_worker_that_ends_is_no_exception_of_javas(start_tiny: Start) -> None:
+    server = start_tiny()
+    answer = exchange(server.ports.inference, posted(PATH, b"", b'{"exit": 3}'))
+    assert (answer.status, answer.error) == (500, {"error": "the worker ended while it had this request"})
+
+
+@pytest.mark.parametrize("uncounted_before", [0, 2, 30])
+def test_a_stop_loses_nothing_whatever_was_sent_before(uncounted_before: int, start_tiny: Start) -> None:
+    server = start_tiny(workers=1, max_batch=8)
+    kinds = list(KINDS.values())
+    for number in range(uncounted_before):
+        exchange(server.ports.inference, kinds[number % len(kinds)][0])
+    (worker,) = worker_pids(server)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            slow = [pool.submit(ask, server, b"{}") for _ in range(6)]
+            eventually(lambda: metric(server, "marina_in_flight") == 6)
+            server.process.terminate()
+            eventually(lambda: "no new connections" in server.log.read_text())
+            os.kill(worker, signal.SIGCONT)
+            assert [one.result() for one in slow] == [200] * 6
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert server.process.wait(60) == Exit.DRAINED
+
+
+def test_from_the_start_of_the_drain_every_answer_ends_its_connection(start_tiny: Start) -> None:
+    server = start_tiny(drain_propagation_s=30)
+    with socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60) as kept:
+        kept.sendall(posted(PATH, b"", b"{}"))
+        assert read_answer(kept).headers["connection"] == "keep-alive"
+        server.process.terminate()
+        eventually(lambda: "draining: not ready" in server.log.read_text())
+        kept.sendall(posted(PATH, b"", b"{}"))
+        answer = read_answer(kept)
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert kept.recv(1) == b""
+    server.process.terminate()
+    server.process.wait(60)
+
+
+def test_an_answer_that_its_client_does_not_read_is_told_and_is_no_clean_end(start_tiny: Start) -> None:
+    server = start_tiny(drain_timeout_s=2)
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", server.ports.inference))
+        deaf.sendall(posted(PATH, b"", b'{"answer_mb": 8}'))
+        eventually(lambda: metric(server, "marina_in_flight") == 1)
+        assert server.stop() == Exit.CUT
+    assert "answers that their clients did not read: `serving.drain_timeout_s`" in server.log.read_text()
+
+
+def test_a_connection_that_has_just_been_made_is_waited_for(start_tiny: Start) -> None:
+    server = start_tiny()
+    with socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60) as late:
+        server.process.terminate()
+        eventually(lambda: "no new connections" in server.log.read_text())
+        late.sendall(posted(PATH, b"", b"{}"))
+        assert read_answer(late).status == 200
+    assert server.process.wait(60) == Exit.DRAINED

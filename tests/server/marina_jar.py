@@ -1,0 +1,56 @@
+"""Writes `server/java/marina.jar` from the Java sources beside it, the same bytes for the same sources and compiler.
+
+`make jar` runs it; a test holds the jar against its sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parents[2] / "server" / "java" / "marina"
+JAR = SOURCES.with_suffix(".jar")
+# The oldest Java that a server may have, and the compiler whose classes are committed.
+RELEASE, COMPILER = "11", 17
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def digest() -> str:
+    """Of the sources, in the order of their names."""
+    text = hashlib.sha256()
+    for file in sorted(SOURCES.glob("*.java")):
+        text.update(file.name.encode() + b"\0" + file.read_bytes())
+    return text.hexdigest()
+
+
+def torchserve() -> Path:
+    """The jar of TorchServe, which the sources are compiled against."""
+    spec = importlib.util.find_spec("ts")
+    assert spec
+    assert spec.origin
+    return Path(spec.origin).parent / "frontend" / "model-server.jar"
+
+
+def build(target: Path) -> None:
+    """Compiles and packs."""
+    with tempfile.TemporaryDirectory() as folder:
+        sources = [str(file) for file in sorted(SOURCES.glob("*.java"))]
+        command = ["javac", "--release", RELEASE, "-proc:none", "-cp", str(torchserve()), "-d", folder, *sources]
+        subprocess.run(command, check=True)
+        files = {str(file.relative_to(folder)): file.read_bytes() for file in sorted(Path(folder).rglob("*.class"))}
+    manifest = f"Manifest-Version: 1.0\nSources: {digest()}\n\n".encode()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as jar:
+        for name, data in {"META-INF/MANIFEST.MF": manifest, **files}.items():
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            jar.writestr(entry, data)
+
+
+if __name__ == "__main__":
+    build(JAR)
+    print(f"{JAR}: {JAR.stat().st_size} bytes", file=sys.stderr)
