@@ -126,7 +126,7 @@ def render_properties(spec: Spec, *, ports: Ports, host: str, metrics_config: Pa
 def render_log4j2(spec: Spec) -> str:
     """`log4j2.xml`: the access log alone on stdout, for the supervisor; warnings and worse on stderr; nothing twice.
 
-    Requests over HTTP are logged by the door in front of TorchServe (`server/java/marina/Door.java`), those over gRPC by
+    Requests over HTTP are logged by the door before TorchServe (`server/java/marina/Door.java`), those over gRPC by
     TorchServe. What its HTTP handler says of a request that it cannot take may hold the request, so it says nothing.
     """
     time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"

@@ -2,8 +2,8 @@
 
 The supervisor makes the listening socket and keeps a handle of it, for a listener that closes resets every connection
 in its queue: made, perhaps with a request on it, and not accepted yet. So when the end comes, the listener is bound to
-a network device that does not exist. No packet comes from there, so the kernel refuses every new connection, while those
-in the queue, and those whose handshake has begun, are unharmed. Once Java has accepted them all it may close
+a network device that does not exist. No packet comes from there, so the kernel refuses every new connection, while
+those in the queue, and those whose handshake has begun, are unharmed. Once Java has accepted them all it may close
 (`server/watching/drain.py`). Without a kernel that can do that, a line at the start says so.
 
 Orders are lines on a socket that is Java's standard input (`server/java/marina/Orders.java`); when the supervisor ends,

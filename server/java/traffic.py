@@ -1,7 +1,7 @@
 """Counts of one model's requests: what was answered, from the access log, and how fast.
 
-The supervisor's own inferences are answered like any other, and kept out of what users and autoscalers see. What is open
-is counted by the door in front of TorchServe (`server/java/door.py`).
+The supervisor's own inferences are answered like any other, and kept out of what users and autoscalers see. What is
+open is counted by the door in front of TorchServe (`server/java/door.py`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Histogram:
 
 
 def parse_line(line: str) -> Answered | None:
-    """An access log line of the door's or TorchServe's, without the query of its URI; None for anything else on its stdout."""
+    """A line of the access log without the query of its URI; None for anything else on Java's stdout."""
     found = _LINE.match(line)
     if found is None:
         return None

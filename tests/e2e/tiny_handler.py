@@ -1,8 +1,8 @@
 """A handler without a model, for tests of the server: a request says what is to happen to it, as JSON.
 
 `{"sleep_s": 0.5}` answers later, `{"hang": true}` never, `{"exit": 3}` ends the worker, `{"leak_mb": 20}` keeps memory,
-`{"count": 5}` counts in a metric, `{"answer_mb": 8}` answers at length, anything else is answered at once. While the file that `TINY_FAIL_LOAD` names exists,
-loading fails.
+`{"count": 5}` counts in a metric, `{"answer_mb": 8}` answers at length, anything else is answered at once. While the
+file that `TINY_FAIL_LOAD` names exists, loading fails.
 """
 
 import json

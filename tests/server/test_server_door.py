@@ -62,7 +62,7 @@ def test_busy_java_and_one_that_has_ended_are_no_counts(door: Door) -> None:
         door.count()
 
 
-def test_silent_java_is_not_waited_for_and_may_answer_again(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_java_is_not_waited_for_and_may_answer_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "_ANSWER_S", 0.01)
     slow = Door("127.0.0.1", 0)
     theirs = socket.socket(fileno=socket.dup(slow.orders))

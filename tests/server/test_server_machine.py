@@ -8,7 +8,6 @@ import pytest
 from specs import ROOT
 
 from config.errors import InputError
-from server.java.gate import Gate
 from server.system import machine
 from server.system.processes import identify, resident_bytes
 from server.system.rundir import OWNER, create_run_directory
@@ -54,18 +53,6 @@ def test_folder_that_cannot_be_written_to_is_an_error() -> None:
     assert str(caught.value) == f"{gone}: no room for temporary files: No such file or directory\n\nhint: {hint}"
 
 
-def test_shut_gate_holds_a_writer_and_an_open_one_does_not(tmp_path: Path) -> None:
-    gate = Gate(tmp_path / "gate")
-    with (tmp_path / "gate").open("wb", buffering=0) as writer:
-        writer.write(b"Inference API bind to: http://0.0.0.0:8080\n")
-        assert gate.lines(5) == ["Inference API bind to: http://0.0.0.0:8080"]
-        assert gate.lines(0) == []
-        gate.shut()
-        os.set_blocking(writer.fileno(), False)
-        assert writer.write(b"Inference model server stopped.\n") is None
-        assert gate.lines(0) == []
-
-
 def test_sockets_of_a_port_are_counted_from_the_kernels_table(tmp_path: Path) -> None:
     head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
     rows = (
@@ -79,7 +66,7 @@ def test_sockets_of_a_port_are_counted_from_the_kernels_table(tmp_path: Path) ->
     )
     (tmp_path / "tcp").write_text(head + rows)
     tables = (tmp_path / "tcp", tmp_path / "no tcp6")
-    assert read_sockets(0x1F90, tables) == Sockets(listening=True, waiting=3, connected=2, unread=15, unsent=16)
+    assert read_sockets(0x1F90, tables) == Sockets(listening=True, waiting=3, connected=2, unread=15, undelivered=1)
     assert read_sockets(80, tables) == Sockets()
 
 
