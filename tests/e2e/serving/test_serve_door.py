@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from conftest import Start
 from hostile import SECRET, exchange, posted, read_answer, uncounted
+from running import Running
 from waiting import ask, eventually, metric, worker_pids
 
-from server import Exit, Running
+from server import Exit
 
 pytestmark = pytest.mark.e2e
 KINDS = uncounted("tiny")
