@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_network
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from config.quantity import quantity
 from config.section import (
+    PERCENT,
     Count,
     DeviceName,
     HostName,
@@ -24,6 +27,16 @@ from config.section import (
     Taint,
     Url,
 )
+
+PodsOrShare = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=PERCENT)]
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True
 
 
 class Scaling(Section):
@@ -47,8 +60,9 @@ class Scaling(Section):
     """For `metric: queue_time`: the mean time a request may wait for a worker, ms. Lands in the autoscaler."""
     target_gpu_percent: Annotated[int, Field(ge=1, le=100)] = 70
     """For `metric: gpu`: mean utilisation a pod's GPUs should run at, percent. Lands in the autoscaler."""
-    cpu_percent: Annotated[int, Field(ge=1, le=100)] = 80
-    """Safety net beside the metric, percent of the cpu request. Lands in the autoscaler."""
+    cpu_percent: Annotated[int, Field(ge=1, le=100)] | None = 80
+    """Safety net beside the metric, percent of the server's cpu request; null: none, for a cluster without
+    `metrics.k8s.io`. Lands in the autoscaler."""
     prometheus: Url = "http://prometheus-operated.monitoring:9090"
     """For `autoscaler: keda`: the Prometheus it asks. Lands in the ScaledObject."""
 
@@ -108,20 +122,32 @@ class Network(Section):
     clients: tuple[ObjectName, ...] = ()
     """Namespaces that may ask for inferences beside the service's own: your gateway's, for one. Lands in the
     NetworkPolicy."""
+    dns: tuple[str, ...] = ("kube-system:53",)
+    """Where pods ask for names, as `NAMESPACE:PORT` or `CIDR:PORT`: `openshift-dns:5353` on OpenShift,
+    `169.254.20.10/32:53` for NodeLocal DNSCache. Lands in every NetworkPolicy with a way out."""
     egress: tuple[str, ...] = ()
     """What pods may reach, as `CIDR:PORT`; default: nothing, or what `model.url` needs. Lands in the NetworkPolicy."""
+
+    @field_validator("dns")
+    @classmethod
+    def _name_servers(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in entries:
+            place, _, port = entry.rpartition(":")
+            valid = port.isdigit() and 0 < int(port) < 65536
+            if "/" in place:
+                valid = valid and _is_network(place)
+            else:
+                valid = valid and re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", place) is not None
+            if not valid:
+                raise ValueError("allowed: `NAMESPACE:PORT` or `CIDR:PORT` such as `openshift-dns:5353`")
+        return entries
 
     @field_validator("egress")
     @classmethod
     def _addresses(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
         for entry in entries:
             network, _, port = entry.rpartition(":")
-            try:
-                ip_network(network)
-                valid = 0 < int(port) < 65536
-            except ValueError:
-                valid = False
-            if not valid:
+            if not (_is_network(network) and port.isdigit() and 0 < int(port) < 65536):
                 raise ValueError("allowed: `CIDR:PORT` such as `10.0.0.0/8:443`")
         return entries
 
@@ -139,6 +165,13 @@ class ModelStore(Section):
     path: InsidePath = "model.mar"
     """Where it lies in `claim` or `image`. Lands in the Deployment."""
 
+    @field_validator("url")
+    @classmethod
+    def _no_password(cls, url: str | None) -> str | None:
+        if url and "@" in urlsplit(url).netloc:
+            raise ValueError("allowed: an address without user and password: whoever may read pods reads it")
+        return url
+
     @model_validator(mode="after")
     def _one_of_them(self) -> ModelStore:
         given = [name for name in ("url", "claim", "image") if getattr(self, name) is not None]
@@ -146,6 +179,23 @@ class ModelStore(Section):
             raise ValueError("allowed: exactly one of `claim`, `image`, `url`")
         if self.url and "path" in self.model_fields_set:
             raise ValueError("path|but what `url` names is no volume: put the path into it")
+        return self
+
+
+class Rollout(Section):
+    """How a new version takes the place of the old one."""
+
+    max_surge: PodsOrShare | Literal["auto"] = "auto"
+    """Pods that a rollout may add, a number or a share such as `25%`; auto: `25%`, with GPUs 1. 0 where the cluster has
+    no room for one more. Lands in the Deployment."""
+    max_unavailable: PodsOrShare = 0
+    """Pods that a rollout may take away before their successors are ready, a number or a share. Lands in the
+    Deployment."""
+
+    @model_validator(mode="after")
+    def _moves(self) -> Rollout:
+        if str(self.max_surge) in ("0", "0%") and str(self.max_unavailable) in ("0", "0%"):
+            raise ValueError("allowed: `max_surge` or `max_unavailable` over 0, else no pod could be replaced")
         return self
 
 
@@ -195,6 +245,11 @@ class Kubernetes(Section):
     """Secrets that open the registry. Land in the Deployment."""
     resources: Resources = Resources()
     """What one pod may use."""
+    rollout: Rollout = Rollout()
+    """How a new version takes the place of the old one."""
+    run_as_user: Annotated[int, Field(ge=1)] | None = 10001
+    """User and group of the pods' processes, the image's own; null: the namespace chooses, as OpenShift wants it. Lands
+    in the Deployment."""
     node_selector: Labels = Field(default={})
     """Labels that a node must have. Lands in the Deployment."""
     tolerations: tuple[Taint, ...] = ()

@@ -22,10 +22,24 @@ PATTERNS = {
     r"^[a-z0-9]([-a-z0-9._:/]*[a-z0-9])?$": "a registry and a path such as `registry.local/team`",
     r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9][\w.-]{0,62}$": "a resource such as `nvidia.com/gpu`",
     r"""^(https?://[^\s/?#"'<>\\]+[^\s#"'<>\\]*|\w[\w.-]*(/\w[\w.-]*)*)$""": "an address from `https://` on, or a path",
+    r"^(100|[1-9]?[0-9])%$": "a whole number, or a share such as `25%`",
 }
-_NAME, _VERSION, _IDENTIFIER, _OBJECT, _NAMESPACED, _TAINT, _URL, _IMAGE, _INSIDE, _HOST, _REGISTRY, _DEVICE, _PAGE = (
-    PATTERNS
-)
+(
+    _NAME,
+    _VERSION,
+    _IDENTIFIER,
+    _OBJECT,
+    _NAMESPACED,
+    _TAINT,
+    _URL,
+    _IMAGE,
+    _INSIDE,
+    _HOST,
+    _REGISTRY,
+    _DEVICE,
+    _PAGE,
+    PERCENT,
+) = PATTERNS
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 
 

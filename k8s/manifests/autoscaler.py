@@ -19,12 +19,12 @@ from kubernetes.client import (
     V2MetricSpec,
     V2MetricTarget,
     V2PodsMetricSource,
-    V2ResourceMetricSource,
 )
 
+from config.quantity import canonical
 from k8s.manifests.custom_resources import ScaledObject, Trigger
 from k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
-from k8s.manifests.plan import Plan
+from k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, Plan
 from k8s.monitoring import METRICS, SERVER_CONTAINER, keda_query
 
 
@@ -53,7 +53,7 @@ def autoscaler(plan: Plan) -> V2HorizontalPodAutoscaler:
             scale_target_ref=V2CrossVersionObjectReference(api_version="apps/v1", kind="Deployment", name=plan.name),
             min_replicas=scaling.min_replicas,
             max_replicas=scaling.max_replicas,
-            metrics=[*_pod_metrics(plan), _cpu(plan)],
+            metrics=[*_pod_metrics(plan), *_cpu(plan)],
             behavior=_behavior(plan),
         ),
     )
@@ -62,9 +62,11 @@ def autoscaler(plan: Plan) -> V2HorizontalPodAutoscaler:
 def scaled_object(plan: Plan) -> ScaledObject:
     """The same for KEDA, which asks Prometheus itself."""
     scaling, behavior = plan.spec.scaling, _behavior(plan)
-    container = {"containerName": SERVER_CONTAINER} if plan.spec.kubernetes.log_shipper else {}
-    triggers = [Trigger("cpu", "Utilization", {"value": str(scaling.cpu_percent)} | container)]
-    if (wanted := target(plan)) is not None:
+    triggers = []
+    if plan.cpu_percent is not None:
+        settings = {"value": str(plan.cpu_percent), "containerName": SERVER_CONTAINER}
+        triggers.append(Trigger("cpu", "Utilization", settings))
+    if (wanted := plan.scaling_target) is not None:
         kind = "Value" if scaling.metric == "queue_time" else "AverageValue"
         settings = {"serverAddress": scaling.prometheus, "query": keda_query(plan.spec), "threshold": f"{wanted:g}"}
         triggers.insert(0, Trigger("prometheus", kind, settings))
@@ -77,45 +79,37 @@ def scaled_object(plan: Plan) -> ScaledObject:
     )
 
 
-def target(plan: Plan) -> float | None:
-    """What the metric should be on each pod, in its own unit; None when that was never measured."""
-    scaling = plan.spec.scaling
-    stated = {"gpu": float(scaling.target_gpu_percent), "queue_time": scaling.target_queue_ms / 1000}
-    return plan.target_rps_per_pod if scaling.metric == "requests" else stated[scaling.metric]
-
-
-def amount(value: float) -> str:
-    """A number as a quantity, exact to a thousandth."""
-    return f"{value:.0f}" if value == int(value) else f"{round(value * 1000)}m"
-
-
 def _pod_metrics(plan: Plan) -> list[V2MetricSpec]:
-    if (wanted := target(plan)) is None:
+    if (wanted := plan.scaling_target) is None:
         return []
     identifier = V2MetricIdentifier(name=METRICS[plan.spec.scaling.metric])
-    metric_target = V2MetricTarget(type="AverageValue", average_value=amount(wanted))
+    metric_target = V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(wanted * 1000)}m"))
     return [V2MetricSpec(type="Pods", pods=V2PodsMetricSource(metric=identifier, target=metric_target))]
 
 
-def _cpu(plan: Plan) -> V2MetricSpec:
-    utilization = V2MetricTarget(type="Utilization", average_utilization=plan.spec.scaling.cpu_percent)
-    if plan.spec.kubernetes.log_shipper:
-        # A sidecar's idle cores would hide a busy server.
-        source = V2ContainerResourceMetricSource(name="cpu", container=SERVER_CONTAINER, target=utilization)
-        return V2MetricSpec(type="ContainerResource", container_resource=source)
-    return V2MetricSpec(type="Resource", resource=V2ResourceMetricSource(name="cpu", target=utilization))
+def _cpu(plan: Plan) -> list[V2MetricSpec]:
+    """The server's own cpu: a sidecar's idle cores would hide a busy server, and an injected one without a cpu request
+    would leave a metric of the whole pod without a value."""
+    if plan.cpu_percent is None:
+        return []
+    utilization = V2MetricTarget(type="Utilization", average_utilization=plan.cpu_percent)
+    source = V2ContainerResourceMetricSource(name="cpu", container=SERVER_CONTAINER, target=utilization)
+    return [V2MetricSpec(type="ContainerResource", container_resource=source)]
 
 
 def _behavior(plan: Plan) -> V2HorizontalPodAutoscalerBehavior:
     return V2HorizontalPodAutoscalerBehavior(
-        scale_up=_rules(plan.scale_up_window_s, percent=50, period_s=plan.scale_up_period_s),
-        scale_down=_rules(plan.scale_down_window_s, percent=25, period_s=plan.scale_down_period_s),
+        scale_up=_rules(
+            plan.scale_up_window_s, Percent=SCALE_UP_PERCENT, Pods=SCALE_UP_PODS, period_s=plan.scale_up_period_s
+        ),
+        scale_down=_rules(plan.scale_down_window_s, Percent=SCALE_DOWN_PERCENT, period_s=plan.scale_down_period_s),
     )
 
 
-def _rules(window_s: int, *, percent: int, period_s: int) -> V2HPAScalingRules:
-    policy = V2HPAScalingPolicy(type="Percent", value=percent, period_seconds=period_s)
-    return V2HPAScalingRules(stabilization_window_seconds=window_s, select_policy="Max", policies=[policy])
+def _rules(window_s: int, *, period_s: int, **steps: int) -> V2HPAScalingRules:
+    """The largest of some steps, each a share of the pods or a number of them."""
+    policies = [V2HPAScalingPolicy(type=kind, value=value, period_seconds=period_s) for kind, value in steps.items()]
+    return V2HPAScalingRules(stabilization_window_seconds=window_s, select_policy="Max", policies=policies)
 
 
 def _annotations(plan: Plan) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from kubernetes.client import (
     V1VolumeMount,
 )
 
+from config.quantity import canonical
 from k8s.manifests import log_shipper, model_volume, pod
 from k8s.manifests.config_map import config_sha256
 from k8s.manifests.labels import (
@@ -50,12 +51,8 @@ def service_account(plan: Plan) -> V1ServiceAccount:
 
 def deployment(plan: Plan) -> V1Deployment:
     """The Deployment; the number of pods is left to an autoscaler where there is one."""
-    gpus = plan.spec.kubernetes.resources.gpu
-    strategy = V1RollingUpdateDeployment(
-        max_unavailable=0,
-        # A spare GPU is rare: one pod more at a time.
-        max_surge=1 if gpus else "25%",
-    )
+    rollout = plan.spec.kubernetes.rollout
+    strategy = V1RollingUpdateDeployment(max_unavailable=rollout.max_unavailable, max_surge=plan.max_surge)
     return V1Deployment(
         api_version="apps/v1",
         kind="Deployment",
@@ -94,7 +91,7 @@ def _pod_spec(plan: Plan) -> V1PodSpec:
         automount_service_account_token=False,
         # Of every Service in the namespace a dozen variables would be set, for nobody.
         enable_service_links=False,
-        security_context=pod.pod_security(),
+        security_context=pod.pod_security(plan),
         termination_grace_period_seconds=plan.grace_period_s,
         priority_class_name=kubernetes.priority_class,
         runtime_class_name=kubernetes.runtime_class,
@@ -151,7 +148,7 @@ def _probe(path: str, *, period_s: int, failures: int, timeout_s: int) -> V1Prob
 def _resources(plan: Plan) -> V1ResourceRequirements:
     """Requests are limits, so that what was measured is what a pod gets, on a full node too."""
     resources = plan.spec.kubernetes.resources
-    amounts = {"cpu": resources.cpu, "memory": plan.memory, "ephemeral-storage": in_mib(plan.storage_bytes)}
+    amounts = {"cpu": canonical(resources.cpu), "memory": plan.memory, "ephemeral-storage": in_mib(plan.storage_bytes)}
     if resources.gpu:
         amounts[resources.gpu_resource] = str(resources.gpu)
     return V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts))

@@ -31,7 +31,7 @@ from kubernetes.client import (
 )
 
 from config.errors import InputError
-from k8s.manifests import pod
+from k8s.manifests import network, pod
 from k8s.manifests.labels import labels, metadata, selector_labels
 from k8s.manifests.plan import MIB, Plan
 from k8s.manifests.yaml_text import plain
@@ -95,7 +95,7 @@ def _pod_spec(plan: Plan, job: LoadJob) -> V1PodSpec:
         restart_policy="Never",
         automount_service_account_token=False,
         enable_service_links=False,
-        security_context=pod.pod_security(),
+        security_context=pod.pod_security(plan),
         image_pull_secrets=[V1LocalObjectReference(name=name) for name in plan.spec.kubernetes.pull_secrets] or None,
         containers=[
             V1Container(
@@ -146,8 +146,6 @@ def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
     """They talk to the server, to each other, and to the cluster's names."""
     load = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=_selector(plan, job)))
     server = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=selector_labels(plan)))
-    system = {"kubernetes.io/metadata.name": "kube-system"}
-    names = V1NetworkPolicyPeer(namespace_selector=V1LabelSelector(match_labels=system))
     together = [V1NetworkPolicyPort(port=PORT, protocol="TCP")]
     return V1NetworkPolicy(
         api_version="networking.k8s.io/v1",
@@ -163,9 +161,7 @@ def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
                 V1NetworkPolicyEgressRule(
                     to=[server], ports=[V1NetworkPolicyPort(port=plan.ports.inference, protocol="TCP")]
                 ),
-                V1NetworkPolicyEgressRule(
-                    to=[names], ports=[V1NetworkPolicyPort(port=53, protocol=kind) for kind in ("UDP", "TCP")]
-                ),
+                *network.dns_rules(plan),
             ],
         ),
     )

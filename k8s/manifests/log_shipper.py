@@ -11,6 +11,7 @@ from kubernetes.client import (
     V1VolumeMount,
 )
 
+from config.quantity import canonical
 from k8s.manifests import pod
 from k8s.manifests.plan import LOG_BYTES, MIB, Plan
 
@@ -31,7 +32,7 @@ def sidecars(plan: Plan) -> list[V1Container]:
     shipper = plan.spec.kubernetes.log_shipper
     if shipper is None:
         return []
-    amounts = {"cpu": shipper.cpu, "memory": shipper.memory}
+    amounts = {"cpu": canonical(shipper.cpu), "memory": canonical(shipper.memory)}
     mounts = [V1VolumeMount(name="logs", mount_path=_FOLDER)]
     if shipper.config_map:
         mounts.append(V1VolumeMount(name="shipper", mount_path=_SETTINGS, read_only=True))

@@ -97,10 +97,16 @@ def _egress(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
     store = model_volume.port(plan)
     if store and not rules:
         rules.append(_to(list(_LINK_LOCAL), store))
-    if rules:
-        # Names are asked of the cluster's own server, wherever it runs.
-        names = [_port(53, "UDP"), _port(53)]
-        rules.append(V1NetworkPolicyEgressRule(to=[_namespace("kube-system")], ports=names))
+    return [*rules, *dns_rules(plan)] if rules else []
+
+
+def dns_rules(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
+    """The way to the servers that pods ask for names."""
+    rules = []
+    for entry in plan.spec.kubernetes.network.dns:
+        place, _, port = entry.rpartition(":")
+        peer = V1NetworkPolicyPeer(ip_block=V1IPBlock(cidr=place)) if "/" in place else _namespace(place)
+        rules.append(V1NetworkPolicyEgressRule(to=[peer], ports=[_port(int(port), "UDP"), _port(int(port))]))
     return rules
 
 

@@ -6,8 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from k8s.manifests.autoscaler import target
-from k8s.manifests.plan import MEMORY_MARGIN, Plan, worst_requests_bytes
+from config.quantity import canonical
+from k8s.manifests.plan import (
+    MEMORY_MARGIN,
+    SCALE_DOWN_PERCENT,
+    SCALE_UP_PERCENT,
+    SCALE_UP_PODS,
+    Plan,
+    worst_requests_bytes,
+)
+
+# How long clouds' own load balancers go on sending to a pod that is no endpoint any more.
+CLOUD_PROPAGATION_S = 15
 
 
 @dataclass(frozen=True)
@@ -45,12 +55,19 @@ def derived(plan: Plan) -> list[Derived]:
                 "that + min ready + 300 s for a node and its image"),
         Derived("grace period of a pod", f"{plan.grace_period_s} s",
                 f"propagation {serving.drain_propagation_s:g} + drain {serving.drain_timeout_s:g} + 5"),
+        Derived("room for a rollout", _room(plan), f"max_surge {plan.max_surge} of the most pods there may be"),
     ]  # fmt: skip
     if plan.autoscaled:
         found += [
             Derived("autoscaler's target", _target_text(plan), _target_reason(plan)),
-            Derived("more pods", f"+50 % in {plan.scale_up_period_s} s after {plan.scale_up_window_s} s", start),
-            Derived("fewer pods", f"-25 % in {plan.scale_down_period_s} s after {plan.scale_down_window_s} s", start),
+            Derived(
+                "more pods", f"+{SCALE_UP_PERCENT} % or +{SCALE_UP_PODS} in {plan.scale_up_period_s} s, at once", start
+            ),
+            Derived(
+                "fewer pods",
+                f"-{SCALE_DOWN_PERCENT} % in {plan.scale_down_period_s} s after {plan.scale_down_window_s} s",
+                start,
+            ),
             Derived("pods", f"{scaling.min_replicas} to {scaling.max_replicas}", "scaling"),
         ]
     return found
@@ -70,7 +87,7 @@ def _built(plan: Plan) -> Iterator[Note]:
 def _measured(plan: Plan) -> Iterator[Note]:
     spec, evidence = plan.spec, plan.evidence
     calibrate = f"marina calibrate {spec.file}"
-    if plan.autoscaled and target(plan) is None:
+    if plan.autoscaled and plan.scaling_target is None:
         text = "nothing was measured: the autoscaler looks at the cpu alone"
         yield Note(_scaling_file(plan), text, f"{calibrate}, or set `scaling.target_rps_per_pod`")
     if evidence is None:
@@ -97,6 +114,25 @@ def _chosen(plan: Plan) -> Iterator[Note]:
         text = "the route's Gateway may not reach the pods until its namespace is one of `network.clients`"
         yield Note("30-network-policy.yaml", text, "kubernetes: {network: {clients: [NAMESPACE]}}")
 
+    if plan.spec.kubernetes.resources.gpu and plan.surge_pods:
+        text = f"a rollout needs {_room(plan)} free: with every GPU in use it waits for ever"
+        yield Note("40-deployment.yaml", text, "kubernetes: {rollout: {max_surge: 0, max_unavailable: 1}}")
+    if plan.spec.kubernetes.route and plan.spec.serving.drain_propagation_s < CLOUD_PROPAGATION_S:
+        text = (
+            "a cloud's load balancer that sends to pods itself (GKE's NEGs, IP targets of AWS) learns of a pod's end "
+            f"later than `serving.drain_propagation_s`, {plan.spec.serving.drain_propagation_s:g} s"
+        )
+        yield Note("gateway/http-route.yaml", text, f"serving: {{drain_propagation_s: {CLOUD_PROPAGATION_S}}}")
+
+
+def _room(plan: Plan) -> str:
+    """What the cluster must have free while a rollout runs."""
+    resources, pods = plan.spec.kubernetes.resources, plan.surge_pods
+    if not pods:
+        return "none"
+    gpus = f", {pods * resources.gpu} {resources.gpu_resource}" if resources.gpu else ""
+    return f"{pods} × ({canonical(resources.cpu)} cpu, {plan.memory}){gpus}"
+
 
 def _scaling_file(plan: Plan) -> str:
     return "keda/scaled-object.yaml" if plan.spec.scaling.autoscaler == "keda" else "70-autoscaler.yaml"
@@ -117,7 +153,7 @@ def _memory_reason(plan: Plan) -> str:
 
 
 def _target_text(plan: Plan) -> str:
-    wanted, cpu = target(plan), f"{plan.spec.scaling.cpu_percent} % cpu"
+    wanted, cpu = plan.scaling_target, f"{plan.cpu_percent} % cpu"
     if wanted is None:
         return cpu
     named = {
@@ -125,7 +161,8 @@ def _target_text(plan: Plan) -> str:
         "queue_time": f"{wanted * 1000:g} ms in the queue",
         "gpu": f"{wanted:g} % gpu",
     }
-    return f"{named[plan.spec.scaling.metric]} a pod, or {cpu}"
+    asked = f"{named[plan.spec.scaling.metric]} a pod"
+    return asked if plan.cpu_percent is None else f"{asked}, or {cpu}"
 
 
 def _target_reason(plan: Plan) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.errors import InputError
-from config.quantity import quantity
+from config.packed_settings import check_settings
+from config.quantity import canonical, quantity
 from config.record import Package, read_package
 from config.render import Ports
 from config.spec import Spec
@@ -21,10 +22,11 @@ from k8s.manifests.versions import SUPPORTED_VERSIONS
 MIB = 2**20
 # Of a peak that was measured: fragmentation, a worker that starts while another ends.
 MEMORY_MARGIN = 1.25
-# The seeds' windows of 300 and 600 s go with models that take a minute to start; a pod that is there in seconds may be
-# asked for sooner, and one sent away by mistake is back as soon.
-_UP_WINDOW_PER_START, _DOWN_WINDOW_PER_START = 5, 10
-_UP_WINDOW_S, _DOWN_WINDOW_S = (15, 300), (300, 3600)
+# Pods are kept for ten cold starts after they were needed last: one that was sent away by mistake costs a cold start.
+_DOWN_WINDOW_PER_START = 10
+_DOWN_WINDOW_S, _DOWN_WINDOW_UNMEASURED_S = (300, 3600), 600
+_UP_PERIOD_S = (15, 60)
+SCALE_UP_PERCENT, SCALE_UP_PODS, SCALE_DOWN_PERCENT = 100, 4, 25
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,13 @@ class Plan:
         return float(f"{knee.rps * self.spec.scaling.headroom:.3g}") if knee else None
 
     @property
+    def scaling_target(self) -> float | None:
+        """What the metric should be on each pod, in its own unit; None when that was never measured."""
+        scaling = self.spec.scaling
+        stated = {"gpu": float(scaling.target_gpu_percent), "queue_time": scaling.target_queue_ms / 1000}
+        return self.target_rps_per_pod if scaling.metric == "requests" else stated[scaling.metric]
+
+    @property
     def startup_budget_s(self) -> int:
         """How long the kubelet waits for the first ready: never less than TorchServe does for its workers, so that the
         supervisor can say what went wrong, and at least two measured cold starts."""
@@ -96,11 +105,30 @@ class Plan:
         return math.ceil(serving.drain_propagation_s + serving.drain_timeout_s) + 5
 
     @property
+    def max_surge(self) -> int | str:
+        """Pods that a rollout may add: what the spec says, else a quarter; one where each needs a GPU."""
+        stated, gpus = self.spec.kubernetes.rollout.max_surge, self.spec.kubernetes.resources.gpu
+        return stated if stated != "auto" else 1 if gpus else "25%"
+
+    @property
+    def surge_pods(self) -> int:
+        """How many that are at most, when all the pods there may be run."""
+        scaling = self.spec.scaling
+        pods = scaling.max_replicas if self.autoscaled else scaling.min_replicas
+        surge = self.max_surge
+        return surge if isinstance(surge, int) else math.ceil(int(surge.removesuffix("%")) * pods / 100)
+
+    @property
+    def cpu_percent(self) -> int | None:
+        """The autoscaler's second metric; None where the cluster cannot tell the cpu of pods."""
+        return self.spec.scaling.cpu_percent
+
+    @property
     def memory(self) -> str:
         """Request and limit of the server: what the spec says, else the measured peak with room above."""
         stated, measured = self.spec.kubernetes.resources.memory, self.evidence.memory if self.evidence else None
         if stated != "auto":
-            return stated
+            return canonical(stated)
         if measured is None:
             # Java may take its heap once more outside of it, and a worker of a small model half a GiB.
             worker_bytes = max(512 * MIB, 256 * MIB + self.spec.largest_batch_bytes)
@@ -130,18 +158,25 @@ class Plan:
 
     @property
     def scale_up_window_s(self) -> int:
-        """How long more pods must be wanted before they are made: five cold starts, from 15 s to the seeds' 300 s."""
-        return self._window(_UP_WINDOW_PER_START, _UP_WINDOW_S, default=300)
+        """How long more pods must be wanted before they are made: not at all. The autoscaler takes the lowest wish of
+        the window, so any window is time in which too few pods serve; the rate is a mean over four readings already,
+        and the window against flapping is the one before pods go."""
+        return 0
 
     @property
     def scale_up_period_s(self) -> int:
-        """At most half as many pods again in this time: a minute, or what a pod needs to help if that is longer."""
-        return max(60, math.ceil(self.cold_start_s or 0))
+        """Twice as many pods, or four more, in this time at most: what a pod needs to help, from 15 s, the time between
+        two looks of the autoscaler, to 60 s; 60 s unmeasured."""
+        low, high = _UP_PERIOD_S
+        return high if self.cold_start_s is None else min(high, max(low, math.ceil(self.cold_start_s)))
 
     @property
     def scale_down_window_s(self) -> int:
-        """How long fewer pods must do before one goes: ten cold starts, at least 300 s; the seeds' 600 s unmeasured."""
-        return self._window(_DOWN_WINDOW_PER_START, _DOWN_WINDOW_S, default=600)
+        """How long fewer pods must do before one goes: ten cold starts, at least 300 s; 600 s unmeasured."""
+        low, high = _DOWN_WINDOW_S
+        if self.cold_start_s is None:
+            return _DOWN_WINDOW_UNMEASURED_S
+        return min(high, max(low, math.ceil(_DOWN_WINDOW_PER_START * self.cold_start_s)))
 
     @property
     def scale_down_period_s(self) -> int:
@@ -153,10 +188,6 @@ class Plan:
         """The first minor version that knows every field used."""
         store = self.spec.kubernetes.model
         return "1.31" if store and store.image else SUPPORTED_VERSIONS[0]
-
-    def _window(self, per_start: int, limits: tuple[int, int], *, default: int) -> int:
-        low, high = limits
-        return default if self.cold_start_s is None else min(high, max(low, math.ceil(per_start * self.cold_start_s)))
 
 
 # Of each of the two files that the server keeps for a log shipper.
@@ -172,12 +203,16 @@ def make_plan(spec: Spec, folder: Path) -> Plan:
     if package is None and spec.kubernetes.model:
         text = "`kubernetes.model`: its checksum is that of the package, and nothing was packaged yet"
         raise InputError(text, hint=f"marina package {spec.file}")
+    if package:
+        check_settings(spec, folder / package.mar, package.record)
     built = read_image(folder, spec, package)
     evidence = read_evidence(folder, package, spec_file=spec.file)
     if evidence:
         _check_memory(spec, evidence)
     image = built.reference if built else f"{spec.kubernetes.registry}/{spec.name}:{spec.version}"
-    return Plan(spec=spec, image=image, package=package, evidence=evidence, built=built)
+    plan = Plan(spec, image, package, evidence, built)
+    _check_metrics(plan)
+    return plan
 
 
 def worst_requests_bytes(spec: Spec) -> int:
@@ -192,7 +227,13 @@ def with_room(spec: Spec, peak_bytes: int) -> float:
 
 def in_mib(size: float) -> str:
     """Bytes as a quantity, rounded up to 64 MiB."""
-    return f"{64 * math.ceil(size / (64 * MIB))}Mi"
+    return canonical(f"{64 * math.ceil(size / (64 * MIB))}Mi")
+
+
+def _check_metrics(plan: Plan) -> None:
+    if plan.autoscaled and plan.cpu_percent is None and plan.scaling_target is None:
+        text = "nothing was measured, and without the cpu the autoscaler has no metric at all"
+        raise InputError(text, hint=f"marina calibrate {plan.spec.file}, or set `scaling.target_rps_per_pod`")
 
 
 def _check_memory(spec: Spec, evidence: EvidenceRecord) -> None:

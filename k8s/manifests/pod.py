@@ -17,18 +17,17 @@ from kubernetes.client import (
 from k8s.manifests.config_map import CONFIG_FILE, config_name
 from k8s.manifests.plan import Plan, in_mib
 
-# The user of the image; nothing in it needs this one.
-USER = 10001
 
-
-def pod_security() -> V1PodSecurityContext:
-    """For all containers of a pod; `fsGroup` lets the user read what volumes hold."""
+def pod_security(plan: Plan) -> V1PodSecurityContext:
+    """For all containers of a pod; `fsGroup` lets the user read what volumes hold. Without a user in the spec the
+    namespace chooses all three."""
+    user = plan.spec.kubernetes.run_as_user
     return V1PodSecurityContext(
         run_as_non_root=True,
-        run_as_user=USER,
-        run_as_group=USER,
-        fs_group=USER,
-        fs_group_change_policy="OnRootMismatch",
+        run_as_user=user,
+        run_as_group=user,
+        fs_group=user,
+        fs_group_change_policy="OnRootMismatch" if user else None,
         seccomp_profile=V1SeccompProfile(type="RuntimeDefault"),
     )
 

@@ -12,6 +12,8 @@ from config.spec import Spec
 from k8s.monitoring.expressions import Queries
 
 SHED_SHARE = 0.01
+# The autoscaler leaves a pod alone up to a tenth over its target; over nearly the whole request nothing is left to use.
+AUTOSCALER_TOLERANCE, CPU_AT_MOST = 0.1, 0.98
 MEMORY_SHARE = 0.9
 GPU_MEMORY_SHARE = 0.95
 GPU_GROWTH = 1.1
@@ -59,7 +61,7 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     wanted, available = (
         queries.of_deployment(f"kube_deployment_{name}") for name in ("spec_replicas", "status_replicas_available")
     )
-    start_min = -(-spec.serving.startup_timeout_s // 60) + 10
+    start_min = _start_min(spec)
     return [
         Alert("NoData", "page", f"absent({ready})", "Prometheus sees no pod of it", for_="3m"),
         Alert("NoPodReady", "page", f"sum by (namespace) ({ready}) == 0", "no pod is ready", for_="3m"),
@@ -86,6 +88,11 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
             for_="1h",
         ),
     ]
+
+
+def _start_min(spec: Spec) -> int:
+    """How long a pod may take until it serves, its node and image included."""
+    return -(-spec.serving.startup_timeout_s // 60) + 10
 
 
 def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
@@ -116,10 +123,20 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
 
 
 def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:
-    shed, cpu = queries.recorded("inference_shed:ratio_rate5m"), spec.scaling.cpu_percent / 100
+    shed = queries.recorded("inference_shed:ratio_rate5m")
+    target = (spec.scaling.cpu_percent or 100) / 100
+    cpu = min(CPU_AT_MOST, target * (1 + AUTOSCALER_TOLERANCE + 0.02))
+    # More pods help when they were asked for, have a node, have started, and the clients have found them.
+    scaled_min = 2 * _start_min(spec)
     return [
         Alert("RequestsShed", "ticket", f"{shed} > {SHED_SHARE}", f"{_PERCENT} of requests are shed", for_="5m"),
-        Alert("CpuHigh", "ticket", f"{queries.cpu_share()} > {cpu:g}", _pod(f"uses {_PERCENT} of its cpu"), for_="15m"),
+        Alert(
+            "CpuHigh",
+            "ticket",
+            f"{queries.cpu_share()} > {cpu:g}",
+            _pod(f"uses {_PERCENT} of its cpu"),
+            for_=f"{scaled_min}m",
+        ),
         Alert(
             "MemoryNearLimit",
             "ticket",
@@ -152,7 +169,7 @@ def _autoscaler_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     idle = queries.of_autoscaler(
         "kube_horizontalpodautoscaler_status_condition", 'condition="ScalingActive"', 'status="false"'
     )
-    blind = Alert("AutoscalerBlind", "ticket", f"{idle} == 1", "the autoscaler gets no metrics", for_="10m")
+    blind = Alert("AutoscalerBlind", "ticket", f"{idle} == 1", _BLIND, for_="10m")
     if spec.scaling.min_replicas == spec.scaling.max_replicas:
         return [blind]
     by = "on (namespace, horizontalpodautoscaler)"
@@ -160,6 +177,7 @@ def _autoscaler_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     return [blind, Alert("AutoscalerAtMax", "ticket", f"{wanted} >= {by} {most}", text, for_="15m")]
 
 
+_BLIND = "the autoscaler does not get one of its metrics: until it does, no pod is taken away, and maybe none is added"
 _PERCENT = "{{ $value | humanizePercentage }}"
 
 

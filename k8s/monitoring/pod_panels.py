@@ -44,7 +44,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
                 Query(queries.cpu_share(), "{{pod}} used"),
                 Query(queries.throttled_share(), "{{pod}} throttled"),
             ),
-            limits=(spec.scaling.cpu_percent / 100,),
+            limits=(spec.scaling.cpu_percent / 100,) if spec.scaling.cpu_percent else (),
         ),
         Panel("Memory", "The server's container.", "bytes", _memory(queries)),
         Panel(

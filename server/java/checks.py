@@ -11,13 +11,12 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from config.errors import ArchiveError, InputError, ToolMissing
 from config.mar import open_mar
+from config.packed_settings import check_settings
 from config.ports import listen_once
 from config.record import Record, read_record
-from config.render import Ports, render_model_config
+from config.render import Ports
 from config.spec import Spec
 from server.system import differences
 
@@ -63,30 +62,10 @@ def check_package(spec: Spec, mar: Path) -> Record:
             f"{mar}: holds `{record.name}` {record.version}, but the spec is `{spec.name}` {spec.version}",
             hint=f"marina package {spec.file}",
         )
-    wanted = {"threads": spec.threads} | yaml.safe_load(render_model_config(spec))
-    packed = {"threads": record.threads} | _packed_config(mar, record)
-    stale = [f"`{key}` is {packed.get(key)}, now {value}" for key, value in wanted.items() if packed.get(key) != value]
-    if stale:
-        raise ArchiveError(
-            f"{mar}: packaged before the spec changed: {', '.join(stale)}", hint=f"marina package {spec.file}"
-        )
+    check_settings(spec, mar, record)
     if found := differences(record):
         raise ArchiveError(f"{mar}: made for another machine: {'; '.join(found)}", hint=f"marina package {spec.file}")
     return record
-
-
-def _packed_config(mar: Path, record: Record) -> dict[str, object]:
-    """TorchServe's file in the MAR, and that what else a start reads is there too."""
-    with open_mar(mar) as archive:
-        text = archive.read("model-config.yaml")
-        archive.read(record.sample.file)
-    try:
-        config = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as err:
-        raise ArchiveError(f"{mar}: `model-config.yaml`: not readable as YAML", hint="marina package SPEC") from err
-    if not isinstance(config, dict):
-        raise ArchiveError(f"{mar}: `model-config.yaml`: holds no mapping", hint="marina package SPEC")
-    return config
 
 
 def check_ports(ports: Ports, host: str) -> None:

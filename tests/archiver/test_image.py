@@ -9,10 +9,11 @@ from specs import ROOT, Packaged, digits_spec
 
 from archiver.containers.build import _ARGUMENTS, Options, _without_tag, image, reference
 from archiver.containers.builders import Build, Builder, find_builder
+from config.deployment import Kubernetes
 from config.errors import InputError, ToolMissing
 from config.progress import Progress
 from config.render import Ports
-from k8s.manifests import model_volume, pod
+from k8s.manifests import model_volume
 
 BUILD = Build(
     context=Path("/repository"),
@@ -209,7 +210,7 @@ def stage(name: str) -> dict[str, str]:
 def test_what_is_kept_of_a_build_runs_nothing_and_has_no_rights(target: str) -> None:
     instructions = stage(target)
     assert "RUN" not in instructions
-    assert instructions["USER"] == f"{pod.USER}:0"
+    assert instructions["USER"] == f"{Kubernetes().run_as_user}:0"
     # Without a shell: exec forms only.
     assert isinstance(json.loads(instructions["ENTRYPOINT"]), list)
     assert isinstance(json.loads(instructions["CMD"]), list)

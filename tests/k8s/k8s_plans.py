@@ -44,7 +44,12 @@ FULL: dict[str, Any] = {
     "kubernetes.tolerations": ["dedicated=inference:NoSchedule", "spot"],
     "kubernetes.priority_class": "serving",
     "kubernetes.runtime_class": "nvidia",
-    "kubernetes.network": {"clients": ["shop"], "egress": ["10.0.0.0/8:443"]},
+    "kubernetes.network": {
+        "clients": ["shop"],
+        "egress": ["10.0.0.0/8:443"],
+        "dns": ["openshift-dns:5353", "169.254.20.10/32:53"],
+    },
+    "kubernetes.rollout": {"max_surge": 1, "max_unavailable": "10%"},
     "kubernetes.model": {"url": "https://store.local/digits.mar"},
     "kubernetes.log_shipper": {
         "image": f"registry.local/vector:1@sha256:{'b' * 64}",
@@ -69,6 +74,7 @@ OPTIONS = [
     pytest.param({"kubernetes.model": {"claim": "models", "path": "digits/1.mar"}}, id="claim"),
     pytest.param({"kubernetes.model": {"image": "registry.local/models:1"}}, id="image volume"),
     pytest.param({"kubernetes.network.policy": False}, id="no policy"),
+    pytest.param({"kubernetes": {"run_as_user": None}}, id="no user"),
     pytest.param({"kubernetes.create_namespace": False}, id="no namespace"),
     pytest.param({"slo": None}, id="no objective"),
     pytest.param({"name": "y", "version": "1e3"}, id="names that look like values"),
@@ -86,7 +92,8 @@ def fill(
 ) -> None:
     """Writes some records into a build folder."""
     if package:
-        record = RECORD | {"name": spec.name, "version": spec.version}
+        sizes = {"workers": spec.workers, "threads": spec.threads}
+        record = RECORD | {"name": spec.name, "version": spec.version} | sizes
         (folder / "package.json").write_text(json.dumps(PACKAGE | {"record": record}), encoding="utf-8")
     for name, data in (("evidence.json", evidence), ("image.json", image)):
         if data is not None:

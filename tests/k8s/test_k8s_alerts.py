@@ -131,8 +131,12 @@ SCENARIOS = {
         spec={"model.on_mismatch": "jit"},
     ),
     "the cpu is busy": Scenario(
-        {"10m": QUIET, "22m": {"CpuHigh"}},
-        {f'container_cpu_usage_seconds_total{{{AT},container="{SERVER_CONTAINER}"}}': "0+27x120"},
+        {"20m": QUIET, "37m": {"CpuHigh"}},
+        {f'container_cpu_usage_seconds_total{{{AT},container="{SERVER_CONTAINER}"}}': "0+28x160"},
+    ),
+    "the cpu is where the autoscaler leaves it": Scenario(
+        {"1h": QUIET, "3h": QUIET},
+        {f'container_cpu_usage_seconds_total{{{AT},container="{SERVER_CONTAINER}"}}': "0+26x720"},
     ),
     "a sidecar is busy": Scenario(
         {"30m": QUIET},

@@ -231,8 +231,6 @@ def test_a_log_shipper_is_a_sidecar_that_outlives_the_server() -> None:
     assert spec["containers"][0]["args"][:5] == ["/config/spec.yaml", "--mar", "/model/model.mar", "--log-file",
                                                 "/var/log/marina/server.log"]  # fmt: skip
     assert {mount["mountPath"] for mount in sidecar["volumeMounts"]} == {"/var/log/marina", "/etc/shipper"}
-    metrics = one(planned({"kubernetes.log_shipper": shipper}), "HorizontalPodAutoscaler")["spec"]["metrics"]
-    assert metrics[-1]["containerResource"]["container"] == "server"
 
 
 def test_gpus_are_asked_for_tolerated_and_surged_one_by_one() -> None:

@@ -1,15 +1,17 @@
 import hashlib
 import json
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, GPU, IMAGE, SHA256, fill, planned
+from k8s_plans import EVIDENCE, GPU, IMAGE, RECORD, SHA256, fill, planned
 from specs import digits_spec
 
-from config.errors import InputError
+from config.errors import ArchiveError, InputError
 from config.quantity import quantity
+from config.render import render_model_config
 from k8s.manifests.notes import derived, notes
 from k8s.manifests.objects import render
 from k8s.manifests.plan import make_plan
@@ -39,7 +41,7 @@ def test_the_target_is_the_knee_with_room_above() -> None:
 def test_without_evidence_the_autoscaler_looks_at_the_cpu_and_the_plan_says_so() -> None:
     plan = planned()
     metrics = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
-    assert [metric["type"] for metric in metrics] == ["Resource"]
+    assert [metric["type"] for metric in metrics] == ["ContainerResource"]
     note = next(note for note in notes(plan) if note.file == "70-autoscaler.yaml")
     assert note.text == "nothing was measured: the autoscaler looks at the cpu alone"
     assert note.hint == f"marina calibrate {plan.spec.file}, or set `scaling.target_rps_per_pod`"
@@ -67,24 +69,25 @@ def test_the_other_metrics_have_targets_in_their_own_units(changes: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("cold_start_s", "up_window", "up_period", "down_window", "down_period"),
+    ("cold_start_s", "up_period", "down_window", "down_period"),
     [
-        pytest.param(None, 300, 60, 600, 120, id="unmeasured: the seeds'"),
-        pytest.param(2.0, 15, 60, 300, 120, id="at once"),
-        pytest.param(60.0, 300, 60, 600, 120, id="a minute: the seeds'"),
-        pytest.param(200.0, 300, 200, 2000, 400, id="minutes"),
-        pytest.param(1000.0, 300, 1000, 3600, 1800, id="more than the autoscaler knows"),
+        pytest.param(None, 60, 600, 120, id="unmeasured"),
+        pytest.param(2.0, 15, 300, 120, id="at once"),
+        pytest.param(25.0, 25, 300, 120, id="half a minute"),
+        pytest.param(60.0, 60, 600, 120, id="a minute"),
+        pytest.param(200.0, 60, 2000, 400, id="minutes"),
+        pytest.param(1000.0, 60, 3600, 1800, id="more than the autoscaler knows"),
     ],
 )
-def test_windows_and_periods_follow_the_cold_start(
-    cold_start_s: float | None, up_window: int, up_period: int, down_window: int, down_period: int
+def test_more_pods_come_at_once_and_fewer_after_a_window_that_follows_the_cold_start(
+    cold_start_s: float | None, up_period: int, down_window: int, down_period: int
 ) -> None:
     behavior = render(planned(evidence=evidence(cold_start_s=cold_start_s)))["70-autoscaler.yaml"][0]["spec"][
         "behavior"
     ]
     up, down = behavior["scaleUp"], behavior["scaleDown"]
-    assert (up["stabilizationWindowSeconds"], down["stabilizationWindowSeconds"]) == (up_window, down_window)
-    assert [(one["value"], one["periodSeconds"]) for one in up["policies"]] == [(50, up_period)]
+    assert (up["stabilizationWindowSeconds"], down["stabilizationWindowSeconds"]) == (0, down_window)
+    assert [(one["value"], one["periodSeconds"]) for one in up["policies"]] == [(100, up_period), (4, up_period)]
     assert [(one["value"], one["periodSeconds"]) for one in down["policies"]] == [(25, down_period)]
 
 
@@ -112,11 +115,11 @@ def test_memory_has_room_for_the_largest_requests_over_the_measured_peak() -> No
         quantity(plan.memory) >= EVIDENCE["memory"]["total_bytes"] + plan.spec.workers * plan.spec.largest_batch_bytes
     )
     small = {"serving.max_request_mb": 0.1, "model.image.max_decode_mb": 32}
-    assert planned(small, evidence=EVIDENCE).memory == "1024Mi"
+    assert planned(small, evidence=EVIDENCE).memory == "1Gi"
     assert planned({"model.image.max_decode_mb": 2000}).memory == "5568Mi"
     assert quantity(plan.memory) >= 1.25 * EVIDENCE["memory"]["total_bytes"]
-    assert planned().memory == "2048Mi"
-    assert planned({"kubernetes.resources.cpu": 8}).memory == "5120Mi"
+    assert planned().memory == "2Gi"
+    assert planned({"kubernetes.resources.cpu": 8}).memory == "5Gi"
     assert planned({"kubernetes.resources.memory": "3Gi"}, evidence=EVIDENCE).memory == "3Gi"
 
 
@@ -222,6 +225,72 @@ def test_a_mar_from_a_store_needs_the_checksum_of_a_package() -> None:
 )  # fmt: skip
 def test_what_is_a_guess_or_a_trap_is_noted(changes: dict[str, Any], records: dict[str, Any], text: str) -> None:
     assert text in [note.text for note in notes(planned(changes, **records))]
+
+
+@pytest.mark.parametrize(
+    ("rollout", "strategy", "room"),
+    [
+        ({}, {"maxSurge": 1, "maxUnavailable": 0}, "1 × (2 cpu, 1Gi), 1 nvidia.com/gpu"),
+        ({"max_surge": 0, "max_unavailable": 1}, {"maxSurge": 0, "maxUnavailable": 1}, "none"),
+        ({"max_surge": "50%"}, {"maxSurge": "50%", "maxUnavailable": 0}, "5 × (2 cpu, 1Gi), 5 nvidia.com/gpu"),
+    ],
+)
+def test_the_plan_says_what_room_a_rollout_needs(rollout: dict[str, Any], strategy: dict[str, Any], room: str) -> None:
+    plan = planned(GPU | {"kubernetes.rollout": rollout, "kubernetes.resources.memory": "1Gi"})
+    assert render(plan)["40-deployment.yaml"][0]["spec"]["strategy"]["rollingUpdate"] == strategy
+    assert {one.name: one.value for one in derived(plan)}["room for a rollout"] == room
+    texts = [note.text for note in notes(plan) if "with every GPU in use" in note.text]
+    assert bool(texts) == (room != "none")
+    assert all(room in text for text in texts)
+
+
+def test_a_route_of_a_cloud_wants_a_longer_propagation() -> None:
+    route = {"kubernetes.route": {"gateway": "edge/public"}, "kubernetes.network.clients": ["edge"]}
+    (note,) = [note for note in notes(planned(route)) if "load balancer" in note.text]
+    assert note.hint == "serving: {drain_propagation_s: 15}"
+    patient = notes(planned(route | {"serving.drain_propagation_s": 15}))
+    assert not [note for note in patient if "load balancer" in note.text]
+
+
+def test_without_the_cpu_the_rate_decides_alone() -> None:
+    # A fresh mapping each time: setting a dotted field writes into it.
+    plan = planned({"scaling": {"cpu_percent": None}}, evidence=EVIDENCE)
+    (metric,) = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
+    assert metric["type"] == "Pods"
+    assert {one.name: one.value for one in derived(plan)}["autoscaler's target"] == "864 requests/s a pod"
+    by_keda = planned({"scaling": {"cpu_percent": None, "autoscaler": "keda"}}, evidence=EVIDENCE)
+    (trigger,) = render(by_keda)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
+    assert trigger["type"] == "prometheus"
+    error = refused(changes={"scaling": {"cpu_percent": None}})
+    assert error.message == "nothing was measured, and without the cpu the autoscaler has no metric at all"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"kubernetes.resources.cpu": 4}, "`minWorkers` is 2, now 4, `maxWorkers` is 2, now 4"),
+        ({"serving.workers": 1}, "`threads` is 1, now 2, `minWorkers` is 2, now 1, `maxWorkers` is 2, now 1"),
+    ],
+)
+def test_a_package_with_other_settings_than_the_spec_is_refused(
+    changes: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    fill(tmp_path, digits_spec())
+    spec = digits_spec(changes)
+    with pytest.raises(ArchiveError) as caught:
+        make_plan(spec, tmp_path)
+    assert caught.value.message == f"{tmp_path}/model.mar: packaged before the spec changed: {text}"
+    assert caught.value.hint == f"marina package {spec.file}"
+
+
+def test_a_package_whose_mar_is_here_is_compared_in_all_its_settings(tmp_path: Path) -> None:
+    fill(tmp_path, digits_spec())
+    with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
+        archive.writestr("model-config.yaml", render_model_config(digits_spec()))
+        archive.writestr(RECORD["sample"]["file"], b"")
+    assert make_plan(digits_spec(), tmp_path).package is not None
+    with pytest.raises(ArchiveError, match=r"packaged before the spec changed: `jobQueueSize` is 200, now 300"):
+        make_plan(digits_spec({"serving.queue": 300}), tmp_path)
 
 
 def test_there_is_nothing_to_note_when_all_was_built_and_measured() -> None:

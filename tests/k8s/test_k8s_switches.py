@@ -48,7 +48,7 @@ SWITCHES: list[Any] = [
     ({"scaling.autoscaler": "none"}, "70-autoscaler.yaml", None),
     ({"scaling.min_replicas": 4}, "70-autoscaler.yaml:spec.minReplicas", 4),
     ({"scaling.max_replicas": 40}, "70-autoscaler.yaml:spec.maxReplicas", 40),
-    ({"scaling.cpu_percent": 60}, "70-autoscaler.yaml:spec.metrics.1.resource.target.averageUtilization", 60),
+    ({"scaling.cpu_percent": 60}, "70-autoscaler.yaml:spec.metrics.1.containerResource.target.averageUtilization", 60),
     ({"scaling.target_rps_per_pod": 5}, "70-autoscaler.yaml:spec.metrics.0.pods.target.averageValue", "5"),
     ({"scaling.headroom": 0.1}, "70-autoscaler.yaml:spec.metrics.0.pods.target.averageValue", "123"),
     ({"scaling.metric": "queue_time", "scaling.target_queue_ms": 7},

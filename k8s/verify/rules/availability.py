@@ -166,7 +166,8 @@ def _stuck(application: Application, _: Scope) -> Iterator[Remark]:
     why="The load of a full service falls on fewer pods, and a pod that starts slowly makes it long.",
     fix="strategy: {rollingUpdate: {maxUnavailable: 0, maxSurge: 25%}}",
 )
-def _capacity(application: Application, _: Scope) -> Iterator[Remark]:
+def _capacity(application: Application, scope: Scope) -> Iterator[Remark]:
+    chosen = scope.plan.spec.kubernetes.rollout.max_unavailable if scope.plan else 0
     for workload in _replicated(application):
         strategy = workload.document.root.at("spec", "strategy")
         fewer = strategy.at("rollingUpdate", "maxUnavailable")
@@ -176,7 +177,7 @@ def _capacity(application: Application, _: Scope) -> Iterator[Remark]:
             yield Remark(strategy.at("type"), "got `Recreate`: all pods go before the first new one starts")
         elif not fewer.given:
             yield Remark(fewer, "missing, so it is 25%")
-        elif fewer.value not in (0, "0%"):
+        elif fewer.value not in (0, "0%", chosen):
             yield Remark(fewer, f"got `{fewer.value}`")
 
 

@@ -38,7 +38,8 @@ def _extended(name: str) -> bool:
 def _cpu(application: Application, _: Scope) -> Iterator[Remark]:
     for workload, container in _serving(application):
         resources, scaler = container.at("resources"), application.scaler_of(workload)
-        if scaler and "cpu" in utilised(scaler):  # which is worse, and has a rule of its own
+        # Which is worse, and has a rule of its own.
+        if scaler and {("cpu", ""), ("cpu", container.at("name").text)} & {*utilised(scaler)}:
             continue
         if not resources.at("requests", "cpu").given and not resources.at("limits", "cpu").given:
             yield Remark(resources.at("requests", "cpu"), "missing")

@@ -138,20 +138,41 @@ def _unrequested(application: Application, _: Scope) -> Iterator[Remark]:
     for scaler in application.scalers:
         workload, asked = application.scaled(scaler), list(utilised(scaler))
         for container in workload.long_lived if workload else []:
-            for name in asked:
+            for name, only_in in asked:
                 resources = container.at("resources")
+                if only_in not in ("", container.at("name").text):
+                    continue
                 if not resources.at("requests", name).given and not resources.at("limits", name).given:
                     yield Remark(resources.at("requests", name), f"missing, and {scaler.reference} scales by it")
 
 
-def utilised(scaler: LocatedDocument) -> Iterator[str]:
-    """The resources whose use, as a share of the request, an autoscaler looks at."""
+def utilised(scaler: LocatedDocument) -> Iterator[tuple[str, str]]:
+    """The resources whose use, as a share of the request, an autoscaler looks at, each with the container it is of;
+    without a name it is of all of them."""
     for kind, metric in sources(scaler.root.at("spec")):
-        if kind == "Resource" and metric.at("target", "type").text == "Utilization":
-            yield metric.at("name").text
+        if kind in ("ContainerResource", "Resource") and metric.at("target", "type").text == "Utilization":
+            yield metric.at("name").text, metric.at("container").text
     for trigger in scaler.root.at("spec", "triggers").items():
         if trigger.at("type").text in ("cpu", "memory") and trigger.at("metricType").value in (None, "Utilization"):
-            yield trigger.at("type").text
+            yield trigger.at("type").text, trigger.at("metadata", "containerName").text
+
+
+@TOPIC.rule(
+    "scaler-container",
+    "error",
+    what="An autoscaler looks at a container that the pods do not have.",
+    why="It never has a number for it, and does not scale in.",
+    fix="the name of one of the pod's containers, or a metric of type Resource",
+)
+def _no_container(application: Application, _: Scope) -> Iterator[Remark]:
+    for scaler in application.scalers:
+        workload = application.scaled(scaler)
+        names = [container.at("name").text for container in workload.long_lived] if workload else []
+        named = scaler.root.all("spec.metrics[].containerResource.container")
+        named += scaler.root.all("spec.triggers[].metadata.containerName")
+        for place in named if workload else []:
+            if place.text not in names:
+                yield Remark(place, f"got `{place.value}`, the pods have {listed(names)}")
 
 
 @TOPIC.rule(
@@ -159,9 +180,11 @@ def utilised(scaler: LocatedDocument) -> Iterator[str]:
     "warning",
     what="An autoscaler has only metrics that come from a monitoring system.",
     why="When that has no answer, nothing scales up, however busy the pods are.",
-    fix="a second metric, `type: Resource` with cpu; for KEDA a `cpu` trigger, or `fallback`",
+    fix="a second metric, `type: ContainerResource` with cpu; for KEDA a `cpu` trigger, or `fallback`",
 )
-def _net(application: Application, _: Scope) -> Iterator[Remark]:
+def _net(application: Application, scope: Scope) -> Iterator[Remark]:
+    if scope.plan and scope.plan.cpu_percent is None:
+        return
     for _document, spec in _hpas(application):
         kinds = {kind for kind, _ in sources(spec)}
         if kinds and not kinds & {"ContainerResource", "Resource"}:

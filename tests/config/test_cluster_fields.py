@@ -1,0 +1,48 @@
+import pytest
+from specs import digits_spec
+
+from config.errors import SpecError
+from config.quantity import canonical, quantity
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"),
+    [("2048Mi", "2Gi"), ("1536Mi", "1536Mi"), ("1Mi", "1Mi"), ("0.5Gi", "512Mi"), ("0.5Ki", "512"), ("1000m", "1"),
+     ("0.5", "500m"), ("2.0", "2"), ("12.5", "12500m"), ("1000", "1k"), ("1500M", "1500M"), ("1000M", "1G"),
+     ("0.5m", "500u"), ("0", "0"), ("0Mi", "0")],
+)  # fmt: skip
+def test_a_quantity_is_written_as_the_server_stores_it(written: str, stored: str) -> None:
+    assert canonical(written) == stored
+    assert canonical("1536Mi") == "1536Mi"
+    if stored[-1] not in "u":
+        assert quantity(stored) == quantity(written)
+
+
+def refusal(changes: dict[str, object]) -> str:
+    with pytest.raises(SpecError) as caught:
+        digits_spec(changes)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["https://me:secret@store.local/m.mar", "https://token@store.local/m.mar"])
+def test_a_password_in_the_address_of_a_model_is_refused(url: str) -> None:
+    assert "allowed: an address without user and password" in refusal({"kubernetes.model": {"url": url}})
+
+
+def test_the_signature_of_a_presigned_address_never_gets_into_a_spec() -> None:
+    assert "allowed: an address" in refusal({"kubernetes.model": {"url": "https://s/m.mar?X-Amz-Signature=abc"}})
+
+
+@pytest.mark.parametrize("rollout", [{"max_surge": 0}, {"max_surge": "0%", "max_unavailable": "0%"}])
+def test_a_rollout_that_cannot_move_is_refused(rollout: dict[str, object]) -> None:
+    assert "else no pod could be replaced" in refusal({"kubernetes.rollout": rollout})
+
+
+@pytest.mark.parametrize("value", ["25", "-1%", "101%", "some", -1])
+def test_a_number_of_pods_is_one_or_a_share(value: object) -> None:
+    assert "`kubernetes.rollout.max_surge`" in refusal({"kubernetes.rollout": {"max_surge": value}})
+
+
+@pytest.mark.parametrize("entry", ["kube-system", "kube-system:0", "Kube:53", "10.0.0.0/64:53", ":53"])
+def test_where_names_are_asked_is_a_namespace_or_a_network_with_a_port(entry: str) -> None:
+    assert "`NAMESPACE:PORT` or `CIDR:PORT`" in refusal({"kubernetes.network": {"dns": [entry]}})

@@ -1,0 +1,79 @@
+"""What a cluster changes in manifests: how it spells amounts, who chooses users, where names are asked."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from k8s_plans import EVIDENCE, OPTIONS, planned
+
+from config.quantity import canonical
+from k8s.manifests.load_job import LoadJob, load_objects
+from k8s.manifests.objects import render
+from k8s.manifests.plan import Plan
+
+
+def documents(plan: Plan) -> list[dict[str, Any]]:
+    return [document for group in render(plan).values() for document in group]
+
+
+def one(plan: Plan, kind: str) -> dict[str, Any]:
+    return next(document for document in documents(plan) if document["kind"] == kind)
+
+
+def pod(plan: Plan) -> dict[str, Any]:
+    spec: dict[str, Any] = one(plan, "Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+def test_the_cpu_that_the_autoscaler_looks_at_is_the_servers_alone() -> None:
+    metrics = one(planned(), "HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert metrics[-1]["containerResource"]["container"] == "server"
+    triggers = one(planned({"scaling.autoscaler": "keda"}), "ScaledObject")["spec"]["triggers"]
+    assert triggers[-1]["metadata"] == {"value": "80", "containerName": "server"}
+
+
+def quantities_in(data: Any) -> Iterator[str]:
+    """Every amount of an object, by the names of fields that hold some."""
+    if isinstance(data, list):
+        for item in data:
+            yield from quantities_in(item)
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            if key in ("limits", "requests"):
+                yield from value.values()
+            elif key in ("sizeLimit", "averageValue"):
+                yield value
+            else:
+                yield from quantities_in(value)
+
+
+@pytest.mark.parametrize("changes", OPTIONS)
+def test_every_quantity_is_written_as_the_server_stores_it(changes: dict[str, Any]) -> None:
+    odd = {"kubernetes.resources.cpu": "2000m", "kubernetes.resources.memory": "2048Mi"}
+    job = LoadJob(name="digits-load-1", image="registry.local/load:1", text="{}", parts=2, seconds=60)
+    for plan in (planned(changes, evidence=EVIDENCE), planned(changes | odd)):
+        found = set(quantities_in([*documents(plan), *load_objects(plan, job)]))
+        assert found
+        assert found == set(map(canonical, found))
+    assert {"2", "2Gi"} <= set(quantities_in(one(planned(odd), "Deployment")))
+
+
+def test_a_cluster_that_chooses_the_user_gets_no_user() -> None:
+    security = pod(planned({"kubernetes": {"run_as_user": None}}))["securityContext"]
+    assert security == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert pod(planned())["securityContext"]["runAsUser"] == 10001
+
+
+def test_names_are_asked_where_the_spec_says_by_every_policy() -> None:
+    plan = planned(
+        {"kubernetes.network": {"egress": ["10.0.0.0/8:443"], "dns": ["openshift-dns:5353", "10.9.0.0/16:53"]}}
+    )
+    job = LoadJob(name="digits-load-1", image="registry.local/load:1", text="{}", parts=2, seconds=60)
+    (of_load,) = [one for one in load_objects(plan, job) if one["kind"] == "NetworkPolicy"]
+    for policy in (one(plan, "NetworkPolicy"), of_load):
+        namespace, block = policy["spec"]["egress"][-2:]
+        assert namespace == {
+            "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "openshift-dns"}}}],
+            "ports": [{"port": 5353, "protocol": "UDP"}, {"port": 5353, "protocol": "TCP"}],
+        }
+        assert block["to"] == [{"ipBlock": {"cidr": "10.9.0.0/16"}}]
