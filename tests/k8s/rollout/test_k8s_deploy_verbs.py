@@ -14,7 +14,9 @@ from specs import DIGITS, changed
 
 import marina
 from config.errors import ClusterError
+from k8s.cluster import connect
 from k8s.manifests.objects import render
+from k8s.rollout.apply import ordered
 from k8s.rollout.release import errors_of
 
 SPACE, NAME = "marina", "digits"
@@ -72,6 +74,29 @@ def test_what_is_rendered_is_deployed_and_a_second_deploy_changes_nothing(
     ours = [one["metadata"] for one in cluster.fake.store.objects.values() if one["kind"] not in made_by_controllers]
     marks = {one.get("labels", {}).get("app.kubernetes.io/managed-by") for one in ours if one["name"] != "default"}
     assert marks == {"marina"}
+
+
+@pytest.mark.parametrize("changes", [{}, WHOLE], ids=["defaults", "everything"])
+@pytest.mark.parametrize("kubectl_first", [False, True], ids=["marina first", "kubectl first"])
+def test_marina_and_kubectl_apply_the_same_manifests_without_a_conflict(
+    cluster: Rig, spec: Path, changes: dict[str, Any], kubectl_first: bool
+) -> None:
+    write_spec(spec.parent, changes)
+    out = spec.parent / "out"
+    assert marina.main(["manifests", str(spec), "--out", str(out), "--quiet"]) == 0
+    server = connect(None, cluster.fake.kubeconfig)
+
+    def kubectl() -> None:
+        files = sorted((out / NAME / "manifests").rglob("*.yaml"))
+        loaded = [document for file in files for document in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
+        for document in ordered(loaded):
+            server.apply(document, manager="kubectl")
+
+    if kubectl_first:
+        kubectl()
+    assert run("deploy", spec, cluster) == 0
+    kubectl()
+    assert run("deploy", spec, cluster) == 0
 
 
 def test_nothing_outside_the_spec_s_namespace_is_written(cluster: Rig, spec: Path) -> None:
