@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from k8s.cluster import Cluster, connect
+    from k8s.cluster import Cluster, allocatable, connect, prometheus_labels
     from k8s.manifests import (
         LoadJob,
         Plan,
@@ -47,6 +47,7 @@ __all__ = [
     "RolloutOptions",
     "Status",
     "all_rules",
+    "allocatable",
     "connect",
     "delete",
     "deploy",
@@ -54,6 +55,7 @@ __all__ = [
     "load_objects",
     "make_plan",
     "make_release",
+    "prometheus_labels",
     "read_load_image",
     "read_status",
     "rollback",

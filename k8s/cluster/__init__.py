@@ -4,6 +4,7 @@ from k8s.cluster.api_errors import ApiError, FieldConflict, grant
 from k8s.cluster.cluster import Applied, Cluster
 from k8s.cluster.kubeconfig import connect
 from k8s.cluster.reference import MANAGER, Document, Ref
+from k8s.cluster.surroundings import allocatable, namespace_limits, prometheus_labels, unselected
 from k8s.cluster.watch import Mirror
 
 __all__ = [
@@ -15,6 +16,10 @@ __all__ = [
     "FieldConflict",
     "Mirror",
     "Ref",
+    "allocatable",
     "connect",
     "grant",
+    "namespace_limits",
+    "prometheus_labels",
+    "unselected",
 ]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from config.errors import ClusterError
-from k8s.cluster import ApiError, Cluster, Document, Ref, grant
+from k8s.cluster import ApiError, Cluster, Document, Ref, allocatable, grant, namespace_limits, unselected
 from k8s.manifests import SUPPORTED_VERSIONS
 
 # Objects of these groups help to watch the service; it runs without them.
@@ -88,6 +88,8 @@ def survey(cluster: Cluster, documents: Iterable[Document], namespace: str) -> S
     known = [document for document in documents if Ref.of(document) not in skipped]
     blockers += [*_version(version), *_image(known), *_metrics(cluster, known)]
     blockers += [*_namespace(cluster, known, namespace), *_permissions(cluster, known, namespace, user)]
+    notes += [text for text in (allocatable(cluster), *namespace_limits(cluster, namespace)) if text]
+    notes += unselected(cluster, known, namespace)
     return Site(version.get("gitVersion", "?"), user, tuple(skipped), tuple(notes), tuple(blockers))
 
 

@@ -12,10 +12,11 @@ _ASK = """
 import json
 from config.errors import MarinaError
 try:
-    from k8s import connect
+    from k8s import allocatable, connect, prometheus_labels
     cluster = connect()
     found = {"context": cluster.context, "server": cluster.server}
     found |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}
+    found |= {"nodes": allocatable(cluster), "prometheus": prometheus_labels(cluster)}
 except MarinaError as err:
     found = {"error": err.message}
 print(json.dumps(found))
@@ -49,7 +50,11 @@ def _cluster() -> list[Finding]:
     if "error" in found:
         return [Finding("cluster", "missing", found["error"], wanted_by, "export KUBECONFIG=FILE")]
     text = f"{found['version']}, context `{found['context']}`, {found['server']}"
-    return [Finding("cluster", "ok", text), *_brings(set(found["groups"]))]
+    findings = [Finding("cluster", "ok", text), *_brings(set(found["groups"]))]
+    findings += [Finding("nodes", "ok", found["nodes"])] if found["nodes"] else []
+    # What is labelled otherwise is never scraped; `deploy` says whether a spec's objects fit.
+    findings += [Finding("prometheus labels", "ok", found["prometheus"])] if found["prometheus"] else []
+    return findings
 
 
 def _brings(groups: set[str]) -> list[Finding]:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from fake_apiserver import FakeCluster
+from k8s_rig import put_surroundings
 from specs import ROOT
 from tools import needs
 
@@ -130,6 +131,17 @@ def test_a_cluster_is_asked_for_what_the_manifests_need(tmp_path: Path, monkeypa
     assert set(states(everything).values()) == {"ok"}
     assert "v1.36" in everything[0].text
     assert states(less) == states(everything) | {"pod metrics": "missing"}
+
+
+def test_what_nodes_offer_and_which_labels_prometheus_wants_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeCluster(tmp_path, groups=("monitoring.coreos.com",)) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        put_surroundings(cluster, "default")
+        found = {finding.name: finding.text for finding in _cluster()}
+    assert found["nodes"] == "2 nodes offer 12 cpu, 24 GiB, 1 nvidia.com/gpu; the largest has 8 cpu, 16 GiB"
+    assert found["prometheus labels"] == "`monitoring/k8s` wants `release=stack`"
 
 
 def test_a_cluster_without_the_operator_says_what_that_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

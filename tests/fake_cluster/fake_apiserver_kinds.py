@@ -30,6 +30,9 @@ BUILT_IN = (
     Kind("", "v1", "ConfigMap", "configmaps"),
     Kind("", "v1", "Secret", "secrets"),
     Kind("", "v1", "Event", "events"),
+    Kind("", "v1", "Node", "nodes", False, ("status",)),
+    Kind("", "v1", "ResourceQuota", "resourcequotas", True, ("status",)),
+    Kind("", "v1", "LimitRange", "limitranges"),
     Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, ("status",)),
     Kind("apps", "v1", "Deployment", "deployments", True, ("scale", "status")),
     Kind("apps", "v1", "ReplicaSet", "replicasets", True, ("scale", "status")),
@@ -46,6 +49,7 @@ INSTALLABLE = (
     Kind("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
     Kind("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
     Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
+    Kind("monitoring.coreos.com", "v1", "Prometheus", "prometheuses", True, ("scale", "status")),
     Kind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects", True, ("status",)),
     Kind("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes", True, ("status",)),
 )

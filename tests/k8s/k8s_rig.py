@@ -139,6 +139,23 @@ class Rig:
         return data
 
 
+def put_surroundings(fake: FakeCluster, namespace: str) -> None:
+    """Two nodes, a quota, a LimitRange, and a Prometheus that selects by label."""
+    for name, cpu, memory, gpus in (("big", "8", "16Gi", "1"), ("small", "4000m", "8Gi", "0")):
+        offer = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": gpus}
+        metadata = {"name": name}
+        fake.put({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"allocatable": offer}})
+    quota = {"hard": {"requests.cpu": "4"}}
+    named = {"metadata": {"name": "team", "namespace": namespace}, "apiVersion": "v1"}
+    fake.put({**named, "kind": "ResourceQuota", "spec": quota, "status": {"used": {"requests.cpu": "3"}}})
+    fake.put({**named, "kind": "LimitRange", "spec": {"limits": [{"type": "Container", "max": {"memory": "1Gi"}}]}})
+    selector = {"podMonitorSelector": {"matchLabels": {"release": "stack"}}, "podMonitorNamespaceSelector": {}}
+    metadata = {"name": "k8s", "namespace": "monitoring"}
+    fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "monitoring"}})
+    group = "monitoring.coreos.com/v1"
+    fake.put({"apiVersion": group, "kind": "Prometheus", "metadata": metadata, "spec": selector})
+
+
 @contextmanager
 def rig(folder: Path, **cluster: Any) -> Iterator[Rig]:
     with _serving() as pod, FakeCluster(folder, **cluster) as fake:

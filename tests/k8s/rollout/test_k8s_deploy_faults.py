@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import urllib3
 from fake_apiserver import Fault
-from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, rig
+from k8s_rig import NAME, SPACE, Rig, autoscaler, document, documents, put_surroundings, rig
 from specs import ROOT
 
 from config.errors import ClusterError, InputError
@@ -185,6 +185,25 @@ def test_monitoring_that_the_cluster_does_not_know_is_left_out_loudly(cluster: R
     assert record.site["skipped"] == [f"PodMonitor {NAME}"]
     said = "note: the cluster does not know `PodMonitor`, so shells is left out: no metrics are collected"
     assert said in cluster.said.getvalue()
+
+
+def test_what_is_around_the_service_is_said_before_anything_is_changed(tmp_path: Path) -> None:
+    with rig(tmp_path, groups=("monitoring.coreos.com",)) as watched:
+        watched.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+        put_surroundings(watched.fake, SPACE)
+        monitor = document("PodMonitor", spec={})
+        notes = watched.deploy(*documents("good:1", monitor)).site["notes"]
+        assert notes == [
+            "2 nodes offer 12 cpu, 24 GiB, 1 nvidia.com/gpu; the largest has 8 cpu, 16 GiB",
+            "quota `team` in use: requests.cpu 3 of 4",
+            "LimitRange `team`, each Container: max memory 1Gi",
+            "no Prometheus selects PodMonitor shells: `monitoring/k8s` wants `release=stack`; "
+            "see `kubernetes.monitoring.labels`",
+        ]
+        monitor["metadata"]["labels"] = {**monitor["metadata"]["labels"], "release": "stack"}
+        assert len(watched.deploy(*documents("good:1", monitor)).site["notes"]) == 3
+        watched.fake.denied = {("list", "nodes"), ("list", "prometheuses.monitoring.coreos.com")}
+        assert len(watched.deploy(*documents("good:1")).site["notes"]) == 2
 
 
 def test_a_namespace_that_is_being_deleted_or_never_made_is_said(cluster: Rig) -> None:
