@@ -14,6 +14,7 @@ import torch
 from handlers.machine import differences
 from handlers.program import RunBatch, compile_program, eager_program, load_program, use_cache
 from handlers.record import Record, RecordError
+from handlers.scratch import unpacking
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,9 @@ def load_artifact(record: Record, directory: Path, device: torch.device) -> Arti
 def _load_aot(record: Record, directory: Path, device: torch.device) -> Artifact:
     if not record.artifacts:
         raise RecordError("`artifacts`: empty, but `compile` is `aot`: package again")
-    loaders = {item.batch: _load_package(directory / item.file, device) for item in record.artifacts}
+    # On a GPU kernels are read from their files when they first run.
+    with unpacking(keep=device.type == "cuda"):
+        loaders = {item.batch: _load_package(directory / item.file, device) for item in record.artifacts}
     return Artifact("aot", tuple(sorted(loaders)), device, _by_batch_size(loaders))
 
 

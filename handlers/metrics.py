@@ -2,6 +2,7 @@
 merges, else they stay in this process. prometheus_client decides that when it is imported, so the variable has to be in
 the worker's environment before."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,11 @@ from time import monotonic
 from typing import Literal
 
 import torch
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
 
 from handlers.record import Record
+
+logger = logging.getLogger(__name__)
 
 MULTIPROC_DIR = "PROMETHEUS_MULTIPROC_DIR"
 STAGES = ("decode", "model", "encode")
@@ -22,6 +25,9 @@ STAGE_BUCKETS = (
 )
 BATCH_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
 _MEMORY_EVERY_S = 1.0
+# Room for some hundred series in each of a worker's files.
+_FILE_BYTES = 1 << 17
+_FILES = ("counter", "histogram", "gauge_livemax", "gauge_liveall")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -41,7 +47,7 @@ class Metrics:
 
     def __init__(self, record: Record, kind: str, device: torch.device) -> None:
         if directory := os.environ.get(MULTIPROC_DIR):
-            os.makedirs(directory, exist_ok=True)
+            _reserve(Path(directory))
         self.registry = registry = CollectorRegistry()
         self._model, self._device, self._memory_due = record.name, device, 0.0
         stage = Histogram(
@@ -105,3 +111,23 @@ class Metrics:
         self._memory.set(int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE)
         if self._device.type == "cuda":
             self._cuda.set(torch.cuda.memory_reserved(self._device))
+
+
+def _reserve(directory: Path) -> None:
+    """The files are mapped, and a write to a mapped page that the disk has no room for kills the process. So the room
+    is taken before; without it the numbers stay in this process, and the worker serves."""
+    files = [directory / f"{name}_{os.getpid()}.db" for name in _FILES]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            if file.exists():  # of this worker before it was renewed
+                continue
+            # Under another name first: an empty file is none that the supervisor can read.
+            with file.with_suffix(".new").open("wb") as room:
+                os.posix_fallocate(room.fileno(), 0, _FILE_BYTES)
+            file.with_suffix(".new").rename(file)
+    except OSError as err:
+        logger.warning("no room for this worker's metrics, it counts for itself alone: %s", err.strerror)
+        values.ValueClass = values.MutexValue
+        for file in files:
+            file.with_suffix(".new").unlink(missing_ok=True)

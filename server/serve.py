@@ -38,7 +38,7 @@ from server.system import (
     log_line,
     temporary_parent,
 )
-from server.watching import Facts, Health, Page, Prober, Recycler, WorkerMetrics
+from server.watching import Disk, Facts, Health, Page, Prober, Recycler, WorkerMetrics
 
 _LEVELS = {"error: ": "ERROR", "warning: ": "WARN"}
 
@@ -112,6 +112,7 @@ class _Server:
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
         prober = Prober(frontend, health, traffic, self._sample(), timeout_s=timeout_s, gpu=gpu)
         recycler = Recycler(spec.serving, launch.directory / "renew", health, nudge=prober.nudge, say=self._say)
+        self._disk = Disk(launch.directory, say=self._say)
         self._facts = Facts(
             sha256=file_sha256(mar),
             java_pid=self._child.pid,
@@ -119,6 +120,7 @@ class _Server:
             recycled=lambda: recycler.recycled,
             recycles_failed=lambda: recycler.failed,
             dropped_lines=lambda: self._output.dropped,
+            disk_free_bytes=self._disk.free_bytes,
         )
         self._docs = self._make_docs() if docs else None
         metrics = WorkerMetrics(launch.directory / "metrics")
@@ -163,7 +165,7 @@ class _Server:
         package |= {"sha256": self._facts.sha256, "mar": str(self._mar)}
 
         def ready() -> Answer:
-            body = supervisor.readiness()
+            body = {**supervisor.readiness(), "warnings": self._disk.warnings()}
             return json_answer(200 if body["ready"] else 503, body)
 
         routes = self._docs.routes() if self._docs else {}

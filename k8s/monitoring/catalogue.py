@@ -63,7 +63,7 @@ CATALOGUE: dict[str, Series] = {
         *_series("page", "gauge", "inference_worker_cuda_bytes", "model pid", only_on="cuda"),
         *_series("page", "gauge", "marina_ready marina_in_flight marina_queued", "model"),
         *_series("page", "gauge", "marina_workers_declared marina_workers_ready", "model"),
-        *_series("page", "gauge", "marina_start_duration_seconds", "model"),
+        *_series("page", "gauge", "marina_start_duration_seconds marina_disk_free_bytes", "model"),
         *_series("page", "gauge", "marina_package_info", "model version sha256"),
         *_series("page", "counter", "marina_worker_restarts_total", "model worker"),
         *_series("page", "counter", "marina_worker_recycles_total marina_log_lines_dropped_total", "model"),

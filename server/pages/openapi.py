@@ -207,6 +207,7 @@ _SCHEMAS: dict[str, Schema] = {
             "ready": {"type": "boolean"},
             "state": {"type": "string"},
             "missing": {"type": "array", "items": {"type": "string"}},
+            "warnings": {"type": "array", "items": {"type": "string"}},
             "workers": _WORKERS,
         }
     ),

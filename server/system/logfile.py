@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from server.system.output import Sink
@@ -19,8 +20,13 @@ class LogFile:
         self._size = file.stat().st_size
 
     def write(self, data: bytes) -> None:
-        """To both; OSError when either is gone."""
+        """To both; OSError when the stream is gone."""
         self._stream.write(data)
+        with suppress(OSError):
+            # A full disk takes the shipper's copy, not the log.
+            self._copy(data)
+
+    def _copy(self, data: bytes) -> None:
         if self._size + len(data) > self._piece_bytes:
             self._file.close()
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))

@@ -1,5 +1,6 @@
 """Whether the server is well: readiness, memory, metrics, the drain."""
 
+from server.watching.disk import Disk
 from server.watching.drain import drain
 from server.watching.health import Health
 from server.watching.memory import Recycler
@@ -7,4 +8,4 @@ from server.watching.metrics import Facts, Page
 from server.watching.probe import Prober
 from server.watching.worker_metrics import WorkerMetrics
 
-__all__ = ["Facts", "Health", "Page", "Prober", "Recycler", "WorkerMetrics", "drain"]
+__all__ = ["Disk", "Facts", "Health", "Page", "Prober", "Recycler", "WorkerMetrics", "drain"]

@@ -81,7 +81,13 @@ class Recycler:
             process = seat.process
             if process and (resident := resident_bytes(process.pid)) > self._limits.get(process, limit_bytes):
                 renewal = _Renewal(seat.name, process, self._directory / str(process.pid), self._clock())
-                renewal.asked.touch()
+                try:
+                    renewal.asked.touch()
+                except OSError as err:
+                    # On a full disk, until there is room again.
+                    self._limits[process] = resident * _GROWTH
+                    self._fail(f"worker {seat.name} has {resident / 1e6:.0f} MB and cannot be renewed: {err.strerror}")
+                    return None
                 self._say(f"worker {seat.name} has {resident / 1e6:.0f} MB, renewing it after its batch")
                 return renewal
         return None

@@ -38,6 +38,7 @@ class Facts:
     recycled: Callable[[], int] = lambda: 0
     recycles_failed: Callable[[], int] = lambda: 0
     dropped_lines: Callable[[], int] = lambda: 0
+    disk_free_bytes: Callable[[], int] = lambda: 0
     ready_after_s: float | None = None
 
 
@@ -118,6 +119,7 @@ class Page:
                 one(facts.recycles_failed()),
             ),
             ("marina_log_lines_dropped_total", "counter", "Lines that nobody read.", one(facts.dropped_lines())),
+            ("marina_disk_free_bytes", "gauge", "Room under the server's files.", one(facts.disk_free_bytes())),
             ("marina_package_info", "gauge", "The MAR that is served.", [(package, 1)]),
         ]
         if facts.ready_after_s is not None:

@@ -1,11 +1,13 @@
 """What the workers count themselves, in prometheus-client's multiprocess files: merged, and kept when a worker dies.
 
 Each process writes a file for every kind of metric. A dead worker's counters and histograms are added to the file of
-process 0, because a counter must not fall; its gauges go with it. So there are never more files than live workers + 1.
+process 0, because a counter must not fall; its gauges go with it. So there are never more files than live workers + 1,
+but on a full disk, where those of the dead wait until there is room.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -38,14 +40,23 @@ class WorkerMetrics:
             kind, _, pid = file.stem.rpartition("_")
             if pid == _RETIRED or not pid.isdigit() or identify(int(pid)) is not None:
                 continue
-            if not kind.startswith("gauge"):
-                _add(file, self._directory / f"{kind}_{_RETIRED}.db")
-            file.unlink(missing_ok=True)
+            if kind.startswith("gauge") or _add(file, self._directory / f"{kind}_{_RETIRED}.db"):
+                file.unlink(missing_ok=True)
 
 
-def _add(source: Path, target: Path) -> None:
+def _add(source: Path, target: Path) -> bool:
+    """Whether there was room: otherwise the file of the dead stays, and counts as it is."""
     from prometheus_client.mmap_dict import MmapedDict
 
+    try:
+        with target.open("ab") as file:
+            # A write to a mapped page that the disk has no room for would kill the supervisor.
+            os.posix_fallocate(file.fileno(), 0, max(source.stat().st_size, target.stat().st_size))
+    except OSError:
+        if target.exists() and target.stat().st_size == 0:
+            # Nothing that could be read as numbers.
+            target.unlink()
+        return False
     total = MmapedDict(str(target))  # type: ignore[no-untyped-call]
     try:
         for key, value, _, _ in MmapedDict.read_all_values_from_file(str(source)):  # type: ignore[no-untyped-call]
@@ -53,3 +64,4 @@ def _add(source: Path, target: Path) -> None:
             total.write_value(key, before + value, 0.0)  # type: ignore[no-untyped-call]
     finally:
         total.close()  # type: ignore[no-untyped-call]
+    return True

@@ -183,6 +183,37 @@ def test_full_disk_while_serving_changes_nothing_for_clients(start_digits: Start
     assert server.stop() == Exit.DRAINED
 
 
+def test_full_disk_and_a_dead_worker_end_nothing_and_it_recovers(start_digits: Start, small_disk: Path) -> None:
+    server = start_digits(workers=2, environment={"TMPDIR": str(small_disk)})
+    assert [ask(server, DIGIT, "image/png") for _ in range(8)] == [200] * 8
+    assert server.readiness()[1]["warnings"] == []
+    fill(small_disk)
+    os.kill(worker_pids(server)[0], signal.SIGKILL)
+    warnings = eventually(lambda: server.readiness()[1]["warnings"])
+    assert "MB of disk free" in warnings[0]
+    eventually(lambda: not server.readiness()[0])
+    # The page takes in the numbers of the dead worker, for which there is no room.
+    assert metric(server, "inference_batch_size_sum") >= 8
+    assert metric(server, "marina_disk_free_bytes") < 1e6
+    assert server.process.poll() is None
+    (small_disk / "filler").unlink()
+    server.wait_ready(120)
+    assert server.readiness()[1]["warnings"] == []
+    assert metric(server, "inference_batch_size_sum") >= 8
+    assert ask(server, DIGIT, "image/png") == 200
+
+
+def test_workers_leave_no_files_behind_when_they_die(start_digits: Start) -> None:
+    server = start_digits(workers=1)
+    for _ in range(2):
+        (worker,) = worker_pids(server)
+        os.kill(worker, signal.SIGKILL)
+        eventually(lambda: not server.readiness()[0])
+        server.wait_ready(120)
+    temporary = run_directory_of(java_pid(server)) / "tmp"
+    assert [path.name for path in temporary.iterdir() if path.name.startswith(("aotinductor", "worker"))] == []
+
+
 def test_disk_too_small_for_the_model_is_said_before_java_is_started(start_digits: Start, small_disk: Path) -> None:
     fill(small_disk)
     server = start_digits(wait=False, environment={"TMPDIR": str(small_disk)})

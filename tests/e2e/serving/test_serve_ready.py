@@ -53,6 +53,7 @@ def test_ready_says_what_is_missing_until_it_is_ready(start_tiny: Start) -> None
         "ready": True,
         "state": "ready",
         "missing": [],
+        "warnings": [],
         "workers": {"declared": 1, "ready": 1},
     }
 
