@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start bench-verdict help jar setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test quick smoke lint format golden clean demo doctor init
+.PHONY: bench-attack bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start bench-verdict help jar setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test quick smoke lint format golden clean demo doctor init
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench-parts: setup  ## the parts of an answer, each with and without what was do
 
 bench-peers: setup  ## the same model behind FastAPI, LitServe, BentoML and Ray Serve
 	$(BIN)/python tests/bench/bench_peers.py $(ARGS)
+
+bench-attack: setup  ## thousands of hostile bodies and streams against a served model  (ARGS='--bodies 20000')
+	$(BIN)/python tests/bench/bench_attack.py $(ARGS)
 
 bench-start: setup  ## cold start of ResNet-50, aot against jit
 	$(BIN)/python tests/bench/bench_start.py
