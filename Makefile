@@ -116,7 +116,7 @@ format: setup  ## put the code into the common form
 jar: setup  ## compile the door in front of TorchServe again (a JDK 17)
 	$(BIN)/python tests/server/marina_jar.py
 
-golden: setup  ## write the golden files and docs/spec.md again
+golden: setup  ## write the golden files and docs/01-spec.md again
 	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/config/test_reference.py tests/k8s/test_k8s_golden.py tests/k8s/test_k8s_verify.py
 
 clean:  ## remove what was built, keep the virtual environment

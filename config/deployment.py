@@ -106,9 +106,9 @@ class Monitoring(Section):
     scrape_interval_s: Annotated[int, Field(ge=1, le=120)] = 15
     """How often Prometheus reads the page of a pod, s; the autoscaler's rate is over four readings. Lands in the
     monitor and in every rule."""
-    runbook_url: PageUrl = "docs/alerts.md"
-    """Where people who are woken find the runbook: the address at which you publish `docs/alerts.md`. Each alert links
-    to its own heading there."""
+    runbook_url: PageUrl = "docs/09-monitoring.md"
+    """Where people who are woken find the runbook: the address at which you publish `docs/09-monitoring.md`. Each alert
+    links to its own heading there."""
     labels: Labels = Field(default={})
     """Labels by which your Prometheus operator and Grafana choose what they read, such as `release: prometheus`. Land
     in the monitor, the rules and the dashboard."""

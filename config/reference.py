@@ -1,4 +1,4 @@
-"""`docs/spec.md`: every field of the spec, from the docstrings under the fields."""
+"""`docs/01-spec.md`: every field of the spec, from the docstrings under the fields."""
 
 from __future__ import annotations
 

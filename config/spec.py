@@ -1,7 +1,7 @@
 """The spec: what is served and how well, as one frozen record.
 
 Types, defaults and the meaning of each field live here; what fields may not be together is in `combinations`,
-reading a file is in `load`. `docs/spec.md` is generated from the docstrings under the fields.
+reading a file is in `load`. `docs/01-spec.md` is generated from the docstrings under the fields.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One alert, and those about the state of pods, workers and the autoscaler; what the objective asks is in `rules`.
 
-Every alert has a heading of its own in docs/alerts.md, which its `runbook_url` leads to.
+Every alert has a heading of its own in docs/09-monitoring.md, which its `runbook_url` leads to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of `docs/verify.md`: every rule, from the words beside its function."""
+"""The tables of `docs/07-verify.md`: every rule, from the words beside its function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`verdict.json`: the verdict, every run behind it, and what was tested where. docs/verdict.md explains each field."""
+"""`verdict.json`: the verdict, every run behind it, and what was tested where. docs/04-loadtest.md explains
+each field."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from archiver.graph import build_graph, examples, output_ports
 from archiver.sources import load_source
 from config.load import load_spec
 
-PAGE = (ROOT / "docs/several-models.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/08-several-models.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:

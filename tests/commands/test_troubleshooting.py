@@ -1,4 +1,4 @@
-"""Every symptom of docs/troubleshooting.md, reproduced; what only a running server shows is in `e2e/`."""
+"""Every symptom of docs/10-troubleshooting.md, reproduced; what only a running server shows is in `e2e/`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_row_is_reproduced_and_says_what_to_type() -> None:
     sources = (ROOT / "tests").rglob("test_trouble*.py")
     shown = {anchor for file in sources for anchor in re.findall(r'shows\("([a-z0-9-]+)"', file.read_text("utf-8"))}
     assert shown == set(ROWS)
-    assert len(ROWS) == (ROOT / "docs/troubleshooting.md").read_text("utf-8").count("<a id=")
+    assert len(ROWS) == (ROOT / "docs/10-troubleshooting.md").read_text("utf-8").count("<a id=")
     assert [anchor for anchor, row in ROWS.items() if not row.cause] == []
 
 

@@ -1,4 +1,4 @@
-"""The rows of docs/troubleshooting.md, to compare with what is really seen."""
+"""The rows of docs/10-troubleshooting.md, to compare with what is really seen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class Row:
         return re.findall(r"`([^`]+)`", self.seen)
 
 
-ROWS = {anchor: Row(*cells) for anchor, *cells in _ROW.findall((ROOT / "docs/troubleshooting.md").read_text("utf-8"))}
+ROWS = {
+    anchor: Row(*cells) for anchor, *cells in _ROW.findall((ROOT / "docs/10-troubleshooting.md").read_text("utf-8"))
+}
 
 
 def shows(anchor: str, output: str) -> None:

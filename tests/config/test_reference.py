@@ -5,4 +5,4 @@ from config.reference import render_reference
 
 
 def test_the_page_of_fields_is_generated_from_the_spec() -> None:
-    check_golden(render_reference(), ROOT / "docs/spec.md")
+    check_golden(render_reference(), ROOT / "docs/01-spec.md")

@@ -66,7 +66,9 @@ def test_a_runbook_is_an_address_or_a_path(address: str) -> None:
         make_spec({"kubernetes.monitoring.runbook_url": address})
 
 
-@pytest.mark.parametrize("address", ["docs/alerts.md", "https://example.org/runbook?page=1", "http://wiki:8080/a"])
+@pytest.mark.parametrize(
+    "address", ["docs/09-monitoring.md", "https://example.org/runbook?page=1", "http://wiki:8080/a"]
+)
 def test_addresses_and_paths_of_runbooks_stay_as_they_are(address: str) -> None:
     assert make_spec({"kubernetes.monitoring.runbook_url": address}).kubernetes.monitoring.runbook_url == address
 
@@ -107,7 +109,7 @@ def test_several_models_in_a_spec_are_told_where_to_read(key: str) -> None:
         make_spec({key: [{"source": "torchvision:resnet18"}], "model": None})
     first = caught.value.problems[-1]
     assert (first.field, first.text) == (key, "unknown field: a spec describes one model")
-    assert first.hint == "docs/several-models.md says how to serve several"
+    assert first.hint == "docs/08-several-models.md says how to serve several"
 
 
 def test_a_torchvision_model_that_is_not_there_is_named_with_the_nearest() -> None:

@@ -301,6 +301,6 @@ def test_the_page_shows_what_a_fresh_clone_prints(tmp_path: Path, capsys: pytest
     marina.main(["manifests", str(DIGITS), "--out", str(tmp_path)])
     out, err = capsys.readouterr()
     printed = (out + err).replace(f"{tmp_path}/", "build/").replace(f"{ROOT}/", "").splitlines()
-    page = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/07-manifests.md").read_text(encoding="utf-8")
     block = page.partition("$ marina manifests\n")[2].partition("```")[0]
     assert [line for line in block.splitlines() if line.strip() != "…" and line not in printed] == []

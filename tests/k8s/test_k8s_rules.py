@@ -113,10 +113,10 @@ def test_keda_asks_for_one_number(metric: str) -> None:
 
 
 def test_every_alert_has_a_heading_in_the_runbook_and_no_heading_is_left_over() -> None:
-    page = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/09-monitoring.md").read_text(encoding="utf-8")
     headings = {line.removeprefix("### ") for line in page.splitlines() if line.startswith("### ")}
     spec = digits_spec(CUDA)
     alerts = {rule["alert"]: rule for rule in rules(spec).values() if "alert" in rule}
     assert headings == set(alerts) | {"MarinaRecompiled"}
     for name, rule in alerts.items():
-        assert rule["annotations"]["runbook_url"] == f"docs/alerts.md#{name.lower()}"
+        assert rule["annotations"]["runbook_url"] == f"docs/09-monitoring.md#{name.lower()}"

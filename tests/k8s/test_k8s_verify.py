@@ -71,7 +71,7 @@ def test_every_rule_has_an_id_of_its_own_and_a_seeded_defect() -> None:
 
 
 def test_the_page_about_the_rules_is_written_from_them() -> None:
-    page = ROOT / "docs/verify.md"
+    page = ROOT / "docs/07-verify.md"
     check_golden(render_page(page.read_text(encoding="utf-8")), page)
 
 

@@ -212,7 +212,9 @@ def test_the_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFi
     shutil.copy(FOREIGN / "scaling/hpa.yaml", tmp_path)
     marina.main(["verify", "--dir", str(tmp_path), "--quiet"])
     printed = capsys.readouterr().out.replace(f"{tmp_path}/", "manifests/")
-    shown = (ROOT / "docs/verify.md").read_text(encoding="utf-8").partition("--dir manifests\n")[2].partition("```")[0]
+    shown = (
+        (ROOT / "docs/07-verify.md").read_text(encoding="utf-8").partition("--dir manifests\n")[2].partition("```")[0]
+    )
     assert len(shown.splitlines()) == 2
     assert shown in printed
 

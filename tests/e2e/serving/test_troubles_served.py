@@ -1,4 +1,4 @@
-"""The symptoms of docs/troubleshooting.md that only a running server shows."""
+"""The symptoms of docs/10-troubleshooting.md that only a running server shows."""
 
 from __future__ import annotations
 
