@@ -12,7 +12,6 @@ import html
 import http.client
 import json
 import re
-import threading
 import time
 from collections.abc import Callable
 from email.message import Message
@@ -24,8 +23,6 @@ from config.render import SAID_WHY, Ports
 from server.pages.openapi import openapi
 from server.pages.pages import Answer, Post, json_answer
 
-# Each holds a thread and a body; a person has one.
-_AT_ONCE = 4
 # Larger samples are sent as they are, not shown for editing.
 _EDITABLE_BYTES = 20_000
 
@@ -40,7 +37,6 @@ class Docs:
         self._host, self._ports = host, ports
         # A batch in front of ours may take its whole time too.
         self._timeout_s = 2 * timeout_s
-        self._room = threading.BoundedSemaphore(_AT_ONCE)
 
     def routes(self) -> dict[str, Callable[[], Answer]]:
         """What answers a GET."""
@@ -55,12 +51,7 @@ class Docs:
         return {"/docs/try": Post(round(self._record.max_request_bytes * SAID_WHY), self._try)}
 
     def _try(self, body: bytes, headers: Message) -> Answer:
-        if not self._room.acquire(blocking=False):
-            return json_answer(503, {"error": f"{_AT_ONCE} requests of this page are open already"})
-        try:
-            return self._infer(body, {name: headers[name] for name in ("Accept", "Content-Type") if headers[name]})
-        finally:
-            self._room.release()
+        return self._infer(body, {name: headers[name] for name in ("Accept", "Content-Type") if headers[name]})
 
     def _infer(self, body: bytes, headers: dict[str, str]) -> Answer:
         connection = http.client.HTTPConnection(self._host, self._ports.inference, timeout=self._timeout_s)

@@ -3,16 +3,18 @@ what takes a body (`Post`) is there only with the page to try the model."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
-from typing import Any
+from io import BufferedReader
+from typing import BinaryIO, cast
 from urllib.parse import urlsplit
+
+from server.pages.listening import BODIES, HEAD_BYTES, Bounded, PagesServer, is_trusted
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -53,38 +55,59 @@ def serve_pages(
     class Handler(_Handler):
         routes = pages
         forms = posts or {}
+        only_local = _is_loopback(host)
 
-    server = _Server((host, port), Handler)
+    server = PagesServer((host, port), Handler)
     threading.Thread(target=server.serve_forever, name="pages", kwargs={"poll_interval": 0.1}, daemon=True).start()
     return server
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    # A prober that never reads must not keep a stopping server.
-    block_on_close = False
-    request_queue_size = 128
+_MISDIRECTED = json_answer(
+    421, {"error": "asked for by the name of another site", "field": "host", "allowed": "localhost, or an address"}
+)
 
-    def server_bind(self) -> None:
-        # Without HTTPServer's look-up of its own name, which waits for a name server.
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        # A prober that hangs up early is no news either.
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class _Handler(BaseHTTPRequestHandler):
     routes: Mapping[str, Callable[[], Answer]] = {}
     forms: Mapping[str, Post] = {}
+    only_local = False
     protocol_version = "HTTP/1.1"
     # A connection without a request is not kept longer: each holds a thread.
     timeout = 30
     disable_nagle_algorithm = True
 
+    def setup(self) -> None:
+        super().setup()
+        self._bounded = Bounded(cast("BinaryIO", self.rfile))
+        self.rfile = cast("BufferedReader", self._bounded)
+
+    def parse_request(self) -> bool:
+        """Also takes the place of a client that has asked."""
+        complete = super().parse_request()
+        self._bounded.left = HEAD_BYTES
+        if complete:
+            self._pages.mark(self.connection, asked=True)
+        return complete
+
+    def handle_one_request(self) -> None:
+        self._pages.mark(self.connection, asked=False)
+        super().handle_one_request()
+
+    @property
+    def _pages(self) -> PagesServer:
+        return cast(PagesServer, self.server)
+
     def do_GET(self) -> None:
+        if self.only_local and not is_trusted(self.headers.get("Host")):
+            self._refuse(_MISDIRECTED)
+            return
         page = self.routes.get(self._page)
         self._send(page() if page else self._unknown())
 
@@ -92,6 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
         form = self.forms.get(self._page)
         if form is None:
             self._refuse(self._unknown())
+            return
+        if not is_trusted(self.headers.get("Host")):
+            self._refuse(_MISDIRECTED)
             return
         if self._is_foreign():
             self._refuse(json_answer(403, {"error": "asked for by a page of another site"}))
@@ -105,9 +131,20 @@ class _Handler(BaseHTTPRequestHandler):
             error = {"error": "the body is too large", "field": "body", "got": f"{length} bytes", "allowed": allowed}
             self._refuse(json_answer(413, error))
             return
-        body = self.rfile.read(int(length))
-        if len(body) == int(length):
-            self._send(form.answer(body, self.headers))
+        if not self._pages.bodies.acquire(blocking=False):
+            self._refuse(json_answer(503, {"error": f"{BODIES} requests of this page are open already"}))
+            return
+        try:
+            # Who sends slowly does not keep others out: it may be closed for them.
+            self._pages.mark(self.connection, asked=False)
+            body = self._bounded.body(int(length))
+            self._pages.mark(self.connection, asked=True)
+            if len(body) == int(length):
+                self._send(form.answer(body, self.headers))
+            else:
+                self.close_connection = True
+        finally:
+            self._pages.bodies.release()
 
     def _not_allowed(self) -> None:
         self._refuse(self._unknown())

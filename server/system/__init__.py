@@ -11,6 +11,7 @@ from server.system.processes import (
     children,
     die_with_parent,
     identify,
+    is_stopped,
     resident_bytes,
 )
 from server.system.rundir import OWNER, create_run_directory, temporary_parent
@@ -33,6 +34,7 @@ __all__ = [
     "die_with_parent",
     "differences",
     "identify",
+    "is_stopped",
     "log_line",
     "read_sockets",
     "resident_bytes",

@@ -28,13 +28,23 @@ class Identity:
 
 def identify(pid: int) -> Identity | None:
     """The process that has this pid now; None when there is none or it has ended."""
+    fields = _stat(pid)
+    return None if not fields or fields[0] in "ZX" else Identity(pid, int(fields[19]))
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped it (SIGSTOP): alive, and doing nothing until it is told to go on."""
+    return _stat(pid)[:1] == ["T"]
+
+
+def _stat(pid: int) -> list[str]:
+    """The state of a process and what follows it; nothing when there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
+        return []
     # The name in parentheses may hold anything, spaces and parentheses too.
-    fields = text.rpartition(")")[2].split()
-    return None if not fields or fields[0] in "ZX" else Identity(pid, int(fields[19]))
+    return text.rpartition(")")[2].split()
 
 
 class Handles:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from server.java import Description, Worker
-from server.system import Identity, identify
+from server.system import Identity, identify, is_stopped
 
 # TorchServe answers describe in milliseconds, under overload in hundreds of them; after this it hangs.
 STALE_S = 30.0
@@ -27,6 +27,7 @@ class Seat:
     name: str
     process: Identity | None = None
     ready: bool = False
+    stopped: bool = False
     pid: int = 0
     restarts: int = 0
     failing_since: float | None = None
@@ -37,7 +38,7 @@ class Seat:
 
     @property
     def serving(self) -> bool:
-        return self.ready and self.alive
+        return self.ready and self.alive and not self.stopped
 
 
 class Health:
@@ -67,6 +68,8 @@ class Health:
             dead = [seat for seat in self._seats.values() if seat.process and not seat.process.alive]
             for seat in dead:
                 self._fail(seat)
+            for seat in self._seats.values():
+                seat.stopped = seat.alive and is_stopped(seat.pid)
             return bool(dead)
 
     def prove(self, generation: Generation) -> None:
@@ -153,4 +156,4 @@ class Health:
     def _state(self, seat: Seat) -> str:
         if seat.failing_since is not None:
             return f"died {self._clock() - seat.failing_since:.0f} s ago, {seat.restarts} restarts"
-        return "loading"
+        return "stopped by a signal, until it is told to go on" if seat.stopped else "loading"

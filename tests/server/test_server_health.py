@@ -1,3 +1,5 @@
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -52,6 +54,19 @@ def test_ready_needs_every_worker_and_an_answer(health: Health, processes: list[
     health.observe(described(("9000", processes[0].pid, True), ("9001", processes[1].pid, True)))
     assert health.missing() == ["no inference has succeeded since the last worker started"]
     bring_up(health, processes[0].pid, processes[1].pid)
+    assert health.ready
+
+
+def test_a_stopped_worker_is_noticed_at_once_and_is_well_when_it_goes_on(
+    health: Health, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    bring_up(health, processes[0].pid, processes[1].pid)
+    assert health.ready
+    processes[0].send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, processes[0].pid, os.WSTOPPED | os.WNOWAIT)
+    assert health.missing() == ["worker 9000: stopped by a signal, until it is told to go on"]
+    processes[0].send_signal(signal.SIGCONT)
+    os.waitid(os.P_PID, processes[0].pid, os.WCONTINUED | os.WNOWAIT)
     assert health.ready
 
 

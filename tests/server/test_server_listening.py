@@ -1,0 +1,124 @@
+import errno
+import http.client
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from email.message import Message
+from types import SimpleNamespace
+
+import pytest
+
+from server.pages import listening
+from server.pages.listening import Bounded, PagesServer, is_trusted
+from server.pages.pages import Answer, Post, json_answer, serve_pages
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    monkeypatch.setattr(listening, "CONNECTIONS", 5)
+
+    def echo(body: bytes, headers: Message) -> Answer:
+        return Answer(200, body, "text/plain")
+
+    number = free_port()
+    server = serve_pages("127.0.0.1", number, {"/ready": lambda: json_answer(200, {})}, {"/try": Post(1000, echo)})
+    yield number
+    server.shutdown()
+    server.server_close()
+
+
+def get(port: int, *, host: str = "localhost") -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/ready", headers={"Host": host})
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_silent_clients_give_way_and_hold_no_threads(port: int) -> None:
+    before = threading.active_count()
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(40)]
+    assert get(port) == 200
+    assert threading.active_count() <= before + 5 + 5
+    assert silent[0].recv(1) == b""
+    for one in silent:
+        one.close()
+
+
+def test_slow_bodies_are_few_and_others_are_told(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "CONNECTIONS", 50)
+    head = b"POST /try HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+    slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(listening.BODIES + 1)]
+    for one in slow:
+        one.sendall(head)
+    # Whoever came last of them is refused; which one that is the threads decide.
+    ready, _, _ = select.select(slow, [], [], 30)
+    assert ready[0].recv(12) == b"HTTP/1.1 503"
+    for one in slow:
+        if one is not ready[0]:
+            one.sendall(b"123456789")
+            assert one.recv(12) == b"HTTP/1.1 200"
+        one.close()
+
+
+def test_a_large_head_is_cut_off(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as greedy:
+        greedy.sendall(b"GET /ready HTTP/1.1\r\n" + b"X: " + b"y" * 60_000 + b"\r\n")
+        try:
+            assert greedy.recv(1) == b""
+        except ConnectionResetError:
+            pass
+    assert get(port) == 200
+
+
+def test_names_of_other_sites_are_refused_on_a_laptop(port: int) -> None:
+    assert get(port, host="evil.example") == 421
+    assert get(port, host=f"127.0.0.1:{port}") == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "trusted"),
+    [
+        (None, True),
+        ("localhost:8090", True),
+        ("digits.localhost", True),
+        ("127.0.0.1", True),
+        ("[::1]:8090", True),
+        ("10.1.2.3:8090", True),
+        ("evil.example:8090", False),
+        ("localhost.evil.example", False),
+        ("", False),
+    ],
+)
+def test_addresses_and_loopback_names_are_trusted(host: str | None, trusted: bool) -> None:
+    assert is_trusted(host) is trusted
+
+
+def test_without_descriptors_the_listener_waits_instead_of_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(listening.TCPServer, "get_request", none_left)
+    monkeypatch.setattr(listening.time, "sleep", waits.append)
+    fake = SimpleNamespace(_give_way=lambda: waits.append(0))
+    monkeypatch.setattr(listening, "super", lambda: SimpleNamespace(get_request=none_left), raising=False)
+    with pytest.raises(OSError, match="Too many"):
+        PagesServer.get_request(fake)  # type: ignore[arg-type]
+    assert waits == [0, listening._NO_ROOM_S]
+
+
+def test_a_body_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 1.0, listening.BODY_S + 1])
+    monkeypatch.setattr(listening.time, "monotonic", lambda: next(times))
+    stream = SimpleNamespace(read1=lambda size: b"x")
+    with pytest.raises(TimeoutError):
+        Bounded(stream).body(100)  # type: ignore[arg-type]
