@@ -14,7 +14,21 @@ from loadtest.calibrating import knee
 from loadtest.calibrating.evidence import MAY_HOLD_MORE, At, Evidence, KneeRecord, Settings, TrialRecord, knee_text
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.calibrating.knee import Knee, Untrusted, find_knee
-from loadtest.judging import Objective, Reason, Status, Verdict, judge, latency_of, objective_of, samples_needed
+from loadtest.judging import (
+    GENERATOR_REASONS,
+    UNDECIDED,
+    Objective,
+    Reason,
+    Status,
+    Verdict,
+    goes_on,
+    judge,
+    latency_of,
+    objective_of,
+    on_balance,
+    pool,
+    samples_needed,
+)
 from loadtest.measuring import Measurement, figure
 from loadtest.reporting import figures_text
 from loadtest.running import Session, Where, open_session
@@ -25,6 +39,7 @@ _SHORTEST_TRIAL_S, _LONGEST_TRIAL_S = 8.0, 60.0
 _SPARE_SAMPLES = 1.1
 # Neighbouring latencies of random arrivals rise and fall together; with fewer, simulated knees differ by 15 %.
 _STEADY_SAMPLES: dict[Arrivals, float] = {"constant": 1.1, "poisson": 2.5}
+_MOST_RUNS = 4
 _LONG_RUN_S = 30.0
 _BURST_S = 2.0
 _UNDER_ESTIMATE = 0.7
@@ -71,24 +86,39 @@ class Trials:
         self._objective = objective.model_copy(update={"throughput_rps": None})
         self._options = options
         self.runs: list[tuple[Measurement, Verdict]] = []
+        self._number = 0
 
     def at(self, rate: float, length_s: float | None = None) -> Status:
-        """One run."""
-        number = len(self.runs) + 1
+        """Whether a rate is held: one run where that is clear, up to four where it is not, which then decide on
+        balance; INVALID when the generator could not measure it, Untrusted when anything else was wrong."""
+        length_s = length_s or self._options.length_s(rate, self._objective)
+        measured = [self._run(rate, length_s)]
+        verdict = judge(measured, self._objective)
+        while _is_close(verdict) and len(measured) < _MOST_RUNS:
+            measured.append(self._run(rate, length_s))
+            verdict = judge(measured, self._objective)
+        status = on_balance(verdict)
+        self.runs.append((pool(measured), verdict.model_copy(update={"status": status})))
+        others = [reason for reason in verdict.every_reason() if reason.id not in {*GENERATOR_REASONS, UNDECIDED}]
+        if status == "INVALID" and others:
+            raise Untrusted(f"{figure(rate)} requests/s: {others[0].text}")
+        return status
+
+    def _run(self, rate: float, length_s: float) -> Measurement:
+        self._number += 1
         schedule = Schedule(
             arrivals=self._options.arrivals,
             rate=rate,
             warmup_s=self._options.warmup_s,
-            duration_s=length_s or self._options.length_s(rate, self._objective),
-            # The same random arrivals again and again: searches then differ by the machine, not by the dice.
-            seed=self._options.seed,
+            duration_s=length_s,
+            # Other arrivals each time: with the same ones, all searches would be wrong by the same dice, and agree.
+            seed=self._options.seed + self._number,
         )
-        label = f"run {number}, {figure(rate)} requests/s"
+        label = f"run {self._number}, {figure(rate)} requests/s"
         measurement = self._measured(schedule, label)
         verdict = judge(measurement, self._objective)
-        self.runs.append((measurement, verdict))
         self._session.progress.say(f"  {label:<44} {verdict.status} {figures_text(verdict)}")
-        return verdict.status
+        return measurement
 
     def _measured(self, schedule: Schedule, label: str) -> Measurement:
         """One run; neither Ctrl-C nor the end of the server is an answer about a rate, so both end the search."""
@@ -182,6 +212,12 @@ def evidence_text(evidence: Evidence) -> str:
     if found.limit == "generator":
         lines.append(f"  {MAY_HOLD_MORE}")
     return "\n".join([f"knee: {evidence.status} {knee_text(found)}, {spread}", *lines])
+
+
+def _is_close(verdict: Verdict) -> bool:
+    """Whether another run at the rate would tell more; that nothing fails needs no proof here, `loadtest` wants one."""
+    unsure = [check for check in verdict.checks if check.status == "INVALID"]
+    return goes_on(verdict) and not all(check.objective == "errors" and check.measured == 0 for check in unsure)
 
 
 def settings_of(spec: Spec) -> Settings:

@@ -15,7 +15,7 @@ from loadtest.measuring import figure
 
 Status = Literal["PASS", "FAIL", "INVALID"]
 Trial = Callable[[float], Status]
-"""Loads the server at a rate; INVALID means that this run says nothing."""
+"""Loads the server at a rate; INVALID means that the generator could not measure it. Untrusted ends the search."""
 
 TOLERANCE = 0.03
 AGREEMENT = 0.10
@@ -30,6 +30,10 @@ _HIGHEST_RPS = 100_000.0
 
 class Untrusted(Exception):
     """Raised when no trusted answer can be had at a rate; says why."""
+
+
+class NotMeasurable(Untrusted):
+    """Raised when the generator cannot measure a rate, again and again."""
 
 
 class NeverHeld(Untrusted):
@@ -99,7 +103,7 @@ def holds(trial: Trial, rate: float) -> bool:
         status = trial(rate)
         if status != "INVALID":
             return status == "PASS"
-    raise Untrusted(f"{_TRIES} runs at {figure(rate)} requests/s were INVALID")
+    raise NotMeasurable(f"{_TRIES} runs at {figure(rate)} requests/s were INVALID")
 
 
 class _Search:
@@ -140,7 +144,7 @@ class _Search:
         """Above a rate that passed, one that cannot be measured ends the search as one that fails would."""
         try:
             passed = holds(self._trial, rate)
-        except Untrusted:
+        except NotMeasurable:
             self.untrusted = True
             return False
         # Only the last rate that did not pass says what the limit is.

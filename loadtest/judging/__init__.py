@@ -2,13 +2,26 @@
 
 from loadtest.judging.certainty import SHARE, arrivals_needed, samples_needed
 from loadtest.judging.outcome import Latency, Load, Outcome, Run, Subject, latency_of, run_of, together
-from loadtest.judging.slo import client_timeout_s, judge, objective_of
-from loadtest.judging.trust import BUSY_CPU
-from loadtest.judging.verdict import Check, Objective, Reason, Status, Verdict, goes_on, interval_text, value_text
+from loadtest.judging.pooling import pool
+from loadtest.judging.slo import client_timeout_s, judge, objective_of, on_balance
+from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS
+from loadtest.judging.verdict import (
+    UNDECIDED,
+    Check,
+    Objective,
+    Reason,
+    Status,
+    Verdict,
+    goes_on,
+    interval_text,
+    value_text,
+)
 
 __all__ = [
     "BUSY_CPU",
+    "GENERATOR_REASONS",
     "SHARE",
+    "UNDECIDED",
     "Check",
     "Latency",
     "Load",
@@ -26,6 +39,8 @@ __all__ = [
     "judge",
     "latency_of",
     "objective_of",
+    "on_balance",
+    "pool",
     "run_of",
     "samples_needed",
     "together",

@@ -8,6 +8,10 @@ from loadtest.measuring import Measurement, nearest_rank
 
 BUSY_CPU = 0.9
 WHOLE_SHARE = 0.99
+# What the generator or its machine is to blame for, not the server, its package or whoever stopped the run.
+GENERATOR_REASONS = frozenset(
+    {"generator-saturated", "generator-stalled", "arrivals-late", "arrivals-dropped", "lag-decides"}
+)
 
 
 def against_run(measurement: Measurement, objective: Objective) -> list[Reason]:

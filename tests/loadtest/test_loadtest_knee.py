@@ -114,6 +114,16 @@ def test_what_cannot_be_measured_above_a_rate_that_passed_ends_the_search_there(
     assert (knee.limit, 97 < knee.rps <= 100) == ("generator", True)
 
 
+def test_only_what_the_generator_could_not_measure_makes_it_the_limit() -> None:
+    def other_trouble(rate: float) -> Status:
+        if rate > 100:
+            raise Untrusted("the server serves another package")
+        return "PASS"
+
+    with pytest.raises(Untrusted, match="another package"):
+        find_knee(other_trouble, 20, repeats=1)
+
+
 def test_a_rate_that_fails_below_one_that_could_not_be_measured_is_the_servers_limit() -> None:
     def answers(rate: float) -> Status:
         return "PASS" if rate <= 100 else "FAIL" if rate <= 110 else "INVALID"

@@ -222,13 +222,15 @@ def test_a_frozen_second_is_seen_by_the_open_loop_and_not_by_plain_locust(
             behave(each, every=600, freeze_s=1)
         words = [sys.executable, "-m", "locust", "-f", str(plain), "--headless", "--json", "--host", other]
         locust = subprocess.Popen([*words, "-u5", "-r5", "-t20s"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        outcome = load(with_limit(spec, 500), out, url, rate=100, duration_s=11, warmup_s=0)
+        how = {"rate": 100, "duration_s": 11, "max_duration_s": 11, "warmup_s": 0}
+        outcome = load(with_limit(spec, 500), out, url, **how)
         (stats,) = json.loads(locust.communicate(timeout=60)[0])
 
     shown = outcome.runs[0].response.p99
     assert shown is not None
     assert 700 < shown < 1500
-    assert outcome.verdict.checks[0].reasons[0].id == "p99-over"
+    # One stall is over the limit, and too few to tell how often it comes.
+    assert outcome.verdict.checks[0].reasons[0].id == "undecided"
 
     times = [(float(time), count) for time, count in stats["response_times"].items()]
     total = sum(count for _, count in times)
