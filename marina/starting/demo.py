@@ -16,7 +16,7 @@ from typing import Any
 
 from config.errors import MarinaError, Refused, ToolMissing
 from marina.arguments import BUILD, DEFAULT_SPEC, print_json, verb
-from marina.starting.demo_end import everything_ends
+from marina.ending import everything_ends
 from marina.terminal import as_typed
 
 _WARMUP_S, _MEASURED_S = 3.0, 12.0

@@ -1,0 +1,93 @@
+"""Long work that ends, however it ends, leaves no process and no temporary file."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from specs import ROOT
+
+# Work that has a child, and that a child of its own which has left the session, as compilers' pools do.
+WORK = """
+import os, signal, subprocess, sys, tempfile
+from marina.ending import everything_ends
+try:
+    with everything_ends():
+        open(os.path.join(tempfile.mkdtemp(), "file"), "w").close()
+        inner = "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_session=True).wait()"
+        child = subprocess.Popen([sys.executable, "-c", inner], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        print("working", flush=True)
+        {ending}
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 60
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.05)
+    return holds()
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Processes whose environment names a folder below this one."""
+    mark, there = f"MARINA_JOB={folder}".encode(), []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            there += [file.parent.name] if mark in file.read_bytes() else []
+        except OSError:
+            continue
+    return there
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(ending: str) -> "subprocess.Popen[str]":
+        environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", WORK.replace("{ending}", ending)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        started.append(process)
+        assert process.stdout
+        assert process.stdout.readline() == "working\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_killed_it_leaves_nothing(number: int, work: Callable[[str], "subprocess.Popen[str]"], tmp_path: Path) -> None:
+    process = work("child.wait()")
+    assert eventually(lambda: len(processes_in(tmp_path)) >= 2)
+    process.send_signal(number)
+    assert process.wait(60) == (-number if number == signal.SIGKILL else 130)
+    assert eventually(lambda: not processes_in(tmp_path) and not list(tmp_path.iterdir()))
+
+
+def test_at_its_own_end_it_leaves_nothing(work: Callable[[str], "subprocess.Popen[str]"], tmp_path: Path) -> None:
+    assert work("pass").wait(60) == 0
+    assert processes_in(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_machine_that_went_down_left_is_removed(
+    work: Callable[[str], "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    left, young = (tmp_path / f"marina-job-{os.getuid()}-{name}" for name in ("left", "young"))
+    for folder in (left, young):
+        folder.mkdir()
+        (folder / ".lock").touch()
+    os.utime(left / ".lock", (0, 0))
+    assert work("pass").wait(60) == 0
+    assert list(tmp_path.iterdir()) == [young]
