@@ -70,6 +70,9 @@ def _temporary_folder() -> Iterator[str]:
                 del os.environ["TMPDIR"]
             else:
                 os.environ["TMPDIR"] = before
+            # torch notes the folder of its cache in the environment.
+            for name in [name for name, value in os.environ.items() if value.startswith(folder) and name != MARK]:
+                del os.environ[name]
             shutil.rmtree(folder, ignore_errors=True)
 
 
