@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from loadtest.measuring import figure, percent
 
 Status = Literal["PASS", "FAIL", "INVALID"]
-UNDECIDED, TOO_FEW = "undecided", "too-few-samples"
+UNDECIDED = "undecided"
 EXIT_CODES: dict[Status, int] = {"PASS": 0, "FAIL": 1, "INVALID": 3}
 # Arrivals may be late by this share of the latency limit, but 2 ms is what an idle event loop needs.
 LATE_SHARE, LATE_FLOOR_MS = 0.2, 2.0
@@ -79,7 +79,7 @@ def worst(statuses: list[Status]) -> Status:
 def goes_on(verdict: Verdict) -> bool:
     """Whether a longer measurement may still turn INVALID into an answer: nothing else is wrong, nothing has failed."""
     open_ids = {reason.id for reason in verdict.every_reason()}
-    return verdict.status == "INVALID" and open_ids <= {UNDECIDED, TOO_FEW}
+    return verdict.status == "INVALID" and open_ids <= {UNDECIDED}
 
 
 def value_text(check: Check, value: float) -> str:

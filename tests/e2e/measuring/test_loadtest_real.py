@@ -43,12 +43,12 @@ def spec(tmp_path: Path) -> Spec:
 def test_a_real_server_is_started_identified_loaded_and_stopped(spec: Spec, out: Path) -> None:
     command = [sys.executable, "-m", "server", str(spec.file), "--mar", str(out / "model.mar")]
     outcome = run(
-        spec, RunOptions(rate=150, duration_s=8, warmup_s=2, arrivals="poisson"), Where(out=out, command=command)
+        spec, RunOptions(rate=150, duration_s=20, warmup_s=2, arrivals="poisson"), Where(out=out, command=command)
     )
     assert outcome.verdict.every_reason() == list[Reason]()
     assert outcome.verdict.status == "PASS"
     assert outcome.tested.served == outcome.tested.package
     measurement = outcome.runs[0].measurement
-    assert (measurement.good, measurement.errors) == (1200, {})
+    assert (measurement.good, measurement.errors) == (3000, {})
     assert (outcome.tested.cold_start_s or 0) > 0.5
     assert "all that was sent before the listener closed is answered" in (out / "server.log").read_text()
