@@ -32,7 +32,7 @@ _CHATTER = (
 MANAGEMENT, METRICS, _HERE = "management.sock", "metrics.sock", "/proc/self/cwd"
 
 # Up to this many times its limit a body is read, so that its sender can be told.
-SAID_WHY = 2.5
+FRONTEND_LIMIT_FACTOR = 2.5
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def render_properties(spec: Spec, *, ports: Ports, host: str, metrics_config: Pa
         # The handler decodes, so that it also sees what is not JSON and can answer with a name.
         "decode_input_request": "false",
         # The handler refuses what is over the limit and says why; only far above it TorchServe does, without a word.
-        "max_request_size": round(serving.max_request_mb * 1_000_000 * SAID_WHY),
+        "max_request_size": round(serving.max_request_mb * 1_000_000 * FRONTEND_LIMIT_FACTOR),
         # TorchServe kills the worker over a larger answer, so the handler's own limit comes first.
         "max_response_size": round(serving.max_response_mb * 1_000_000) + 65_536,
         "job_queue_size": serving.queue,

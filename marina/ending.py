@@ -22,7 +22,7 @@ _SETTLED_S = 60
 
 
 @contextmanager
-def everything_ends() -> Iterator[Callable[[], bool]]:
+def cleanup_on_exit() -> Iterator[Callable[[], bool]]:
     """SIGINT and SIGTERM raise KeyboardInterrupt once and then only wait for the end; gives whether one came.
 
     What was started meanwhile, by us or by what we started, is killed at the end; all of it has one temporary folder.

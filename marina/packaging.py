@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from marina.arguments import print_json, verb, with_build
-from marina.ending import everything_ends
+from marina.ending import cleanup_on_exit
 from marina.terminal import coloured
 
 
@@ -62,7 +62,7 @@ def package(options: argparse.Namespace) -> int:
     progress.say(f"packaging {spec.name} {spec.version} from {options.spec}")
     from archiver.package import package as build
 
-    with everything_ends():
+    with cleanup_on_exit():
         packaged = build(spec, options.out / spec.name, progress=progress)
     if options.json:
         print_json(packaged.model_dump(mode="json", by_alias=True))

@@ -119,7 +119,7 @@ def _latency(measurement: Measurement, objective: Objective) -> Check:
         return check
     over = f"p99 {figure(measured or 0.0)} ms > {limit:g} ms"
     if _meets(measurement.service, limit) or _meets(response, limit, forgiven=_late_burst(measurement, objective)):
-        return _with(check, "INVALID", "lag-decides", f"{over}, but not without the arrivals that were late")
+        return _with(check, "INVALID", "lag-decides", f"{over}, but only because the generator sent some late")
     return _with(check, "FAIL", "p99-over", over)
 
 
@@ -162,7 +162,7 @@ def _errors(measurement: Measurement, objective: Objective) -> Check:
     named = ", ".join(f"{count:,} {name}" for name, count in measurement.errors.items())
     text = f"errors {percent(rate)} > {percent(limit)}: {named} of {measurement.finished:,} requests"
     if measurement.failed - min(shed, _late_burst(measurement, objective)) <= limit * measurement.finished:
-        return _with(check, "INVALID", "lag-decides", f"{text}, but not without the arrivals that were late")
+        return _with(check, "INVALID", "lag-decides", f"{text}, but only because the generator sent some late")
     failed = _with(check, "FAIL", "errors-over", text)
     if not shed:
         return failed

@@ -16,7 +16,7 @@ from typing import Any
 
 from config.errors import MarinaError, Refused, ToolMissing
 from marina.arguments import BUILD, DEFAULT_SPEC, print_json, verb
-from marina.ending import everything_ends
+from marina.ending import cleanup_on_exit
 from marina.terminal import as_typed
 
 _WARMUP_S, _MEASURED_S = 3.0, 12.0
@@ -41,7 +41,7 @@ def add_verbs(verbs: Any) -> None:
 
 def demo(options: argparse.Namespace) -> int:
     began = time.monotonic()
-    with everything_ends() as interrupted:
+    with cleanup_on_exit() as interrupted:
         record = _Demo(options, interrupted).run()
     took_s = round(time.monotonic() - began, 1)
     if options.json:

@@ -19,7 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from config.record import Port, Record
-from config.render import SAID_WHY, Ports
+from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.openapi import openapi
 from server.pages.pages import Answer, Post, json_answer
 
@@ -48,7 +48,7 @@ class Docs:
 
     def posts(self) -> dict[str, Post]:
         """What answers a POST; above this limit TorchServe would not read the body either."""
-        return {"/docs/try": Post(round(self._record.max_request_bytes * SAID_WHY), self._try)}
+        return {"/docs/try": Post(round(self._record.max_request_bytes * FRONTEND_LIMIT_FACTOR), self._try)}
 
     def _try(self, body: bytes, headers: Message) -> Answer:
         return self._infer(body, {name: headers[name] for name in ("Accept", "Content-Type") if headers[name]})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from config.record import Port, Record
-from config.render import SAID_WHY, Ports
+from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from config.spec import Image
 
 Schema = dict[str, Any]
@@ -63,7 +63,7 @@ def openapi(record: Record, *, host: str, ports: Ports) -> dict[str, Any]:
 
 
 def request_schema(record: Record) -> Schema:
-    """What a JSON body must look like; anything for a handler of one's own."""
+    """What a JSON body must look like; anything for your own handler."""
     if record.handler == "image" and record.image is not None:
         return _object({"image": {"anyOf": [_picture_text(), *_normalised(record.image)]}})
     if record.handler == "tensor":
@@ -76,7 +76,7 @@ def request_schema(record: Record) -> Schema:
 
 
 def answer_schema(record: Record) -> Schema:
-    """What a JSON answer looks like; anything for a handler of one's own."""
+    """What a JSON answer looks like; anything for your own handler."""
     if record.handler == "image":
         shapes = {port.name: _array(port) for port in record.outputs}
         if record.labels is not None:
@@ -106,7 +106,7 @@ def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
         answers[_NPY] = _ANY
     responses = {"200": {"description": "the answer", "content": _content(answers)}}
     refusals = _REFUSALS | (_NOT_ACCEPTABLE if record.handler == "tensor" else {})
-    limit = round(record.max_request_bytes * SAID_WHY)
+    limit = round(record.max_request_bytes * FRONTEND_LIMIT_FACTOR)
     for status, why in sorted(refusals.items()):
         responses[status] = _refusal(why.format(limit=limit))
     if own:

@@ -14,9 +14,9 @@ from specs import ROOT
 # Work that has a child, and that a child of its own which has left the session, as compilers' pools do.
 WORK = """
 import os, signal, subprocess, sys, tempfile
-from marina.ending import everything_ends
+from marina.ending import cleanup_on_exit
 try:
-    with everything_ends():
+    with cleanup_on_exit():
         open(os.path.join(tempfile.mkdtemp(), "file"), "w").close()
         inner = "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_session=True).wait()"
         child = subprocess.Popen([sys.executable, "-c", inner], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

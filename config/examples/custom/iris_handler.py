@@ -1,4 +1,4 @@
-"""A handler of one's own: named fields in, a species and its probability out.
+"""Your own handler: named fields in, a species and its probability out.
 
 What it raises as a RequestError answers that one request with a 4xx; the rest of the batch is not touched.
 """

@@ -1,0 +1,87 @@
+"""Words that say too little, or that a stranger has to guess at, stay out of the product's code and pages."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from specs import ROOT
+
+PACKAGES = ("archiver", "config", "handlers", "k8s", "loadtest", "marina", "server")
+# Names that do not say what they hold, and the folders where they are still to be replaced.
+NAMES: dict[str, tuple[str, ...]] = {
+    "FLATTERS": (),
+    "SAID_WHY": (),
+    "arrive": (),
+    "bring": (),
+    "everything_ends": (),
+    "lacks": ("marina",),
+    "hurried": ("server",),
+    "told": ("k8s", "marina"),
+    "said": ("loadtest", "marina", "server"),
+    "one": ("archiver", "config", "handlers", "k8s", "loadtest", "server"),
+    "found": ("archiver", "config", "handlers", "k8s", "loadtest", "marina", "server"),
+}
+PHRASES = ("everything that lacks", "a handler of one's own", "is what is there", "but not without the arrivals")
+
+
+def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Every name that a file gives to something, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.name, node.lineno
+        elif isinstance(node, ast.alias) and node.asname:
+            yield node.asname, 0
+
+
+def named(code: str, name: str) -> list[int]:
+    """The lines where code gives this name to something."""
+    return [line for binding, line in bindings(ast.parse(code)) if binding == name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_say_what_they_hold(name: str) -> None:
+    clean = [package for package in PACKAGES if package not in NAMES[name]]
+    places = [
+        f"{file.relative_to(ROOT)}:{line}"
+        for package in clean
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for line in named(file.read_text(encoding="utf-8"), name)
+    ]
+    assert places == [], f"`{name}`: name the thing that it holds"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "told = 1",
+        "def told(): pass",
+        "def f(told): pass",
+        "[told for told in ()]",
+        "import re as told",
+        "if told := 1: pass",
+        "try: pass\nexcept ValueError as told: pass",
+    ],
+)
+def test_a_binding_is_seen_wherever_it_is(code: str) -> None:
+    assert len(named(code, "told")) == 1
+    assert named(code.replace("told", "recorded"), "told") == []
+
+
+def pages() -> list[Path]:
+    code = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    return [*code, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_sentences_are_plain_english(phrase: str) -> None:
+    words = re.compile(r"\s+".join(map(re.escape, phrase.split())), re.IGNORECASE)
+    places = [str(page.relative_to(ROOT)) for page in pages() if words.search(page.read_text(encoding="utf-8"))]
+    assert places == []
