@@ -10,10 +10,11 @@ import pytest
 import yaml
 from k8s_plans import EVIDENCE, FULL, IMAGE, PACKAGE, RECORD, SHA256, planned
 from k8s_rig import Rig, documents, rig
-from specs import DIGITS, changed
+from specs import DIGITS, changed, digits_spec
 
 import marina
 from config.errors import ClusterError
+from config.render import render_model_config
 from k8s.cluster import connect
 from k8s.manifests.objects import render
 from k8s.rollout.apply import ordered
@@ -41,6 +42,7 @@ def spec(tmp_path: Path) -> Path:
         (folder / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
     with zipfile.ZipFile(folder / "model.mar", "w") as archive:
         archive.writestr("sample.png", b"an image")
+        archive.writestr("model-config.yaml", render_model_config(digits_spec()))
     return write_spec(tmp_path, {})
 
 
@@ -137,7 +139,7 @@ def test_a_revision_that_fails_ends_with_1_and_says_why(
 ) -> None:
     assert run("deploy", spec, cluster) == 0
     cluster.fake.controllers.scripts["registry"] = cluster.fake.controllers.scripts["crashing"]
-    write_spec(spec.parent, {"serving.queue": 70})
+    write_spec(spec.parent, {"kubernetes.resources.memory": "3Gi"})
     assert run("deploy", spec, cluster, "--no-rollback") == 1
     text = capsys.readouterr().out
     assert "failed deploy of digits revision 2 in marina (context fake): " in text
