@@ -25,12 +25,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE)]
 
-from hostile import bodies, streams  # noqa: E402
+from attack_corpus import bodies, streams  # noqa: E402
+from running import Running, running  # noqa: E402
 
 from config.load import parse_spec  # noqa: E402
 from config.progress import Progress  # noqa: E402
 from config.spec import Spec  # noqa: E402
-from server import Running, running  # noqa: E402
 
 # 503 of a full queue, 504 and 507 are documented; every other 5xx is a fault.
 FAULTS = {500, 501, 502, 505}
@@ -67,6 +67,8 @@ class Pass:
     """What one pass saw, and what it left."""
 
     statuses: collections.Counter[int] = field(default_factory=collections.Counter)
+    faults: collections.Counter[str] = field(default_factory=collections.Counter)
+    """By the type that was declared and the answer's first words."""
     wrong_samples: int = 0
     memory_bytes: int = 0
     disk_bytes: int = 0
@@ -113,14 +115,18 @@ def one_pass(server: Running, sample: tuple[bytes, str], expected: bytes, argume
     """Sends everything once."""
     seen, log_before = Pass(), server.log.stat().st_size
 
-    def attack(numbered: tuple[int, tuple[bytes, str]]) -> tuple[int, bool]:
+    def attack(numbered: tuple[int, tuple[bytes, str]]) -> tuple[int, str, bool]:
         index, (body, content_type) = numbered
-        status, _ = send(server, body, content_type)
-        return status, index % SAMPLE_EVERY == 0 and send(server, *sample) != (200, expected)
+        status, answer = send(server, body, content_type)
+        kind = f"{status} to `{content_type}`: {answer[:60].decode(errors='replace')!r}"
+        return status, kind, index % SAMPLE_EVERY == 0 and send(server, *sample) != (200, expected)
 
     with ThreadPoolExecutor(CLIENTS) as clients:
-        for status, wrong in clients.map(attack, enumerate(bodies(arguments.bodies, arguments.seed, [sample[0]]))):
+        for status, kind, wrong in clients.map(
+            attack, enumerate(bodies(arguments.bodies, arguments.seed, [sample[0]]))
+        ):
             seen.statuses[status] += 1
+            seen.faults[kind] += status in FAULTS
             seen.wrong_samples += wrong
         path = f"/predictions/{server.spec.name}"
         list(clients.map(lambda data: stream(server, data), streams(arguments.streams, arguments.seed, path)))
@@ -173,6 +179,8 @@ def attack(kind: str, arguments: argparse.Namespace) -> bool:
         f"log {(first.log_bytes + second.log_bytes) / total:.0f} bytes a request",
         flush=True,
     )
+    for kind, count in (first.faults + second.faults).most_common(10):
+        print(f"  {count} × {kind}", flush=True)
     return not (faults or second.restarts or wrong)
 
 
