@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from loadtest.judging import SHARE, Check, Outcome, Reason, interval_text
+from loadtest.judging import SHARE, Check, Outcome, Reason, goes_on, interval_text
 from loadtest.measuring import figure, percent
 from loadtest.reporting.figures import figures
 from loadtest.reporting.theme import page
@@ -16,6 +16,7 @@ _MEANING = {
     "FAIL": "The service missed its objective.",
     "INVALID": "The measurement cannot be trusted, so it says nothing about the service.",
 }
+_UNDECIDED = "What was measured is too little to tell whether the service met its objective."
 
 
 def verdict_html(outcome: Outcome) -> str:
@@ -24,7 +25,7 @@ def verdict_html(outcome: Outcome) -> str:
     name = escape(f"{tested.name} {tested.version}")
     body = [
         f'<header><span class="badge {status}">{status}</span><h1>{name}</h1></header>',
-        f'<p class="lead">{_MEANING[status]}</p>',
+        f'<p class="lead">{_UNDECIDED if goes_on(outcome.verdict) else _MEANING[status]}</p>',
         _verdict_table(outcome),
         figures(outcome),
         _runs_table(outcome) if len(outcome.runs) > 1 else "",

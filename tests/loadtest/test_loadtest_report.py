@@ -191,7 +191,7 @@ def test_the_interval_is_shown_wherever_a_verdict_is_read() -> None:
     reader = Reader()
     reader.feed(verdict_html(made))
     assert words in reader.words
-    assert "about" in reader.words
+    assert "too little to tell whether the service met its objective" in reader.words
     assert f"p99 of {words} holds the limit of 50 ms" in verdict_xml(made)
     assert f"({words})" in verdict_text(made)
     assert json.loads(json.dumps(made.to_data()))["verdict"]["checks"][0]["interval"] == [low, high]
