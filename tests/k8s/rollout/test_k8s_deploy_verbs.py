@@ -78,7 +78,11 @@ def test_what_is_rendered_is_deployed_and_a_second_deploy_changes_nothing(
     assert marks == {"marina"}
 
 
-@pytest.mark.parametrize("changes", [{}, WHOLE], ids=["defaults", "everything"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, WHOLE, {"kubernetes.resources": {"memory": "2048Mi", "cpu": "2000m"}}],
+    ids=["defaults", "everything", "amounts in another spelling"],
+)
 @pytest.mark.parametrize("kubectl_first", [False, True], ids=["marina first", "kubectl first"])
 def test_marina_and_kubectl_apply_the_same_manifests_without_a_conflict(
     cluster: Rig, spec: Path, changes: dict[str, Any], kubectl_first: bool
