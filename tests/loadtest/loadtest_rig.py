@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from config.load import parse_spec
 from config.ports import free_port_base
+from config.render import render_model_config
 
 SERVER = Path(__file__).parent / "loadtest_server.py"
 SPEC = """
@@ -24,16 +26,19 @@ slo: {p99_ms: 2000, error_rate: 0.01}
 
 
 def write_package(folder: Path) -> str:
-    """A package record with a MAR that holds only the sample; returns the MAR's hash."""
+    """A package record with a MAR that holds only the sample and the settings; returns the MAR's hash."""
+    spec = parse_spec(SPEC, folder / "spec.yaml", files=False)
     folder.mkdir(parents=True, exist_ok=True)
     mar = folder / "model.mar"
     with zipfile.ZipFile(mar, "w") as archive:
         archive.writestr(zipfile.ZipInfo("sample.png"), b"\x89PNG" + bytes(300))
+        archive.writestr(zipfile.ZipInfo("model-config.yaml"), render_model_config(spec))
     sha256 = hashlib.sha256(mar.read_bytes()).hexdigest()
     record: dict[str, Any] = {
         "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
         "handler": "image", "precision": "fp32", "compile": "aot", "on_mismatch": "fail", "device": "cpu",
-        "workers": 1, "threads": 1, "batch_sizes": [1], "image": None, "inputs": [], "outputs": [], "labels": None,
+        "workers": spec.workers, "threads": spec.threads,
+        "batch_sizes": [1], "image": None, "inputs": [], "outputs": [], "labels": None,
         "max_request_bytes": 1, "max_response_bytes": 1,
         "sample": {"file": "sample.png", "content_type": "image/png"},
         "key": {"torch": "2", "device": "cpu"}, "artifacts": [], "program": None, "cache": None,
