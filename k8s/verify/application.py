@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from k8s.verify.located import LocatedDocument, Place
-from k8s.verify.schemas import Schemas
+from k8s.verify.schemas import Schemas, is_built_in
 
 # Where the pods of each kind are described.
 _TEMPLATES: dict[str, tuple[str, ...]] = {
@@ -58,6 +58,12 @@ def _holds(term: Place, labels: dict[str, str]) -> bool:
     }.get(term.at("operator").text, False)
 
 
+def makes_pods(document: LocatedDocument) -> bool:
+    """Whether a custom resource has a template of pods where a Deployment has it, as Argo's Rollout does."""
+    containers = document.root.at("spec", "template", "spec", "containers").items()
+    return document.kind not in _TEMPLATES and not is_built_in(document) and bool(containers)
+
+
 def startup_budget_s(container: Place) -> int | None:
     """How long a container may take to start before it is killed; None without a probe that would."""
     probe = container.at("startupProbe")
@@ -88,7 +94,7 @@ class Workload:
     @property
     def serves(self) -> bool:
         """Whether its pods are there to be asked, not to end."""
-        return self.document.kind in SERVING
+        return self.document.kind in SERVING or self.document.kind not in _TEMPLATES
 
     @property
     def containers(self) -> list[Place]:
@@ -155,7 +161,8 @@ class Application:
 
     @cached_property
     def workloads(self) -> list[Workload]:
-        return [Workload(one, one.root.at(*_TEMPLATES[one.kind])) for one in self.of(*_TEMPLATES)]
+        known = [Workload(one, one.root.at(*_TEMPLATES[one.kind])) for one in self.of(*_TEMPLATES)]
+        return known + [Workload(one, one.root.at("spec", "template")) for one in self.documents if makes_pods(one)]
 
     @cached_property
     def namespaces(self) -> set[str]:
@@ -225,6 +232,13 @@ class Application:
         # KEDA scales to nothing unless told otherwise; everything else keeps one.
         default = 0 if scaler is not None and scaler.kind == "ScaledObject" else 1
         return (default if field.number is None else field.number), field
+
+    def may_be_many(self, workload: Workload) -> bool:
+        """Whether there may be more than one pod."""
+        scaler = self.scaler_of(workload)
+        names = ("minReplicas", "maxReplicas", "minReplicaCount", "maxReplicaCount")
+        stated = [scaler.root.at("spec", name) for name in names] if scaler else []
+        return any((field.number or 0) > 1 for field in [workload.document.root.at("spec", "replicas"), *stated])
 
     def enforces_restricted(self, document: LocatedDocument) -> bool:
         """Whether an object's Namespace is here and refuses pods that are not `restricted`."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from config.errors import listed
-from k8s.verify.application import Application
+from k8s.verify.application import Application, makes_pods
 from k8s.verify.located import LocatedDocument, is_settings
 from k8s.verify.rule import Remark, Scope, Topic
 from k8s.verify.schemas import SchemaMistake, is_built_in, served
@@ -83,7 +83,8 @@ def _kind_unknown(application: Application, scope: Scope) -> Iterator[Remark]:
         if not known and not is_built_in(document):
             custom = listed(application.schemas.custom_kinds())
             text = f"got `{document.kind}` of `{document.api_version}`, known: {custom}"
-            yield Remark(document.root.at("kind"), text)
+            # Its pods are looked at all the same.
+            yield Remark(document.root.at("kind"), text, level="warning" if makes_pods(document) else None)
 
 
 @TOPIC.rule(

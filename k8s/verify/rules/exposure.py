@@ -157,5 +157,8 @@ def _tokens(application: Application, _: Scope) -> Iterator[Remark]:
         line = " ".join(str(one.value) for one in words)
         variables = {one.at("name").text: str(one.at("value").value) for one in container.at("env").items()}
         off = variables.get("TS_DISABLE_TOKEN_AUTHORIZATION", "").lower() == "true" or "--disable-token-auth" in line
+        repository = container.at("image").text.partition("@")[0].rpartition("/")[2].partition(":")[0]
+        if repository == "torchserve" and not words and not off:
+            yield Remark(container.at("args"), "missing, and the image's own command leaves it on")
         if {"torchserve", "--start"} <= set(line.split()) and not off:
             yield Remark(words[0], f"got `{line[:60]}`, without `--disable-token-auth`")

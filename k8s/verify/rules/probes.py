@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from config.errors import listed
 from k8s.verify.application import Application, startup_budget_s
+from k8s.verify.located import Place
 from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Starting and stopping")
@@ -15,6 +17,9 @@ _SHELLS = {"ash", "bash", "dash", "sh"}
 _DEFAULT_GRACE_S = 30
 _HANDLERS = ("exec", "grpc", "httpGet", "tcpSocket")
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+# The path of an address in a command: `curl -f http://localhost:8080/ping`.
+_ADDRESS = re.compile(r"(?:https?://[\w.-]+(?::\d+)?|\b[\w.-]+:\d+)(/[^\s'\"|;&)]*)")
+_SLEEP = re.compile(r"\bsleep\s+(\d+)")
 # Paths that answer for the model, of TorchServe, of the open inference protocol, and of Marina's supervisor.
 _OF_MODEL = ("/describe", "/models", "/predictions", "/ready", "/v1/models", "/v2/health/ready", "/v2/models")
 # Kubernetes starts a pod again that fails three probes, 10 s apart, unless told otherwise.
@@ -50,17 +55,36 @@ def _no_liveness(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "readiness-is-liveness",
     "error",
-    what="Readiness and liveness ask the same thing.",
+    what="Readiness and liveness ask the same thing, and give up equally soon.",
     why="A pod that is only busy, or draining, is killed instead of left alone for a while.",
-    fix="two endpoints: readiness asks the model, liveness the process",
+    fix="two endpoints, readiness asks the model, liveness the process; or a higher `failureThreshold` for liveness",
 )
 def _same(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         for container in workload.long_lived:
             ready, live = container.at("readinessProbe"), container.at("livenessProbe")
             asked = [tuple(repr(one.at(name).value) for name in _HANDLERS) for one in (ready, live)]
-            if ready.given and live.given and asked[0] == asked[1]:
+            # One that waits longer leaves a busy pod alone for a while, which is what counts.
+            if ready.given and live.given and asked[0] == asked[1] and _patience_s(live) <= _patience_s(ready):
                 yield Remark(live, "asks what `readinessProbe` asks")
+
+
+def _patience_s(probe: Place) -> int:
+    """How long a probe may fail before something is done about it."""
+    return (probe.at("periodSeconds").number or 10) * (probe.at("failureThreshold").number or 3)
+
+
+def _asked_paths(probe: Place) -> Iterator[tuple[Place, str]]:
+    """The paths that a probe asks, itself or by a command."""
+    path, command = probe.at("httpGet", "path"), probe.at("exec", "command")
+    if path.given:
+        yield path, path.text
+    for match in _ADDRESS.finditer(_line(command)):
+        yield command, match[1]
+
+
+def _line(command: Place) -> str:
+    return " ".join(str(word.value) for word in command.items())
 
 
 @TOPIC.rule(
@@ -72,9 +96,9 @@ def _same(application: Application, _: Scope) -> Iterator[Remark]:
 )
 def _live_model(application: Application, _: Scope) -> Iterator[Remark]:
     for container in (one for workload in application.workloads for one in workload.long_lived):
-        path = container.at("livenessProbe", "httpGet", "path")
-        if _under(path.text, _OF_MODEL):
-            yield Remark(path, f"got `{path.text}`")
+        for place, path in _asked_paths(container.at("livenessProbe")):
+            if _under(path, _OF_MODEL):
+                yield Remark(place, f"got `{path}`")
 
 
 def _under(path: str, roots: tuple[str, ...]) -> bool:
@@ -92,9 +116,9 @@ def _ping(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in (one for one in application.workloads if one.has_torchserve):
         for container in workload.long_lived:
             for probe in ("startupProbe", "readinessProbe"):
-                path = container.at(probe, "httpGet", "path")
-                if _under(path.text, ("/ping", "/v2/health/ready", "/v2/health/live")):
-                    yield Remark(path, f"got `{path.text}`")
+                for place, path in _asked_paths(container.at(probe)):
+                    if _under(path, ("/ping", "/v2/health/ready", "/v2/health/live")):
+                        yield Remark(place, f"got `{path}`")
 
 
 @TOPIC.rule(
@@ -172,8 +196,7 @@ def _grace(application: Application, scope: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         grace = workload.pod.at("terminationGracePeriodSeconds")
         allowed = _DEFAULT_GRACE_S if grace.number is None else grace.number
-        asleep = max((node.number or 0 for one in workload.containers
-                      for node in one.all("lifecycle.preStop.sleep.seconds")), default=0)  # fmt: skip
+        asleep = max(map(_asleep_s, workload.containers), default=0)
         drain = 0.0
         if scope.plan and workload.ours:
             serving = scope.plan.spec.serving
@@ -185,6 +208,13 @@ def _grace(application: Application, scope: Scope) -> Iterator[Remark]:
             told = f"got {allowed} s" if grace.given else f"missing, so it is {allowed} s"
             text = f"{told}, but preStop and draining take {asleep + drain:g} s"
             yield Remark(grace, text, f"terminationGracePeriodSeconds: {needed + 5}")
+
+
+def _asleep_s(container: Place) -> int:
+    """How long a preStop hook sleeps: by the kubelet's own sleep, or by a command."""
+    stop = container.at("lifecycle", "preStop")
+    by_command = [int(match[1]) for match in _SLEEP.finditer(_line(stop.at("exec", "command")))]
+    return max(stop.at("sleep", "seconds").number or 0, *by_command, 0)
 
 
 @TOPIC.rule(

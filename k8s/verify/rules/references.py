@@ -70,6 +70,24 @@ def _promised(scope: Scope) -> set[str]:
 
 
 @TOPIC.rule(
+    "claim-shared",
+    "error",
+    what="Several pods mount a claim that one node may mount.",
+    why="The second pod waits for ever on every other node, and a rollout never ends.",
+    fix="accessModes: [ReadOnlyMany] or [ReadWriteMany], or the model in the image",
+)
+def _claims(application: Application, _: Scope) -> Iterator[Remark]:
+    for workload in application.workloads:
+        if not workload.serves or workload.document.kind == "StatefulSet" or not application.may_be_many(workload):
+            continue
+        for name in workload.pod.all("volumes[].persistentVolumeClaim.claimName"):
+            claim = application.find("PersistentVolumeClaim", name.text, workload.document)
+            modes = [mode.text for mode in claim.root.all("spec.accessModes[]")] if claim else []
+            if modes and set(modes) <= {"ReadWriteOnce", "ReadWriteOncePod"}:
+                yield Remark(name, f"`{name.text}` is {listed(modes)}, and there may be several pods")
+
+
+@TOPIC.rule(
     "key-missing",
     "error",
     what="A pod asks for a key that its ConfigMap or Secret does not have.",

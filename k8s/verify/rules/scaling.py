@@ -197,6 +197,24 @@ def _net(application: Application, scope: Scope) -> Iterator[Remark]:
 
 
 @TOPIC.rule(
+    "scaler-memory-only",
+    "warning",
+    what="An autoscaler looks at the memory and at nothing else.",
+    why="A model server's memory does not follow its load and is never given back: pods come late, and none goes.",
+    fix="the requests of a pod a second, and the cpu",
+)
+def _memory_only(application: Application, _: Scope) -> Iterator[Remark]:
+    for document, spec in _hpas(application):
+        names = [metric.at("name").text for _kind, metric in sources(spec)]
+        if names and set(names) == {"memory"}:
+            yield Remark(document.root.at("spec", "metrics"), "got `memory` only")
+    for document in application.of("ScaledObject"):
+        triggers = document.root.at("spec", "triggers")
+        if {trigger.at("type").text for trigger in triggers.items()} == {"memory"}:
+            yield Remark(triggers, "got `memory` only")
+
+
+@TOPIC.rule(
     "scaler-behavior",
     "error",
     what="A window or period of an autoscaler's behaviour is longer than it may be, or scaling up is disabled.",

@@ -14,6 +14,8 @@ TOPIC = Topic("Security")
 _SECRET_NAME = re.compile(
     r"(^|_)(API_?KEY|ACCESS_KEY|CREDENTIALS?|PASSWD|PASSWORD|PRIVATE_KEY|SECRET|TOKEN)(_|$)", re.IGNORECASE
 )
+# Names of variables that hold where a secret lies, not the secret.
+_NAMES_A_FILE = re.compile(r"(_DIR|_FILE|_PATH)$|^GOOGLE_APPLICATION_CREDENTIALS$")
 _TEMPORARY = ("/tmp", "/var/tmp")
 
 
@@ -91,8 +93,14 @@ def _secret(application: Application, _: Scope) -> Iterator[Remark]:
     for variable in (
         item for one in application.workloads for box in one.all_containers for item in box.at("env").items()
     ):
-        if _SECRET_NAME.search(variable.at("name").text) and variable.at("value").text:
+        name = variable.at("name").text
+        if _SECRET_NAME.search(name) and not _NAMES_A_FILE.search(name) and _is_secret(variable.at("value").text):
             yield Remark(variable.at("value"), f"`{variable.at('name').text}` has its value here")
+
+
+def _is_secret(value: str) -> bool:
+    """A switch such as TS_DISABLE_TOKEN_AUTHORIZATION is none."""
+    return bool(value) and value.lower() not in ("true", "false")
 
 
 @TOPIC.rule(

@@ -1,0 +1,56 @@
+"""What people do in manifests of their own, and what is right about it."""
+
+from typing import Any
+
+import pytest
+from k8s_plans import EVIDENCE, IMAGE, planned
+from k8s_seeds import SERVER, Change, Objects, put, sown
+from k8s_seeds import seed as change_of
+
+from k8s.manifests.objects import render
+from k8s.manifests.versions import SUPPORTED_VERSIONS
+from k8s.verify.check import verify
+from k8s.verify.located import rendered
+from k8s.verify.rule import Scope, Violation
+
+
+def violations(*changes: Change) -> list[Violation]:
+    plan = planned(evidence=EVIDENCE, image=IMAGE)
+    objects: Objects = [document for group in render(plan).values() for document in group]
+    changed = sown(objects, change_of("", *changes))
+    return verify(rendered({"all.yaml": changed}), Scope(SUPPORTED_VERSIONS[-1:], None))
+
+
+def rollout(objects: Objects) -> None:
+    """Argo's Rollout in the place of the Deployment."""
+    deployment: dict[str, Any] = next(one for one in objects if one["kind"] == "Deployment")
+    deployment |= {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"}
+    deployment["spec"]["strategy"] = {"canary": {"steps": [{"setWeight": 20}]}}
+    scaler = next(one for one in objects if one["kind"] == "HorizontalPodAutoscaler")
+    scaler["spec"]["scaleTargetRef"] = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "digits"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/var/run/secrets/key.json"),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/secrets/token"),
+        ("DB_PASSWORD_FILE", "/run/secrets/db"),
+        ("API_KEY_PATH", "/keys"),
+        ("TS_DISABLE_TOKEN_AUTHORIZATION", "true"),
+    ],
+)
+def test_a_variable_that_says_where_a_secret_lies_is_none(name: str, value: str) -> None:
+    assert violations(put("Deployment", f"{SERVER} env", [{"name": name, "value": value}])) == []
+
+
+def test_one_endpoint_for_readiness_and_liveness_is_right_where_liveness_waits_longer() -> None:
+    assert violations(put("Deployment", f"{SERVER} readinessProbe httpGet path", "/live")) == []
+
+
+def test_a_custom_workload_is_looked_at_like_a_deployment() -> None:
+    found = violations(rollout)
+    assert [(one.rule, one.level) for one in found if one.rule == "kind-unknown"] == [("kind-unknown", "warning")]
+    assert [str(one) for one in found if one.level == "error"] == []
+    latest = violations(rollout, put("Rollout", f"{SERVER} image", "registry.local/digits:latest"))
+    assert "image-latest" in {one.rule for one in latest}
