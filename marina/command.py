@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from config.errors import MarinaError, SpecError, nearest
+from config.errors import InputError, MarinaError, SpecError, nearest
 from marina import cluster, measuring, packaging, serving
-from marina.arguments import EXIT_CODES, print_json
+from marina.arguments import DEFAULT_SPEC, EXIT_CODES, print_json
 from marina.starting import demo, doctor, init
 from marina.terminal import as_typed, coloured, completion
 
@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = options.run(options)
         return code
-    except MarinaError as err:
+    except MarinaError as raised:
+        err = _of_a_spec_nobody_named(raised) or raised
         if options.json:
             print_json(_error_record(err))
         else:
@@ -58,6 +59,13 @@ def parser() -> argparse.ArgumentParser:
     for stage in _STAGES:
         stage.add_verbs(verbs)
     return whole
+
+
+def _of_a_spec_nobody_named(err: MarinaError) -> MarinaError | None:
+    """Outside of the repository the default is a file that nobody typed; what is missing then is the argument."""
+    if err.message != f"{DEFAULT_SPEC}: no such spec":
+        return None
+    return InputError("`SPEC`: missing: the spec of a model", hint="marina init mine, or the path of one you have")
 
 
 class _Prints(argparse.Action):

@@ -21,6 +21,8 @@ from marina.terminal import as_typed
 
 _WARMUP_S, _MEASURED_S = 3.0, 12.0
 _WITHOUT_OBJECTIVE_RPS = 20.0
+# The example that is installed with the kit, for a demo outside of the repository.
+_INSTALLED_SPEC = Path(__file__).parents[2] / DEFAULT_SPEC
 _OUT = BUILD / "demo"
 _STAGES = ("check", "package", "serve", "load", "verdict", "manifests", "verify")
 
@@ -41,6 +43,8 @@ def add_verbs(verbs: Any) -> None:
 
 def demo(options: argparse.Namespace) -> int:
     began = time.monotonic()
+    if options.spec == DEFAULT_SPEC and not DEFAULT_SPEC.exists():
+        options.spec = _INSTALLED_SPEC
     with cleanup_on_exit() as interrupted:
         record = _Demo(options, interrupted).run()
     took_s = round(time.monotonic() - began, 1)

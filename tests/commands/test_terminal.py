@@ -115,3 +115,14 @@ def test_out_means_the_same_in_every_verb(verb: str, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         marina.main([verb, "--help"])
     assert "folder that holds NAME/model.mar and the records" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("verb", ["check", "package", "serve", "loadtest", "manifests"])
+def test_without_a_spec_outside_of_the_repository_no_other_file_is_spoken_of(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert marina.main([verb]) == 2
+    assert capsys.readouterr().err == (
+        "error: `SPEC`: missing: the spec of a model\n\nhint: marina init mine, or the path of one you have\n"
+    )
