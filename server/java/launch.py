@@ -32,6 +32,8 @@ _ALLOCATOR = ":".join(
 _LARGE_MAR_BYTES = 4_000_000
 _JSON = "application/json"
 _JAR = Path(__file__).with_name("marina.jar")
+# What a worker imports before anything else: its end with Java's.
+_WORKERS_PATH = Path(__file__).parent.parent / "assets" / "worker"
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
         "MALLOC_ARENA_MAX": "2",
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", _ALLOCATOR),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(_WORKERS_PATH),
     }
 
 

@@ -44,6 +44,9 @@ def create_run_directory(parent: Path | None = None) -> RunDirectory:
     if len(os.fsencode(parent)) > longest:
         text = f"`TMPDIR`: got `{parent}`, too long for TorchServe's sockets, allowed: at most {longest} characters"
         raise InputError(text, hint="TMPDIR=/tmp")
+    if str(parent).count("$$") > 1:
+        text = f"`TMPDIR`: got `{parent}`, but TorchServe puts a variable in for what stands between `$$` and `$$`"
+        raise InputError(text, hint="TMPDIR=/tmp")
     for leftover in parent.glob(f"{prefix}*.lock"):
         _remove_if_dead(leftover)
     try:

@@ -53,6 +53,11 @@ def test_folder_that_cannot_be_written_to_is_an_error() -> None:
     assert str(caught.value) == f"{gone}: no room for temporary files: No such file or directory\n\nhint: {hint}"
 
 
+def test_a_temporary_folder_that_torchserve_would_take_for_a_variable_is_refused() -> None:
+    with pytest.raises(InputError, match="TorchServe puts a variable in"):
+        create_run_directory(Path("/tmp/a$$b$$"))
+
+
 def test_sockets_of_a_port_are_counted_from_the_kernels_table(tmp_path: Path) -> None:
     head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
     rows = (

@@ -1,0 +1,1 @@
+"""Files that the server hands on as they are."""

@@ -1,0 +1,1 @@
+"""A folder on the path of TorchServe's workers."""
