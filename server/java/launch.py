@@ -33,7 +33,7 @@ _LARGE_MAR_BYTES = 4_000_000
 _JSON = "application/json"
 _JAR = Path(__file__).with_name("marina.jar")
 # What a worker imports before anything else: its end with Java's.
-_WORKERS_PATH = Path(__file__).parent.parent / "assets" / "worker"
+_WORKERS_START = Path(__file__).parent.parent / "assets" / "sitecustomize.py.txt"
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,13 @@ def plan_launch(
     return Launch(
         command=_command(spec, java, site, directory, types=types, quick=_compiles_quickly(spec, mar)),
         environment=_environment(spec, directory),
-        folders=(temporary, store, metrics, directory / "renew"),
+        folders=(temporary, store, metrics, directory / "renew", directory / "first"),
         files={
             properties: render_properties(
                 spec, ports=ports, host=host, metrics_config=site / "ts" / "configs" / "metrics.yaml"
             ),
             logging: render_log4j2(spec),
+            directory / "first" / "sitecustomize.py": _WORKERS_START.read_text(encoding="utf-8"),
         },
         mar=mar,
         model=store / f"{spec.name}.mar",
@@ -162,14 +163,14 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
         "TEMP": str(directory / "tmp"),
         "TMPDIR": str(directory / "tmp"),
         "PROMETHEUS_MULTIPROC_DIR": str(directory / "metrics"),
-        "MARINA_RENEW_DIR": str(directory / "renew"),
+        "MARINA_RENEW_DIR": str(directory / "renew", directory / "first"),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         # glibc keeps freed memory in up to eight arenas a core; two hold a worker's memory at what it uses.
         "MALLOC_ARENA_MAX": "2",
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", _ALLOCATOR),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": str(_WORKERS_PATH),
+        "PYTHONPATH": str(directory / "first"),
     }
 
 

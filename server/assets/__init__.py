@@ -1,1 +1,0 @@
-"""Files that the server hands on as they are."""

@@ -1,1 +1,0 @@
-"""A folder on the path of TorchServe's workers."""
