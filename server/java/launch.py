@@ -163,7 +163,7 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
         "TEMP": str(directory / "tmp"),
         "TMPDIR": str(directory / "tmp"),
         "PROMETHEUS_MULTIPROC_DIR": str(directory / "metrics"),
-        "MARINA_RENEW_DIR": str(directory / "renew", directory / "first"),
+        "MARINA_RENEW_DIR": str(directory / "renew"),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         # glibc keeps freed memory in up to eight arenas a core; two hold a worker's memory at what it uses.
