@@ -77,7 +77,7 @@ def test_no_spec(told: Any, tmp_path: Path) -> None:
 
 def test_a_misspelt_key(told: Any, digits: Path) -> None:
     digits.write_text(digits.read_text("utf-8").replace("p99_ms", "p99_m"), encoding="utf-8")
-    shows("misspelt-key", told("check", digits))
+    shows("misspelt-key", told("check", digits, hint=False))
 
 
 def test_missing_weights(told: Any, digits: Path) -> None:
