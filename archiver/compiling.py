@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from archiver.descriptors import reproducible_descriptors
 from archiver.graph import TensorGraph
 from archiver.toolchain import find_compiler
 from config.errors import SourceError
@@ -61,7 +62,7 @@ def compile_aot(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...],
     """One AOTInductor package with a static batch, for the threads and the machine it will run on."""
     file = folder / f"model-b{batch}.pt2"
     rows = tuple(value[:batch].contiguous() for value in inputs)
-    with torch.no_grad(), quiet(), threads(spec.threads), _private_cache() as scratch:
+    with torch.no_grad(), quiet(), threads(spec.threads), reproducible_descriptors(), _private_cache() as scratch:
         program = torch.export.export(module, rows)
         settings: dict[str, object] = {
             "freezing": True,

@@ -15,6 +15,8 @@ SHED_SHARE = 0.01
 # The autoscaler leaves a pod alone up to a tenth over its target; over nearly the whole request nothing is left to use.
 AUTOSCALER_TOLERANCE, CPU_AT_MOST = 0.1, 0.98
 MEMORY_SHARE = 0.9
+# From here on the server itself warns, in its log and on /ready.
+DISK_FREE_BYTES = 64_000_000
 GPU_MEMORY_SHARE = 0.95
 GPU_GROWTH = 1.1
 RESTARTS = 3
@@ -143,6 +145,13 @@ def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:
             f"{queries.memory_share()} > {MEMORY_SHARE}",
             _pod(f"uses {_PERCENT} of its memory"),
             for_="10m",
+        ),
+        Alert(
+            "DiskNearlyFull",
+            "ticket",
+            f"{queries.of('marina_disk_free_bytes')} < {DISK_FREE_BYTES}",
+            _pod("has {{ $value | humanize }}B left for temporary files"),
+            for_="5m",
         ),
     ]
 

@@ -16,8 +16,8 @@ from loadtest.sending.plan import Expected
 from loadtest.sending.wire import HttpAnswer
 
 TIMEOUT, REFUSED, BROKEN, SHED, MALFORMED = "timeout", "refused", "broken", "shed", "malformed"
-# The text of TorchServe's frontend (ApiUtils.java); a handler that fails answers 503 too, with other words.
-_QUEUE_FULL = b"has no worker to serve"
+# The words of our server and of a bare TorchServe; a handler that fails answers 503 too, with other words.
+_QUEUE_FULL = (b"overloaded: the queue is full", b"has no worker to serve")
 _REMEMBERED = 64
 
 
@@ -30,7 +30,7 @@ class Checker:
 
     def failure(self, answer: HttpAnswer) -> str | None:
         """The name of what is wrong with an answer; None if it is good."""
-        if answer.status == 503 and _QUEUE_FULL in answer.body:
+        if answer.status == 503 and any(words in answer.body for words in _QUEUE_FULL):
             return SHED
         if not 200 <= answer.status < 300:
             return f"http {answer.status}"

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from config.record import read_record
 from config.render import Ports
 from config.spec import Spec
 from server.java.checks import Java, check_package, check_room
+from server.java.door import Door
 from server.java.launch import plan_launch
 
 SEEDS = range(40)
@@ -65,8 +66,8 @@ def served(spec: Spec, mar: Path, folder: Path) -> None:
     check_package(spec, mar)
     check_room(mar, folder)
     java = Java(folder / "no-java", 17)
-    with suppress(FileNotFoundError):
-        plan_launch(spec, mar=mar, ports=Ports(), host="", directory=folder, java=java).start()
+    with closing(Door("127.0.0.1", 0)) as door, suppress(FileNotFoundError):
+        plan_launch(spec, mar=mar, ports=Ports(), host="", directory=folder, java=java).start(door)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -149,6 +149,10 @@ SCENARIOS = {
         {"5m": QUIET, "12m": {"MemoryNearLimit"}},
         {f'container_memory_working_set_bytes{{{AT},container="{SERVER_CONTAINER}"}}': "950x80"},
     ),
+    "the disk is nearly full": Scenario(
+        {"4m": QUIET, "12m": {"DiskNearlyFull"}},
+        {f"marina_disk_free_bytes{{{PAGE}}}": "50000000x80"},
+    ),
     "the autoscaler is at its end": Scenario(
         {"10m": QUIET, "20m": {"AutoscalerAtMax"}},
         {f"kube_horizontalpodautoscaler_status_desired_replicas{{{HPA}}}": "10x80"},

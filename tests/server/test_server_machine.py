@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,28 +16,35 @@ from server.system.sockets import Sockets, read_sockets
 from server.watching.worker_metrics import WorkerMetrics
 
 
-def test_living_servers_keep_their_directories(tmp_path: Path) -> None:
-    one, other = create_run_directory(tmp_path), create_run_directory(tmp_path)
-    assert one.path != other.path
-    assert one.path.is_dir()
-    assert one.path.stat().st_mode & 0o777 == 0o700
-    one.close()
-    other.close()
-    assert list(tmp_path.iterdir()) == []
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose name is never too long for a socket, as that of tmp_path can be."""
+    with tempfile.TemporaryDirectory(prefix="m-") as folder:
+        yield Path(folder)
 
 
-def test_leftovers_of_a_dead_server_are_removed_with_its_processes(tmp_path: Path) -> None:
+def test_living_servers_keep_their_directories(short_folder: Path) -> None:
+    first, second = create_run_directory(short_folder), create_run_directory(short_folder)
+    assert first.path != second.path
+    assert first.path.is_dir()
+    assert first.path.stat().st_mode & 0o777 == 0o700
+    first.close()
+    second.close()
+    assert list(short_folder.iterdir()) == []
+
+
+def test_leftovers_of_a_dead_server_are_removed_with_its_processes(short_folder: Path) -> None:
     code = (
         "import pathlib, os, sys; from server.system.rundir import create_run_directory;"
         "print(create_run_directory(pathlib.Path(sys.argv[1])).path, flush=True); os._exit(9)"
     )
-    command = [sys.executable, "-c", code, str(tmp_path)]
+    command = [sys.executable, "-c", code, str(short_folder)]
     crashed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     left = Path(crashed.stdout.strip())
     assert left.is_dir()
     orphan = subprocess.Popen(["sleep", "600"], env={OWNER: str(left)})
     other = subprocess.Popen(["sleep", "600"], env={OWNER: str(left) + "x"})
-    create_run_directory(tmp_path).close()
+    create_run_directory(short_folder).close()
     assert orphan.wait(10) == -9
     assert other.poll() is None
     assert not left.exists()

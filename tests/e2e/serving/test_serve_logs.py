@@ -23,9 +23,8 @@ def test_one_json_line_a_request_and_nothing_of_its_content(start_tiny: Start) -
     server = start_tiny(log="json", access_log="all")
     url = f"{server.url}/predictions/tiny?name=hunter2"
     for _ in range(5):
-        with urllib.request.urlopen(
-            urllib.request.Request(url, b'{"note": "hunter2"}', {"X-Note": "hunter2"})
-        ) as answer:
+        headers = {"X-Note": "hunter2", "Content-Type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(url, b'{"note": "hunter2"}', headers)) as answer:
             answer.read()
     eventually(lambda: server.log.read_text().count('"logger": "request"') == 5)
     assert server.stop() == 0
