@@ -32,7 +32,7 @@ from loadtest.running.session import Session, Where, open_session
 from loadtest.sending import Arrivals, Schedule
 
 _SHORTEST_S = 30
-# So that a few dropped samples do not make a run too small for its percentile.
+# So that a few dropped samples, or a schedule that drew few arrivals, do not make a run too small to judge.
 _SPARE_SAMPLES = 1.1
 # A first run that leaves it open is followed by others, until all are this many times as long.
 _LONGER = 10
@@ -74,7 +74,7 @@ class RunOptions(BaseModel):
 
     def schedule_of(self, rate: float, objective: Objective) -> Schedule:
         """The schedule of the first run at a rate."""
-        needed = max(_SPARE_SAMPLES * samples_needed(), arrivals_needed(objective.error_rate))
+        needed = _SPARE_SAMPLES * max(samples_needed(), arrivals_needed(objective.error_rate))
         duration_s = self.duration_s or max(_SHORTEST_S, math.ceil(needed / rate))
         return Schedule(
             arrivals=self.arrivals, rate=rate, warmup_s=self.warmup_s, duration_s=duration_s, seed=self.seed

@@ -19,7 +19,8 @@ from marina.arguments import BUILD, DEFAULT_SPEC, print_json, verb
 from marina.ending import cleanup_on_exit
 from marina.terminal import as_typed
 
-_WARMUP_S, _MEASURED_S = 3.0, 12.0
+# A busy machine may take several runs to a verdict; a demo does not wait for ever.
+_WARMUP_S, _LONGEST_S = 3.0, 120.0
 _WITHOUT_OBJECTIVE_RPS = 20.0
 # The example that is installed with the kit, for a demo outside of the repository.
 _INSTALLED_SPEC = Path(__file__).parents[2] / DEFAULT_SPEC
@@ -123,9 +124,7 @@ class _Demo:
         from loadtest import RunOptions, Where, run
 
         rate = (spec.slo.throughput_rps if spec.slo else None) or _WITHOUT_OBJECTIVE_RPS
-        # As many as p99 needs and a tenth more, or as show without an error that errors are rare enough.
-        enough = max(1100, 3 / spec.slo.error_rate) if spec.slo and spec.slo.error_rate else 1100
-        how = RunOptions(rate=rate, duration_s=max(_MEASURED_S, enough / rate), warmup_s=_WARMUP_S)
+        how = RunOptions(rate=rate, warmup_s=_WARMUP_S, max_duration_s=_LONGEST_S)
         where = Where(out=out, url=server.url, supervisor=server.supervisor)
         with self._running("load"):
             outcome = run(spec, how, where, quiet=True)
