@@ -56,8 +56,11 @@ def test_counts_agree_exactly_with_what_was_sent(digits_server: Running) -> None
         str(ask(digits_server, *request))
         for request in [(DIGIT, "image/png")] * 150 + [(b"no image", "image/png")] * 30
     )
+    unknown = urllib.request.Request(
+        f"{digits_server.url}/predictions/unknown", DIGIT, {"Content-Type": "image/png"}, method="POST"
+    )
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"{digits_server.url}/predictions/unknown", DIGIT)
+        urllib.request.urlopen(unknown)
     assert sent["200"] == 150
     assert sent.total() == 180
     eventually(lambda: metric(digits_server, ARRIVED) - arrived == 180)
