@@ -36,7 +36,7 @@ def coloured(text: str, stream: TextIO) -> str:
 def typed() -> str:
     """What to type for `marina` here: that word where the shell finds this installation by it, else what was typed."""
     program = Path(sys.argv[0])
-    if program.name == "__main__.py":
+    if program.parts[-2:] == ("marina", "__main__.py"):
         return f"{_short(Path(sys.executable))} -m marina"
     there = shutil.which("marina")
     if program.name != "marina" or (there and Path(there).resolve() == program.resolve()):

@@ -39,7 +39,8 @@ class Demo:
         self.temporary = Path(tempfile.mkdtemp(prefix="demo-"))
         self.out = folder / "out"
         self._mark = uuid.uuid4().hex
-        command = [sys.executable, "-m", "marina", "demo", *arguments, "--out", str(self.out)]
+        # As `make demo` does.
+        command = [str(Path(sys.executable).with_name("marina")), "demo", *arguments, "--out", str(self.out)]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
