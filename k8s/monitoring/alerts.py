@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from config.disk import LOW_BYTES
 from config.spec import Spec
 from k8s.monitoring.expressions import Queries
 
@@ -15,8 +16,6 @@ SHED_SHARE = 0.01
 # The autoscaler leaves a pod alone up to a tenth over its target; over nearly the whole request nothing is left to use.
 AUTOSCALER_TOLERANCE, CPU_AT_MOST = 0.1, 0.98
 MEMORY_SHARE = 0.9
-# From here on the server itself warns, in its log and on /ready.
-DISK_FREE_BYTES = 64_000_000
 GPU_MEMORY_SHARE = 0.95
 GPU_GROWTH = 1.1
 RESTARTS = 3
@@ -149,7 +148,7 @@ def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:
         Alert(
             "DiskNearlyFull",
             "ticket",
-            f"{queries.of('marina_disk_free_bytes')} < {DISK_FREE_BYTES}",
+            f"{queries.of('marina_disk_free_bytes')} < {LOW_BYTES}",
             _pod("has {{ $value | humanize }}B left for temporary files"),
             for_="5m",
         ),
