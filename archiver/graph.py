@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
-from config.spec import Image, Spec
+from config.sections import Image
+from config.spec import Spec
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int8": torch.float32}
 

@@ -21,7 +21,8 @@ from torch import nn
 from archiver.torchvision_import import import_torchvision
 from config.errors import SourceError, listed, nearest
 from config.record import Port
-from config.spec import Image, Spec
+from config.sections import Image
+from config.spec import Spec
 
 # Under which trainings keep the weights, beside those of an optimiser or an average.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")

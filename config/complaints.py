@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from config.errors import listed, nearest
-from config.section import PATTERNS
+from config.sections import PATTERNS
 from config.spec import Spec
 from config.yaml_lines import Location
 

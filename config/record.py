@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from config.errors import ArchiveError, InputError
 from config.mar import open_mar
-from config.spec import Image
+from config.sections import Image
 
 RECORD = "marina.json"
 SCHEMA = "marina.package/1"

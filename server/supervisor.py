@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from config.spec import Serving
+from config.sections import Serving
 from server.java import Child, NoDoorError, Open
 from server.system import Exit, Handles, Signals, Sockets, read_sockets
 from server.watching import Health, Prober, Recycler, drain

@@ -106,7 +106,11 @@ ROOMS: Rooms = {
     "server": ("system", "java", "watching", "pages"),
 }
 # Of these packages any module may be imported, and only their rooms have doors.
-ANNEXES: Rooms = {"archiver": ("containers", "inspecting"), "config": ("lint",), "marina": ("starting",)}
+ANNEXES: Rooms = {
+    "archiver": ("containers", "inspecting"),
+    "config": ("combinations", "lint", "sections"),
+    "marina": ("starting",),
+}
 
 
 @pytest.mark.parametrize("package", sorted(ROOMS))

@@ -60,7 +60,7 @@ def _check_name(name: str) -> None:
     from pydantic import TypeAdapter, ValidationError
 
     from config.errors import InputError
-    from config.section import PATTERNS, Name
+    from config.sections import PATTERNS, Name
 
     try:
         TypeAdapter(Name).validate_python(name)

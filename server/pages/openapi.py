@@ -9,7 +9,7 @@ from typing import Any
 
 from config.record import Port, Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
-from config.spec import Image
+from config.sections import Image
 
 Schema = dict[str, Any]
 

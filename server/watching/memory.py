@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.spec import Serving
+from config.sections import Serving
 from server.system import Identity, resident_bytes
 from server.watching.health import Health
 

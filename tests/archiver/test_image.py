@@ -9,10 +9,10 @@ from specs import ROOT, Packaged, digits_spec
 
 from archiver.containers.build import _ARGUMENTS, Options, _without_tag, image, reference
 from archiver.containers.builders import Build, Builder, find_builder
-from config.deployment import Kubernetes
 from config.errors import InputError, ToolMissing
 from config.progress import Progress
 from config.render import Ports
+from config.sections import Kubernetes
 from k8s.manifests import model_volume
 
 BUILD = Build(

@@ -8,7 +8,7 @@ from specs import DIGITS, MINIMAL, ROOT, changed, make_spec
 from config.errors import InputError, SpecError
 from config.load import load_spec, parse_spec
 from config.quantity import quantity
-from config.section import Section
+from config.sections import Section
 from config.spec import Spec
 
 FILE_SOURCE = {"model.source": "./model.py:build", "model.handler": "tensor", "model.inputs": {"x": {"shape": [3]}}}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from config.spec import Serving
+from config.sections import Serving
 from server.java.frontend import Description, Worker
 from server.watching.health import Health
 from server.watching.memory import Recycler

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from config.quantity import quantity
-from config.section import (
+from config.sections.section import (
     PERCENT,
     Count,
     DeviceName,

@@ -1,0 +1,28 @@
+"""Rules about the cluster: the autoscaler and the network."""
+
+from __future__ import annotations
+
+from config.combinations.rule import Conflicts, rule
+from config.spec import Spec
+
+
+@rule("scaling.min_replicas", "scaling.max_replicas")
+def _replicas_ordered(spec: Spec) -> Conflicts:
+    low, high = spec.scaling.min_replicas, spec.scaling.max_replicas
+    if low > high:
+        yield "scaling.min_replicas", f"got {low}, but `max_replicas` is {high}", None
+
+
+@rule("scaling.metric", "scaling.autoscaler", "kubernetes.resources.gpu")
+def _gpus_can_be_watched(spec: Spec) -> Conflicts:
+    if spec.scaling.metric == "gpu" and spec.kubernetes.resources.gpu == 0:
+        yield "scaling.metric", "got `gpu`, but `kubernetes.resources.gpu` is 0", "metric: requests"
+
+
+@rule("kubernetes.network")
+def _policy_is_rendered(spec: Spec) -> Conflicts:
+    network = spec.kubernetes.network
+    for name in ("clients", "egress"):
+        if getattr(network, name) and not network.policy:
+            field = f"kubernetes.network.{name}"
+            yield field, "given, but `policy` is `false`, so nothing would come of it", f"delete `{name}`"

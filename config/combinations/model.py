@@ -1,0 +1,95 @@
+"""Rules about what goes into a model and how it is compiled."""
+
+from __future__ import annotations
+
+from config.combinations.rule import Conflicts, rule
+from config.errors import listed
+from config.spec import Spec
+
+PRECISIONS = {"cpu": ("bf16", "fp32", "int8"), "cuda": ("bf16", "fp16", "fp32")}
+
+
+@rule("model.handler", "model.source", "model.image", "model.inputs", "model.labels")
+def _inputs_fit_handler(spec: Spec) -> Conflicts:
+    model = spec.model
+    if model.handler == "image":
+        if model.image is None and not spec.model.from_torchvision:
+            yield (
+                "model.image",
+                f"missing: `{model.source}` does not say what its images look like",
+                "add `image: {height: 224, width: 224}` under `model`",
+            )
+        if model.inputs is not None:
+            yield "model.inputs", "not for the `image` handler, whose input is described by `image`", "delete `inputs`"
+    elif model.inputs is None and not model.source.endswith(".pt2") and not _own_image(spec):
+        yield (
+            "model.inputs",
+            f"missing: the handler `{model.handler}` needs the inputs of `{model.source}`",
+            "add `inputs: {x: {shape: [3, 4], dtype: float32}}` under `model`",
+        )
+    if model.handler == "tensor":
+        if model.image is not None:
+            yield (
+                "model.image",
+                "not for the `tensor` handler, whose inputs are described by `inputs`",
+                "delete `image`",
+            )
+        if model.labels is not None:
+            yield "model.labels", "not for the `tensor` handler, whose answers have no classes", "delete `labels`"
+
+
+def _own_image(spec: Spec) -> bool:
+    """An own handler that takes images: its input is the picture."""
+    return spec.model.handler != "tensor" and (spec.model.image is not None or spec.model.from_torchvision)
+
+
+@rule("model.inputs")
+def _input_ranges(spec: Spec) -> Conflicts:
+    for name, tensor in (spec.model.inputs or {}).items():
+        if tensor.min is not None and tensor.max is not None and tensor.min > tensor.max:
+            yield f"model.inputs.{name}.min", f"got {tensor.min:g}, but `max` is {tensor.max:g}", None
+
+
+@rule("model.image", "model.handler")
+def _classes_are_named(spec: Spec) -> Conflicts:
+    if spec.model.image and spec.model.image.top_k == 0 and spec.model.handler == "image":
+        yield "model.image.top_k", "got 0, but answers of the `image` handler name classes", "top_k: 5"
+
+
+@rule("model.image")
+def _crop_fits_resize(spec: Spec) -> Conflicts:
+    image = spec.model.image
+    if image and image.resize is not None and image.resize < max(image.height, image.width):
+        yield (
+            "model.image.resize",
+            f"got {image.resize}, but {image.height}×{image.width} is cut out of it",
+            f"resize: {max(image.height, image.width)}",
+        )
+
+
+@rule("model.precision", "serving.device")
+def _precision_fits_device(spec: Spec) -> Conflicts:
+    device, precision = spec.serving.device, spec.model.precision
+    if precision not in PRECISIONS[device]:
+        yield "model.precision", f"got `{precision}` on `{device}`, allowed: {listed(PRECISIONS[device])}", None
+
+
+@rule("model.precision", "model.calibration")
+def _int8_is_calibrated(spec: Spec) -> Conflicts:
+    if spec.model.precision == "int8" and spec.model.calibration is None:
+        yield (
+            "model.calibration",
+            "missing: `precision: int8` is calibrated on real inputs",
+            "add `calibration: ./calibration`, a folder of images or `.npy` inputs",
+        )
+
+
+@rule("model.compile", "model.on_mismatch")
+def _mismatch_needs_aot(spec: Spec) -> Conflicts:
+    model = spec.model
+    if model.on_mismatch == "jit" and model.compile != "aot":
+        yield (
+            "model.on_mismatch",
+            f"got `jit`, but `compile: {model.compile}` ships nothing that could mismatch",
+            "delete `on_mismatch`",
+        )

@@ -1,0 +1,96 @@
+"""Rules about workers, batches, times and the objective."""
+
+from __future__ import annotations
+
+from config.combinations.rule import Conflicts, rule
+from config.quantity import quantity
+from config.spec import Spec
+
+
+@rule("serving.max_batch", "model.batch_sizes")
+def _batch_is_compiled(spec: Spec) -> Conflicts:
+    largest = max(spec.model.batch_sizes)
+    if spec.max_batch > largest:
+        yield (
+            "serving.max_batch",
+            f"got {spec.max_batch}, but the largest of `model.batch_sizes` is {largest}",
+            f"add {spec.max_batch} to `model.batch_sizes`, or use `max_batch: {largest}`",
+        )
+
+
+@rule("serving.queue", "serving.max_batch", "model.batch_sizes")
+def _queue_holds_a_batch(spec: Spec) -> Conflicts:
+    if spec.serving.queue < spec.max_batch:
+        yield "serving.queue", f"got {spec.serving.queue}, but a batch of {spec.max_batch} waits in it", None
+
+
+@rule("serving.workers", "serving.threads", "serving.device", "kubernetes.resources")
+def _threads_fit_cpu(spec: Spec) -> Conflicts:
+    wanted = spec.workers * spec.threads
+    if wanted > max(1, spec.cores):
+        yield (
+            "serving.workers",
+            f"got {spec.workers} workers × {spec.threads} threads = {wanted}, "
+            f"but `kubernetes.resources.cpu` is {spec.cores:g}",
+            f'use fewer, or `cpu: "{wanted}"`',
+        )
+
+
+@rule("serving.device", "serving.workers", "kubernetes.resources")
+def _gpus_fit_device(spec: Spec) -> Conflicts:
+    gpus = spec.kubernetes.resources.gpu
+    if spec.serving.device == "cuda" and gpus == 0:
+        yield "kubernetes.resources.gpu", "got 0, but `serving.device` is `cuda`", "gpu: 1"
+    elif spec.serving.device == "cpu" and gpus > 0:
+        yield "kubernetes.resources.gpu", f"got {gpus}, but `serving.device` is `cpu`", "gpu: 0, or `device: cuda`"
+    elif gpus and spec.workers % gpus:
+        text = f"got {gpus}, but `serving.workers` is {spec.workers}: workers must be a multiple of GPUs"
+        yield "kubernetes.resources.gpu", text, None
+
+
+@rule("kubernetes.resources", "serving", "model.batch_sizes", "model.handler", "model.image")
+def _heap_fits_memory(spec: Spec) -> Conflicts:
+    if spec.kubernetes.resources.memory == "auto":
+        return
+    memory_mb = quantity(spec.kubernetes.resources.memory) / 1e6
+    if spec.serving.java_heap_mb * 1.048576 > memory_mb / 2:
+        yield (
+            "serving.java_heap_mb",
+            f"got {spec.serving.java_heap_mb}, but `kubernetes.resources.memory` is "
+            f"{spec.kubernetes.resources.memory} and workers need the larger half",
+            None,
+        )
+    elif (worst_mb := spec.workers * spec.largest_batch_bytes / 1e6) > memory_mb - spec.serving.java_heap_mb:
+        text = f"the largest batches permitted take {worst_mb:.0f} MB on {spec.workers} workers, beside Java and models"
+        yield "kubernetes.resources.memory", text, "less `max_request_mb` or `max_batch`, or `memory: auto`"
+
+
+@rule("serving.retry_window_s", "serving.startup_timeout_s")
+def _retry_covers_startup(spec: Spec) -> Conflicts:
+    least = spec.serving.startup_timeout_s + 60
+    if spec.serving.retry_window_s < least:
+        yield (
+            "serving.retry_window_s",
+            f"got {spec.serving.retry_window_s}, but a start may take {least} s with its pauses",
+            f"retry_window_s: {least}",
+        )
+
+
+@rule("slo.p99_ms", "serving.response_timeout_s")
+def _slo_below_timeout(spec: Spec) -> Conflicts:
+    if spec.slo and spec.slo.p99_ms != 1e9 and spec.slo.p99_ms > spec.serving.response_timeout_s * 1000:
+        yield (
+            "slo.p99_ms",
+            f"got {spec.slo.p99_ms:g}, but workers are killed after {spec.serving.response_timeout_s} s",
+            "raise `serving.response_timeout_s`, or lower `slo.p99_ms`",
+        )
+
+
+@rule("slo.p99_ms", "serving.max_batch_delay_ms", "serving.max_batch", "model.batch_sizes")
+def _slo_above_batch_delay(spec: Spec) -> Conflicts:
+    if spec.slo and spec.max_batch > 1 and spec.slo.p99_ms <= spec.serving.max_batch_delay_ms:
+        yield (
+            "slo.p99_ms",
+            f"got {spec.slo.p99_ms:g}, but a lone request waits {spec.serving.max_batch_delay_ms} ms for its batch",
+            "lower `serving.max_batch_delay_ms`",
+        )

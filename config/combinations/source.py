@@ -1,0 +1,96 @@
+"""Rules about where a model comes from: its source, its weights, its handler, and the files they name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from config.combinations.rule import FILES, FORMS, Conflicts, rule
+from config.errors import listed, nearest
+from config.spec import Spec
+from config.torchvision_models import unknown_model
+
+WEIGHT_SUFFIXES = (".pt", ".pth", ".safetensors")
+SAMPLE_SUFFIXES = (".jpeg", ".jpg", ".json", ".npy", ".png", ".webp")
+
+
+@rule("model.source", into=FORMS)
+def _source_form(spec: Spec) -> Conflicts:
+    source = spec.model.source
+    kind, _, name = source.partition(":")
+    if not (kind == "torchvision" and name) and not source.endswith(".pt2") and not (kind.endswith(".py") and name):
+        allowed = "`torchvision:NAME`, `./file.py:factory` or `./program.pt2`"
+        yield "model.source", f"got `{source}`, allowed: {allowed}", None
+
+
+@rule("model.source", "model.weights")
+def _weights_form(spec: Spec) -> Conflicts:
+    source, weights = spec.model.source, spec.model.weights
+    if source.endswith(".pt2"):
+        if weights is not None:
+            yield "model.weights", f"got `{weights}`, but `{source}` holds its own weights", "delete `weights`"
+        return
+    if weights is None:
+        named = (
+            "`random`, a weights name such as `IMAGENET1K_V2`, or a file"
+            if spec.model.from_torchvision
+            else "a file or `random`"
+        )
+        yield "model.weights", f"missing: `{source}` needs weights, allowed: {named}", "add `weights` under `model`"
+    elif weights != "random" and not spec.model.from_torchvision and not weights.endswith(WEIGHT_SUFFIXES):
+        yield (
+            "model.weights",
+            f"got `{weights}`, allowed: `random` or a file that ends in {listed(WEIGHT_SUFFIXES)}",
+            None,
+        )
+
+
+@rule("model.handler", into=FORMS)
+def _handler_form(spec: Spec) -> Conflicts:
+    handler = spec.model.handler
+    file, _, name = handler.partition(":")
+    if handler not in ("image", "tensor") and not (file.endswith(".py") and name.isidentifier()):
+        close = nearest(handler, ("image", "tensor"))
+        hint = f"did you mean `{close}`?" if close else None
+        yield "model.handler", f"got `{handler}`, allowed: `image`, `tensor` or `./file.py:Class`", hint
+    elif file.endswith(".py") and not Path(file).stem.isidentifier():
+        yield "model.handler", f"got `{handler}`, allowed: a file name that Python can import", None
+
+
+@rule("model", "load", into=FILES)
+def _named_files_exist(spec: Spec) -> Conflicts:
+    model = spec.model
+    named: dict[str, str | None] = {
+        "model.source": None if spec.model.from_torchvision else model.source.partition(":")[0],
+        "model.handler": None if model.handler in ("image", "tensor") else model.handler.partition(":")[0],
+        "model.labels": None if model.labels == "imagenet" else model.labels,
+        "load.sample": spec.load.sample,
+    }
+    if model.weights and model.weights.endswith(WEIGHT_SUFFIXES):
+        named["model.weights"] = model.weights
+    for field, file in named.items():
+        if file and not spec.path(file).is_file():
+            yield field, f"no such file: `{spec.path(file)}`", _in_its_place(spec, field, file)
+    if model.calibration and not spec.path(model.calibration).is_dir():
+        yield "model.calibration", f"no such folder: `{spec.path(model.calibration)}`", None
+
+
+@rule("model.source", into=FILES)
+def _torchvision_has_it(spec: Spec) -> Conflicts:
+    if spec.model.from_torchvision and (unknown := unknown_model(spec.model.source.removeprefix("torchvision:"))):
+        yield "model.source", *unknown
+
+
+def _in_its_place(spec: Spec, field: str, file: str) -> str:
+    """What to type for a file that is not there: its neighbour of a similar name, or how to do without."""
+    folder, key = spec.path(file).parent, field.rpartition(".")[2]
+    beside = [each.name for each in folder.iterdir() if each.is_file()] if folder.is_dir() else []
+    if close := nearest(Path(file).name, beside):
+        return f"{key}: {file.removesuffix(Path(file).name)}{close}"
+    otherwise = {"weights": ", or try the rest with `weights: random`", "handler": "", "source": ""}
+    return "put it there" + otherwise.get(key, f", or delete `{key}`")
+
+
+@rule("load.sample")
+def _sample_form(spec: Spec) -> Conflicts:
+    if (sample := spec.load.sample) and not sample.lower().endswith(SAMPLE_SUFFIXES):
+        yield "load.sample", f"got `{sample}`, allowed: a file that ends in {listed(SAMPLE_SUFFIXES)}", None

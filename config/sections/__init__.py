@@ -1,0 +1,25 @@
+"""The sections of a spec, a module for each block of the file: types, defaults, and the meaning of each field.
+
+`section` is their base class and the types that more than one of them uses.
+"""
+
+from config.sections.deployment import Kubernetes, Scaling
+from config.sections.model import Image, Model, Tensor
+from config.sections.objective import Load, Slo
+from config.sections.section import PATTERNS, Name, Section, Version
+from config.sections.serving import Serving
+
+__all__ = [
+    "PATTERNS",
+    "Image",
+    "Kubernetes",
+    "Load",
+    "Model",
+    "Name",
+    "Scaling",
+    "Section",
+    "Serving",
+    "Slo",
+    "Tensor",
+    "Version",
+]

@@ -1,0 +1,114 @@
+"""The sections of a spec about what is served: the model, and what goes into it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from config.sections.section import Count, Identifier, Section, Share
+
+Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
+
+
+class Image(Section):
+    """How an image becomes the model's input; torchvision models bring their own, other sources state it."""
+
+    height: Count
+    """Rows of the model's input, pixels. Lands in the record of the MAR."""
+    width: Count
+    """Columns of the model's input, pixels. Lands in the record of the MAR."""
+    resize: Count | None = None
+    """The shorter side is scaled to this many pixels before the centre is cut out; default: the longer of `height`
+    and `width`. Lands in the record of the MAR."""
+    channels: Literal[1, 3] = 3
+    """3 is RGB, 1 is greyscale. Lands in the record and the compiled graph."""
+    mean: tuple[float, ...] = (0.0,)
+    """Subtracted from each channel after scaling to 0..1; one number, or one a channel. Compiled into the graph."""
+    std: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
+    """Divides each channel after `mean`; one number, or one a channel. Compiled into the graph."""
+    interpolation: Literal["bicubic", "bilinear", "nearest"] = "bilinear"
+    """How pixels are scaled. Lands in the record of the MAR."""
+    top_k: Annotated[int, Field(ge=0)] = 5
+    """How many classes an answer names; 0, for handlers of your own, leaves the network's outputs as they are. Compiled
+    into the graph."""
+    max_pixels: Count = 40_000_000
+    """Larger images are refused before they are decoded, pixels. Lands in the record of the MAR."""
+    max_decode_mb: Annotated[int, Field(ge=32, le=4096)] = 160
+    """Images whose decoding would take more memory are refused before it begins, MB of 1,000,000 bytes. A baseline JPEG
+    takes little at any size, a progressive one 3 to 6 bytes a pixel, PNG 4 to 7, WebP 18. Lands in the record of the
+    MAR."""
+
+    @model_validator(mode="after")
+    def _one_value_a_channel(self) -> Image:
+        for field in ("mean", "std"):
+            if len(getattr(self, field)) not in (1, self.channels):
+                raise ValueError(f"{field}|allowed: 1 number or {self.channels}, one a channel")
+        return self
+
+    def per_channel(self, values: tuple[float, ...]) -> list[float]:
+        """`mean` or `std` spelt out, one number a channel."""
+        return list(values) if len(values) == self.channels else list(values) * self.channels
+
+
+class Tensor(Section):
+    """One named input of a `tensor` model, without its batch dimension."""
+
+    shape: tuple[Count, ...]
+    """Size of each dimension after the batch; `[]` is a scalar. Lands in the record and the compiled graph."""
+    dtype: Dtype = "float32"
+    """Element type. Lands in the record and the compiled graph."""
+    min: float | None = None
+    """Values below it are refused with 422; default: no limit. Lands in the record of the MAR."""
+    max: float | None = None
+    """Values above it are refused with 422; default: no limit. Lands in the record of the MAR."""
+
+
+class Model(Section):
+    """What is served."""
+
+    source: Annotated[str, Field(min_length=1)]
+    """`torchvision:NAME`, `./file.py:factory` or `./program.pt2` (torch.export). Read by `marina package`."""
+    weights: str | None = None
+    """`random` (seeded), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt` or `.pth`
+    state dict; a `.pt2` program holds its own. Read by `marina package`."""
+    handler: str = "image"
+    """`image`, `tensor` or `./file.py:Class` of your own. Lands in the MAR's entry module."""
+    image: Image | None = None
+    """Input of an `image` model; default for torchvision: the preset of the model's weights."""
+    inputs: dict[Identifier, Tensor] | None = None
+    """Inputs by name, in the order of the model's arguments; needed by `tensor`, and by own handlers
+    without `image`."""
+    outputs: tuple[Identifier, ...] | None = None
+    """Names of the model's outputs, in order; default: `output`, or `output_0`, `output_1` … Lands in the record."""
+    labels: str | None = None
+    """`imagenet`, or a text file with one label a line; default: answers carry no labels. Lands in the MAR."""
+    precision: Literal["bf16", "fp16", "fp32", "int8"] = "fp32"
+    """fp32, bf16 or int8 on cpu; fp32, fp16 or bf16 on cuda. Compiled into the artifact."""
+    compile: Literal["aot", "eager", "jit"] = "aot"
+    """aot: compiled when packaged; jit: compiled when a worker starts, from a shipped cache; eager: not compiled."""
+    batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
+    """The batches that are compiled and warmed, rows; a batch is cut and padded to them. Lands in the MAR."""
+    calibration: str | None = None
+    """Folder of images, or of `.npy` inputs: int8 is calibrated and every artifact is checked on them."""
+    min_agreement: Share = 0.99
+    """Share of the checked inputs that must get the eager fp32 model's answer (image: the same top class; tensor:
+    within `tolerance`); below it no MAR is written."""
+    tolerance: Annotated[float, Field(gt=0)] = 0.05
+    """For tensor outputs: largest difference allowed, as a share of the largest value of eager's output."""
+    on_mismatch: Literal["fail", "jit"] = "fail"
+    """When an artifact does not fit the serving machine: refuse to start, or compile there (logged and counted)."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """For `random` weights and generated inputs."""
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _ascending(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if list(sizes) != sorted(set(sizes)):
+            raise ValueError("allowed: different sizes in ascending order")
+        return sizes
+
+    @property
+    def from_torchvision(self) -> bool:
+        """Whether the model comes from torchvision by its name."""
+        return self.source.startswith("torchvision:")

@@ -1,0 +1,27 @@
+"""The sections of a spec about the objective, and about what is sent to see whether it is met."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from config.sections.section import Section, Share
+
+
+class Slo(Section):
+    """How well it must serve."""
+
+    p99_ms: Annotated[float, Field(gt=0)]
+    """99 of 100 requests are answered within it, ms. Judged by the load test; lands in the alerts and dashboard."""
+    error_rate: Share = 0.001
+    """Largest share of requests that may fail; shed ones count. Judged by the load test; lands in the alerts."""
+    throughput_rps: Annotated[float, Field(gt=0)] | None = None
+    """Rate that one pod must hold, requests/s; default: the load test's own rate. Judged by the load test."""
+
+
+class Load(Section):
+    """What the load test and the readiness inference send."""
+
+    sample: str | None = None
+    """An image, `.json` or `.npy` file; default: one generated from the model's inputs. Lands in the MAR."""

@@ -1,0 +1,62 @@
+"""The section of a spec about how TorchServe runs the model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from config.sections.section import Count, Seconds, Section
+
+
+class Serving(Section):
+    """How TorchServe runs it."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the model runs. Lands in `model-config.yaml` as `deviceType`."""
+    workers: Count | Literal["auto"] = "auto"
+    """Worker processes; auto: one for each `threads` of the cpu limit, on cuda one a GPU. Lands in `model-config.yaml`
+    as `minWorkers` and `maxWorkers`."""
+    threads: Count | Literal["auto"] = "auto"
+    """Threads of each worker; auto: what the cpu limit leaves for each worker, 1 when `workers` is auto too. Lands in
+    the record; the artifact is compiled for it."""
+    max_batch: Count | None = None
+    """Requests TorchServe may put in one batch; default: the largest of `batch_sizes`. Lands in `model-config.yaml`
+    as `batchSize`."""
+    max_batch_delay_ms: Count = 2
+    """How long the first request of a batch waits for others, ms. Lands in `model-config.yaml` as `maxBatchDelay`."""
+    queue: Count = 200
+    """Requests that may wait; further ones are shed with 503. Lands in `model-config.yaml` as `jobQueueSize`."""
+    response_timeout_s: Count = 30
+    """A worker that does not answer a batch in this time is killed, s. Lands in `model-config.yaml`."""
+    startup_timeout_s: Count = 300
+    """A worker that is not loaded in this time is killed, s. Lands in `model-config.yaml`."""
+    retry_window_s: Count = 600
+    """How long a failing worker is started again before it is given up, s; at least `startup_timeout_s` + 60. Lands in
+    `model-config.yaml` as `maxRetryTimeoutInSec`."""
+    max_request_mb: Annotated[float, Field(gt=0, le=1024)] = 10
+    """Larger bodies get 413, MB of 1,000,000 bytes. Lands in the record of the MAR, and 2.5 times as large in
+    `config.properties` as `max_request_size`: above that TorchServe itself answers 413, without a body."""
+    max_response_mb: Annotated[float, Field(gt=0, le=1024)] = 10
+    """Larger answers get 500, MB. Lands in `config.properties` as `max_response_size`."""
+    java_heap_mb: Annotated[int, Field(ge=64)] = 512
+    """Heap of TorchServe's frontend, MB. Lands in the Java command as `-Xmx`."""
+    java_compiler: Literal["auto", "quick", "full"] = "auto"
+    """How far Java compiles TorchServe's frontend. Full answers more requests of a tiny model, but compiles for
+    minutes, on the cores that the workers need; auto: quick for a MAR above 4 MB. Lands in the Java command as
+    `-XX:TieredStopAtLevel`."""
+    max_worker_memory_mb: Count | None = None
+    """A worker above it is replaced, MB resident; default: no limit. Read by the supervisor."""
+    log: Literal["json", "text"] = "text"
+    """Form of the log lines. Lands in `log4j2.xml` and the supervisor."""
+    access_log: Literal["all", "auto", "errors", "off"] = "auto"
+    """Which requests are logged, one line each; auto: all up to `access_log_max_rps`, above it only errors, as many
+    a second, and how many more there were. Read by the supervisor."""
+    access_log_max_rps: Count = 20
+    """Above this rate `access_log: auto` logs errors only, and no more of them, requests/s. Read by the supervisor."""
+    drain_propagation_s: Annotated[float, Field(ge=0)] = 5
+    """How long a stopping pod still serves while load balancers learn of it, s. Read by the supervisor; lands in the
+    Deployment's grace period."""
+    drain_timeout_s: Seconds = 30
+    """How long requests in flight may take to finish after that, s. Read by the supervisor; lands in the Deployment's
+    grace period."""
