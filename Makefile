@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: bench-attack bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start bench-verdict help jar setup check package image image-cuda wheels serve loadtest calibrate manifests verify deploy rollback test quick smoke lint format golden clean demo doctor init
+.PHONY: bench-attack bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start bench-verdict help jar setup check package image image-cuda wheels serve loadtest calibrate manifests simulate verify deploy rollback test quick smoke lint format golden clean demo doctor init
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ calibrate: setup  ## the highest rate that meets the objective         (SPEC=FIL
 
 manifests: setup  ## Kubernetes manifests under build/                 (SPEC=FILE)
 	$(BIN)/marina manifests $(SPEC)
+
+simulate: setup  ## how the autoscaler follows traffic, without a cluster (SPEC=FILE ARGS='--step 2.2')
+	$(BIN)/marina simulate $(SPEC) $(ARGS)
 
 verify: setup  ## whether manifests will work, without a cluster       (SPEC=FILE, or ARGS='--dir DIR')
 	$(BIN)/marina verify $(SPEC) $(ARGS)

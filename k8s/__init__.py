@@ -1,7 +1,7 @@
 """From a spec to a service on Kubernetes: manifests, their verification, and what changes a cluster. It imports only
 `config` of ours.
 
-Its rooms, each of which imports only those before it: monitoring, manifests, verify, cluster, rollout.
+Its rooms, each of which imports only those before it: monitoring, manifests, simulating, verify, cluster, rollout.
 
 A name is looked up when it is asked for: manifests are rendered and verified without the client of a cluster.
 """
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         run_load,
         served_packages,
     )
+    from k8s.simulating import Simulation, Supposed, Trace, read_trace, simulate, simulation_html
     from k8s.verify import all_rules, explain_rule, verify_folder, verify_spec
 
 __all__ = [
@@ -45,7 +46,10 @@ __all__ = [
     "Plan",
     "Rollout",
     "RolloutOptions",
+    "Simulation",
     "Status",
+    "Supposed",
+    "Trace",
     "all_rules",
     "allocatable",
     "connect",
@@ -58,16 +62,19 @@ __all__ = [
     "prometheus_labels",
     "read_load_image",
     "read_status",
+    "read_trace",
     "rollback",
     "run_load",
     "served_packages",
+    "simulate",
+    "simulation_html",
     "summarise",
     "to_yaml",
     "verify_folder",
     "verify_spec",
     "write_manifests",
 ]
-_ROOMS = ("manifests", "verify", "cluster", "rollout")
+_ROOMS = ("manifests", "simulating", "verify", "cluster", "rollout")
 
 
 def __getattr__(name: str) -> Any:

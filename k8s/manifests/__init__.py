@@ -1,6 +1,7 @@
 """From a spec, an image and evidence to Kubernetes objects, and to a folder of files."""
 
 from k8s.manifests.config_map import CONFIG_FILE, config_sha256
+from k8s.manifests.evidence import suppose_evidence
 from k8s.manifests.image_record import read_load_image
 from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, selector_labels
 from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
@@ -30,6 +31,7 @@ __all__ = [
     "render",
     "selector_labels",
     "summarise",
+    "suppose_evidence",
     "to_yaml",
     "write_manifests",
 ]

@@ -89,3 +89,16 @@ def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> 
         measured = f"sha256 {evidence.package[:12]}…" if evidence.package else "an unknown package"
         raise InputError(f"{file}: measured on {measured}, but packaged is {package.sha256[:12]}…", hint=again)
     return evidence
+
+
+def suppose_evidence(
+    evidence: EvidenceRecord | None, knee_rps: float | None, cold_start_s: float | None
+) -> EvidenceRecord:
+    """What was measured, or nothing, as if the knee or the cold start had come to something else."""
+    if evidence is None:
+        nothing = {"sha256": "", "package": None, "knee": None, "cold_start_s": None, "memory": None}
+        zero = {"objective": {"p99_ms": 0, "error_rate": 0}, "machine": {"cores": 0}}
+        evidence = EvidenceRecord.model_validate(nothing | zero)
+    changes: dict[str, object] = {} if knee_rps is None else {"knee": KneeRecord(rps=knee_rps)}
+    changes |= {} if cold_start_s is None else {"cold_start_s": cold_start_s}
+    return evidence.model_copy(update=changes)

@@ -1,0 +1,123 @@
+"""One look of the HorizontalPodAutoscaler's controller, as in Kubernetes' `horizontal.go`: from wishes to a number of
+pods, through the windows of stabilization and the policies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from k8s.simulating.hpa import Hpa, Metric, Policy, Rules
+from k8s.simulating.wishes import PodState, Readings, external_wish, wish
+
+# How often the controller looks, s.
+SYNC_S = 15
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one look came to."""
+
+    replicas: int
+    wished: int | None
+    """What the metrics asked for; None where one of them had no value and none asked for more, so that nothing is
+    done."""
+
+
+class Controller:
+    """Remembers what it recommended and how it scaled, as the controller does."""
+
+    def __init__(self, hpa: Hpa) -> None:
+        self._hpa = hpa
+        self._recommended: list[tuple[float, int]] = []
+        self._added: list[tuple[float, int]] = []
+        self._removed: list[tuple[float, int]] = []
+
+    def look(
+        self,
+        now_s: float,
+        replicas: int,
+        pods: Iterable[PodState],
+        readings: Mapping[str, Readings],
+        totals: Mapping[str, float | None],
+    ) -> Decision:
+        """Decides, by the readings of each metric of pods and by the sums that the external ones are."""
+        hpa, known = self._hpa, list(pods)
+        if not self._recommended:
+            self._recommended.append((now_s, replicas))
+        if replicas > hpa.high:
+            wished, wanted = None, hpa.high
+        elif replicas < hpa.low:
+            wished, wanted = None, hpa.low
+        else:
+            wishes = [self._wish(one, now_s, replicas, known, readings, totals) for one in hpa.metrics]
+            known_wishes = [one for one in wishes if one is not None]
+            wished = max(known_wishes, default=None)
+            # One metric without a value leaves the way up open, and the way down closed.
+            if wished is None or (len(known_wishes) < len(wishes) and wished < replicas):
+                return Decision(replicas, None)
+            wanted = self._limited(now_s, replicas, self._stabilized(now_s, replicas, wished))
+        if wanted != replicas:
+            events = self._added if wanted > replicas else self._removed
+            events.append((now_s, abs(wanted - replicas)))
+        return Decision(wanted, wished)
+
+    def _wish(
+        self,
+        metric: Metric,
+        now_s: float,
+        replicas: int,
+        pods: list[PodState],
+        readings: Mapping[str, Readings],
+        totals: Mapping[str, float | None],
+    ) -> int | None:
+        if metric.kind == "External":
+            return external_wish(metric, self._hpa, replicas, totals.get(metric.name))
+        return wish(metric, self._hpa, replicas, pods, readings.get(metric.name, {}), now_s)
+
+    def _stabilized(self, now_s: float, replicas: int, wished: int) -> int:
+        """Up by the lowest wish of its window, down by the highest of its own."""
+        longest = max(self._hpa.up.window_s, self._hpa.down.window_s)
+        self._recommended = [(at, one) for at, one in self._recommended if at >= now_s - longest]
+        up = min([wished, *(one for at, one in self._recommended if at > now_s - self._hpa.up.window_s)])
+        down = max([wished, *(one for at, one in self._recommended if at > now_s - self._hpa.down.window_s)])
+        self._recommended.append((now_s, wished))
+        return min(max(replicas, up), down)
+
+    def _limited(self, now_s: float, replicas: int, wanted: int) -> int:
+        """No further than the policies allow, and between the least and the most."""
+        hpa = self._hpa
+        if wanted > replicas:
+            limit = max(replicas, self._up_limit(now_s, replicas, hpa.up))
+            return min(wanted, limit, hpa.high)
+        if wanted < replicas:
+            limit = min(replicas, self._down_limit(now_s, replicas, hpa.down))
+            return max(wanted, limit, hpa.low)
+        return wanted
+
+    def _up_limit(self, now_s: float, replicas: int, rules: Rules) -> int:
+        if rules.select == "Disabled":
+            return replicas
+        limits = []
+        for policy in rules.policies:
+            before = self._before(now_s, replicas, policy)
+            pods = before + policy.value if policy.kind == "Pods" else before * (1 + policy.value / 100)
+            limits.append(math.ceil(pods))
+        return max(limits) if rules.select == "Max" else min(limits)
+
+    def _down_limit(self, now_s: float, replicas: int, rules: Rules) -> int:
+        if rules.select == "Disabled":
+            return replicas
+        limits = []
+        for policy in rules.policies:
+            before = self._before(now_s, replicas, policy)
+            pods = before - policy.value if policy.kind == "Pods" else before * (1 - policy.value / 100)
+            limits.append(int(pods))
+        # `Max` is the policy that moves most.
+        return min(limits) if rules.select == "Max" else max(limits)
+
+    def _before(self, now_s: float, replicas: int, policy: Policy) -> int:
+        """The pods at the beginning of a policy's period."""
+        since = now_s - policy.period_s
+        added, removed = (sum(n for at, n in events if at > since) for events in (self._added, self._removed))
+        return replicas - added + removed

@@ -1,0 +1,115 @@
+"""What an autoscaler is told: a HorizontalPodAutoscaler as the controller reads it, also the one that KEDA makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from config.quantity import quantity
+
+Manifest = dict[str, Any]
+Select = Literal["Disabled", "Max", "Min"]
+_TOLERANCE = "0.1"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One of the metrics; the largest of their wishes counts."""
+
+    kind: Literal["ContainerResource", "External", "Pods"]
+    name: str
+    target: float
+    """In the metric's own unit, per pod; percent of the request for a resource."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How far the number of pods may move within a period."""
+
+    kind: Literal["Percent", "Pods"]
+    value: int
+    period_s: int
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One direction of `behavior`."""
+
+    window_s: int
+    select: Select
+    policies: tuple[Policy, ...]
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Hpa:
+    """All that decides."""
+
+    low: int
+    high: int
+    metrics: tuple[Metric, ...]
+    up: Rules
+    down: Rules
+
+    def with_up_window(self, seconds: int) -> Hpa:
+        """The same with another window before more pods."""
+        return replace(self, up=replace(self.up, window_s=seconds))
+
+
+# What the API server fills in, where an object says nothing.
+_UP = {
+    "stabilizationWindowSeconds": 0,
+    "selectPolicy": "Max",
+    "policies": [
+        {"type": "Pods", "value": 4, "periodSeconds": 15},
+        {"type": "Percent", "value": 100, "periodSeconds": 15},
+    ],
+}
+_DOWN = {
+    "stabilizationWindowSeconds": 300,
+    "selectPolicy": "Max",
+    "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
+}
+
+
+def read_hpa(manifest: Manifest) -> Hpa:
+    """From a HorizontalPodAutoscaler (`autoscaling/v2`) or a ScaledObject."""
+    spec = manifest["spec"]
+    if manifest["kind"] == "ScaledObject":
+        return _of_keda(spec)
+    metrics = tuple(_metric(one) for one in spec["metrics"])
+    return _hpa(spec.get("minReplicas", 1), spec["maxReplicas"], metrics, spec.get("behavior", {}))
+
+
+def _of_keda(spec: Manifest) -> Hpa:
+    """KEDA gives its metrics as external ones, and leaves the behavior as it is written."""
+    behavior = spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", {}).get("behavior", {})
+    metrics = tuple(_trigger(one) for one in spec["triggers"])
+    return _hpa(spec.get("minReplicaCount", 1), spec["maxReplicaCount"], metrics, behavior)
+
+
+def _hpa(low: int, high: int, metrics: tuple[Metric, ...], behavior: Manifest) -> Hpa:
+    up, down = behavior.get("scaleUp", {}), behavior.get("scaleDown", {})
+    return Hpa(low, high, metrics, _rules(_UP | up), _rules(_DOWN | down))
+
+
+def _metric(one: Manifest) -> Metric:
+    if one["type"] == "Pods":
+        return Metric("Pods", one["pods"]["metric"]["name"], float(quantity(one["pods"]["target"]["averageValue"])))
+    if one["type"] == "External":
+        external = one["external"]
+        return Metric("External", external["metric"]["name"], float(quantity(external["target"]["averageValue"])))
+    resource = one["containerResource"]
+    return Metric("ContainerResource", resource["name"], resource["target"]["averageUtilization"])
+
+
+def _trigger(one: Manifest) -> Metric:
+    if one["type"] == "cpu":
+        return Metric("ContainerResource", "cpu", float(one["metadata"]["value"]))
+    return Metric("External", one["metadata"]["query"], float(one["metadata"]["threshold"]))
+
+
+def _rules(given: Manifest) -> Rules:
+    policies = tuple(Policy(one["type"], one["value"], one["periodSeconds"]) for one in given["policies"])
+    tolerance = float(quantity(str(given.get("tolerance", _TOLERANCE))))
+    return Rules(given["stabilizationWindowSeconds"], given["selectPolicy"], policies, tolerance)

@@ -1,0 +1,99 @@
+"""From a plan and a trace to a simulation: the manifests' own autoscaler, and beside it what one would compare with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from config.errors import InputError
+from k8s.manifests import Plan, render, suppose_evidence
+from k8s.simulating.hpa import Hpa, read_hpa
+from k8s.simulating.outcome import Outcome, Simulation, make_outcome
+from k8s.simulating.traffic import Trace, day_trace, step_trace
+from k8s.simulating.world import Service, replay
+
+_COLD_START_S = 30.0
+_READINGS = 4
+# Of what all pods hold at their target: a day's peak that leaves the autoscaler some room.
+_PEAK = 0.8
+
+
+@dataclass(frozen=True)
+class Supposed:
+    """What to replay, and what is taken for true beside what was measured."""
+
+    trace: Trace | Literal["day"] | float = "day"
+    """Recorded traffic, a working day, or a step to so many times what the least pods should run at."""
+    knee_rps: float | None = None
+    cold_start_s: float | None = None
+    node_s: float = 0
+    up_window_s: int | None = None
+    """Another window before more pods, to compare with."""
+
+
+def simulate(plan: Plan, supposed: Supposed) -> Simulation:
+    """Replays the traffic through the autoscaler that `marina manifests` would render."""
+    stated = (supposed.knee_rps, supposed.cold_start_s)
+    if stated != (None, None):
+        plan = replace(plan, evidence=suppose_evidence(plan.evidence, *stated))
+    hpa = _autoscaler(plan)
+    service, assumed = _service(plan, supposed)
+    trace = _trace(plan, service, supposed)
+    outcomes = [_outcome("as rendered", hpa, trace, service)]
+    if supposed.up_window_s is not None:
+        label = f"{supposed.up_window_s} s before more"
+        outcomes.append(_outcome(label, hpa.with_up_window(supposed.up_window_s), trace, service))
+    return Simulation(plan.name, trace, service, outcomes, assumed)
+
+
+def _outcome(label: str, hpa: Hpa, trace: Trace, service: Service) -> Outcome:
+    return make_outcome(label, hpa, trace, service, replay(trace, hpa, service, None))
+
+
+def _autoscaler(plan: Plan) -> Hpa:
+    where = f"{plan.spec.file}: `scaling"
+    if plan.spec.scaling.metric == "queue_time":
+        text = f"{where}.metric`: got `queue_time`, and how long requests wait below the knee is not known"
+        raise InputError(text, hint="simulate `metric: requests`, which scales before requests wait")
+    for manifest in (one for documents in render(plan).values() for one in documents):
+        if manifest["kind"] in ("HorizontalPodAutoscaler", "ScaledObject"):
+            return read_hpa(manifest)
+    raise InputError(f"{where}.autoscaler`: got `none`: the pods stay as many as they are", hint="autoscaler: hpa")
+
+
+def _service(plan: Plan, supposed: Supposed) -> tuple[Service, list[str]]:
+    """What a pod does, and what of that was never measured."""
+    spec, assumed = plan.spec, []
+    measured, target = plan.evidence.knee if plan.evidence else None, plan.target_rps_per_pod
+    if measured is None and target is None:
+        hint = f"marina calibrate {spec.file}, or --knee RPS"
+        raise InputError("nothing was measured: what a pod holds is not known", hint=hint)
+    knee = measured.rps if measured else (target or 0) / spec.scaling.headroom
+    cold_start_s = plan.cold_start_s
+    if measured is None:
+        assumed.append(f"the knee: {knee:.4g} requests/s, `scaling.target_rps_per_pod` / `scaling.headroom`")
+    if cold_start_s is None:
+        cold_start_s = _COLD_START_S
+        assumed.append(f"the cold start: {cold_start_s:g} s; `--cold-start` says another")
+    scrape_s = spec.kubernetes.monitoring.scrape_interval_s
+    service = Service(
+        knee_rps=knee,
+        target_rps=target or knee * spec.scaling.headroom,
+        cold_start_s=cold_start_s,
+        node_s=supposed.node_s,
+        queue=spec.serving.queue,
+        metric=spec.scaling.metric,
+        scrape_s=scrape_s,
+        window_s=_READINGS * scrape_s,
+        propagation_s=spec.serving.drain_propagation_s,
+    )
+    return service, assumed
+
+
+def _trace(plan: Plan, service: Service, supposed: Supposed) -> Trace:
+    if isinstance(supposed.trace, Trace):
+        return supposed.trace
+    scaling = plan.spec.scaling
+    if supposed.trace == "day":
+        return day_trace(float(f"{_PEAK * scaling.max_replicas * service.target_rps:.3g}"))
+    return step_trace(float(f"{scaling.min_replicas * service.target_rps:.4g}"), supposed.trace)

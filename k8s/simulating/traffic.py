@@ -1,0 +1,116 @@
+"""Traffic to replay: a recorded one from a file, a step, or a day."""
+
+from __future__ import annotations
+
+import csv
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from config.errors import InputError
+
+DAY_S, WEEK_S = 86_400, 7 * 86_400
+_LONGEST_S = 35 * DAY_S
+_BEFORE_STEP_S, _STEP_S, _AFTER_STEP_S = 300, 1800, 1800
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests/s of every second."""
+
+    name: str
+    rates: Sequence[float]
+    step_s: int | None = None
+    """When it rises, for a trace that is one step."""
+
+    def weekly(self, at_s: int) -> float | None:
+        """The median of the last three weeks at this hour. Weeks before the trace are taken to be as its first; None
+        where that does not reach."""
+        known = [rate for week in (1, 2, 3) if (rate := self._before(at_s - week * WEEK_S)) is not None]
+        return median(known) if known else None
+
+    def _before(self, at_s: int) -> float | None:
+        place = at_s if at_s >= 0 else at_s % WEEK_S
+        return self.rates[place] if place < len(self.rates) else None
+
+
+def step_trace(base_rps: float, factor: float) -> Trace:
+    """From a rate to `factor` times that for half an hour, and back."""
+    low, high = [base_rps], [base_rps * factor]
+    rates = low * _BEFORE_STEP_S + high * _STEP_S + low * _AFTER_STEP_S
+    return Trace(f"a step to {factor:g} times {base_rps:g} requests/s", rates, step_s=_BEFORE_STEP_S)
+
+
+def day_trace(peak_rps: float) -> Trace:
+    """A working day: quiet until six, a steep morning, a dip at noon, a second top, and an evening that runs out."""
+    hours = (0, 6, 9, 11, 13, 15, 18, 22, 24)
+    shares = (0.15, 0.12, 0.8, 1.0, 0.75, 0.95, 0.6, 0.3, 0.15)
+    rates = []
+    for second in range(DAY_S):
+        hour = second / 3600
+        place = bisect_right(hours, hour) - 1
+        part = (hour - hours[place]) / (hours[place + 1] - hours[place])
+        eased = (1 - math.cos(math.pi * part)) / 2
+        rates.append(peak_rps * (shares[place] + (shares[place + 1] - shares[place]) * eased))
+    return Trace(f"a day with a peak of {peak_rps:g} requests/s", rates)
+
+
+def read_trace(file: Path) -> Trace:
+    """From a CSV of time and requests/s: seconds or ISO times, ascending; a rate holds until the next row."""
+    rows = _rows(file)
+    starts = [at - rows[0][0] for at, _ in rows]
+    last_s = median(after - before for before, after in pairwise(starts))
+    duration = math.ceil(starts[-1] + last_s)
+    if duration > _LONGEST_S:
+        raise InputError(f"{file}: spans {duration / DAY_S:.0f} days, allowed: {_LONGEST_S // DAY_S} at most")
+    rates, place = [], 0
+    for second in range(duration):
+        while place + 1 < len(starts) and starts[place + 1] <= second:
+            place += 1
+        rates.append(rows[place][1])
+    return Trace(str(file), rates)
+
+
+def _rows(file: Path) -> list[tuple[float, float]]:
+    hint = "lines of `TIME,REQUESTS_PER_S`, such as `2026-03-02T08:00:00Z,140` or `0,140`"
+    rows: list[tuple[float, float]] = []
+    try:
+        lines = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as err:
+        raise InputError(f"{file}: cannot be read: {err}", hint=hint) from err
+    for number, line in enumerate(lines, 1):
+        if not line or (number == 1 and _number(line[-1]) is None):
+            continue  # an empty line, a header
+        at, rate = _time(line[0]), _number(line[-1])
+        if len(line) != 2 or at is None or rate is None or rate < 0:
+            raise InputError(
+                f"{file}:{number}: got `{','.join(line)}`, allowed: a time and a rate of 0 or more", hint=hint
+            )
+        if rows and at <= rows[-1][0]:
+            raise InputError(f"{file}:{number}: got `{line[0]}`, allowed: times that ascend", hint=hint)
+        rows.append((at, rate))
+    if len(rows) < 2:
+        raise InputError(f"{file}: holds {len(rows)} rates, allowed: two or more", hint=hint)
+    return rows
+
+
+def _time(text: str) -> float | None:
+    if (seconds := _number(text)) is not None:
+        return seconds
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except ValueError:
+        return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

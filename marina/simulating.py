@@ -1,0 +1,64 @@
+"""`simulate`: traffic through the autoscaler, without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from marina.arguments import print_json, verb, with_build
+
+
+def add_verbs(verbs: Any) -> None:
+    """Its options."""
+    examples: tuple[str, ...] = (
+        "marina simulate my/spec.yaml --trace day.csv",
+        "marina simulate --step 2.2 --scale-up-window 300",
+    )
+    examples += ("marina simulate --knee 100 --cold-start 20 --node-time 90",)
+    text = "how the autoscaler follows traffic: pods, requests beyond the objective"
+    parser = with_build(verb(verbs, simulate, text, *examples))
+    traffic = parser.add_mutually_exclusive_group().add_argument
+    traffic("--trace", metavar="FILE", type=Path, help="a CSV of time and requests/s (default: a working day)")
+    text = "a step to X times what the least pods should run at, for half an hour"
+    traffic("--step", metavar="X", type=float, help=text)
+    add = parser.add_argument
+    add("--knee", metavar="RPS", type=float, help="what a pod holds (default: what was measured)")
+    add("--cold-start", metavar="S", type=float, help="until a pod is ready (default: what was measured)")
+    add("--node-time", metavar="S", type=float, default=0, help="until there is a node for one more pod (default: 0)")
+    add("--scale-up-window", metavar="S", type=int, help="compare with another window before more pods are made")
+
+
+def simulate(options: argparse.Namespace) -> int:
+    import k8s
+    from config.load import load_spec
+    from config.progress import Progress
+    from config.record import write_text
+
+    _refuse_odd(options)
+    spec = load_spec(options.spec, files=False)
+    out = options.out / spec.name
+    trace: Any = k8s.read_trace(options.trace) if options.trace else options.step or "day"
+    supposed = k8s.Supposed(trace, options.knee, options.cold_start, options.node_time, options.scale_up_window)
+    simulation = k8s.simulate(k8s.make_plan(spec, out), supposed)
+    page = out / "simulation.html"
+    write_text(page, k8s.simulation_html(simulation))
+    if options.json:
+        print_json(simulation.to_data())
+        return 0
+    progress = Progress(quiet=options.quiet)
+    for assumption in simulation.assumed:
+        progress.say(f"note: not measured, assumed is {assumption}")
+    print(f"{simulation.to_text()}\n{page}")
+    return 0
+
+
+def _refuse_odd(options: argparse.Namespace) -> None:
+    from config.errors import InputError
+
+    most = {"step": 1000, "knee": 1_000_000, "cold_start": 3600, "node_time": 3600, "scale_up_window": 3600}
+    for name, high in most.items():
+        low = 0 if name in ("node_time", "scale_up_window") else 0.001
+        given = getattr(options, name)
+        if given is not None and not low <= given <= high:
+            raise InputError(f"`--{name.replace('_', '-')}`: got {given:g}, allowed: {low:g} to {high}")

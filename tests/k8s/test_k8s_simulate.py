@@ -1,0 +1,148 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from k8s_plans import EVIDENCE, GPU, planned
+
+import marina
+from config.errors import InputError
+from k8s.simulating import Simulation, Supposed, Trace, read_trace, simulate, simulation_html
+from k8s.simulating.outcome import Outcome
+
+ONE = {"scaling.min_replicas": 1}
+POD = Supposed(knee_rps=100, cold_start_s=30)
+
+
+def simulated(supposed: Supposed, changes: dict[str, Any] | None = None, **records: Any) -> Simulation:
+    return simulate(planned(ONE | (changes or {}), evidence=EVIDENCE, **records), supposed)
+
+
+def at(simulation: Simulation, number: int = 0) -> Outcome:
+    return simulation.outcomes[number]
+
+
+def test_on_a_step_of_2_2_times_the_target_pods_come_at_once_and_with_the_window_of_before_five_minutes_late() -> None:
+    found = simulated(Supposed(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
+    now, before = at(found), at(found, 1)
+    assert (now.hpa.up.window_s, before.hpa.up.window_s) == (0, 300)
+    assert now.asked_s in (15, 30)
+    assert now.enough_s is not None
+    assert now.enough_s <= 30 + 30 + 15
+    assert before.asked_s == 300
+    assert before.share > 4 * now.share
+    assert now.run.decisions[0][1:] == (1, 2)
+
+
+def test_the_knee_the_cold_start_and_the_time_for_a_node_change_what_comes_late() -> None:
+    quick = at(simulated(Supposed(3, knee_rps=100, cold_start_s=5)))
+    slow = at(simulated(Supposed(3, knee_rps=100, cold_start_s=120)))
+    without_node = at(simulated(Supposed(3, knee_rps=100, cold_start_s=5, node_s=115)))
+    assert quick.run.short_s < slow.run.short_s
+    assert slow.run.short_s - without_node.run.short_s in range(-15, 16)
+    assert without_node.pod_hours < slow.pod_hours
+
+
+def test_what_a_pod_holds_is_what_was_measured() -> None:
+    found = simulated(Supposed(2))
+    assert (found.service.knee_rps, found.service.target_rps, found.service.cold_start_s) == (1234.5, 864, 2.99)
+    assert found.assumed == []
+
+
+def test_what_was_never_measured_is_asked_for_or_named() -> None:
+    with pytest.raises(InputError, match="what a pod holds is not known"):
+        simulate(planned(), Supposed(2))
+    found = simulate(planned({"scaling.target_rps_per_pod": 70}), Supposed(2))
+    assert found.service.knee_rps == pytest.approx(100)
+    assert [one.partition(":")[0] for one in found.assumed] == ["the knee", "the cold start"]
+
+
+def test_without_an_autoscaler_or_a_rate_there_is_nothing_to_simulate() -> None:
+    for field, value in (("autoscaler", "none"), ("metric", "queue_time")):
+        with pytest.raises(InputError, match=f"scaling.{field}`: got `{value}`"):
+            simulated(POD, {f"scaling.{field}": value})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"scaling.autoscaler": "keda"}, GPU | {"scaling.metric": "gpu"}], ids=["keda", "gpu"]
+)
+def test_every_autoscaler_follows_a_step(changes: dict[str, Any]) -> None:
+    found = at(simulated(Supposed(5, knee_rps=100, cold_start_s=30), changes))
+    assert found.most_pods >= 5
+    assert found.run.decisions[-1][2] < found.most_pods
+
+
+def test_a_day_is_followed_and_costs_fewer_pods_than_its_peak_would() -> None:
+    found = at(simulated(POD, {"scaling.max_replicas": 10}))
+    assert found.share < 0.001
+    assert found.most_pods == 8
+    assert found.pod_hours < 0.7 * 24 * found.most_pods
+
+
+def test_traffic_that_no_number_of_pods_holds_is_shed_and_counted() -> None:
+    flood = Trace("flood", [2000.0] * 600)
+    found = at(simulated(Supposed(flood, knee_rps=100, cold_start_s=30), {"scaling.max_replicas": 3}))
+    assert found.most_pods == 3
+    assert found.beyond == pytest.approx(found.run.requests)
+    # Three pods answer 300 of 2,000 requests a second, late; what may wait is soon full.
+    assert found.run.shed / found.run.requests == pytest.approx(0.85, abs=0.01)
+
+
+def test_a_pod_that_is_told_to_stop_and_asked_for_again_finds_its_node() -> None:
+    rates = [70.0] * 60 + [350.0] * 900 + [70.0] * 700 + [350.0] * 900
+    found = simulated(Supposed(Trace("twice", rates), knee_rps=100, cold_start_s=5, node_s=100))
+    short = [one.at_s for one in at(found).run.moments if one.ready * 100 < one.rate]
+    assert len([one for one in short if one < 960]) > len([one for one in short if one > 1660])
+
+
+def test_a_trace_is_seconds_or_times_and_holds_until_the_next_row(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("time,rate\n2026-03-02T08:00:00Z,10\n2026-03-02T08:00:03Z,20.5\n", encoding="utf-8")
+    assert read_trace(file).rates == [10, 10, 10, 20.5, 20.5, 20.5]
+    file.write_text("0,1\n\n2,3\n4,5\n", encoding="utf-8")
+    assert read_trace(file).rates == [1, 1, 3, 3, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0,1\n", "holds 1 rates, allowed: two or more"),
+        ("0,1\n1,x\n", ":2: got `1,x`, allowed: a time and a rate of 0 or more"),
+        ("0,1\n1,-1\n", ":2: got `1,-1`"),
+        ("0,1\n1,nan\n", ":2: got `1,nan`"),
+        ("0,1\n1,2,3\n", ":2: got `1,2,3`"),
+        ("5,1\n5,2\n", ":2: got `5`, allowed: times that ascend"),
+        ("0,1\n9000000,2\n", "spans 208 days, allowed: 35 at most"),
+    ],
+)
+def test_a_trace_that_is_none_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=re.escape(said)):
+        read_trace(file)
+
+
+def test_the_page_stands_alone_and_has_every_figure() -> None:
+    found = simulated(Supposed(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
+    text = simulation_html(found)
+    assert "http" not in text
+    assert text.count("<svg") == 3
+    assert "prefers-color-scheme: dark" in text
+    for row in found.rows()[1:]:
+        assert all(f"<td>{cell}</td>" in text for cell in row[1:])
+
+
+def test_the_verb_prints_the_table_and_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "--knee", "100", "--step", "2.2", "--scale-up-window", "300", "--out", str(tmp_path)]
+    assert marina.main(words) == 0
+    out, err = capsys.readouterr()
+    assert "more pods asked for after " in out
+    assert out.endswith(f"{tmp_path}/digits/simulation.html\n")
+    assert "note: not measured, assumed is the cold start: 30 s" in err
+    assert (tmp_path / "digits/simulation.html").is_file()
+
+
+@pytest.mark.parametrize("words", [["--step", "0"], ["--knee", "-1"], ["--node-time", "1e9"]], ids=str)
+def test_odd_numbers_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert marina.main(["simulate", *words]) == 2
+    assert f"error: `{words[0]}`: got " in capsys.readouterr().err
