@@ -1,11 +1,11 @@
-"""What runs inside a TorchServe worker. Imports only the standard library, torch, numpy, PIL, simplejpeg, orjson and
-prometheus_client: this folder is copied into every MAR, alone. Public names are loaded on first use."""
+"""What runs inside a TorchServe worker. Imports only the standard library and what a pod has (`serve` in
+pyproject.toml): this folder is copied into every MAR, alone. Public names are loaded on first use."""
 
 from importlib import import_module
 from typing import Any
 
 _ERRORS = ("RequestError", "Malformed", "NotAcceptable", "TooLarge", "Unsupported", "Unprocessable")
-_HOMES = {"Handler": "base", "ImageHandler": "image", "TensorHandler": "tensor"}
+_HOMES = {"Handler": "base", "ImageHandler": "image", "TensorHandler": "tensor", "TextHandler": "generation"}
 _HOMES |= {"Answer": "request", "Request": "request"} | dict.fromkeys(_ERRORS, "validation")
 
 

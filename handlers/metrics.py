@@ -101,7 +101,11 @@ class Metrics:
         self._batch.observe(report.rows)
         if report.padding:
             self._padding.inc(report.padding)
-        for kind in report.errors:
+        self.count(report.errors)
+
+    def count(self, errors: Sequence[str]) -> None:
+        """Requests that were answered with an error, a kind each; and the memory, now and then."""
+        for kind in errors:
             self._errors.labels(self._model, kind).inc()
         if monotonic() >= self._memory_due:
             self._read_memory()

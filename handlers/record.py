@@ -62,6 +62,23 @@ class CompiledFile:
 
 
 @dataclass(frozen=True)
+class TextSpec:
+    """How a `text` model is run; `folder` has its tokenizer, its template and its weights, and `ends` are the tokens
+    after which it has nothing more to say."""
+
+    folder: str
+    engine: str
+    context: int
+    slots: int
+    waiting: int
+    prefill_chunk: int
+    max_tokens: int
+    flush_ms: float
+    step_ms: float
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Record:
     name: str
     version: str
@@ -82,6 +99,7 @@ class Record:
     cache: str | None
     batch_sizes: tuple[int, ...]
     max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
+    text: TextSpec | None = None
 
 
 def load_record(directory: Path) -> Record:
@@ -106,6 +124,7 @@ def parse_record(data: Mapping[str, Any]) -> Record:
         outputs=_list(TensorSpec, data, "outputs"),
         sample=_optional(Sample, data.get("sample"), "sample."),
         artifacts=_list(CompiledFile, data, "artifacts"),
+        text=_optional(TextSpec, data.get("text"), "text."),
     )
     _check(record)
     return record
@@ -131,6 +150,8 @@ def _list(kind: type[Any], data: Mapping[str, Any], name: str) -> tuple[Any, ...
 
 
 def _check(record: Record) -> None:
+    if record.text is not None:
+        return
     if not record.inputs or not record.outputs:
         raise RecordError(f"{RECORD_FILE}: `inputs` and `outputs`: at least one of each is needed")
     if not record.batch_sizes or min(record.batch_sizes) < 1:

@@ -1,0 +1,53 @@
+"""What an engine is: it holds sequences in slots, and every step gives each of them that is past its prompt one token.
+
+An engine decides nothing about when a sequence starts or ends. It goes on until it is told to stop, so that who reads
+the tokens can end a sequence at a stop string, at its length or at a client's departure, before the next step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen: `temperature` 0 takes the likeliest; `top_k` 0 and `top_p` 1 leave every token in;
+    `logprobs` is how many of the likeliest are told with each token."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    logprobs: int = 0
+
+
+class Token(NamedTuple):
+    """One token of one sequence, with its log-probability among all tokens before any of them were left out."""
+
+    sequence: str
+    token: int
+    logprob: float
+    likeliest: tuple[tuple[int, float], ...] = ()
+
+
+class Usage(NamedTuple):
+    """How full an engine is: sequences it holds, how many it can hold, and tokens in its cache of so many."""
+
+    sequences: int
+    slots: int
+    cached_tokens: int
+    cache_tokens: int
+
+
+class Engine(Protocol):
+    """Used by one thread. `add` may be called while `usage().sequences` is below `slots`, with a prompt that leaves
+    room for what will be asked of it."""
+
+    def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling) -> None: ...
+
+    def step(self) -> list[Token]: ...
+
+    def cancel(self, sequence: str) -> None: ...
+
+    def usage(self) -> Usage: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,145 @@
+"""The thread that runs the engine, apart from TorchServe's round trips: steps follow each other whether or not somebody
+is asking for their tokens just then."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from handlers.generation.engine import Engine, Usage
+from handlers.generation.scheduler import Scheduler
+from handlers.generation.sequence import Piece, Sequence, Wish
+
+logger = logging.getLogger(__name__)
+
+
+class EngineFailed(Exception):
+    """The engine raised, and nothing more comes of it: only a new worker helps."""
+
+
+class Watcher(Protocol):
+    """What is told of every token; in the loop's thread, or in that of who cancels."""
+
+    def token(self, sequence: Sequence, gap_s: float | None) -> None: ...
+
+    def ended(self, sequence: Sequence) -> None: ...
+
+    def cancelled(self, sequence: Sequence) -> None: ...
+
+    def usage(self, usage: Usage, waiting: int) -> None: ...
+
+
+class Loop:
+    """Sequences from their wish to their end. Every method may be called from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        scheduler: Scheduler,
+        make: Callable[[Wish, float], Sequence],
+        watcher: Watcher,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine, self._scheduler, self._make, self._watcher, self._clock = engine, scheduler, make, watcher, clock
+        # Held for moments; never while the engine computes.
+        self._changed = threading.Condition()
+        self._sequences: dict[str, Sequence] = {}
+        self._running: dict[str, Sequence] = {}
+        self._closing = self._failed = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, wish: Wish) -> Sequence:
+        """Takes a wish in, or raises `Busy`."""
+        with self._changed:
+            now = self._clock()
+            running = [each.wish.max_tokens - each.count for each in self._running.values()]
+            self._scheduler.submit(wish, now, running=running)
+            sequence = self._sequences[wish.id] = self._make(wish, now)
+            self._changed.notify_all()
+            return sequence
+
+    def cancel(self, wish: str) -> None:
+        """Its client is gone: the slot is free before the next step. One that has ended is none of the loop's."""
+        with self._changed:
+            if sequence := self._sequences.pop(wish, None):
+                self._scheduler.cancel(wish)
+                self._watcher.cancelled(sequence)
+
+    def wait(self, sequences: Iterable[Sequence], timeout_s: float) -> bool:
+        """Whether one of them has something to send, after waiting for it; EngineFailed when none ever will."""
+        watched = list(sequences)
+        with self._changed:
+            ready = self._changed.wait_for(lambda: self._failed or any(each.is_ready for each in watched), timeout_s)
+            if self._failed:
+                raise EngineFailed
+            return bool(ready)
+
+    def take(self, sequence: Sequence) -> list[Piece]:
+        """What its client has not got yet."""
+        with self._changed:
+            return sequence.take()
+
+    def close(self) -> None:
+        """Ends the thread after its step."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._engine.close()
+
+    def _run(self) -> None:
+        try:
+            while self._prepare():
+                self._step()
+        except Exception:
+            logger.exception("the engine failed")
+            with self._changed:
+                self._failed = True
+                self._changed.notify_all()
+
+    def _prepare(self) -> bool:
+        """Who left is out and who waited is in; sleeps while nobody is there. False when it is to end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._running or len(self._scheduler))
+            now = self._clock()
+            for sequence in [each for each in self._running.values() if each.wish.id not in self._sequences]:
+                self._release(sequence)
+            for sequence in [each for each in self._sequences.values() if each.is_overdue(now)]:
+                sequence.finish("length")
+                self._release(sequence)
+            while self._has_room() and (wish := self._scheduler.take(now)):
+                self._engine.add(wish.id, wish.prompt, wish.sampling)
+                self._running[wish.id] = self._sequences[wish.id]
+            self._changed.notify_all()
+            return not self._closing
+
+    def _has_room(self) -> bool:
+        usage = self._engine.usage()
+        return usage.sequences < usage.slots
+
+    def _release(self, sequence: Sequence) -> None:
+        """It has ended, or its client has left."""
+        self._scheduler.cancel(sequence.wish.id)
+        if self._running.pop(sequence.wish.id, None):
+            self._engine.cancel(sequence.wish.id)
+        if self._sequences.pop(sequence.wish.id, None):
+            self._watcher.ended(sequence)
+
+    def _step(self) -> None:
+        if not self._running:
+            return
+        begun = self._clock()
+        tokens = self._engine.step()
+        with self._changed:
+            now = self._clock()
+            self._scheduler.step.observe(now - begun)
+            for token in tokens:
+                if sequence := self._sequences.get(token.sequence):
+                    self._watcher.token(sequence, sequence.accept(token, now))
+                    if sequence.end:
+                        self._release(sequence)
+            self._watcher.usage(self._engine.usage(), len(self._scheduler))
+            self._changed.notify_all()

@@ -1,0 +1,84 @@
+"""What a worker that writes text tells Prometheus, beside what every worker does (`handlers/metrics.py`)."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from handlers.generation.engine import Usage
+from handlers.generation.sequence import Sequence
+from handlers.metrics import Metrics
+
+FIRST_BUCKETS = (
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0),
+    *(1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0),
+)
+GAP_BUCKETS = (
+    *(0.001, 0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1),
+    *(0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0),
+)
+
+
+class TextMetrics:
+    """Series of one model; the `Watcher` of its loop."""
+
+    def __init__(self, base: Metrics, model: str) -> None:
+        self._base = base
+        registry = base.registry
+        self._first = Histogram(
+            "inference_time_to_first_token_seconds",
+            "From a request's arrival at the handler to its first token",
+            ["model"],
+            buckets=FIRST_BUCKETS,
+            registry=registry,
+        ).labels(model)
+        self._gap = Histogram(
+            "inference_time_between_tokens_seconds",
+            "From one token of an answer to the next",
+            ["model"],
+            buckets=GAP_BUCKETS,
+            registry=registry,
+        ).labels(model)
+        tokens = Counter("inference_tokens", "Tokens read and written", ["model", "kind"], registry=registry)
+        self._read, self._written = tokens.labels(model, "prompt"), tokens.labels(model, "generated")
+        ends = Counter(
+            "inference_sequences_ended",
+            "Answers that ended: by the model or a stop string, at their length, or because the client left",
+            ["model", "reason"],
+            registry=registry,
+        )
+        self._ends = {reason: ends.labels(model, reason) for reason in ("cancelled", "length", "stop")}
+        self._gauges(model)
+
+    def _gauges(self, model: str) -> None:
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            # There is one worker, and what it says goes with it.
+            return Gauge(name, text, ["model", *labels], registry=self._base.registry, multiprocess_mode="livemax")
+
+        sequences = gauge("inference_sequences", "Answers in the making", "state")
+        self._running, self._waiting = sequences.labels(model, "running"), sequences.labels(model, "waiting")
+        self._cached = gauge("inference_cached_tokens", "Tokens in the engine's cache").labels(model)
+        self._cache = gauge("inference_cache_tokens", "Tokens that the engine's cache has room for").labels(model)
+
+    def accepted(self, prompt_tokens: int) -> None:
+        self._read.inc(prompt_tokens)
+
+    def refused(self, kind: str) -> None:
+        self._base.count([kind])
+
+    def token(self, sequence: Sequence, gap_s: float | None) -> None:
+        self._written.inc()
+        if gap_s is not None:
+            self._gap.observe(gap_s)
+        elif sequence.first_at is not None:
+            self._first.observe(sequence.first_at - sequence.since)
+
+    def ended(self, sequence: Sequence) -> None:
+        self._ends[sequence.end or "cancelled"].inc()
+
+    def cancelled(self, sequence: Sequence) -> None:
+        self._ends["cancelled"].inc()
+
+    def usage(self, usage: Usage, waiting: int) -> None:
+        self._running.set(usage.sequences)
+        self._waiting.set(waiting)
+        self._cached.set(usage.cached_tokens)
+        self._cache.set(usage.cache_tokens)
+        self._base.count([])

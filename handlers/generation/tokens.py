@@ -1,0 +1,56 @@
+"""A model's tokenizer and its chat template, as they lie in the package."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from handlers.generation.template import ChatTemplate
+
+TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+
+
+class Tokens:
+    """Text to tokens and back."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.count = self._tokenizer.get_vocab_size()
+        self.template = read_template(folder)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """`special` adds what a text begins with; a chat template has written that already."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(tokens))
+
+    def name(self, token: int) -> str:
+        """One token by itself, as log-probabilities name it."""
+        return self._tokenizer.decode([token], skip_special_tokens=False)
+
+
+def read_template(folder: Path) -> ChatTemplate | None:
+    """The chat template of a folder, from its own file or from the tokenizer's configuration; None without one."""
+    config: Mapping[str, Any] = {}
+    if (folder / TOKENIZER_CONFIG).is_file():
+        config = json.loads((folder / TOKENIZER_CONFIG).read_text(encoding="utf-8"))
+    source = config.get("chat_template")
+    if (folder / TEMPLATE).is_file():
+        source = (folder / TEMPLATE).read_text(encoding="utf-8")
+    if not isinstance(source, str):
+        return None
+    names = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    return ChatTemplate(source, names)
+
+
+def _text(token: object) -> str:
+    """A special token is written as text, or as an object with its text."""
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""

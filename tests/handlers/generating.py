@@ -1,0 +1,119 @@
+"""What tests of text generation share: a tokenizer of bytes, a package with the fake engine, rounds as TorchServe's."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from ts.context import Context, RequestProcessor
+
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+TEXT = {
+    "folder": "model",
+    "engine": "fake",
+    "context": 512,
+    "slots": 2,
+    "waiting": 2,
+    "prefill_chunk": 64,
+    "max_tokens": 256,
+    "flush_ms": 0,
+    "step_ms": 1,
+    "ends": [],
+}
+
+
+def write_tokenizer(folder: Path, *, template: str | None = TEMPLATE) -> Path:
+    """A tokenizer of single bytes: text is as long in tokens as in bytes of UTF-8."""
+    folder.mkdir(parents=True, exist_ok=True)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+def write_text_package(folder: Path, **text: Any) -> Path:
+    write_tokenizer(folder / "model")
+    sample = {"prompt": "hello", "max_tokens": 2}
+    (folder / "sample.json").write_text(json.dumps(sample))
+    record = {
+        "schema": "marina.package/1",
+        "name": "tales",
+        "version": "1.0",
+        "precision": "fp32",
+        "compile": "eager",
+        "on_mismatch": "fail",
+        "device": "cpu",
+        "threads": 1,
+        "image": None,
+        "inputs": [],
+        "outputs": [],
+        "labels": None,
+        "max_request_bytes": 100_000,
+        "sample": {"file": "sample.json", "content_type": "application/json"},
+        "key": {},
+        "artifacts": [],
+        "program": None,
+        "cache": None,
+        "batch_sizes": [],
+        "text": TEXT | text,
+    }
+    (folder / "marina.json").write_text(json.dumps(record))
+    return folder
+
+
+class Rounds:
+    """TorchServe's side of continuous batching: who is open is named in every round, until its answer has ended."""
+
+    def __init__(self, handler: Any, directory: Path) -> None:
+        self.handler, self.directory = handler, directory
+        self.open: list[str] = []
+        self.bodies: dict[str, bytes] = {}
+        self.status: dict[str, int] = {}
+        self.headers: dict[str, Mapping[str, str]] = {}
+
+    def round(self, new: Mapping[str, tuple[Any, Mapping[str, str]]] | None = None, left: Sequence[str] = ()) -> None:
+        self.open = [each for each in self.open if each not in left]
+        fresh = dict(new or {})
+        names = [*self.open, *fresh]
+        context = Context("tales", str(self.directory), {}, 8, None, "0.12.0")
+        context.request_ids = dict(enumerate(names))
+        context.request_processor = [RequestProcessor(dict(fresh[name][1]) if name in fresh else {}) for name in names]
+        rows = [{"body": fresh[name][0]} if name in fresh and fresh[name][0] is not None else {} for name in names]
+        answers = self.handler.handle(rows, context)
+        assert len(answers) == len(names)
+        for index, (name, body) in enumerate(zip(names, answers, strict=True)):
+            is_last = context.stopping_criteria[index](body)
+            assert not (is_last and name in fresh), "TorchServe would never answer"
+            self.bodies[name] = self.bodies.get(name, b"") + body
+            if name in fresh:
+                self.status[name] = context.get_response_status(index)[0]
+                self.headers[name] = dict(context.get_response_headers(index))
+                self.open.append(name)
+            if is_last is not False:
+                self.open.remove(name)
+
+    def ask(self, path: str, body: object, **headers: str) -> bytes:
+        """One request alone, from its first round to its last."""
+        name = f"request-{len(self.bodies)}"
+        raw = bytearray(body if isinstance(body, bytes) else json.dumps(body).encode())
+        self.round({name: (raw, {"url_path": path, "content-type": "application/json"} | headers)})
+        while name in self.open:
+            self.round()
+        self.last = name
+        return self.bodies[name]
+
+
+def events(body: bytes) -> list[Any]:
+    """The events of a stream, with `[DONE]` as the text that it is."""
+    parts = body.decode().split("\n\n")
+    assert parts.pop() == ""
+    texts = [part.removeprefix("data: ") for part in parts]
+    return [text if text == "[DONE]" else json.loads(text) for text in texts]

@@ -1,0 +1,197 @@
+"""The handler's rounds with the fake engine, which says the prompt again: whole answers, streams, refusals, stops."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from generating import Rounds, events, write_text_package
+
+from handlers.generation import TextHandler
+
+COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
+
+
+@pytest.fixture
+def rounds(tmp_path, request) -> Iterator[Rounds]:
+    from fakes import FakeContext
+
+    write_text_package(tmp_path, **getattr(request, "param", {}))
+    handler = TextHandler()
+    handler.initialize(FakeContext(tmp_path))
+    yield Rounds(handler, tmp_path)
+    handler.loop.close()
+
+
+def asked(**body):
+    return {"prompt": "abc", "max_tokens": 7, "temperature": 0} | body
+
+
+def test_a_whole_answer_has_the_text_the_usage_and_the_reason(rounds: Rounds) -> None:
+    answer = json.loads(rounds.ask(COMPLETIONS, asked()))
+    assert answer["choices"] == [{"index": 0, "text": "abcabca", "logprobs": None, "finish_reason": "length"}]
+    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10}
+    assert (answer["object"], answer["model"]) == ("text_completion", "tales")
+
+
+def test_a_stream_has_the_same_text_in_events_and_ends_in_done(rounds: Rounds) -> None:
+    got = events(rounds.ask(COMPLETIONS, asked(stream=True)))
+    assert got[-1] == "[DONE]"
+    assert "".join(event["choices"][0]["text"] for event in got[:-1]) == "abcabca"
+    assert [event["choices"][0]["finish_reason"] for event in got[:-1]][-1] == "length"
+    assert rounds.headers[rounds.last]["content-type"].startswith("text/event-stream")
+
+
+def test_usage_comes_in_an_event_of_its_own_when_it_is_asked_for(rounds: Rounds) -> None:
+    *_, usage, done = events(rounds.ask(COMPLETIONS, asked(stream=True, stream_options={"include_usage": True})))
+    assert (usage["choices"], usage["usage"]["completion_tokens"], done) == ([], 7, "[DONE]")
+
+
+def test_a_conversation_goes_through_the_template(rounds: Rounds) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 21, "temperature": 0}
+    answer = json.loads(rounds.ask(CHAT, body))
+    assert answer["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "<user>hi\n<assistant><",
+        "refusal": None,
+    }
+
+
+def test_a_streamed_conversation_names_the_role_first(rounds: Rounds) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "temperature": 0, "stream": True}
+    first, *rest, last, done = events(rounds.ask(CHAT, body))
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(event["choices"][0]["delta"].get("content", "") for event in [*rest, last]) == "<use"
+    assert (last["choices"][0]["finish_reason"], done) == ("length", "[DONE]")
+
+
+def test_a_stop_string_over_several_tokens_ends_the_answer_before_it(rounds: Rounds) -> None:
+    answer = json.loads(rounds.ask(COMPLETIONS, asked(stop=["cab", "never"])))
+    assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("ab", "stop")
+    assert answer["usage"]["completion_tokens"] == 5
+
+
+@pytest.mark.parametrize("rounds", [{"ends": [65]}], indirect=True)
+def test_a_token_that_ends_is_no_text(rounds: Rounds) -> None:
+    prompt = [64, 66, 65, 67]
+    answer = json.loads(rounds.ask(COMPLETIONS, asked(prompt=prompt)))
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert len(answer["choices"][0]["text"]) == 2
+
+
+def test_a_character_is_sent_whole(rounds: Rounds) -> None:
+    got = events(rounds.ask(COMPLETIONS, asked(prompt="é€𝄞", max_tokens=9, stream=True)))
+    texts = [event["choices"][0]["text"] for event in got[:-1] if event["choices"]]
+    assert [text for text in texts if text] == ["é", "€", "𝄞"]
+
+
+def test_half_a_character_at_the_end_is_marked_as_broken(rounds: Rounds) -> None:
+    answer = json.loads(rounds.ask(COMPLETIONS, asked(prompt="€", max_tokens=4)))
+    assert answer["choices"][0]["text"] == "€�"
+
+
+def test_logprobs_name_the_tokens(rounds: Rounds) -> None:
+    answer = json.loads(rounds.ask(COMPLETIONS, asked(logprobs=1, max_tokens=3)))
+    assert answer["choices"][0]["logprobs"]["tokens"] == ["a", "b", "c"]
+    assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 1, 2]
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "logprobs": True, "top_logprobs": 1}
+    (content,) = json.loads(rounds.ask(CHAT, body))["choices"][0]["logprobs"]["content"]
+    assert (content["token"], content["bytes"], content["top_logprobs"][0]["token"]) == ("<", [60], "<")
+
+
+def test_models_are_listed(rounds: Rounds) -> None:
+    rounds.round({"models": (None, {"url_path": "v1/models"})})
+    assert [model["id"] for model in json.loads(rounds.bodies["models"])["data"]] == ["tales"]
+    assert rounds.open == []
+
+
+def test_without_a_path_the_body_says_its_form(rounds: Rounds) -> None:
+    assert json.loads(rounds.ask("", asked()))["object"] == "text_completion"
+    assert json.loads(rounds.ask("", {"messages": [{"role": "user", "content": "x"}]}))["object"] == "chat.completion"
+
+
+REFUSED = [
+    (COMPLETIONS, {"prompt": "a", "n": 2}, 400, "n"),
+    (COMPLETIONS, {"prompt": "a", "presence_penalty": 0.5}, 400, "presence_penalty"),
+    (COMPLETIONS, {"prompt": "a", "wishes": 1}, 400, "wishes"),
+    (COMPLETIONS, {"prompt": "a", "temperature": 3}, 400, "temperature"),
+    (COMPLETIONS, {"prompt": "a", "top_p": "1"}, 400, "top_p"),
+    (COMPLETIONS, {"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
+    (COMPLETIONS, {"prompt": "a", "max_tokens": True}, 400, "max_tokens"),
+    (COMPLETIONS, {"prompt": "a" * 400, "max_tokens": 200}, 400, "max_tokens"),
+    (COMPLETIONS, {"prompt": "a" * 600}, 400, "prompt"),
+    (COMPLETIONS, {"prompt": ""}, 400, "prompt"),
+    (COMPLETIONS, {"prompt": [1, 99999]}, 400, "prompt"),
+    (COMPLETIONS, {"prompt": ["a", "b"]}, 400, "prompt"),
+    (COMPLETIONS, {"prompt": "a", "stop": ["a"] * 5}, 400, "stop"),
+    (COMPLETIONS, {"prompt": "a", "stream_options": {"include_usage": True}}, 400, "stream_options"),
+    (COMPLETIONS, {"prompt": "a", "model": "gpt-4"}, 404, "model"),
+    (CHAT, {"messages": []}, 400, "messages"),
+    (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, 400, "messages[0]"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages[0]"),
+    (CHAT, {"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, 400, "tools"),
+    (CHAT, {"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}, 400, "top_logprobs"),
+    (CHAT, {"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}}, 400, None),
+    (COMPLETIONS, b"{not json", 400, None),
+    (COMPLETIONS, b"[1]", 400, None),
+    (COMPLETIONS, b'{"prompt": "\xff"}', 400, None),
+    ("v1/embeddings", {"input": "x"}, 404, None),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "param"), REFUSED)
+def test_what_is_not_supported_is_refused_in_the_first_round(rounds: Rounds, path, body, status, param) -> None:
+    error = json.loads(rounds.ask(path, body))["error"]
+    assert rounds.status[rounds.last] == status
+    assert error["type"] == "invalid_request_error"
+    assert param is None or error["param"] == param
+
+
+def test_values_that_ask_for_nothing_are_taken(rounds: Rounds) -> None:
+    neutral = {"n": 1, "presence_penalty": 0.0, "logit_bias": {}, "echo": False, "suffix": None, "user": "somebody"}
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(**neutral)))
+
+
+def request(**body) -> tuple[bytearray, dict[str, str]]:
+    return bytearray(json.dumps(asked(**body)).encode()), {"url_path": COMPLETIONS}
+
+
+def test_who_finds_the_waiting_room_full_is_told_when_to_try_again(rounds: Rounds) -> None:
+    rounds.round({f"{index}": request(max_tokens=200, stream=True) for index in range(4)})
+    rounds.round({"late": request()})
+    assert rounds.status["late"] == 503
+    assert int(rounds.headers["late"]["retry-after"]) >= 1
+    assert json.loads(rounds.bodies["late"])["error"]["code"] == "busy"
+    while rounds.open:
+        rounds.round()
+    assert all(events(rounds.bodies[f"{index}"])[-1] == "[DONE]" for index in range(4))
+
+
+@pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
+def test_a_client_that_left_frees_its_slot(rounds: Rounds) -> None:
+    rounds.round({name: request(max_tokens=250, stream=True) for name in ("a", "b")})
+    rounds.round({"c": request(max_tokens=2, stream=True)}, left=["a", "b"])
+    while rounds.open:
+        rounds.round()
+    assert events(rounds.bodies["c"])[-1] == "[DONE]"
+    assert rounds.bodies["a"].count(b"data:") < 100
+
+
+@pytest.mark.parametrize("rounds", [{"step_ms": 50}], indirect=True)
+def test_a_deadline_that_cannot_be_kept_is_refused_at_once(rounds: Rounds) -> None:
+    body = rounds.ask(COMPLETIONS, asked(max_tokens=200), **{"X-Request-Timeout-Ms": "500"})
+    assert (rounds.status[rounds.last], json.loads(body)["error"]["code"]) == (503, "busy")
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(max_tokens=2), **{"x-request-timeout-ms": "60000"}))
+
+
+@pytest.mark.parametrize(("header", "value"), [("X-Request-Timeout-Ms", "soon"), ("X-Priority", "first")])
+def test_headers_that_say_nothing_known_are_refused(rounds: Rounds, header: str, value: str) -> None:
+    assert header in json.loads(rounds.ask(COMPLETIONS, asked(), **{header: value}))["error"]["message"]
+
+
+def test_an_engine_that_fails_ends_the_worker(rounds: Rounds, monkeypatch) -> None:
+    def fail():
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(rounds.handler.loop._engine, "step", fail)
+    with pytest.raises(SystemExit):
+        rounds.ask(COMPLETIONS, asked())

@@ -1,0 +1,175 @@
+"""The parts of text generation by themselves: the queue, the choice of a token, text from tokens, templates."""
+
+import numpy as np
+import pytest
+
+from handlers.generation.engine import Sampling
+from handlers.generation.sampling import Sampler
+from handlers.generation.scheduler import PATIENCE_S, Busy, Scheduler
+from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
+from handlers.generation.slots import Slots
+from handlers.generation.template import ChatTemplate, TemplateRefused
+from handlers.generation.words import StopFinder, Unfolding
+
+
+def wish(name: str, *, length: int = 4, tokens: int = 10, priority: int = INTERACTIVE, deadline=None) -> Wish:
+    return Wish(name, (0,) * length, tokens, Sampling(), priority=priority, deadline=deadline)
+
+
+def full(*waiting: tuple[Wish, float], room: int = 10, step_s: float = 0.0) -> Scheduler:
+    scheduler = Scheduler(room=room, slots=1, prefill_chunk=4)
+    if step_s:
+        scheduler.step.observe(step_s)
+    for each, since in waiting:
+        scheduler.submit(each, since, running=[10])
+    return scheduler
+
+
+def order(scheduler: Scheduler, now: float) -> list[str]:
+    taken = []
+    while (each := scheduler.take(now)) is not None:
+        taken.append(each.id)
+    return taken
+
+
+def test_interactive_goes_before_batch_and_short_before_long() -> None:
+    scheduler = full(
+        (wish("batch", length=1, priority=BATCH), 0), (wish("long", length=9), 0), (wish("short", length=2), 0.1)
+    )
+    assert order(scheduler, 1) == ["short", "long", "batch"]
+
+
+def test_who_waited_long_goes_first() -> None:
+    scheduler = full((wish("batch", priority=BATCH), 0), (wish("new", length=1), PATIENCE_S))
+    assert order(scheduler, PATIENCE_S + 1) == ["batch", "new"]
+
+
+def test_a_full_room_says_when_a_slot_is_free() -> None:
+    scheduler = full((wish("a", tokens=10), 0), room=1, step_s=0.5)
+    with pytest.raises(Busy) as busy:
+        scheduler.submit(wish("b"), 0, running=[10])
+    assert busy.value.retry_after_s == 10  # 10 steps of who runs, then 1 + 9 of who waits, of half a second each
+
+
+def test_a_deadline_counts_those_before_it() -> None:
+    scheduler = full((wish("a", tokens=10), 0), step_s=1.0)
+    with pytest.raises(Busy):
+        scheduler.submit(wish("late", tokens=5, deadline=24), 0, running=[10])
+    scheduler.submit(wish("fits", tokens=5, deadline=26), 0, running=[10])
+
+
+def test_nobody_is_refused_over_a_step_that_was_never_measured() -> None:
+    full((wish("a", deadline=0.001), 0))
+
+
+def test_a_prompt_is_read_in_pieces_between_the_others() -> None:
+    slots = Slots(2, context=100, prefill_chunk=4)
+    slots.add("short", [1], Sampling())
+    slots.add("long", range(10), Sampling())
+    assert [slot.sequence for slot in slots.decoding()] == ["short"]
+    pieces = []
+    while reading := slots.reading():
+        slot, piece = reading
+        pieces.append((piece.start, piece.stop))
+        if piece.stop == len(slot.tokens):
+            slot.append(7)
+        else:
+            slot.cached = piece.stop
+    assert pieces == [(0, 4), (4, 8), (8, 10)]
+    assert (slots.usage().sequences, slots.usage().cached_tokens) == (2, 10)
+    slots.cancel("long")
+    assert slots.usage().sequences == 1
+
+
+SCORES = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
+
+
+def drawn(sampling: Sampling, count: int = 2000) -> np.ndarray:
+    sampler = Sampler(sampling)
+    return np.bincount([sampler.choose(SCORES)[0] for _ in range(count)], minlength=4) / count
+
+
+def test_temperature_0_takes_the_likeliest() -> None:
+    token, logprob, likeliest = Sampler(Sampling(temperature=0, logprobs=2)).choose(SCORES)
+    assert (token, [at for at, _ in likeliest]) == (0, [0, 1])
+    assert logprob == pytest.approx(np.log(0.5), abs=1e-5)
+
+
+def test_draws_follow_the_scores_and_the_temperature() -> None:
+    assert drawn(Sampling(seed=1)) == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.04)
+    squared = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
+    assert drawn(Sampling(seed=1, temperature=0.5)) == pytest.approx(squared / squared.sum(), abs=0.04)
+
+
+def test_top_k_and_top_p_leave_the_unlikely_out() -> None:
+    assert drawn(Sampling(seed=1, top_k=2))[2:].sum() == 0
+    assert drawn(Sampling(seed=1, top_p=0.6))[2:].sum() == 0
+    assert drawn(Sampling(seed=1, top_p=0.6))[1] > 0
+    assert drawn(Sampling(seed=1, top_p=0.0))[0] == 1
+
+
+def test_a_seed_repeats_the_answer() -> None:
+    def answer(seed: int) -> list[int]:
+        sampler = Sampler(Sampling(seed=seed))
+        return [sampler.choose(SCORES)[0] for _ in range(50)]
+
+    assert answer(3) == answer(3) != answer(4)
+
+
+def test_a_stop_string_is_found_over_pieces_and_nothing_of_it_is_sent() -> None:
+    finder = StopFinder(["END"])
+    assert [finder.feed(text) for text in ("a E", "N", "X b", " EN", "D c")] == [
+        ("a ", False),
+        ("", False),
+        ("ENX b", False),
+        (" ", False),
+        ("", True),
+    ]
+
+
+def test_what_was_held_back_for_a_stop_string_comes_at_the_end() -> None:
+    finder = StopFinder(["END"])
+    assert (finder.feed("x EN"), finder.flush()) == (("x ", False), "EN")
+
+
+@pytest.mark.parametrize("text", ["plain", "žluťoučký kůň", "日本語 text", "🙂🙃 mixed €uro", "\ud7ff￿"])
+def test_text_from_bytes_is_the_text(text: str) -> None:
+    unfolding = Unfolding(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+    pieces = [unfolding.feed(byte) for byte in text.encode()]
+    assert "".join(pieces) + unfolding.flush() == text
+    assert not any("�" in piece for piece in pieces)
+
+
+def test_bytes_that_are_no_text_do_not_stop_what_follows() -> None:
+    unfolding = Unfolding(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+    text = "".join(unfolding.feed(byte) for byte in b"a\xff\xff\xff\xff\xff\xffb") + unfolding.flush()
+    assert (text[0], text[-1]) == ("a", "b")
+
+
+CONVERSATION = [{"role": "user", "content": "hi"}]
+BAD = {
+    "what it refuses itself": "{{ raise_exception('only one turn') }}",
+    "a loop that goes on": "{% for a in range(99999) %}{% for b in range(99999) %}{{ '' }}{% endfor %}{% endfor %}",
+    "a long text": "{{ 'x' * 10000000000 }}",
+    "a wide format": "{{ '%1000000000d' % 1 }}",
+    "a large power": "{{ 10 ** 10 ** 10 }}",
+    "what Python holds": "{{ messages.__class__.__mro__[-1].__subclasses__() }}",
+    "a change of the messages": "{{ messages.append(1) }}",
+    "a field that is not there": "{{ messages[0].tool.name }}",
+}
+
+
+@pytest.mark.parametrize("source", BAD.values(), ids=BAD)
+def test_a_template_that_does_harm_or_does_not_end_is_refused(source: str) -> None:
+    with pytest.raises(TemplateRefused):
+        ChatTemplate(source, {}).render(CONVERSATION)
+
+
+def test_a_template_that_is_none_is_refused() -> None:
+    with pytest.raises(TemplateRefused):
+        ChatTemplate("{% for %}", {})
+
+
+def test_a_template_has_the_special_tokens_and_says_who_speaks_next() -> None:
+    source = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] | trim }}{% endfor %}"
+    assert ChatTemplate(source, {"bos_token": "<s>"}).render(CONVERSATION) == "<s>[user] hi"
