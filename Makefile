@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: bench-attack bench-drain bench-generator bench-overhead bench-parts bench-peers bench-serve bench-start bench-verdict help jar setup check package image image-cuda wheels serve loadtest calibrate manifests simulate verify deploy rollback test quick smoke lint format golden clean demo doctor init
+.PHONY: $(shell awk -F: '/^[a-z-]+:.*\#\# / {print $$1}' Makefile)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,6 +120,9 @@ format: setup  ## put the code into the common form
 
 jar: setup  ## compile the door in front of TorchServe again (a JDK 17)
 	$(BIN)/python tests/server/marina_jar.py
+
+pictures: setup  ## the README's pictures, drawn or taken of real pages (SPEC=FILE)
+	$(BIN)/python docs/pictures/make.py $(SPEC) $(ARGS)
 
 golden: setup  ## write the golden files and docs/01-spec.md again
 	MARINA_GOLDEN=write $(BIN)/pytest --quiet tests/config/test_render.py tests/config/test_reference.py tests/k8s/test_k8s_golden.py tests/k8s/test_k8s_verify.py

@@ -27,7 +27,7 @@ _PLACEHOLDERS: dict[Location, object] = {
     ("model", "source"): "torchvision:placeholder",
     ("model", "image", "height"): 1,
     ("model", "image", "width"): 1,
-    ("slo", "p99_ms"): 1e9,
+    ("slo", "p99_ms"): 100.0,
     ("kubernetes", "log_shipper", "image"): "placeholder",
     ("kubernetes", "route", "gateway"): "placeholder/placeholder",
 }

@@ -1,0 +1,223 @@
+"""`make pictures`: the pictures of the README, drawn or taken of the real pages, each light and dark.
+
+The drawing of the parts needs nothing. The others come from a served package: its `/docs`, and the pages of its verdict
+and of its evidence, as chromium shows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+MARINA = Path(sys.executable).with_name("marina")
+THEMES = {
+    "light": {
+        "page": "#ffffff",
+        "ink": "#16202c",
+        "soft": "#5a6878",
+        "line": "#8896a6",
+        "box": "#f3f6fa",
+        "ours": "#dcebff",
+    },
+    "dark": {
+        "page": "#0d1117",
+        "ink": "#e8edf3",
+        "soft": "#9fadbd",
+        "line": "#66758a",
+        "box": "#19212b",
+        "ours": "#1b3658",
+    },
+}
+WIDTH, HEIGHT = 940, 430
+PORT = 27600
+
+
+@dataclass(frozen=True)
+class Box:
+    """A part of the architecture: where it stands, and what is written in it."""
+
+    x: int
+    y: int
+    wide: int
+    high: int
+    title: str
+    lines: tuple[str, ...] = ()
+    ours: bool = False
+
+
+PARTS = (
+    Box(20, 96, 130, 60, "Clients", ("Service, port 8080",)),
+    Box(20, 236, 130, 76, "Load test", ("fixed schedule,", "verdict, knee"), ours=True),
+    Box(222, 84, 190, 84, "TorchServe's Java", ("our door: limits, exact counts", "queue, batches")),
+    Box(472, 84, 190, 84, "Workers", ("handler: each request alone", "compiled artifact"), ours=True),
+    Box(
+        222,
+        236,
+        440,
+        76,
+        "Supervisor, PID 1",
+        ("watches both, is ready or drains", "8090: /ready /metrics /docs"),
+        ours=True,
+    ),
+    Box(748, 236, 172, 76, "Prometheus", ("rules, alerts,", "dashboard")),
+    Box(748, 84, 172, 84, "Autoscaler", ("requests/s of a pod", "against knee × headroom")),
+)
+# The way, what passes on it, where those words stand, and which end of them stands there.
+ARROWS = (
+    ("M150 126 L222 126", "requests", (186, 118), "middle"),
+    ("M412 126 L472 126", "batches", (442, 118), "middle"),
+    ("M317 236 L317 168", "socket, log lines", (325, 206), "start"),
+    ("M567 236 L567 168", "heartbeat, memory", (575, 206), "start"),
+    ("M748 274 L662 274", "scrapes", (705, 266), "middle"),
+    ("M834 236 L834 168", "rate of each pod", (826, 206), "end"),
+    ("M150 258 L222 150", "", (0, 0), "start"),
+    ("M834 84 L834 20 L443 20 L443 34", "more pods, or fewer", (640, 15), "middle"),
+)
+
+
+def architecture(theme: dict[str, str]) -> str:
+    """The parts of a running service and what passes between them, as SVG."""
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+            'font-family="system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif">',
+            "<title>The parts of a service, and what passes between them</title>",
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+            f'orient="auto-start-reverse"><path d="M0 0L8 4L0 8z" fill="{theme["line"]}"/></marker></defs>',
+            f'<rect width="{WIDTH}" height="{HEIGHT}" rx="12" fill="{theme["page"]}"/>',
+            f'<rect x="198" y="34" width="490" height="302" rx="12" fill="none" stroke="{theme["line"]}" '
+            'stroke-dasharray="5 5"/>',
+            _text(210, 56, "One pod of the Deployment", theme["soft"], 13),
+            *(_box(part, theme) for part in PARTS),
+            *(_path(way, theme) for way, _, _, _ in ARROWS),
+            *(_text(*at, words, theme["soft"], 11, anchor) for _, words, at, anchor in ARROWS),
+            *_flow(theme),
+            "</svg>\n",
+        ]
+    )
+
+
+def _flow(theme: dict[str, str]) -> list[str]:
+    stages = ("spec", "check", "package", "loadtest", "calibrate", "image", "manifests", "verify", "deploy")
+    made = ("", "errors", "MAR", "verdict", "knee", "digest", "YAML", "rules", "or go back")
+    drawn = [_text(20, 372, "The way there", theme["soft"], 13)]
+    drawn.append(_text(920, 372, "filled: Marina's own", theme["soft"], 11, "end"))
+    for place, (stage, product) in enumerate(zip(stages, made, strict=True)):
+        x = 20 + place * 101
+        drawn.append(f'<rect x="{x}" y="384" width="84" height="36" rx="8" fill="{theme["ours"]}"/>')
+        drawn.append(_text(x + 42, 400 if product else 406, stage, theme["ink"], 12, "middle", weight=600))
+        drawn.append(_text(x + 42, 414, product, theme["soft"], 11, "middle"))
+        if place:
+            drawn.append(_path(f"M{x - 16} 402 L{x - 1} 402", theme))
+    return drawn
+
+
+def _box(part: Box, theme: dict[str, str]) -> str:
+    middle = part.x + part.wide // 2
+    top = part.y + part.high // 2 - 9 * len(part.lines) + 5
+    lines = [_text(middle, top, part.title, theme["ink"], 15, "middle", weight=600)]
+    lines += [
+        _text(middle, top + 19 + 17 * row, line, theme["soft"], 12, "middle") for row, line in enumerate(part.lines)
+    ]
+    fill = theme["ours"] if part.ours else theme["box"]
+    frame = f'x="{part.x}" y="{part.y}" width="{part.wide}" height="{part.high}" rx="10"'
+    return "\n".join([f'<rect {frame} fill="{fill}" stroke="{theme["line"]}"/>', *lines])
+
+
+def _path(way: str, theme: dict[str, str]) -> str:
+    return f'<path d="{way}" fill="none" stroke="{theme["line"]}" stroke-width="1.4" marker-end="url(#head)"/>'
+
+
+def _text(x: int, y: int, words: str, colour: str, size: int, anchor: str = "start", weight: int = 400) -> str:
+    style = f'font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" fill="{colour}"'
+    return f'<text x="{x}" y="{y}" {style}>{words}</text>'
+
+
+def photograph(address: str, theme: str, size: tuple[int, int]) -> bytes:
+    """A page as chromium shows it to somebody who likes this theme, as WebP."""
+    with tempfile.TemporaryDirectory(prefix="marina-pictures-") as folder:
+        shot = Path(folder) / "page.png"
+        scheme = {"dark": 0, "light": 1}[theme]
+        subprocess.run(
+            [
+                "chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--force-device-scale-factor=1.5",
+                f"--user-data-dir={folder}/profile", f"--window-size={size[0]},{size[1]}",
+                f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={shot}", address,
+            ],
+            check=True, capture_output=True, timeout=120,
+        )  # fmt: skip
+        page = io.BytesIO()
+        Image.open(shot).convert("RGB").save(page, "webp", quality=82, method=6)
+    return page.getvalue()
+
+
+def main() -> int:
+    """Writes the pictures whose sources are there, and says what is missing for the others."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("spec", nargs="?", default="config/examples/digits/spec.yaml", help="what is served")
+    parser.add_argument("--only", choices=("architecture", "pages"), help="a part of them")
+    chosen = parser.parse_args()
+    if chosen.only != "pages":
+        for theme, colours in THEMES.items():
+            _write(f"architecture-{theme}.svg", architecture(colours).encode())
+    if chosen.only == "architecture":
+        return 0
+    if not shutil.which("chromium"):
+        print("error: no chromium here, which takes the pictures of pages\n  apt-get install chromium", file=sys.stderr)
+        return 2
+    name = Path(chosen.spec).parent.name
+    pages = {"verdict": (1072, 1000), "evidence": (1072, 900)}
+    for verb in ("package", "calibrate", "loadtest"):
+        print(f"marina {verb} {chosen.spec}", file=sys.stderr)
+        if (code := subprocess.run([MARINA, verb, chosen.spec], cwd=ROOT, stdout=subprocess.DEVNULL).returncode) > 1:
+            return code
+    for page, size in pages.items():
+        for theme in THEMES:
+            _write(f"{page}-{theme}.webp", photograph((ROOT / "build" / name / f"{page}.html").as_uri(), theme, size))
+    return _docs_page(chosen.spec)
+
+
+def _docs_page(spec: str) -> int:
+    command = [str(MARINA), "serve", spec, "--port-base", str(PORT)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as server:
+        try:
+            while not _ready():
+                if server.poll() is not None:
+                    return server.returncode
+                time.sleep(0.2)
+            for theme in THEMES:
+                _write(f"docs-{theme}.webp", photograph(f"http://127.0.0.1:{PORT + 10}/docs", theme, (1072, 820)))
+        finally:
+            server.terminate()
+    return 0
+
+
+def _ready() -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT + 10}/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _write(name: str, content: bytes) -> None:
+    fresh = HERE / f".{name}"
+    fresh.write_bytes(content)
+    fresh.rename(HERE / name)
+    print(f"docs/pictures/{name}, {len(content) / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
