@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from archiver.compile_cache import compile_key, keep, taken_out
 from archiver.descriptors import reproducible_descriptors
 from archiver.graph import TensorGraph
 from archiver.toolchain import find_compiler
@@ -69,11 +70,14 @@ def compile_aot(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...],
             "aot_inductor.enable_line_tables": False,
             # Its key holds the compiler's name, which is new in every run, and it needs the program `openssl`.
             "aot_inductor.precompile_headers": False,
-            "cpp.cxx": (str(_reproducible_compiler(scratch)),),
         }
-        raw = scratch / "raw.pt2"
-        torch._inductor.aoti_compile_and_package(program, package_path=str(raw), inductor_configs=settings)
-        normalise_package(raw, file)
+        key = compile_key(program, settings)
+        if not taken_out(key, file):
+            raw = scratch / "raw.pt2"
+            settings["cpp.cxx"] = (str(_reproducible_compiler(scratch)),)
+            torch._inductor.aoti_compile_and_package(program, package_path=str(raw), inductor_configs=settings)
+            normalise_package(raw, file)
+            keep(key, file)
     return Artifact(file=file.name, batch=batch)
 
 

@@ -1,15 +1,19 @@
 """What holds in every process of the tests."""
 
+import os
 import signal
 
 import pytest
 from packages import packaged_digits
 from side_by_side import pytest_runtest_logreport as pytest_runtest_logreport
-from specs import Packaged
+from specs import ROOT, Packaged
 
 # A shell ignores it for what it runs in the background, and so would every server that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What one test has compiled, no other compiles again, and nothing of the user's own cache is in it.
+os.environ.setdefault("MARINA_CACHE", str(ROOT / "build" / "compiled"))
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,12 @@
 """Hostile bodies and streams against served models, twice over: what broke, and what stayed.
 
-    python tests/bench/bench_attack.py [--bodies 3000] [--streams 300] [--seed 1]
+    python tests/bench/bench_attack.py [--bodies 3400] [--streams 300] [--seed 1]
 
 Three handlers, image, tensor and one of the user's own, each packaged without compiling and served on this machine. A
 pass sends the bodies and the streams; a valid sample in between must be answered as before, to the bit. The second pass
 sends the same again, and what the workers' memory and the server's files have grown by over it is what a third would
-add. Exit code 1 when a worker died, a sample was answered otherwise, or a status came that must not.
+add. Exit code 1 when a worker died, a sample was answered otherwise, a status came that must not, memory or files grew
+by more than 5 % over the second pass, or a request left more than a line in the log.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from config.spec import Spec  # noqa: E402
 # 503 of a full queue, 504 and 507 are documented; every other 5xx is a fault.
 FAULTS = {500, 501, 502, 505}
 SAMPLE_EVERY, CLIENTS, TIMEOUT_S = 25, 4, 60
+# What a second pass may add, and files that come and go with a request.
+GROWTH, COMING_AND_GOING_BYTES = 1.05, 1_000_000
+LOG_LINE_BYTES = 500
 IMAGE = "image: {height: 8, width: 8, channels: 1}"
 MODEL = """import torch
 class Flat(torch.nn.Module):
@@ -171,17 +175,26 @@ def attack(kind: str, arguments: argparse.Namespace) -> bool:
     statuses = first.statuses + second.statuses
     faults = sum(statuses[code] for code in FAULTS)
     wrong, total = first.wrong_samples + second.wrong_samples, 2 * (arguments.bodies + arguments.streams)
+    log_bytes = (first.log_bytes + second.log_bytes) / total
+    grown = [
+        what
+        for what, before, after in (
+            ("memory", first.memory_bytes, second.memory_bytes),
+            ("disk", first.disk_bytes, second.disk_bytes),
+        )
+        if after > before * GROWTH + COMING_AND_GOING_BYTES
+    ]
     print(f"{kind}: " + ", ".join(f"{code}: {statuses[code]}" for code in sorted(statuses)))
     print(
         f"  faults {faults}, worker restarts {second.restarts}, wrong samples {wrong}, "
         f"memory {first.memory_bytes / 1e6:.0f} → {second.memory_bytes / 1e6:.0f} MB, "
         f"disk {first.disk_bytes / 1e6:.1f} → {second.disk_bytes / 1e6:.1f} MB, "
-        f"log {(first.log_bytes + second.log_bytes) / total:.0f} bytes a request",
+        f"log {log_bytes:.0f} bytes a request" + "".join(f", {what} grew" for what in grown),
         flush=True,
     )
     for kind, count in (first.faults + second.faults).most_common(10):
         print(f"  {count} × {kind}", flush=True)
-    return not (faults or second.restarts or wrong)
+    return not (faults or second.restarts or wrong or grown or log_bytes > LOG_LINE_BYTES)
 
 
 def folder_sample(mar: Path, name: str) -> bytes:
@@ -194,7 +207,7 @@ def folder_sample(mar: Path, name: str) -> bytes:
 def main() -> int:
     """Prints two lines a handler."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--bodies", type=int, default=3000, choices=range(100, 20_001), metavar="100-20000")
+    parser.add_argument("--bodies", type=int, default=3400, choices=range(100, 20_001), metavar="100-20000")
     parser.add_argument("--streams", type=int, default=300, choices=range(20, 2001), metavar="20-2000")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--handlers", nargs="+", default=list(HANDLERS), choices=list(HANDLERS))

@@ -1,6 +1,7 @@
 """Packaging for real: compiled artifacts, their answers, and what must never be written."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -121,7 +122,7 @@ def test_two_builds_are_the_same_to_the_byte(variant: str, packaged: Packaged, t
     text = (example / "spec.yaml").read_text(encoding="utf-8").replace("precision: fp32", "precision: int8")
     (example / "spec.yaml").write_text(text.replace("compile: aot", f"compile: {'jit' if variant == 'jit' else 'aot'}"))
     command = [sys.executable, "-m", "marina", "package", str(example / "spec.yaml"), "--out", str(tmp_path / "build")]
-    subprocess.run([*command, "--quiet"], check=True, cwd=ROOT)
+    subprocess.run([*command, "--quiet"], check=True, cwd=ROOT, env=os.environ | {"MARINA_CACHE": "off"})
     second = read_package(tmp_path / "build/digits")
     differing = {name for name, sha in first.record.files.items() if second.record.files.get(name) != sha}
     assert differing == set()

@@ -1,0 +1,143 @@
+"""Compiled artifacts, kept by what they are made of: a change of the spec that leaves the graph, its weights and its
+shapes alone compiles nothing again.
+
+The name of an entry is a hash of everything that the compiler sees; an entry is checked when it is taken out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch.export import ExportedProgram
+
+from archiver.toolchain import find_compiler
+from handlers.machine import machine_key
+
+VARIABLE = "MARINA_CACHE"
+_MOST_BYTES = 4_000_000_000
+_OURS = ("compiling.py", "descriptors.py", "compile_cache.py")
+
+
+def cache_folder() -> Path | None:
+    """`$MARINA_CACHE`, or marina's folder in the user's cache; None when it is `off`, or when nothing can be kept."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen == "off":
+        return None
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(chosen) if chosen else Path(base) / "marina" / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def compile_key(program: ExportedProgram, settings: Mapping[str, object]) -> str:
+    """A hash of the graph, its weights, its inputs, the compiler's settings, and what compiles where."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    made_by = {
+        "ours": [hashlib.sha256((here / name).read_bytes()).hexdigest() for name in _OURS],
+        "machine": machine_key(torch.device("cuda", 0) if _on_cuda(program) else torch.device("cpu")),
+        "processor": _processor(),
+        "compiler": subprocess.run([find_compiler(), "--version"], capture_output=True, text=True).stdout,
+        "threads": torch.get_num_threads(),
+        "settings": settings,
+        "graph": _graph(program),
+        "signature": str(program.graph_signature),
+        "inputs": [_form(value) for value in _tensors(program.example_inputs)],
+    }
+    digest.update(json.dumps(made_by, sort_keys=True, default=str).encode())
+    for name, value in sorted({**program.state_dict, **program.constants}.items()):
+        digest.update(f"{name} {_form(value)}".encode())
+        if isinstance(value, torch.Tensor):
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def taken_out(key: str, file: Path) -> bool:
+    """Puts the artifact of a key at `file`, when there is one and it is whole."""
+    folder = cache_folder()
+    if folder is None:
+        return False
+    kept, proof = folder / f"{key}.pt2", folder / f"{key}.sha256"
+    try:
+        shutil.copyfile(kept, file)
+        if _sha256(file) == proof.read_text(encoding="ascii").strip():
+            os.utime(kept)  # what was used last goes last
+            return True
+    except (OSError, UnicodeDecodeError):
+        pass
+    file.unlink(missing_ok=True)
+    return False
+
+
+def keep(key: str, file: Path) -> None:
+    """Keeps an artifact under its key, and removes what was not used for the longest time when there is too much."""
+    folder = cache_folder()
+    if folder is None:
+        return
+    try:
+        _moved_into(folder / f"{key}.sha256", (_sha256(file) + "\n").encode())
+        _moved_into(folder / f"{key}.pt2", file.read_bytes())
+        _make_room(folder)
+    except OSError:
+        return  # a full disk here must not end a package that is fine
+
+
+def _make_room(folder: Path) -> None:
+    kept = sorted(folder.glob("*.pt2"), key=lambda file: file.stat().st_mtime, reverse=True)
+    total = 0
+    for file in kept:
+        total += file.stat().st_size
+        if total > _MOST_BYTES:
+            file.unlink(missing_ok=True)
+            file.with_suffix(".sha256").unlink(missing_ok=True)
+
+
+def _moved_into(target: Path, content: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as fresh:
+        fresh.write(content)
+    os.replace(fresh.name, target)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _graph(program: ExportedProgram) -> list[str]:
+    """Its operations with every shape, without the comments that say from which file and line each came."""
+    text = program.graph_module.print_readable(print_output=False, include_stride=True, include_device=True)
+    return [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+
+
+def _on_cuda(program: ExportedProgram) -> bool:
+    return any(value.is_cuda for value in _tensors(program.example_inputs))
+
+
+def _tensors(inputs: object) -> list[torch.Tensor]:
+    return [value for value in torch.utils._pytree.tree_leaves(inputs) if isinstance(value, torch.Tensor)]
+
+
+def _form(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.device.type}"
+
+
+def _processor() -> str:
+    """The name of the CPU: oneDNN packs weights for its caches too, which no flag names."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "CPU part"):
+            return value.strip()
+    return ""

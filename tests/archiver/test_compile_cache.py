@@ -1,0 +1,140 @@
+"""The cache of compiled artifacts: what is the same is compiled once, and nothing wrong is ever taken out."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from specs import digits_spec
+from tools import needs
+
+from archiver import compile_cache
+from archiver.compile_cache import cache_folder, compile_key, keep, taken_out
+from archiver.package import package
+from config.progress import Progress
+
+SETTINGS = {"freezing": True}
+
+
+class Model(torch.nn.Module):
+    def __init__(self, scale: float = 1.0, width: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(4, width)
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale
+
+
+class SameModel(Model):
+    """The same operations, from other lines of this file."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale
+
+
+def key(model: torch.nn.Module, rows: int = 2, settings: dict[str, object] = SETTINGS) -> str:
+    return compile_key(torch.export.export(model, (torch.zeros(rows, 4),)), settings)
+
+
+def other_weights() -> Model:
+    model = Model()
+    with torch.no_grad():
+        model.linear.weight[0, 0] += 1e-6
+    return model
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MARINA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_the_same_graph_has_the_same_key_wherever_it_was_written() -> None:
+    assert key(Model()) == key(SameModel())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(lambda: key(other_weights()), id="a weight"),
+        pytest.param(lambda: key(Model(scale=2.0)), id="a constant"),
+        pytest.param(lambda: key(Model(width=5)), id="a width"),
+        pytest.param(lambda: key(Model(), rows=3), id="a batch"),
+        pytest.param(lambda: key(Model(), settings={"freezing": False}), id="a setting"),
+        pytest.param(lambda: key(Model().double().float().bfloat16().float()), id="rounded weights"),
+    ],
+)
+def test_what_changes_the_artifact_changes_the_key(changed: object) -> None:
+    assert callable(changed)
+    assert changed() != key(Model())
+
+
+def test_another_number_of_threads_has_another_key() -> None:
+    before, threads = key(Model()), torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        assert key(Model()) != before
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("cache")
+def test_an_artifact_that_was_kept_is_taken_out_whole(tmp_path: Path) -> None:
+    (made := tmp_path / "made.pt2").write_bytes(b"artifact")
+    keep("k", made)
+    assert taken_out("k", tmp_path / "again.pt2")
+    assert (tmp_path / "again.pt2").read_bytes() == b"artifact"
+    assert not taken_out("other", tmp_path / "other.pt2")
+
+
+@pytest.mark.parametrize("damaged", ["k.pt2", "k.sha256"])
+def test_a_damaged_entry_is_not_taken_out(damaged: str, cache: Path, tmp_path: Path) -> None:
+    (made := tmp_path / "made.pt2").write_bytes(b"artifact")
+    keep("k", made)
+    (cache / damaged).write_bytes(b"\xff")
+    assert not taken_out("k", tmp_path / "again.pt2")
+    assert not (tmp_path / "again.pt2").exists()
+
+
+def test_what_was_not_used_for_the_longest_time_goes_first(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_cache, "_MOST_BYTES", 20)
+    (made := tmp_path / "made.pt2").write_bytes(b"artifact")
+    for name, age in (("old", 300), ("used", 200)):
+        keep(name, made)
+        os.utime(cache / f"{name}.pt2", (1_000_000_000 - age, 1_000_000_000 - age))
+    keep("new", made)
+    assert sorted(file.name for file in cache.iterdir()) == ["new.pt2", "new.sha256", "used.pt2", "used.sha256"]
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+    for value in (str(tmp_path / "file" / "cache"), "off"):
+        monkeypatch.setenv("MARINA_CACHE", value)
+        assert cache_folder() is None
+        (made := tmp_path / "made.pt2").write_bytes(b"artifact")
+        keep("k", made)
+        assert not taken_out("k", tmp_path / "again.pt2")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cache")
+def test_a_second_package_of_the_same_graph_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("g++", package="g++")
+    calls = tmp_path / "calls"
+    (compiler := tmp_path / "c++").write_text(f'#!/bin/sh\necho "$#" >> {calls}\nexec g++ "$@"\n', encoding="utf-8")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    first = package(digits_spec({"model.batch_sizes": [1]}), tmp_path / "a", progress=Progress(quiet=True))
+    compiled = calls.read_text(encoding="utf-8").split()
+    assert any(arguments != "1" for arguments in compiled)
+    calls.unlink()
+    changed = {"model.batch_sizes": [1], "slo.p99_ms": 70, "serving.queue": 50}
+    again = package(digits_spec(changed), tmp_path / "b", progress=Progress(quiet=True))
+    asked = calls.read_text(encoding="utf-8").split()
+    assert set(asked) == {"1"}, "the compiler was asked for its version, and for nothing else"
+    name = first.record.artifacts[0].file
+    assert first.record.files[name] == again.record.files[name]
