@@ -32,7 +32,10 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def from_json(value: object, spec: TensorSpec) -> Array:
+    """An array of the declared shape, or that as the only row of a list."""
     dtype = numpy_dtype(spec.dtype)
+    if isinstance(value, list) and len(value) == 1 and _depth(value) == len(spec.shape) + 1:
+        value = value[0]
     _check_nested(value, spec.shape, dtype.kind, spec.name)
     try:
         # Overflow to infinity is found by the check of the range, with a better message than numpy's.
@@ -41,6 +44,14 @@ def from_json(value: object, spec: TensorSpec) -> Array:
     except OverflowError as err:
         raise Unprocessable("a number is out of range", field=spec.name, allowed=_range_text(spec, dtype)) from err
     return fit(array, spec)
+
+
+def _depth(value: object) -> int:
+    """How deep the lists are, going by the first of each."""
+    depth = 0
+    while isinstance(value, list) and value:
+        value, depth = value[0], depth + 1
+    return depth
 
 
 def _check_nested(value: object, shape: Sequence[int], kind: str, where: str) -> None:
@@ -66,8 +77,10 @@ def _check_leaves(values: Sequence[object], kind: str, where: str) -> None:
 
 def fit(array: Array, spec: TensorSpec) -> Array:
     """The array as the model takes it: of the declared shape, and of the declared type if no value is lost but
-    precision."""
+    precision. A dimension of one row before them is taken for what it is."""
     dtype = numpy_dtype(spec.dtype)
+    if array.shape == (1, *spec.shape):
+        array = array[0]
     if array.shape != spec.shape:
         raise Unprocessable(
             "the shape is wrong", field=spec.name, got=str(list(array.shape)), allowed=str(list(spec.shape))

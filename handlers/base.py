@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from http.client import responses
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
@@ -18,6 +19,7 @@ from handlers.arrays import Array, numpy_dtype
 from handlers.artifact import Artifact, load_artifact, pick_device
 from handlers.batching import Batcher, is_out_of_memory
 from handlers.metrics import BatchReport, Metrics
+from handlers.protocols import Exchange, Row, Tensor, exchange, rows_of
 from handlers.record import Record, RecordError, load_record
 from handlers.request import Answer, Request
 from handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, Overdue, RequestError
@@ -30,8 +32,10 @@ T = TypeVar("T")
 _NO_ID = "-"
 # JSON values that a request may hold, and how many times those of the model's inputs where they are more.
 _LEAST_VALUES, _VALUES_PER_INPUT = 1_000_000, 2
-# Of `serving.response_timeout_s`, for the requests of a batch to be decoded in.
+# Of `serving.response_timeout_s`, for the requests of a batch to be decoded in; the model has the same for them.
 _DECODING_SHARE = 0.5
+# Rows that one request may hold in a protocol of several, where the model is fast enough.
+_MOST_ROWS = 64
 # An illegal header value makes TorchServe's frontend kill the worker.
 _CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
 
@@ -46,6 +50,7 @@ class Context(Protocol):
     def get_request_id(self, idx: int = 0) -> str | None: ...
     def get_all_request_header(self, idx: int) -> Mapping[str, Any]: ...
     def set_response_content_type(self, idx: int, value: str) -> None: ...
+    def set_response_header(self, idx: int, key: str, value: str) -> None: ...
     def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None: ...
 
 
@@ -87,6 +92,8 @@ class Handler:
     device: torch.device
     artifact: Artifact
     metrics: Metrics
+    most_rows: int = _MOST_ROWS
+    """How many rows one request may hold: a batch of such requests is answered in time."""
 
     def setup(self) -> None:
         """Called once, after `self.record`, `self.directory` and `self.artifact` are there and before the warm-up."""
@@ -96,6 +103,14 @@ class Handler:
 
     def encode(self, outputs: list[Array], request: Request) -> Answer:
         raise NotImplementedError
+
+    def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]:
+        """The rows of a request that names tensors (V2), and whether they came as several; here the model's inputs."""
+        return rows_of(tensors, self.record.inputs, self.most_rows)
+
+    def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]:
+        """What such a request is answered for a row; here the model's outputs."""
+        return {spec.name: value for spec, value in zip(self.record.outputs, outputs, strict=True)}
 
     def load(self) -> Artifact:
         """The model; override to run something else than what the packager compiled."""
@@ -115,6 +130,9 @@ class Handler:
         self.setup()
         self._batcher = Batcher(self.artifact, self.record.inputs, self.record.outputs)
         self._batcher.warm_up()
+        self.most_rows = self._rows_in_time(context)
+        # Of a `decode` of one's own nobody knows what its bodies look like: only the path says that it is a protocol.
+        self._ours = type(self).decode.__module__.startswith("handlers.")
         self._rehearse()
         self.metrics = Metrics(self.record, self.artifact.kind, self.device)
         receive.install()
@@ -141,19 +159,22 @@ class Handler:
             for request in zip(rows, headers, ids, strict=True)
         ]
         ready = perf_counter()
-        results = self._batcher.run([None if isinstance(item, Failure) else item[1] for item in decoded])
+        # A request that could not be read keeps a row, so that its neighbours run in the shape they would have had.
+        spans = [[None] if isinstance(item, Failure) else item.rows for item in decoded]
+        results = self._batcher.run([row for span in spans for row in span])
         computed = perf_counter()
+        outputs = iter(results.rows)
         answers = [
-            item if isinstance(item, Failure) else _guard(self._encode, result, item[0], request_id=item[0].id)
-            for item, result in zip(decoded, results.rows, strict=True)
+            item if isinstance(item, Failure) else _guard(self._encode, own, item, request_id=request_id)
+            for item, own, request_id in zip(
+                decoded, [[*islice(outputs, len(span))] for span in spans], ids, strict=True
+            )
         ]
         seconds = (ready - started, computed - ready, perf_counter() - computed)
         errors = [answer.kind for answer in answers if isinstance(answer, Failure)]
         return answers, BatchReport(len(rows), results.padding, seconds, errors)
 
-    def _decode(
-        self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, until: float
-    ) -> tuple[Request, list[Array]]:
+    def _decode(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, until: float) -> Exchange:
         if perf_counter() > until:
             raise Overdue
         request = Request(
@@ -163,19 +184,21 @@ class Handler:
             max_bytes=self.record.max_request_bytes,
             max_values=self._max_values,
         )
-        arrays = self.decode(request)
+        asked = exchange(self, request, until, ours=self._ours)
         # Compiled code takes any buffer for one of its own shape and reads past its end.
-        for array, spec in zip(arrays, self.record.inputs, strict=True):
-            if array.shape != spec.shape or not np.can_cast(array.dtype, numpy_dtype(spec.dtype), "same_kind"):
-                raise TypeError(
-                    f"decode() gave {array.dtype}{array.shape} for `{spec.name}`, not {spec.dtype}{spec.shape}"
-                )
-        return request, arrays
+        for arrays in asked.rows:
+            for array, spec in zip(arrays, self.record.inputs, strict=True):
+                if array.shape != spec.shape or not np.can_cast(array.dtype, numpy_dtype(spec.dtype), "same_kind"):
+                    raise TypeError(
+                        f"decode() gave {array.dtype}{array.shape} for `{spec.name}`, not {spec.dtype}{spec.shape}"
+                    )
+        return asked
 
-    def _encode(self, result: list[Array] | AnswerError | None, request: Request) -> Answer:
-        if isinstance(result, AnswerError):
-            raise result
-        answer = self.encode(result or [], request)
+    def _encode(self, results: Sequence[list[Array] | AnswerError | None], asked: Exchange) -> Answer:
+        for result in results:
+            if isinstance(result, AnswerError):
+                raise result
+        answer = asked.answer([result for result in results if isinstance(result, list)])
         if not isinstance(answer.body, bytes):
             raise TypeError(f"encode() gave a body of {type(answer.body).__name__}, not bytes")
         if len(answer.body) > self.record.max_response_bytes:
@@ -183,6 +206,12 @@ class Handler:
         if not _CONTENT_TYPE.fullmatch(answer.content_type):
             raise ValueError("encode() gave a content type that is no legal header value")
         return answer
+
+    def _rows_in_time(self, context: Context) -> int:
+        largest, seconds = max(self._batcher.seconds.items())
+        requests = (context.model_yaml_config or {}).get("batchSize") or largest
+        in_time = self._decoding_s / requests * largest / max(seconds, 1e-6)
+        return max(1, int(min(_MOST_ROWS, in_time)))
 
     def _rehearse(self) -> None:
         """The sample goes the whole way, so that codecs are loaded too and a package that cannot answer never becomes
@@ -214,6 +243,8 @@ def _send(answer: Answer | Failure, index: int, context: Context) -> bytes:
         context.set_response_status(answer.status, responses.get(answer.status, ""), index)
         answer = answer.answer
     context.set_response_content_type(index, answer.content_type)
+    for name, value in answer.headers.items():
+        context.set_response_header(index, name, value)
     return answer.body
 
 

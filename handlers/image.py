@@ -7,12 +7,14 @@ labels only if the package has some."""
 
 import base64
 import binascii
+from collections.abc import Mapping
 
 import numpy as np
 
 from handlers.arrays import Array, fit, from_json, from_npy, to_json
 from handlers.base import Handler
 from handlers.pictures import decode_image, image_format, setup_pillow
+from handlers.protocols import Row, Tensor, check_rows, check_time
 from handlers.record import ImageSpec, RecordError, TensorSpec
 from handlers.request import Answer, Request
 from handlers.validation import Malformed, Unprocessable, Unsupported, describe
@@ -50,11 +52,29 @@ class ImageHandler(Handler):
         return [self._from_object(request.json())]
 
     def encode(self, outputs: list[Array], request: Request) -> Answer:
+        return Answer(to_json(self.name_outputs(outputs)))
+
+    def name_outputs(self, outputs: list[Array]) -> Mapping[str, Array | list[str]]:
         top_probs, top_indices = outputs
-        values: dict[str, object] = {"top_indices": top_indices, "top_probs": top_probs}
+        values: dict[str, Array | list[str]] = {"top_indices": top_indices, "top_probs": top_probs}
         if self.labels is not None:
             values["top_labels"] = [self.labels[index] for index in top_indices.tolist()]
-        return Answer(to_json(values))
+        return values
+
+    def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]:
+        """Pictures as bytes, or arrays as in `.npy` bodies: of one picture, or of several with a dimension before."""
+        tensor = tensors["image"]
+        if tensor.array is None:
+            check_rows(len(tensor.elements), self.most_rows, "image")
+            return [self._picture(tensor, body, until) for body in tensor.elements], True
+        if tensor.array.ndim != len(self.pixels.shape) + 1:
+            return [[self._from_array(tensor.array)]], False
+        check_rows(len(tensor.array), self.most_rows, "image")
+        return [[self._from_array(array)] for array in tensor.array], True
+
+    def _picture(self, tensor: Tensor, body: bytes, until: float) -> Row:
+        check_time(until)
+        return [decode_image(_from_base64(body.decode()) if tensor.encoded else body, self.spec)]
 
     def _from_object(self, value: object) -> Array:
         image = value.get("image") if isinstance(value, dict) else None

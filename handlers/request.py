@@ -1,7 +1,8 @@
 """One request as a handler sees it, whatever TorchServe has made of its body, and the answer to it."""
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +22,8 @@ _BODY_NAMES = ("body", "data", "image", "file")
 class Answer:
     body: bytes
     content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Further ones, of the answer."""
 
 
 class Headers(Mapping[str, str]):
@@ -54,7 +57,7 @@ class Request:
     ) -> None:
         self.id = request_id
         self.parts = row
-        self._max_values = max_values
+        self.max_values = max_values
         self._raw_headers = raw_headers
         self._part = self._find_part()
         self._value = row[self._part]
@@ -98,7 +101,26 @@ class Request:
         return self.is_npy and JSON not in accepted
 
     def json(self) -> object:
-        return self._value if self.is_decoded else parse_json(self._value, max_values=self._max_values)
+        return self._parsed
+
+    def noted(self, name: str) -> str | None:
+        """A header that the door has set, so of exactly this name."""
+        value = self._raw_headers.get(name)
+        return value if isinstance(value, str) else None
+
+    def instance(self, value: object) -> "Request":
+        """One of several in this request, as if it were a body of its own: bytes of no declared type, or a JSON value.
+        It is answered in JSON where it can be."""
+        part = copy.copy(self)
+        for name in ("headers", "content_type", "is_npy", "wants_npy", "_parsed"):
+            part.__dict__.pop(name, None)
+        part._value, part._part = value, "body"
+        part._raw_headers = {"accept": JSON} if isinstance(value, bytes) else {"accept": JSON, "content-type": JSON}
+        return part
+
+    @cached_property
+    def _parsed(self) -> object:
+        return self._value if self.is_decoded else parse_json(self._value, max_values=self.max_values)
 
     def _find_part(self) -> str:
         for name in _BODY_NAMES:

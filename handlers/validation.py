@@ -39,10 +39,23 @@ class RequestError(Exception):
 
     def __init__(self, error: str, *, field: str | None = None, got: object = None, allowed: object = None) -> None:
         super().__init__(error)
-        self.details = {"error": error, "field": field, "got": shorten(got), "allowed": allowed}
+        self.details: dict[str, Any] = {"error": error, "field": field, "got": shorten(got), "allowed": allowed}
 
     def body(self) -> dict[str, Any]:
         return {name: value for name, value in self.details.items() if value is not None}
+
+    def in_one_sentence(self) -> "RequestError":
+        """The same, with all that it says in `error`."""
+        error, field, got, allowed = self.details.values()
+        where = f" in `{field}`" if field else ""
+        rest = [f"got {got}"] if got is not None else []
+        rest += [f"allowed: {allowed}"] if allowed is not None else []
+        return type(self)(f"{error}{where}" + (f": {', '.join(rest)}" if rest else ""))
+
+    def inside(self, where: str) -> "RequestError":
+        """The same, of one of several in a request."""
+        error, field, got, allowed = self.details.values()
+        return type(self)(error, field=f"{where}.{field}" if field else where, got=got, allowed=allowed)
 
 
 class Malformed(RequestError):

@@ -26,7 +26,7 @@ from server.java import (
     find_java,
     plan_launch,
 )
-from server.pages import Answer, Docs, body_types, json_answer, metrics_answer, serve_pages
+from server.pages import Answer, Docs, body_types, door_pages, json_answer, metrics_answer, serve_pages
 from server.supervisor import Supervisor
 from server.system import (
     LogFile,
@@ -68,7 +68,10 @@ def serve(
     try:
         # The sample's kind first: it is the one to try.
         types = tuple(dict.fromkeys((record.sample.content_type, *body_types(record))))
-        launch = plan_launch(spec, mar=mar, ports=ports, host=host, directory=directory.path, java=java, types=types)
+        pages = door_pages(record, ports=ports, docs=docs)
+        launch = plan_launch(
+            spec, mar=mar, ports=ports, host=host, directory=directory.path, java=java, types=types, pages=pages
+        )
         output = Output(sink)
         server = _Server(spec, launch, mar=mar, record=record, ports=ports, host=host, docs=docs, output=output)
         try:

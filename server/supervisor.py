@@ -38,6 +38,7 @@ class Supervisor:
         self.port, self.recycler, self.say = port, recycler, say
         self._handles = Handles()
         self.state = "loading"
+        self._told = False
 
     def run(self, serving: Serving, *, ready: Callable[[], None]) -> Exit:
         """Until a signal, or a failure that only a new server cures. `ready` is called at the first readiness."""
@@ -78,6 +79,7 @@ class Supervisor:
             self.prober.hurry()
         self.recycler.look()
         before, state = self.state, self._state()
+        self._tell(ready=state == "ready")
         if state == before:
             return
         self.state = state
@@ -92,6 +94,13 @@ class Supervisor:
         else:
             self.say(f"{state} …")
 
+    def _tell(self, *, ready: bool) -> None:
+        """Clients of the inference port may ask there whether it is ready; where Java is too busy, at the next look."""
+        if ready != self._told:
+            with suppress(NoDoorError):
+                self.child.door.tell(ready=ready)
+                self._told = ready
+
     def _state(self) -> str:
         if self.health.ready:
             return "ready"
@@ -104,6 +113,7 @@ class Supervisor:
         first, was = self.signals.stops[0], self._state()
         self.state = "draining"
         self.health.take_out("the server is stopping")
+        self._tell(ready=False)
         if was in ("loading", "warming"):
             self.say(f"{first.name}: stopped before it was ready")
             self._end()

@@ -37,6 +37,10 @@ class Reply:
         self.body = body
         self.status, self.phrase = context.get_response_status(index)
         self.content_type = context.get_response_content_type(index)
+        self._headers = {name.lower(): value for name, value in context.get_response_headers(index).items()}
+
+    def header(self, name: str) -> str:
+        return self._headers[name.lower()]
 
     def json(self) -> Any:
         return orjson.loads(self.body)

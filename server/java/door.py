@@ -73,6 +73,10 @@ class Door:
             raise NoDoorError(" ".join(words))
         return Open(*map(int, words))
 
+    def tell(self, *, ready: bool) -> None:
+        """What the door's own pages of health say from now on."""
+        self._order("ready" if ready else "unready")
+
     def end_connections(self) -> None:
         """From now on every answer is the last of its connection."""
         self._order("drain")

@@ -6,10 +6,11 @@ The `torchserve` script is not used: it exits 0 when Java died, ignores SIGTERM 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,10 +76,18 @@ class Launch:
 
 
 def plan_launch(
-    spec: Spec, *, mar: Path, ports: Ports, host: str, directory: Path, java: Java, types: Sequence[str] = (_JSON,)
+    spec: Spec,
+    *,
+    mar: Path,
+    ports: Ports,
+    host: str,
+    directory: Path,
+    java: Java,
+    types: Sequence[str] = (_JSON,),
+    pages: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Launch:
     """The launch of one server whose every file lies in `directory`; `types` are the kinds of bodies that its model
-    takes, its sample's first."""
+    takes, its sample's first; `pages` is what the door answers itself."""
     temporary, store, metrics = directory / "tmp", directory / "store", directory / "metrics"
     properties, logging = directory / "config.properties", directory / "log4j2.xml"
     site = _site_packages()
@@ -91,6 +100,7 @@ def plan_launch(
                 spec, ports=ports, host=host, metrics_config=site / "ts" / "configs" / "metrics.yaml"
             ),
             logging: render_log4j2(spec),
+            directory / "pages.json": json.dumps(dict(pages or {})),
             directory / "first" / "sitecustomize.py": _WORKERS_START.read_text(encoding="utf-8"),
         },
         mar=mar,
@@ -128,6 +138,7 @@ def _command(
         f"-Dmodel_server_home={site}",
         f"-Dmarina.predictions=/predictions/{spec.name}",
         f"-Dmarina.types={','.join(types)}",
+        f"-Dmarina.pages={directory / 'pages.json'}",
         f"-Dlog4j.configurationFile={(directory / 'log4j2.xml').as_uri()}",
     ]
     if quick:

@@ -35,6 +35,7 @@ def add(tmp_path_factory):
     [
         pytest.param(b"[[0,1,2],[3,4,5]]", id="bare array"),
         pytest.param(b'{"values":[[0,1,2.0],[3,4,5e0]]}', id="by name"),
+        pytest.param(b"[[[0,1,2],[3,4,5]]]", id="with a dimension of one row"),
         pytest.param(b'{"inputs":{"values":[[0,1,2],[3,4,5]]}}', id="under inputs"),
         pytest.param(bytearray(b" [[0,1,2],[3,4,5]] "), id="bytearray with spaces"),
         pytest.param({"values": [[0, 1, 2], [3, 4, 5]]}, id="decoded by TorchServe"),
@@ -53,6 +54,7 @@ def test_json_of_every_form_is_answered_in_json(double, body):
     [
         pytest.param(GOOD, id="float32"),
         pytest.param(GOOD.astype(np.float64), id="float64"),
+        pytest.param(GOOD[np.newaxis], id="with a dimension of one row"),
         pytest.param(GOOD.astype(np.int16), id="int16"),
         pytest.param(GOOD.astype(">f4"), id="big endian"),
         pytest.param(np.asfortranarray(GOOD), id="fortran order"),
@@ -113,7 +115,7 @@ HEADER = b"{'descr': '%s', 'fortran_order': False, 'shape': %s, }\n"
         pytest.param(b"[[0,1,2],[3,4]]", 422, "values[1]", id="ragged"),
         pytest.param(b"[[0,1,2],[3,4,[5]]]", 422, "values[1]", id="a list for a number"),
         pytest.param(b"[0,1,2,3,4,5]", 422, "values", id="wrong rank"),
-        pytest.param(b"[[[0,1,2],[3,4,5]]]", 422, "values", id="with a batch dimension"),
+        pytest.param(b"[[[0,1,2],[3,4,5]],[[0,1,2],[3,4,5]],[[0,1,2],[3,4,5]]]", 422, "values", id="of three rows"),
         pytest.param(b"[" * 500 + b"]" * 500, 422, "values", id="deep but parsed"),
         pytest.param(b'[[0,1,2],[3,4,"5"]]', 422, "values[1]", id="a string for a number"),
         pytest.param(b"[[0,1,2],[3,4,true]]", 422, "values[1]", id="a boolean for a number"),

@@ -79,7 +79,7 @@ final class Door extends ChannelDuplexHandler {
     }
 
     private void begin(ChannelHandlerContext context, HttpRequest message) {
-        current = new Request(message);
+        current = new Request(message, settings.pages);
         ledger.open.incrementAndGet();
         if (current.inference) {
             ledger.inferences.incrementAndGet();
@@ -93,6 +93,8 @@ final class Door extends ChannelDuplexHandler {
             refuse(context, Refusal.malformed(null, true), message);
         } else if (current.declaredBytes > settings.bodyBytes) {
             refuse(context, Refusal.tooLarge(settings), message);
+        } else if (current.page != null) {
+            ReferenceCountUtil.release(message);
         } else {
             context.fireChannelRead(message);
         }
@@ -109,7 +111,14 @@ final class Door extends ChannelDuplexHandler {
                 current.received = true;
                 current.receivedAt = System.nanoTime();
             }
-            context.fireChannelRead(message);
+            if (current.page == null) {
+                context.fireChannelRead(message);
+                return;
+            }
+            ReferenceCountUtil.release(message);
+            if (current.received) {
+                context.channel().writeAndFlush(current.page.answer(ledger.ready, current.host));
+            }
         }
     }
 

@@ -20,6 +20,9 @@ final class Ledger {
     /** From now on every answer is the last of its connection. */
     volatile boolean draining;
 
+    /** What the supervisor last said of the model's readiness. */
+    volatile boolean ready;
+
     private static final long PATIENCE_S = 2;
     private volatile Channel listener;
     private volatile EventLoopGroup serving;

@@ -42,6 +42,10 @@ final class Orders implements Runnable {
                     return "busy";
                 }
                 return ledger.expected + " " + ledger.open + " " + ledger.inferences;
+            case "ready":
+            case "unready":
+                ledger.ready = order.equals("ready");
+                return order;
             case "drain":
                 ledger.draining = true;
                 return "draining";

@@ -1,7 +1,6 @@
 package marina;
 
 import io.netty.handler.codec.http.HttpHeaderNames;
-import io.netty.handler.codec.http.HttpMethod;
 import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpUtil;
 
@@ -18,6 +17,9 @@ final class Request {
     /** Of the client's choosing, or null: TorchServe gives one then. */
     final String id;
     final boolean inference;
+    /** What the door answers itself, or null; and for which name of this server. */
+    final Pages.Page page;
+    final String host;
     final boolean form;
     final boolean multipart;
     /** What the head says of the body's length; negative where it is no length. */
@@ -33,7 +35,7 @@ final class Request {
     /** The connection ends with the answer. */
     boolean last;
 
-    Request(HttpRequest message) {
+    Request(HttpRequest message, Pages pages) {
         String uri = message.uri();
         int query = uri.indexOf('?');
         String bare = query < 0 ? uri : uri.substring(0, query);
@@ -41,9 +43,12 @@ final class Request {
         path = printable(bare, LONGEST_PATH);
         protocol = printable(message.protocolVersion().text(), LONGEST_WORD);
         declaredBytes = declaredBytes(message);
-        inference = isInference(bare) && message.method() != HttpMethod.OPTIONS;
+        host = Pages.host(message);
         String type = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim().toLowerCase();
-        form = type.startsWith("application/x-www-form-urlencoded");
+        Route route = Route.of(message, pages);
+        inference = route.inference;
+        page = route.page;
+        form = type.startsWith("application/x-www-form-urlencoded") && !route.protocol;
         multipart = type.startsWith("multipart/");
         String given = message.headers().get(ID);
         id = given != null && isId(given) ? given : null;
@@ -63,15 +68,6 @@ final class Request {
         } catch (NumberFormatException err) {
             return -1;
         }
-    }
-
-    /** Paths on which TorchServe asks a model. */
-    private static boolean isInference(String path) {
-        return path.startsWith("/predictions/")
-                || path.startsWith("/explanations/")
-                || path.startsWith("/v1/models/")
-                || path.startsWith("/v2/models/")
-                || path.equals("/invocations");
     }
 
     private static boolean isId(String text) {

@@ -10,12 +10,15 @@ final class Settings {
     final String predictions;
     /** The kinds of bodies that the model takes; the first is its sample's. */
     final List<String> types;
+    /** What the door answers itself. */
+    final Pages pages;
     /** A larger body is not read. */
     final long bodyBytes;
 
-    private Settings(String predictions, List<String> types, long bodyBytes) {
+    private Settings(String predictions, List<String> types, Pages pages, long bodyBytes) {
         this.predictions = predictions;
         this.types = types;
+        this.pages = pages;
         this.bodyBytes = bodyBytes;
     }
 
@@ -23,6 +26,7 @@ final class Settings {
         return new Settings(
                 System.getProperty("marina.predictions", "/predictions/NAME"),
                 Arrays.asList(System.getProperty("marina.types", "application/json").split(",")),
+                Pages.read(System.getProperty("marina.pages")),
                 ConfigManager.getInstance().getMaxRequestSize());
     }
 }

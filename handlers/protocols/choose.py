@@ -1,0 +1,48 @@
+"""Which protocol a request speaks: the one of its path, which the door notes in a header; without it, for handlers
+whose bodies are ours to define, the one that its JSON has the form of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from handlers.protocols import v1, v2
+from handlers.protocols.exchange import Asked, Exchange
+from handlers.request import Request
+from handlers.validation import RequestError
+
+# Set by the door (`server/java/marina/Route.java`), and taken from what a client sends.
+HEADER = "x-marina-protocol"
+_MAKE = {"v1": v1.exchange, "v2": v2.exchange}
+
+
+def exchange(handler: Asked, request: Request, until: float, *, ours: bool) -> Exchange:
+    """`until` is when its rows must be decoded; `ours` is whether a body may be taken for one of these protocols."""
+    protocol = request.noted(HEADER)
+    if protocol is None and ours:
+        protocol = _by_body(handler, request)
+    if protocol in _MAKE:
+        try:
+            return _MAKE[protocol](handler, request, until)
+        except RequestError as err:
+            # Clients of these protocols show `error` and nothing else.
+            raise err.in_one_sentence() from err
+    part = request
+    if protocol == "body":
+        part = request.instance(v1.unwrapped(request.json()))
+    return Exchange([handler.decode(part)], lambda rows: handler.encode(rows[0], part))
+
+
+def _by_body(handler: Asked, request: Request) -> str | None:
+    if not request.is_decoded and request.body[:64].lstrip()[:1] != b"{":
+        return None
+    if request.headers.get(v2.LENGTH) is not None:
+        return "v2"
+    value = request.json()
+    if not isinstance(value, Mapping) or not {"instances", "inputs", "body"} & value.keys():
+        return None
+    names = {spec.name for spec in handler.record.inputs}
+    if v2.is_request(value):
+        return "v2"
+    if "instances" in value and "instances" not in names:
+        return "v1"
+    return "body" if value.keys() == {"body"} and "body" not in names else None

@@ -1,0 +1,74 @@
+"""KServe's V1: `{"instances": [...]}` in, `{"predictions": [...]}` out.
+
+An instance is what the handler takes as a whole body: a JSON value, or `{"b64": "..."}` for bytes. A prediction is what
+it answers: a JSON value, or `{"b64": "..."}` again."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+
+import orjson
+
+from handlers.protocols.exchange import Asked, Exchange, Row, check_rows, check_time
+from handlers.request import JSON, Answer, Request
+from handlers.validation import Malformed, RequestError, Unprocessable, describe
+
+# Names under which clients of TorchServe and TensorFlow Serving put bytes.
+_WRAPPERS = ("b64", "body", "data", "image_bytes")
+
+
+def exchange(handler: Asked, request: Request, until: float) -> Exchange:
+    value = request.json()
+    instances = value.get("instances") if isinstance(value, Mapping) else None
+    if not isinstance(instances, list) or not instances:
+        got = "no `instances`" if isinstance(value, Mapping) and instances is None else describe(instances or value)
+        raise Unprocessable("instances are needed", field="instances", got=got, allowed='{"instances": [...]}')
+    check_rows(len(instances), handler.most_rows, "instances")
+    names = {spec.name for spec in handler.record.inputs}
+    parts: list[Request] = []
+    rows: list[Row] = []
+    for index, instance in enumerate(instances):
+        check_time(until)
+        try:
+            parts.append(request.instance(unwrapped(instance, names)))
+            rows.append(handler.decode(parts[-1]))
+        except RequestError as err:
+            raise err.inside(f"instances[{index}]") from err
+
+    def answer(outputs: list[Row]) -> Answer:
+        answers = [handler.encode(row, part) for row, part in zip(outputs, parts, strict=True)]
+        return Answer(orjson.dumps({"predictions": [_prediction(one) for one in answers]}))
+
+    return Exchange(rows, answer)
+
+
+def unwrapped(value: object, names: set[str] | None = None) -> object:
+    """The bytes of `{"b64": "..."}` and of its like, also where that is the value of one of them; anything else as it
+    is. `names` are those of the model's inputs, which wrap nothing."""
+    while isinstance(value, Mapping) and len(value) == 1:
+        ((name, inner),) = value.items()
+        if name not in _WRAPPERS or name in (names or ()):
+            return value
+        if isinstance(inner, str):
+            return _from_base64(inner, name)
+        if name == "b64":
+            raise Unprocessable("base64 text is needed", field="b64", got=describe(inner))
+        value = inner
+    return value
+
+
+def _from_base64(text: str, field: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as err:
+        raise Malformed(
+            "the text is not valid base64", field=field, allowed="standard base64 without line breaks"
+        ) from err
+
+
+def _prediction(answer: Answer) -> object:
+    if answer.content_type == JSON:
+        return orjson.Fragment(answer.body)
+    return {"b64": base64.b64encode(answer.body).decode()}

@@ -1,0 +1,237 @@
+"""The Open Inference Protocol, V2: named tensors in and out, in JSON or, with its extension, as bytes after the JSON.
+
+A tensor has the model's own shape, or that with a dimension of rows before it; the answer's tensors follow it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from handlers.arrays import Array, fit, from_json
+from handlers.protocols.exchange import Asked, Exchange, Row, Tensor, check_rows
+from handlers.record import TensorSpec
+from handlers.request import Answer, Request
+from handlers.validation import Malformed, NonFiniteOutput, Unprocessable, describe, parse_json
+
+# How long the JSON is that comes before the bytes; in requests and answers.
+LENGTH = "inference-header-content-length"
+BINARY = "application/octet-stream"
+_WHOLE = {
+    f"{sign}{kind}{bits}": f"{sign.lower()}{kind.lower()}{bits}"
+    for sign in ("U", "")
+    for kind in ("INT",)
+    for bits in (8, 16, 32, 64)
+}
+TYPES = {"BOOL": "bool", "FP16": "float16", "FP32": "float32", "FP64": "float64"} | _WHOLE
+NAMES = {name: datatype for datatype, name in TYPES.items()}
+_MOST_DIMENSIONS = 16
+
+
+def is_request(value: Mapping[str, Any]) -> bool:
+    """Whether a JSON object has this form; a model's own input may be called `inputs` too."""
+    inputs = value.get("inputs")
+    return isinstance(inputs, list) and bool(inputs) and all(_is_tensor(item) for item in inputs)
+
+
+def _is_tensor(item: object) -> bool:
+    return isinstance(item, Mapping) and {"name", "shape", "datatype"} <= item.keys()
+
+
+def exchange(handler: Asked, request: Request, until: float) -> Exchange:
+    value, bytes_after = _parts(request)
+    if not isinstance(value, Mapping) or not is_request(value):
+        raise Unprocessable(
+            "named tensors are needed",
+            field="inputs",
+            got=describe(value),
+            allowed='{"inputs": [{"name", "shape", "datatype", "data"}]}',
+        )
+    tensors = _tensors(value["inputs"], bytes_after)
+    expected = {spec.name for spec in handler.record.inputs}
+    if tensors.keys() != expected:
+        got = f"{len(tensors)}, {len(expected & tensors.keys())} by a known name"
+        raise Unprocessable(
+            "the inputs are not those of the model", field="inputs", got=got, allowed=", ".join(sorted(expected))
+        )
+    rows, batched = handler.decode_tensors(tensors, until)
+    wanted = _wanted(value)
+
+    def answer(outputs: list[Row]) -> Answer:
+        return _answer(
+            handler, value.get("id"), wanted, [handler.name_outputs(row) for row in outputs], batched=batched
+        )
+
+    return Exchange(rows, answer)
+
+
+def rows_of(tensors: Mapping[str, Tensor], specs: Sequence[TensorSpec], most: int) -> tuple[list[Row], bool]:
+    """The rows of a request whose tensors are the model's own inputs, and whether they came as several."""
+    columns: list[Array] = []
+    counts: set[int | None] = set()
+    for spec in specs:
+        array = tensors[spec.name].array
+        if array is None:
+            raise Unprocessable(
+                "the type is wrong", field=spec.name, got="BYTES", allowed=NAMES.get(spec.dtype, spec.dtype)
+            )
+        count = array.shape[0] if array.ndim == len(spec.shape) + 1 else None
+        counts.add(count)
+        check_rows(count or 1, most, spec.name)
+        shape = spec.shape if count is None else (count, *spec.shape)
+        columns.append(fit(array, TensorSpec(spec.name, shape, spec.dtype, spec.min, spec.max)))
+    if len(counts) != 1:
+        raise Unprocessable("the inputs differ in their number of rows", field="inputs")
+    if counts == {None}:
+        return [columns], False
+    return [list(row) for row in zip(*columns, strict=True)], True
+
+
+def _parts(request: Request) -> tuple[object, memoryview]:
+    """The JSON, and the bytes that come after it."""
+    length = request.headers.get(LENGTH)
+    if length is None:
+        return request.json(), memoryview(b"")
+    body = request.body
+    if not (length.isascii() and length.isdigit() and int(length) <= len(body)):
+        raise Malformed("the length of the JSON is wrong", field=LENGTH, allowed=f"a number up to {len(body)}")
+    return parse_json(bytes(body[: int(length)]), max_values=request.max_values), memoryview(body)[int(length) :]
+
+
+def _tensors(inputs: Sequence[Mapping[str, Any]], after: memoryview) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for item in inputs:
+        name, datatype, shape = item["name"], item["datatype"], item["shape"]
+        if not isinstance(name, str) or name in found:
+            raise Unprocessable("each input needs a name of its own", field="inputs")
+        if datatype not in TYPES and datatype != "BYTES":
+            allowed = ", ".join((*TYPES, "BYTES"))
+            raise Unprocessable("the datatype is unknown", field="datatype", got=datatype, allowed=allowed)
+        sides = shape if isinstance(shape, list) and len(shape) <= _MOST_DIMENSIONS else None
+        if sides is None or not all(type(side) is int and 0 < side < 2**31 for side in sides):
+            raise Unprocessable(
+                "the shape is wrong", field="shape", got=describe(shape), allowed="a list of sizes from 1"
+            )
+        size = (item.get("parameters") or {}).get("binary_data_size") if "data" not in item else None
+        if size is None:
+            found[name] = _from_json(name, datatype, tuple(sides), item.get("data"))
+            continue
+        if type(size) is not int or not 0 <= size <= len(after):
+            raise Malformed(
+                "the binary data is shorter than it says", field="binary_data_size", allowed=f"up to {len(after)}"
+            )
+        found[name] = _from_bytes(name, datatype, tuple(sides), after[:size])
+        after = after[size:]
+    if len(after):
+        raise Malformed("there are bytes after the last tensor", field="body", got=f"{len(after)} bytes")
+    return found
+
+
+def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -> Tensor:
+    count = math.prod(shape)
+    if datatype == "BYTES":
+        while isinstance(data, list) and data and all(isinstance(item, list) for item in data):
+            data = [element for item in data for element in item]
+        if not isinstance(data, list) or len(data) != count or not all(isinstance(item, str) for item in data):
+            raise Unprocessable("the data is wrong", field="data", got=describe(data), allowed=f"{count} strings")
+        elements = tuple(item.encode("utf-8", "surrogatepass") for item in data)
+        return Tensor(name, shape, elements=elements, encoded=True)
+    nested = isinstance(data, list) and bool(data) and isinstance(data[0], list)
+    spec = TensorSpec(name, shape if nested or not shape else (count,), TYPES[datatype])
+    if not shape and isinstance(data, list) and len(data) == 1:
+        data = data[0]
+    return Tensor(name, shape, from_json(data, spec).reshape(shape))
+
+
+def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> Tensor:
+    count = math.prod(shape)
+    if datatype != "BYTES":
+        dtype = np.dtype(TYPES[datatype]).newbyteorder("<")
+        if len(data) != count * dtype.itemsize:
+            got, allowed = f"{len(data)} bytes", f"{count * dtype.itemsize} bytes"
+            raise Malformed("the binary data does not have its tensor's size", field=name, got=got, allowed=allowed)
+        if dtype.kind == "b" and max(data, default=0) > 1:
+            raise Malformed("a boolean is a byte of 0 or 1", field=name)
+        return Tensor(name, shape, np.frombuffer(data, dtype).reshape(shape))
+    elements: list[bytes] = []
+    while len(data) >= 4 and len(elements) < count:
+        end = 4 + int.from_bytes(data[:4], "little")
+        if end > len(data):
+            break
+        elements.append(bytes(data[4:end]))
+        data = data[end:]
+    if len(elements) != count or len(data):
+        raise Malformed(
+            "the binary data does not hold its elements",
+            field=name,
+            allowed=f"{count} times a length of 4 bytes and so many",
+        )
+    return Tensor(name, shape, elements=tuple(elements))
+
+
+def _wanted(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
+    """The outputs that are asked for by name, all where that is None; and whether bytes are the default."""
+    binary = bool((value.get("parameters") or {}).get("binary_data_output", False))
+    outputs = value.get("outputs")
+    if not outputs:
+        return None, binary
+    wanted: dict[str, bool] = {}
+    for item in outputs if isinstance(outputs, list) else [outputs]:
+        name = item.get("name") if isinstance(item, Mapping) else None
+        if not isinstance(name, str):
+            raise Unprocessable("an output is asked for by its name", field="outputs", got=describe(item))
+        parameters = item.get("parameters") or {}
+        if "classification" in parameters:
+            raise Unprocessable("classification is not offered", field="outputs", allowed="binary_data")
+        wanted[name] = bool(parameters.get("binary_data", binary))
+    return wanted, binary
+
+
+def _answer(
+    handler: Asked,
+    request_id: object,
+    wanted: tuple[dict[str, bool] | None, bool],
+    rows: list[Mapping[str, Array | list[str]]],
+    *,
+    batched: bool,
+) -> Answer:
+    chosen, binary = wanted
+    if chosen is None:
+        chosen = dict.fromkeys(rows[0], binary)
+    described: list[dict[str, object]] = []
+    pieces: list[bytes] = []
+    for name, as_bytes in chosen.items():
+        if name not in rows[0]:
+            raise Unprocessable(
+                "the model has no such output", field="outputs", allowed=", ".join(rows[0])
+            ).in_one_sentence()
+        column = np.stack([np.asarray(row[name]) for row in rows]) if batched else np.asarray(rows[0][name])
+        text = column.dtype.kind == "U"
+        output: dict[str, object] = {
+            "name": name,
+            "datatype": "BYTES" if text else NAMES[column.dtype.name],
+            "shape": list(column.shape),
+        }
+        if as_bytes:
+            pieces.append(_packed(column, text=text))
+            output["parameters"] = {"binary_data_size": len(pieces[-1])}
+        else:
+            if column.dtype.kind == "f" and not np.isfinite(column).all():
+                raise NonFiniteOutput
+            output["data"] = column.ravel().tolist()
+        described.append(output)
+    body = {"model_name": handler.record.name, "model_version": handler.record.version, "outputs": described}
+    head = orjson.dumps(body | ({"id": request_id} if isinstance(request_id, str) else {}))
+    if not pieces:
+        return Answer(head)
+    return Answer(b"".join((head, *pieces)), BINARY, {"Inference-Header-Content-Length": str(len(head))})
+
+
+def _packed(column: Array, *, text: bool) -> bytes:
+    if not text:
+        return column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
+    elements = [item.encode() for item in column.ravel().tolist()]
+    return b"".join(len(item).to_bytes(4, "little") + item for item in elements)

@@ -1,0 +1,67 @@
+package marina;
+
+import io.netty.handler.codec.http.HttpHeaderNames;
+import io.netty.handler.codec.http.HttpMethod;
+import io.netty.handler.codec.http.HttpRequest;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * Where a request goes: to the model, under TorchServe's own path and with a note of the protocol that the path stands
+ * for; or to a page that is answered here, {@link Pages}.
+ */
+final class Route {
+    /** What the handler reads ({@code handlers/protocols}). Nobody else may set it. */
+    private static final String PROTOCOL = "x-marina-protocol";
+    private static final Pattern V1 = Pattern.compile("/v1/models/([^/:]+):predict");
+    private static final Pattern V2 = Pattern.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?/infer");
+    private static final Pattern TORCHSERVES = Pattern.compile("/(predictions|explanations)/.*|/invocations");
+
+    /** Whether TorchServe asks a model for it. */
+    final boolean inference;
+    /** Answered by the door; null where TorchServe is asked. */
+    final Pages.Page page;
+
+    /** The path says what the body is. */
+    final boolean protocol;
+
+    private Route(boolean inference, boolean protocol, Pages.Page page) {
+        this.inference = inference;
+        this.protocol = protocol;
+        this.page = page;
+    }
+
+    /** The route of a request, whose head is changed to what TorchServe knows. */
+    static Route of(HttpRequest message, Pages pages) {
+        message.headers().remove(PROTOCOL);
+        String uri = message.uri();
+        int query = uri.indexOf('?');
+        String path = query < 0 ? uri : uri.substring(0, query);
+        HttpMethod method = message.method();
+        if (method.equals(HttpMethod.GET) || method.equals(HttpMethod.HEAD)) {
+            Pages.Page page = pages.find(path);
+            if (page != null) {
+                return new Route(false, false, page);
+            }
+        }
+        String rest = query < 0 ? "" : uri.substring(query);
+        Matcher v1 = V1.matcher(path);
+        Matcher v2 = V2.matcher(path);
+        String protocol = null;
+        if (v1.matches()) {
+            protocol = "v1";
+            path = "/predictions/" + v1.group(1);
+        } else if (v2.matches()) {
+            protocol = "v2";
+            path = "/predictions/" + v2.group(1) + (v2.group(2) == null ? "" : "/" + v2.group(2));
+        }
+        if (protocol != null) {
+            message.setUri(path + rest);
+            message.headers().set(PROTOCOL, protocol);
+            // Whatever a client calls it: `curl -d`, as KServe's pages have it, says that it is a form.
+            message.headers().set(HttpHeaderNames.CONTENT_TYPE, "application/octet-stream");
+        }
+        boolean inference = TORCHSERVES.matcher(path).matches() && !method.equals(HttpMethod.OPTIONS);
+        return new Route(inference, protocol != null, null);
+    }
+}

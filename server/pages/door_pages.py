@@ -1,0 +1,87 @@
+"""What the door in front of TorchServe answers itself: health and metadata as KServe's V1 and the Open Inference
+Protocol V2 ask for them, the list of models as OpenAI's clients do, and `/`, which says where everything else is."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+from config.record import Port, Record
+from config.render import Ports
+
+_JSON, _HTML = "application/json", "text/html; charset=utf-8"
+DATATYPES = {
+    "bool": "BOOL",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+    "uint8": "UINT8",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+}
+
+
+def door_pages(record: Record, *, ports: Ports, docs: bool) -> dict[str, dict[str, str]]:
+    """Each path's page; `unready` is what it says, with 503, while the server is not ready."""
+    name, version = record.name, record.version
+    of_model, of_version = f"/v2/models/{name}", f"/v2/models/{name}/versions/{version}"
+    metadata = _page(model_metadata(record))
+    ready = _page({"ready": True}, {"ready": False, "error": f"{name} is not ready"})
+    named = {"name": name, "ready": True}
+    known = {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "marina"}], "models": [name]}
+    return {
+        "/": {"type": _HTML, "body": _start(record, ports, docs=docs)},
+        "/v1/models": _page(known),
+        f"/v1/models/{name}": _page(named, named | {"ready": False, "error": f"{name} is not ready"}),
+        "/v2": _page({"name": "marina", "version": "1", "extensions": ["binary_tensor_data"]}),
+        "/v2/health/live": _page({"live": True}),
+        "/v2/health/ready": ready,
+        of_model: metadata,
+        of_version: metadata,
+        f"{of_model}/ready": ready,
+        f"{of_version}/ready": ready,
+    }
+
+
+def model_metadata(record: Record) -> dict[str, Any]:
+    """The model's inputs and outputs as V2 names them, with a dimension of rows before each."""
+    outputs = [_tensor(port) for port in record.outputs]
+    if record.handler == "image" and record.labels is not None:
+        shape = next(port.shape for port in record.outputs if port.name == "top_indices")
+        outputs.append({"name": "top_labels", "datatype": "BYTES", "shape": [-1, *shape]})
+    return {
+        "name": record.name,
+        "versions": [record.version],
+        "platform": f"pytorch_{record.compile}",
+        "inputs": [_tensor(port) for port in record.inputs],
+        "outputs": outputs,
+    }
+
+
+def _tensor(port: Port) -> dict[str, Any]:
+    return {"name": port.name, "datatype": DATATYPES[port.dtype], "shape": [-1, *port.shape]}
+
+
+def _page(value: dict[str, Any], unready: dict[str, Any] | None = None) -> dict[str, str]:
+    page = {"type": _JSON, "body": json.dumps(value) + "\n"}
+    return page | ({"unready": json.dumps(unready) + "\n"} if unready else {})
+
+
+def _start(record: Record, ports: Ports, *, docs: bool) -> str:
+    """A page for whoever opens the inference port in a browser; the door puts in the name it was reached by."""
+    pages = f"http://{{HOST}}:{ports.supervisor}"
+    try_it = (
+        f'<p><a href="{pages}/docs">Try it</a></p>' if docs else "<p><code>--docs</code> adds a page to try it.</p>"
+    )
+    name = html.escape(record.name)
+    paths = (f"/predictions/{name}", f"/v1/models/{name}:predict", f"/v2/models/{name}/infer")
+    rows = "".join(f"<li><code>POST {path}</code></li>" for path in paths)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title><link rel="icon" href="data:,">'
+        f"<h1>{name} {html.escape(record.version)}</h1>{try_it}<ul>{rows}</ul>"
+        f'<p><a href="/v2/models/{name}">metadata</a> <a href="{pages}/ready">ready</a> '
+        f'<a href="{pages}/metrics">metrics</a></p></html>\n'
+    )
