@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -122,7 +123,9 @@ def types_in(annotation: Any) -> Iterator[Any]:
 def section_in(annotation: Any) -> type[BaseModel] | None:
     """The section that a field holds, alone or by name; None for a plain value."""
     for part in types_in(annotation):
-        inner = get_args(part)[1] if get_origin(part) is dict else part
+        inner = (
+            get_args(part)[1] if get_origin(part) is dict else get_args(part)[0] if get_origin(part) is tuple else part
+        )
         if _is_section(inner):
             section: type[BaseModel] = inner
             return section
@@ -171,6 +174,9 @@ def _shown(value: object) -> str:
     if value is None:
         return "nothing"
     text = json.dumps(value, default=str, ensure_ascii=False)
+    if isinstance(value, str) and "://" in value:
+        # A password or a signature in an address is shown to nobody.
+        value = re.sub(r"(?<=://)[^/?#]*@|(?<=[?#]).+", "…", value)
     if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
         text = value
     return f"`{text if len(text) <= 60 else text[:57] + '...'}`"

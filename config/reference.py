@@ -39,8 +39,9 @@ def _tables(path: str, section: type[BaseModel]) -> Iterator[str]:
         yield f"| `{name}` | {_kind(field)} | {_default(field)} | {meaning} |\n"
         below = section_in(field.annotation)
         if below is not None:
-            many = any(get_origin(part) is dict for part in types_in(field.annotation))
-            inner.append((f"{path}.{name}".lstrip(".") + (".NAME" if many else ""), below))
+            kinds = {get_origin(part) for part in types_in(field.annotation)}
+            many = ".NAME" if dict in kinds else ".N" if tuple in kinds else ""
+            inner.append((f"{path}.{name}".lstrip(".") + many, below))
     for where, below in inner:
         yield from _tables(where, below)
 
@@ -57,12 +58,18 @@ def _words(part: Any) -> Iterator[str]:
     elif get_origin(part) is Literal:
         yield ", ".join(f"`{word}`" for word in get_args(part))
     elif get_origin(part) is dict and not section_in(part):
-        yield "texts by name"
+        inner = next(types_in(get_args(part)[1]))
+        yield "texts by name" if inner is str else "mapping" if inner is Any else f"{_many(inner)} by name"
     elif get_origin(part) is tuple:
-        inner = next(types_in(get_args(part)[0]))
-        yield "list of " + {"text": "texts"}.get(plain[inner], f"{plain[inner]}s")
+        yield f"list of {_many(next(types_in(get_args(part)[0])))}"
     elif part is not type(None):
         yield "section"
+
+
+def _many(part: Any) -> str:
+    """Several of something, in words."""
+    word = next(_words(part), "section")
+    return {"text": "texts", "list of texts": "lists of texts"}.get(word, f"{word}s")
 
 
 def _default(field: FieldInfo) -> str:

@@ -1,7 +1,8 @@
 """From a spec to a service on Kubernetes: manifests, their verification, and what changes a cluster. It imports only
 `config` of ours.
 
-Its rooms, each of which imports only those before it: monitoring, manifests, simulating, verify, cluster, rollout.
+Its rooms, each of which imports only those before it: monitoring, extending, manifests, simulating, verify, cluster,
+rollout.
 
 A name is looked up when it is asked for: manifests are rendered and verified without the client of a cluster.
 """

@@ -4,6 +4,7 @@
 """
 
 from config.sections.deployment import Kubernetes, Scaling
+from config.sections.extension import Patch, Pod
 from config.sections.model import Image, Model, Tensor
 from config.sections.objective import Load, Slo
 from config.sections.section import PATTERNS, Name, Section, Version
@@ -16,6 +17,8 @@ __all__ = [
     "Load",
     "Model",
     "Name",
+    "Patch",
+    "Pod",
     "Scaling",
     "Section",
     "Serving",

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from config.quantity import quantity
+from config.sections.extension import Patch, Pod
 from config.sections.section import (
     PERCENT,
     Count,
@@ -269,3 +270,7 @@ class Kubernetes(Section):
     """The way in through a Gateway; default: none, only the Service."""
     monitoring: Monitoring = Monitoring()
     """How the cluster's Prometheus sees it."""
+    pod: Pod = Pod()
+    """What the pods have beside what is rendered."""
+    patches: tuple[Patch, ...] = ()
+    """Changes of rendered objects, applied in this order before anything looks at them."""

@@ -20,6 +20,7 @@ from k8s.manifests import pod
 from k8s.manifests.plan import Plan
 
 IN_IMAGE = "/model/model.mar"
+LOADER = "model-loader"
 _FOLDER = "/loaded"
 _VOLUME = "model"
 
@@ -50,7 +51,7 @@ def loaders(plan: Plan) -> list[V1Container]:
     small = {"cpu": "100m", "memory": "256Mi"}
     return [
         V1Container(
-            name="model-loader",
+            name=LOADER,
             image=plan.image,
             image_pull_policy="IfNotPresent",
             command=["python", "-m", "server.fetch"],

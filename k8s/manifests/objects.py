@@ -11,13 +11,14 @@ from typing import Any
 
 from kubernetes.client import V1ConfigMap, V1Namespace, V1ObjectMeta
 
-from k8s.manifests import autoscaler, deployment, network
+from k8s.extending import extend
+from k8s.manifests import autoscaler, deployment, model_volume, network
 from k8s.manifests.config_map import config_map
 from k8s.manifests.custom_resources import CustomResource, Monitor, PrometheusRule
 from k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, selector_labels
 from k8s.manifests.plan import Plan
 from k8s.manifests.yaml_text import plain
-from k8s.monitoring import alert_rules, recording_rules, render_dashboard
+from k8s.monitoring import SERVER_CONTAINER, alert_rules, recording_rules, render_dashboard
 
 Manifest = dict[str, Any]
 Files = dict[str, list[Manifest]]
@@ -31,8 +32,10 @@ ADDONS = {
 
 
 def render(plan: Plan) -> Files:
-    """Every object by the file it is in, in the order in which a cluster should see them."""
-    return {name: documents for name, documents in (_base(plan) | _addons(plan)).items() if documents}
+    """Every object by the file it is in, in the order in which a cluster should see them, as the spec extends it."""
+    files = {name: documents for name, documents in (_base(plan) | _addons(plan)).items() if documents}
+    containers = (SERVER_CONTAINER, model_volume.LOADER)
+    return extend(files, plan.spec, containers=containers, server=SERVER_CONTAINER)
 
 
 def _base(plan: Plan) -> Files:

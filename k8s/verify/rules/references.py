@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.errors import listed
+from config.sections import Pod
 from k8s.verify.application import Application, Workload
 from k8s.verify.located import Place
 from k8s.verify.rule import Remark, Scope, Topic
@@ -66,7 +67,16 @@ def _promised(scope: Scope) -> set[str]:
     kubernetes = scope.plan.spec.kubernetes
     claim = kubernetes.model.claim if kubernetes.model else None
     shipper = kubernetes.log_shipper.config_map if kubernetes.log_shipper else None
-    return {name for name in (claim, shipper, *kubernetes.pull_secrets) if name}
+    return {name for name in (claim, shipper, *kubernetes.pull_secrets, *_named_by(kubernetes.pod)) if name}
+
+
+def _named_by(pod: Pod) -> Iterator[str]:
+    """The objects that `kubernetes.pod` of a spec takes variables and volumes from."""
+    yield from (source.partition("/")[2] for source in pod.env_from)
+    for volume in pod.volumes.values():
+        for source in volume.values():
+            if isinstance(source, dict):
+                yield from (str(source[key]) for key in ("claimName", "name", "secretName") if key in source)
 
 
 @TOPIC.rule(

@@ -1,0 +1,162 @@
+"""The sections of a spec that open it: what a pod has beside what is rendered, and patches of any object."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from config.sections.section import Labels, Section
+
+# As Kubernetes writes it; `marina verify` holds the result against its schemas.
+Raw = dict[str, Any]
+OWN_LABELS, OWN_ANNOTATIONS = "app.kubernetes.io/", "marina/"
+_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][\w.-]*")
+_SOURCE = re.compile(r"(configmap|secret)/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_VOLUME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_MOUNT = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/\w[\w.-]*(/\w[\w.-]*)*)?(:ro)?")
+_PATH = re.compile(r"(/[\w.-]+)+")
+
+
+class Dns(Section):
+    """How the pods ask for names."""
+
+    policy: Literal["ClusterFirst", "Default", "None"] = "ClusterFirst"
+    """ClusterFirst: the cluster's name servers; Default: those of the node; None: only what is said here. Lands in the
+    Deployment."""
+    nameservers: tuple[str, ...] = ()
+    """Addresses of name servers. Land in the Deployment."""
+    searches: tuple[str, ...] = ()
+    """Domains that short names are looked for in. Land in the Deployment."""
+    options: dict[str, str] = Field(default={})
+    """Options of the resolver: `{ndots: "1"}`; an empty text for one without a value. Land in the Deployment."""
+
+    @field_validator("nameservers")
+    @classmethod
+    def _addresses(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(map(_is_address, entries)):
+            raise ValueError("allowed: addresses such as `10.0.0.10`")
+        return entries
+
+    @model_validator(mode="after")
+    def _somebody_to_ask(self) -> Dns:
+        if self.policy == "None" and not self.nameservers:
+            raise ValueError("allowed: `nameservers` with `policy: None`, where nobody else is asked")
+        return self
+
+
+class Pod(Section):
+    """What the pods have beside what is rendered. Variables and mounts are those of the server, and of the model's
+    loader where there is one."""
+
+    annotations: dict[str, str] = Field(default={})
+    """Annotations of the pods. Land in the Deployment."""
+    labels: Labels = Field(default={})
+    """Labels of the pods. Land in the Deployment."""
+    env: dict[str, str] = Field(default={})
+    """Environment variables; a secret goes into `env_from`. Land in the Deployment."""
+    env_from: tuple[str, ...] = ()
+    """Objects whose keys become environment variables, as `secret/NAME` or `configmap/NAME`. Land in the Deployment."""
+    volumes: dict[str, Raw] = Field(default={})
+    """Volumes by name, each as Kubernetes writes it: `{ca: {configMap: {name: company-ca}}}`. Land in the
+    Deployment."""
+    mounts: dict[str, str] = Field(default={})
+    """What is mounted at a path: `VOLUME`, `VOLUME/FOLDER`, with `:ro` nobody may write: `{/etc/ssl/company: ca:ro}`.
+    Lands in the Deployment."""
+    affinity: Raw = Field(default={})
+    """Where pods may and should run, as Kubernetes writes it; labels of nodes go into `node_selector`. Lands in the
+    Deployment."""
+    service_account_annotations: dict[str, str] = Field(default={})
+    """Annotations by which a cloud knows the pods: `eks.amazonaws.com/role-arn`, `iam.gke.io/gcp-service-account`. Land
+    in the ServiceAccount."""
+    host_aliases: dict[str, tuple[str, ...]] = Field(default={})
+    """Names of hosts by address: `{10.0.0.5: [store.local]}`. Land in the Deployment."""
+    dns: Dns | None = None
+    """How the pods ask for names; default: as the cluster has it."""
+
+    @field_validator("annotations", "service_account_annotations")
+    @classmethod
+    def _free_annotations(cls, annotations: dict[str, str]) -> dict[str, str]:
+        return _free(annotations, OWN_ANNOTATIONS)
+
+    @field_validator("labels")
+    @classmethod
+    def _free_labels(cls, labels: dict[str, str]) -> dict[str, str]:
+        return _free(labels, OWN_LABELS)
+
+    @field_validator("env")
+    @classmethod
+    def _variables(cls, variables: dict[str, str]) -> dict[str, str]:
+        _all_match(variables, _VARIABLE, "names of letters, digits, `_`, `.` and `-`")
+        return variables
+
+    @field_validator("env_from")
+    @classmethod
+    def _sources(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        _all_match(entries, _SOURCE, "`secret/NAME` or `configmap/NAME`")
+        return entries
+
+    @field_validator("volumes")
+    @classmethod
+    def _named_volumes(cls, volumes: dict[str, Raw]) -> dict[str, Raw]:
+        _all_match(volumes, _VOLUME, "names of lower-case letters, digits and `-`")
+        return volumes
+
+    @field_validator("mounts")
+    @classmethod
+    def _mounted(cls, mounts: dict[str, str]) -> dict[str, str]:
+        _all_match(mounts.values(), _MOUNT, "`VOLUME`, `VOLUME/FOLDER`, each with or without `:ro`")
+        _all_match(mounts, _PATH, "paths such as `/etc/ssl/company`")
+        return mounts
+
+    @field_validator("host_aliases")
+    @classmethod
+    def _hosts(cls, aliases: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        if not all(map(_is_address, aliases)):
+            raise ValueError("allowed: addresses with names, such as `{10.0.0.5: [store.local]}`")
+        return aliases
+
+
+class Patch(Section):
+    """A change of rendered objects, applied before anything looks at them; one of `file`, `merge` and `operations`
+    says what."""
+
+    kind: str
+    """The kind of the objects: `Deployment`. It must be one that is rendered."""
+    name: str | None = None
+    """The name of one object; default: all of that kind."""
+    merge: Raw | None = None
+    """A strategic merge patch, as `kubectl patch` takes it; of custom resources lists are replaced."""
+    operations: tuple[Raw, ...] | None = None
+    """A JSON patch (RFC 6902): `[{op: remove, path: /spec/revisionHistoryLimit}]`."""
+    file: str | None = None
+    """A YAML or JSON file with either: a mapping to be merged, or a list of operations."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Patch:
+        if sum(given is not None for given in (self.file, self.merge, self.operations)) != 1:
+            raise ValueError("allowed: exactly one of `file`, `merge`, `operations`")
+        return self
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _free(entries: dict[str, str], own: str) -> dict[str, str]:
+    if any(key.startswith(own) or not _KEY.fullmatch(key) for key in entries):
+        raise ValueError(f"allowed: names that Kubernetes takes, without `{own}…`, which are Marina's own")
+    return entries
+
+
+def _all_match(entries: Iterable[str], pattern: re.Pattern[str], allowed: str) -> None:
+    if not all(map(pattern.fullmatch, entries)):
+        raise ValueError(f"allowed: {allowed}")

@@ -1,0 +1,137 @@
+"""JSON patches (RFC 6902) on plain data: add, copy, move, remove, replace, test."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from config.errors import listed
+from k8s.extending.strategic import PatchError
+
+# What an operation has beside `op` and `path`.
+_NEEDS = {"add": "value", "copy": "from", "move": "from", "remove": "", "replace": "value", "test": "value"}
+
+
+def patched(document: Any, operations: list[Any]) -> Any:
+    """The document after all operations; PatchError names the first that cannot be done, by its number."""
+    result = deepcopy(document)
+    for number, operation in enumerate(operations):
+        try:
+            result = _done(result, _checked(operation))
+        except PatchError as err:
+            raise PatchError(str(number), f"{err}") from None
+    return result
+
+
+def _checked(operation: Any) -> dict[str, Any]:
+    if not isinstance(operation, dict) or operation.get("op") not in _NEEDS:
+        got = operation.get("op") if isinstance(operation, dict) else operation
+        raise PatchError("op", f"got `{got}`, allowed: {listed(_NEEDS)}")
+    for field in ("path", _NEEDS[operation["op"]]):
+        if field and field not in operation:
+            raise PatchError(field, f"missing: `op: {operation['op']}` needs it")
+    for field in ("path", "from"):
+        pointer = operation.get(field, "")
+        if not isinstance(pointer, str) or (pointer and not pointer.startswith("/")):
+            raise PatchError(field, f"got `{pointer}`, allowed: a pointer such as `/spec/replicas`")
+    return operation
+
+
+def _done(document: Any, operation: dict[str, Any]) -> Any:
+    kind, pointer = operation["op"], operation["path"]
+    if kind == "test":
+        if not _same(found := _found(document, pointer), operation["value"]):
+            raise PatchError(pointer, f"the test failed: got `{found}`, tested for `{operation['value']}`")
+        return document
+    if kind in ("copy", "move"):
+        source = operation["from"]
+        value = deepcopy(_found(document, source))
+        if kind == "move":
+            if pointer.startswith(f"{source}/"):
+                raise PatchError(pointer, f"lies in `{source}`, which is to be moved there")
+            _remove(document, source)
+    elif kind == "remove":
+        _remove(document, pointer)
+        return document
+    else:
+        value = deepcopy(operation["value"])
+    if not pointer:
+        return value
+    if kind == "replace":
+        _replace(document, pointer, value)
+    else:
+        _add(document, pointer, value)
+    return document
+
+
+def _add(document: Any, pointer: str, value: Any) -> None:
+    parent, last = _parent(document, pointer)
+    if isinstance(parent, list):
+        parent.insert(len(parent) if last == "-" else _index(parent, last, pointer, len(parent)), value)
+    else:
+        parent[last] = value
+
+
+def _replace(document: Any, pointer: str, value: Any) -> None:
+    _found(document, pointer)
+    parent, last = _parent(document, pointer)
+    parent[int(last) if isinstance(parent, list) else last] = value
+
+
+def _remove(document: Any, pointer: str) -> None:
+    parent, last = _parent(document, pointer)
+    if isinstance(parent, list):
+        del parent[_index(parent, last, pointer, len(parent) - 1)]
+    elif last not in parent:
+        raise PatchError(pointer, _absent(parent, last))
+    else:
+        del parent[last]
+
+
+def _found(document: Any, pointer: str) -> Any:
+    for step in _steps(pointer):
+        document = _below(document, step, pointer)
+    return document
+
+
+def _parent(document: Any, pointer: str) -> tuple[Any, str]:
+    steps = _steps(pointer)
+    if not steps:
+        raise PatchError(pointer, "is the object itself, of which only parts can be patched")
+    for step in steps[:-1]:
+        document = _below(document, step, pointer)
+    if not isinstance(document, (dict, list)):
+        raise PatchError(pointer, f"lies in `{document}`, which holds nothing")
+    return document, steps[-1]
+
+
+def _below(document: Any, step: str, pointer: str) -> Any:
+    if isinstance(document, list):
+        return document[_index(document, step, pointer, len(document) - 1)]
+    if not isinstance(document, dict) or step not in document:
+        raise PatchError(pointer, _absent(document, step))
+    return document[step]
+
+
+def _absent(document: Any, step: str) -> str:
+    there = f", there are {listed(document)}" if isinstance(document, dict) and document else ""
+    return f"there is no `{step}`{there}"
+
+
+def _index(items: list[Any], step: str, pointer: str, highest: int) -> int:
+    if not step.isascii() or not step.isdigit() or (len(step) > 1 and step[0] == "0") or int(step) > highest:
+        raise PatchError(pointer, f"got `{step}` in a list of {len(items)}, allowed: 0 to {highest}")
+    return int(step)
+
+
+def _steps(pointer: str) -> list[str]:
+    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON: a truth is no number."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

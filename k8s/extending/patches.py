@@ -1,0 +1,125 @@
+"""The one place where rendered objects become those of the user: what `kubernetes.pod` adds, then `kubernetes.patches`
+in their order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from copy import deepcopy
+from typing import Any
+
+import yaml
+
+from config.errors import InputError, listed
+from config.sections import Patch
+from config.spec import Spec
+from k8s.extending.json_patch import patched
+from k8s.extending.pod_fields import add_pod_fields
+from k8s.extending.strategic import PatchError, merged
+
+Manifest = dict[str, Any]
+# Kubernetes' own groups; of their lists it is known by what the items are told apart.
+_BUILT_IN = ("", "apps", "autoscaling", "batch", "networking.k8s.io", "policy", "rbac.authorization.k8s.io")
+# What others find an object by, or what never changes once it was applied. The rest is for `marina verify` to judge.
+_KEPT = {
+    "": ("/apiVersion", "/kind", "/metadata/name", "/metadata/namespace"),
+    "Deployment": ("/spec/selector", "/spec/template/metadata/labels"),
+    "Service": ("/spec/selector",),
+}
+
+
+def extend(
+    files: dict[str, list[Manifest]], spec: Spec, *, containers: Collection[str], server: str
+) -> dict[str, list[Manifest]]:
+    """The objects by file as the spec wants them. `containers` get the pod's variables and mounts, `server` is the one
+    that must stay."""
+    if not spec.kubernetes.pod.model_fields_set and not spec.kubernetes.patches:
+        return files
+    files = deepcopy(files)
+    for documents in files.values():
+        for document in documents:
+            add_pod_fields(document, spec, containers)
+    for number, patch in enumerate(spec.kubernetes.patches):
+        _apply(files, patch, spec, f"kubernetes.patches.{number}", server)
+    return files
+
+
+def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, field: str, server: str) -> None:
+    change, hits = _change(patch, spec, field), 0
+    for name, documents in files.items():
+        for place, document in enumerate(documents):
+            if document["kind"] != patch.kind or patch.name not in (None, document["metadata"]["name"]):
+                continue
+            hits += 1
+            reference = f"{patch.kind} {document['metadata']['name']}"
+            try:
+                files[name][place] = _checked(document, _patched(document, change), server)
+            except PatchError as err:
+                raise InputError(f"{spec.file}: `{field}`: {reference}: {err}", hint=patch.file) from err
+    if not hits:
+        rendered = {document["kind"] for documents in files.values() for document in documents}
+        names = [
+            document["metadata"]["name"]
+            for documents in files.values()
+            for document in documents
+            if document["kind"] == patch.kind
+        ]
+        if patch.kind in rendered:
+            text = f"no {patch.kind} is called `{patch.name}`, allowed: {listed(names)}"
+        else:
+            text = f"no `{patch.kind}` is rendered, allowed: {listed(rendered)}"
+        raise InputError(f"{spec.file}: `{field}`: {text}", hint="marina manifests without it lists what is rendered")
+
+
+def _change(patch: Patch, spec: Spec, field: str) -> dict[str, Any] | list[Any]:
+    """What a patch says, read from its file where it has one."""
+    if patch.file is None:
+        return list(patch.operations) if patch.operations is not None else patch.merge or {}
+    file = spec.path(patch.file)
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        json.dumps(data)
+    except FileNotFoundError as err:
+        hint = "patches lie in the spec's folder"
+        raise InputError(f"{spec.file}: `{field}.file`: no such file: `{file}`", hint=hint) from err
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as err:
+        first = str(err).splitlines()[0]
+        raise InputError(f"{spec.file}: `{field}.file`: `{file}` is not readable as YAML: {first}") from err
+    if not isinstance(data, (dict, list)) or not data:
+        text = f"got `{data}` in `{file}`, allowed: a mapping to be merged, or a list of operations"
+        raise InputError(f"{spec.file}: `{field}.file`: {text}")
+    return data
+
+
+def _patched(document: Manifest, change: dict[str, Any] | list[Any]) -> Any:
+    if isinstance(change, list):
+        return patched(document, change)
+    group = document["apiVersion"].rpartition("/")[0]
+    if change.get("$patch") in ("delete", "replace"):
+        raise PatchError("", "the object itself stays; what is rendered is chosen by the spec's other fields")
+    return merged(document, change, by_keys=group in _BUILT_IN)
+
+
+def _checked(before: Manifest, after: Any, server: str) -> Manifest:
+    """The patched object; PatchError where a patch took what others find it by."""
+    # Who does not change is named after what is in it.
+    named = ("/data",) if before.get("immutable") else ()
+    for path in (*_KEPT[""], *_KEPT.get(before["kind"], ()), *named):
+        old, new = _at(before, path), _at(after, path)
+        if path.endswith("/labels") and isinstance(new, dict):
+            # More labels are welcome; those that selectors look for must stay.
+            new = {key: value for key, value in new.items() if key in old}
+        if new != old:
+            raise PatchError(path, f"must stay as it is rendered: by it others find the {before['kind']}")
+    if before["kind"] == "Deployment":
+        names = [one.get("name") for one in _at(after, "/spec/template/spec/containers") or () if isinstance(one, dict)]
+        if server not in names:
+            raise PatchError("/spec/template/spec/containers", f"the container `{server}` must stay")
+    result: Manifest = after
+    return result
+
+
+def _at(document: Any, path: str) -> Any:
+    for step in path.split("/")[1:]:
+        document = document.get(step) if isinstance(document, dict) else None
+    return document

@@ -1,0 +1,84 @@
+"""The pod as `kubernetes.pod` of a spec adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from config.errors import InputError, listed
+from config.sections import Pod
+from config.spec import Spec
+
+_FIELD = "kubernetes.pod"
+
+
+def add_pod_fields(document: dict[str, Any], spec: Spec, containers: Iterable[str]) -> None:
+    """Adds to a Deployment, or to a ServiceAccount, what the spec says; `containers` are those of ours that get
+    variables and mounts. What is rendered is never replaced: InputError where both say something."""
+    pod = spec.kubernetes.pod
+    if document["kind"] == "ServiceAccount" and pod.service_account_annotations:
+        document["metadata"].setdefault("annotations", {}).update(pod.service_account_annotations)
+    if document["kind"] != "Deployment":
+        return
+    template = document["spec"]["template"]
+    for name in ("annotations", "labels"):
+        if added := getattr(pod, name):
+            _refuse(spec, name, set(added) & set(template["metadata"].get(name, {})))
+            template["metadata"].setdefault(name, {}).update(added)
+    _add_to_pod(template["spec"], pod, spec)
+    inside = template["spec"]
+    for container in [*inside.get("initContainers", []), *inside["containers"]]:
+        if container["name"] in containers:
+            _add_to_container(container, pod, spec)
+
+
+def _add_to_pod(inside: dict[str, Any], pod: Pod, spec: Spec) -> None:
+    if pod.volumes:
+        _refuse(spec, "volumes", set(pod.volumes) & {volume["name"] for volume in inside["volumes"]})
+        inside["volumes"] += [{"name": name, **source} for name, source in pod.volumes.items()]
+    if pod.affinity:
+        _refuse(spec, "affinity", set(pod.affinity) & set(inside.get("affinity", {})))
+        inside["affinity"] = inside.get("affinity", {}) | pod.affinity
+    if pod.host_aliases:
+        inside["hostAliases"] = [{"ip": ip, "hostnames": list(names)} for ip, names in pod.host_aliases.items()]
+    if pod.dns:
+        options = [{"name": name} | ({"value": value} if value else {}) for name, value in pod.dns.options.items()]
+        settings = {
+            "nameservers": list(pod.dns.nameservers),
+            "searches": list(pod.dns.searches),
+            "options": options,
+        }
+        inside["dnsPolicy"] = pod.dns.policy
+        if any(settings.values()):
+            inside["dnsConfig"] = {name: value for name, value in settings.items() if value}
+
+
+def _add_to_container(container: dict[str, Any], pod: Pod, spec: Spec) -> None:
+    if pod.env:
+        _refuse(spec, "env", set(pod.env) & {one["name"] for one in container.get("env", [])})
+        container["env"] = [*container.get("env", []), *({"name": key, "value": pod.env[key]} for key in pod.env)]
+    if pod.env_from:
+        container["envFrom"] = [*container.get("envFrom", []), *map(_source, pod.env_from)]
+    if pod.mounts:
+        mounts = container["volumeMounts"]
+        _refuse(spec, "mounts", set(pod.mounts) & {mount["mountPath"] for mount in mounts})
+        container["volumeMounts"] = [*mounts, *(_mount(path, what) for path, what in pod.mounts.items())]
+
+
+def _source(entry: str) -> dict[str, Any]:
+    kind, _, name = entry.partition("/")
+    return {{"configmap": "configMapRef", "secret": "secretRef"}[kind]: {"name": name}}
+
+
+def _mount(path: str, what: str) -> dict[str, Any]:
+    name, _, folder = what.removesuffix(":ro").partition("/")
+    mount: dict[str, Any] = {"name": name, "mountPath": path}
+    if what.endswith(":ro"):
+        mount["readOnly"] = True
+    return mount | ({"subPath": folder} if folder else {})
+
+
+def _refuse(spec: Spec, field: str, both: set[str]) -> None:
+    if both:
+        text = f"{spec.file}: `{_FIELD}.{field}`: {listed(both)} is rendered already, allowed: others"
+        raise InputError(text, hint="another name, or `kubernetes.patches` to change what is rendered")

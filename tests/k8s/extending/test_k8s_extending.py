@@ -1,0 +1,188 @@
+"""`kubernetes.pod` and `kubernetes.patches`: what a user adds to rendered objects, before anything looks at them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from k8s_plans import EVIDENCE, IMAGE, fill, planned
+from specs import DIGITS, changed
+
+from config.errors import InputError, SpecError
+from config.load import load_spec
+from k8s.manifests.objects import render
+from k8s.manifests.plan import make_plan
+from k8s.manifests.versions import SUPPORTED_VERSIONS
+from k8s.rollout.release import make_release
+from k8s.verify.check import verify
+from k8s.verify.located import rendered
+from k8s.verify.rule import Scope
+
+STORE = {"kubernetes.model": {"url": "https://store.local/digits.mar"}}
+
+
+def one(changes: dict[str, Any], kind: str, name: str | None = None) -> dict[str, Any]:
+    files = render(planned(changes, evidence=EVIDENCE, image=IMAGE))
+    found = [each for some in files.values() for each in some if each["kind"] == kind]
+    return next(each for each in found if name in (None, each["metadata"]["name"]))
+
+
+def pod(changes: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = one(changes, "Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+# What a pod may have, and where it lands.
+FIELDS: list[Any] = [
+    ({"volumes": {"ca": {"configMap": {"name": "company"}}}}, "volumes", {"name": "ca", "configMap": {"name": "company"}}),
+    ({"host_aliases": {"10.0.0.5": ["store.local"]}}, "hostAliases", {"ip": "10.0.0.5", "hostnames": ["store.local"]}),
+    ({"affinity": {"nodeAffinity": {}}}, "affinity", "nodeAffinity"),
+    ({"dns": {"policy": "Default"}}, "dnsPolicy", "Default"),
+    ({"dns": {"options": {"ndots": "1"}}}, "dnsConfig", "options"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "key", "item"), FIELDS, ids=lambda one: str(one)[:30])
+def test_a_field_of_the_pod_lands_in_the_template(fields: dict[str, Any], key: str, item: Any) -> None:
+    assert item in pod({"kubernetes.pod": fields})[key]
+    assert item not in pod({}).get(key, ())
+
+
+def test_variables_and_mounts_are_those_of_the_server_and_of_the_loader() -> None:
+    settings = {
+        "env": {"HTTPS_PROXY": "http://proxy:3128"},
+        "env_from": ["secret/store", "configmap/tuning"],
+        "volumes": {"ca": {"configMap": {"name": "company"}}},
+        "mounts": {"/etc/ssl/company": "ca/pem:ro"},
+    }
+    shipper = {"kubernetes.log_shipper": {"image": "registry.local/vector:1"}}
+    inside = pod({"kubernetes.pod": settings, **STORE, **shipper})
+    by_name = {each["name"]: each for each in inside["initContainers"] + inside["containers"]}
+    for name in ("server", "model-loader"):
+        assert by_name[name]["env"] == [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]
+        assert by_name[name]["envFrom"] == [{"secretRef": {"name": "store"}}, {"configMapRef": {"name": "tuning"}}]
+        mount = {"name": "ca", "mountPath": "/etc/ssl/company", "readOnly": True, "subPath": "pem"}
+        assert mount in by_name[name]["volumeMounts"]
+    assert not {"env", "envFrom"} & set(by_name["log-shipper"])
+
+
+def test_annotations_and_labels_are_the_pods_and_those_of_a_cloud_the_accounts() -> None:
+    role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/digits"}
+    fields = {"annotations": {"team": "vision"}, "labels": {"cost": "7"}, "service_account_annotations": role}
+    metadata = one({"kubernetes.pod": fields}, "Deployment")["spec"]["template"]["metadata"]
+    assert metadata["annotations"]["team"] == "vision"
+    assert metadata["labels"]["cost"] == "7"
+    assert metadata["labels"]["app.kubernetes.io/name"] == "digits"
+    assert one({"kubernetes.pod": fields}, "ServiceAccount")["metadata"]["annotations"] == role
+
+
+# What is refused when the spec is read, and what when it is rendered.
+REFUSED: list[Any] = [
+    ({"labels": {"app.kubernetes.io/name": "x"}}, "without `app.kubernetes.io/…`, which are Marina's own"),
+    ({"annotations": {"marina/package": "x"}}, "without `marina/…`, which are Marina's own"),
+    ({"env": {"A B": "x"}}, "allowed: names of letters, digits, `_`, `.` and `-`"),
+    ({"env_from": ["store"]}, "allowed: `secret/NAME` or `configmap/NAME`"),
+    ({"volumes": {"A": {}}}, "allowed: names of lower-case letters, digits and `-`"),
+    ({"mounts": {"etc": "ca"}}, "allowed: paths such as `/etc/ssl/company`"),
+    ({"mounts": {"/etc": "ca:rw"}}, "allowed: `VOLUME`, `VOLUME/FOLDER`, each with or without `:ro`"),
+    ({"host_aliases": {"store": ["a"]}}, "allowed: addresses with names"),
+    ({"dns": {"policy": "None"}}, "allowed: `nameservers` with `policy: None`, where nobody else is asked"),
+    ({"dns": {"nameservers": ["ns"]}}, "allowed: addresses such as `10.0.0.10`"),
+    ({"volumes": {"tmp": {"emptyDir": {}}}}, "`kubernetes.pod.volumes`: `tmp` is rendered already"),
+    ({"mounts": {"/tmp": "ca"}}, "`kubernetes.pod.mounts`: `/tmp` is rendered already"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "text"), REFUSED, ids=lambda one: str(one)[:40])
+def test_a_field_of_the_pod_that_cannot_be_is_refused(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises((SpecError, InputError)) as caught:
+        pod({"kubernetes.pod": fields})
+    assert text in str(caught.value)
+
+
+def patch(**fields: Any) -> dict[str, Any]:
+    return {"kubernetes.patches": [fields]}
+
+
+def test_a_patch_changes_all_of_a_kind_or_one_by_its_name() -> None:
+    change = {"metadata": {"annotations": {"team": "vision"}}}
+    for name, others in ((None, "vision"), ("digits", None)):
+        named = (
+            patch(kind="ConfigMap", merge=change) if name is None else patch(kind="Service", name=name, merge=change)
+        )
+        kind = "ConfigMap" if name is None else "Service"
+        assert one(named, kind)["metadata"]["annotations"]["team"] == "vision"
+        assert (one(named, "ConfigMap", "digits-dashboard")["metadata"].get("annotations") or {}).get("team") == others
+
+
+def test_a_later_patch_sees_what_an_earlier_one_did() -> None:
+    both = [{"kind": "Service", "merge": {"spec": {"type": "LoadBalancer"}}},
+            {"kind": "Service", "operations": [{"op": "test", "path": "/spec/type", "value": "LoadBalancer"},
+                                               {"op": "add", "path": "/spec/loadBalancerClass", "value": "x"}]}]  # fmt: skip
+    assert one({"kubernetes.patches": both}, "Service")["spec"]["loadBalancerClass"] == "x"
+
+
+def test_a_patch_may_be_a_file_in_the_specs_folder(tmp_path: Path) -> None:
+    texts = {
+        "merge.yaml": "spec: {type: NodePort}",
+        "json.json": '[{"op": "add", "path": "/spec/type", "value": "NodePort"}]',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        spec = written(tmp_path, patch(kind="Service", file=name))
+        service = render(make_plan(load_spec(spec, files=False), tmp_path))["50-service.yaml"][0]
+        assert service["spec"]["type"] == "NodePort"
+
+
+def written(folder: Path, changes: dict[str, Any]) -> Path:
+    data = changed(changes, yaml.safe_load(DIGITS.read_text(encoding="utf-8")))
+    file = folder / "spec.yaml"
+    file.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    return file
+
+
+# A patch that may not be, and what is said about it.
+FORBIDDEN: list[Any] = [
+    (patch(kind="Service", name="digit", merge={"a": 1}), "`kubernetes.patches.0`: no Service is called `digit`, allowed: "
+     "`digits`"),
+    (patch(kind="Ingress", merge={"a": 1}), "`kubernetes.patches.0`: no `Ingress` is rendered, allowed: `ConfigMap`, "),
+    (patch(kind="Service", merge={"metadata": {"name": "x"}}), "Service digits: `/metadata/name`: must stay as it is rendered: "
+     "by it others find the Service"),
+    (patch(kind="Service", merge={"spec": {"selector": {"a": "b"}}}), "`/spec/selector`: must stay"),
+    (patch(kind="Deployment", merge={"spec": {"template": {"metadata": {"labels": None}}}}),
+     "`/spec/template/metadata/labels`: must stay"),
+    (patch(kind="Deployment", operations=[{"op": "remove", "path": "/spec/template/spec/containers/0"}]),
+     "`/spec/template/spec/containers`: the container `server` must stay"),
+    (patch(kind="Deployment", merge={"$patch": "delete"}), "the object itself stays"),
+    (patch(kind="ConfigMap", merge={"data": {"spec.yaml": "x"}}), "`/data`: must stay"),
+    (patch(kind="Deployment", operations=[{"op": "test", "path": "/spec/minReadySeconds", "value": 0}]), "the test failed"),
+    (patch(kind="Deployment", file="nowhere.yaml"), "`kubernetes.patches.0.file`: no such file: `"),
+    (patch(kind="Deployment", file="spec.yaml", merge={}), "allowed: exactly one of `file`, `merge`, `operations`"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "text"), FORBIDDEN, ids=lambda one: str(one)[:60])
+def test_a_patch_that_may_not_be_names_the_place(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises((InputError, SpecError)) as caught:
+        render(planned(changes))
+    assert text in str(caught.value)
+
+
+def test_what_a_patch_breaks_is_found_by_verify_and_stops_a_deploy(tmp_path: Path) -> None:
+    changes = patch(
+        kind="Deployment",
+        merge={"spec": {"template": {"spec": {"containers": [{"name": "server", "readinessProbe": None}]}}}},
+    )
+    plan = planned(changes, evidence=EVIDENCE, image=IMAGE)
+    found = verify(rendered(render(plan)), Scope((SUPPORTED_VERSIONS[-1],), plan))
+    assert any("readinessProbe" in str(finding) for finding in found)
+    wrong = patch(kind="Service", merge={"spec": {"ports": [{"port": "x"}]}})
+    fill(tmp_path, load_spec(written(tmp_path, wrong), files=False), evidence=EVIDENCE, image=IMAGE)
+    blockers = make_release(load_spec(tmp_path / "spec.yaml", files=False), tmp_path).blockers
+    assert any("port" in blocker.text for blocker in blockers)
+
+
+def test_a_release_holds_the_patched_objects_which_is_what_a_rollback_applies(tmp_path: Path) -> None:
+    spec = load_spec(written(tmp_path, patch(kind="Service", merge={"spec": {"type": "NodePort"}})), files=False)
+    documents = make_release(spec, tmp_path).documents
+    assert [each["spec"]["type"] for each in documents if each["kind"] == "Service"] == ["NodePort"]
