@@ -5,6 +5,7 @@ Every file is made reproducible: no path of this machine, no time and no random 
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -12,7 +13,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
 import torch
@@ -21,16 +22,19 @@ from torch.export import ExportedProgram
 
 from archiver.compile_cache import compile_key, keep, taken_out
 from archiver.descriptors import reproducible_descriptors
-from archiver.graph import TensorGraph
 from archiver.toolchain import find_compiler
 from config.errors import SourceError
 from config.record import Artifact
 from config.spec import Spec
+from handlers.networks import TensorGraph
 
 # Where a node came from: paths, object numbers and source lines of this machine, which nothing reads at run time.
 _TRACES = ("from_node", "nn_module_stack", "source_fn_stack", "stack_trace", "torch_fn")
 # Inductor names some kernels after Python objects, with their addresses.
 _ADDRESS = re.compile(rb"( at 0x)([0-9a-f]+)")
+# torch names the line where it stopped in two ways.
+_USER_FRAME = re.compile(r'File "([^"]+)", line (\d+), in \w+(?:, code:|\n) *(.+)')
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ARCHIVE_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -47,16 +51,31 @@ def trace(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], *, onl
     if shapes is not None and isinstance(graph, TensorGraph):
         shapes = (shapes,)  # it takes its inputs as *inputs, one tuple
     try:
-        with torch.no_grad(), quiet():
+        # What torch could not export it also prints, as a graph of its own names.
+        with torch.no_grad(), quiet(), redirect_stderr(io.StringIO()):
             return torch.export.export(graph, inputs, dynamic_shapes=shapes, strict=True)
     except Exception as err:
-        reason = next((line.strip() for line in str(err).splitlines() if line.strip()), type(err).__name__)
-        hint = (
-            "use `compile: eager` to see where it fails, or export the model yourself and use `source: ./program.pt2`"
-        )
-        if "batch" in str(err) or "Constraint" in type(err).__name__:
-            hint = f"its batch is fixed by the model's code; `batch_sizes: [{max(sizes)}]` packages that one"
-        raise SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint) from err
+        raise _not_exported(spec, err) from err
+
+
+def _not_exported(spec: Spec, err: Exception) -> SourceError:
+    """What torch could not export, at the line of the user's own that it stopped at, and what to do."""
+    text, sizes = _COLOURS.sub("", str(err)), spec.model.batch_sizes
+    reason = next((line.strip() for line in text.splitlines() if line.strip()), type(err).__name__)
+    if "ConstraintViolation" in type(err).__name__ or "Constraints violated" in text:
+        hint = f"its batch is fixed by the model's code; `batch_sizes: [{max(sizes)}]` packages that one"
+        return SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint)
+    if not spec.model.source.partition(":")[0].endswith(".py"):
+        hint = "export the model yourself and use `source: ./program.pt2`"
+        return SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint)
+    hint = "compile: eager, which runs this file as it is; or decide with `torch.where` or `torch.cond`, and keep `aot`"
+    folder = spec.path(spec.model.source.partition(":")[0]).parent
+    # The innermost last: torch's own frames lie elsewhere.
+    for file, line, code in reversed(_USER_FRAME.findall(text)):
+        if Path(file).is_relative_to(folder.resolve()) and "site-packages" not in file:
+            place = f"{folder / Path(file).relative_to(folder.resolve())}:{line}"
+            return SourceError(f"{place}: `{code.strip()}` cannot be exported: {reason}", hint=hint)
+    return SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint)
 
 
 def compile_aot(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...], batch: int, folder: Path) -> Artifact:

@@ -1,7 +1,6 @@
 """The graph around the network: everything between a request's bytes and its answer that is tensor work.
 
-uint8 pixels or typed tensors go in; float32 answers come out. Scaling, normalisation, softmax and top-k are inside, so
-that the compiler fuses them and the handler moves bytes only.
+uint8 pixels or typed tensors go in; float32 answers come out.
 """
 
 from __future__ import annotations
@@ -10,66 +9,12 @@ import copy
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
-from config.sections import Image
 from config.spec import Spec
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int8": torch.float32}
-
-
-class ImageGraph(nn.Module):
-    """uint8 N×H×W×C in; the top classes and their probabilities out, or the network's own outputs when `top_k` is 0."""
-
-    scale: torch.Tensor
-    shift: torch.Tensor
-
-    def __init__(self, network: nn.Module, image: Image, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.network = network
-        self.dtype = dtype
-        self.top_k = image.top_k
-        mean, std = torch.tensor(image.per_channel(image.mean)), torch.tensor(image.per_channel(image.std))
-        # (pixel / 255 - mean) / std as one multiplication and one addition. There is a factor for every value of a row,
-        # not one a channel, so that the compiler makes one vector loop of a row and not one of three values a pixel.
-        self.register_buffer("scale", (1 / (255 * std)).repeat(image.width), persistent=False)
-        self.register_buffer("shift", (-mean / std).repeat(image.width), persistent=False)
-
-    def normalised(self, pixels: torch.Tensor) -> torch.Tensor:
-        """What the network gets: float32 N×C×H×W, in the memory order of the pixels."""
-        rows = pixels.flatten(2).to(torch.float32) * self.scale + self.shift
-        return rows.view(pixels.shape).permute(0, 3, 1, 2)
-
-    def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs = self.network(self.normalised(pixels).to(self.dtype))
-        if self.top_k == 0:
-            return _flat(outputs)
-        probabilities = torch.softmax(outputs.to(torch.float32), dim=-1)
-        top_probs, top_indices = torch.topk(probabilities, self.top_k)
-        return top_probs, top_indices
-
-
-class TensorGraph(nn.Module):
-    """The network's arguments in, its outputs flat and in float32 where they are floating point."""
-
-    def __init__(self, network: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.network = network
-        self.dtype = dtype
-
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return _flat(self.network(*(self._cast(value) for value in inputs)))
-
-    def _cast(self, value: torch.Tensor) -> torch.Tensor:
-        return value.to(self.dtype) if value.is_floating_point() and self.dtype != torch.float32 else value
-
-
-def _flat(outputs: object) -> tuple[torch.Tensor, ...]:
-    leaves = pytree.tree_leaves(outputs)
-    return tuple(leaf.to(torch.float32) if leaf.dtype in (torch.bfloat16, torch.float16) else leaf for leaf in leaves)
+from handlers.networks import DTYPES, ImageGraph, TensorGraph
 
 
 def build_graph(spec: Spec, source: Source, precision: str) -> nn.Module:
@@ -78,7 +23,10 @@ def build_graph(spec: Spec, source: Source, precision: str) -> nn.Module:
     network = source.network if dtype == torch.float32 else copy.deepcopy(source.network).to(dtype)
     network = network.to(spec.serving.device)
     if source.image is not None and source.inputs[0].name == "image":
-        return ImageGraph(network, source.image, dtype).to(spec.serving.device)
+        image = source.image
+        mean, std = image.per_channel(image.mean), image.per_channel(image.std)
+        graph = ImageGraph(network, dtype, mean=mean, std=std, width=image.width, top_k=image.top_k)
+        return graph.to(spec.serving.device)
     return TensorGraph(network, dtype)
 
 

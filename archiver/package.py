@@ -17,9 +17,10 @@ from torch import nn
 
 from archiver import agreement, compiling
 from archiver.archive import file_hashes, lay_out, write_archive
-from archiver.graph import ImageGraph, build_graph, examples, output_ports
+from archiver.graph import build_graph, examples, output_ports
 from archiver.inputs import Rows, batches, checked_inputs
 from archiver.quantize import quantize
+from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
 from archiver.stage import stage_code, stage_labels, stage_sample
 from archiver.toolchain import find_compiler
@@ -29,6 +30,7 @@ from config.record import Agreement, Artifact, Package, Record, file_sha256, wri
 from config.spec import Spec
 from handlers.artifact import load_artifact, pick_device
 from handlers.machine import machine_key
+from handlers.networks import ImageGraph
 from handlers.record import parse_record
 
 CACHE = "compile-cache"
@@ -51,7 +53,11 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         outputs = output_ports(spec, reference, sample)
         _check_classes(spec, source, reference, sample)
         draft["outputs"] = [port.model_dump(mode="json") for port in outputs]
-        _compile(spec, source, reference, inputs, staged, draft, progress)
+        if spec.model.compile == "eager":
+            _check_rows_are_apart(spec, reference, sample)
+            draft["code"] = stage_source(spec, source, staged).model_dump(mode="json")
+        else:
+            _compile(spec, source, reference, inputs, staged, draft, progress)
         _write_draft(staged, draft)
         with progress.step("answer the sample as a worker"):
             _rehearse(spec, staged)
@@ -65,7 +71,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
 
 
 def _check_tools(spec: Spec) -> None:
-    if spec.model.compile != "eager" or spec.model.on_mismatch == "jit":
+    if spec.model.compile in ("aot", "jit") or spec.model.on_mismatch == "jit":
         find_compiler()
     if spec.serving.device == "cuda" and not torch.cuda.is_available():
         raise ToolMissing(
@@ -107,6 +113,7 @@ def _draft(spec: Spec, source: Source, staged: Path) -> dict[str, Any]:
         "artifacts": [],
         "program": None,
         "cache": None,
+        "code": None,
     }
 
 
@@ -120,6 +127,20 @@ def _check_classes(spec: Spec, source: Source, reference: nn.Module, sample: Row
         raise SourceError(
             f"{spec.file}: `model.labels`: `{spec.model.labels}` has {len(source.labels)} labels, "
             f"but the model tells {classes} classes apart"
+        )
+
+
+def _check_rows_are_apart(spec: Spec, reference: nn.Module, sample: Rows) -> None:
+    """The answer to a row is the same alone and in a batch: code that runs as it is may look at a whole batch."""
+    run = agreement.eager(reference)
+    together, alone = (agreement.answers(run, sample, size) for size in (len(sample[0]), 1))
+    if isinstance(reference, ImageGraph) and reference.top_k:
+        together, alone = together[:1], alone[:1]  # of two equal classes either may come first
+    if agreement.compare_tensors(alone, together, spec.model.tolerance).agreement < 1:
+        raise SourceError(
+            f"{spec.file}: `model.batch_sizes`: got {list(spec.model.batch_sizes)}, but the model answers an input "
+            "differently beside others than alone",
+            hint="batch_sizes: [1], or a model whose decisions are made row by row",
         )
 
 
@@ -172,12 +193,17 @@ def _rehearse(spec: Spec, staged: Path, environment: dict[str, str] | None = Non
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=staged)
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise SourceError(f"{spec.file}: the packaged model does not start as a worker would start it: {last[0]}")
+        hint = None
+        if spec.model.compile == "eager" and last[0].startswith("ModuleNotFoundError"):
+            hint = "put its code beside the model's file, or use another `compile`, which needs no source in a pod"
+        text = f"{spec.file}: the packaged model does not start as a worker would start it: {last[0]}"
+        raise SourceError(text, hint=hint)
 
 
 def _agreement(spec: Spec, reference: nn.Module, inputs: Rows, staged: Path, draft: dict[str, Any]) -> Agreement:
     record = parse_record(draft)
     device = pick_device(record, 0 if spec.serving.device == "cuda" else None)
+    path = sys.path[:]
     loaded = load_artifact(record, staged, device)
     measured: list[agreement.Compared] = []
     classes = isinstance(reference, ImageGraph) and reference.top_k > 0
@@ -188,6 +214,7 @@ def _agreement(spec: Spec, reference: nn.Module, inputs: Rows, staged: Path, dra
             measured.append(agreement.compare_classes(expected, got))
         else:
             measured.append(agreement.compare_tensors(expected, got, spec.model.tolerance))
+    sys.path[:] = path  # source that runs puts its folder there
     return agreement.worst(
         measured,
         inputs="generated" if spec.model.calibration is None else "calibration",

@@ -15,6 +15,6 @@ def find_compiler() -> str:
     if found is None:
         raise ToolMissing(
             f"`compile: aot` and `jit` need a C++ compiler, and `{name}` is not on the PATH",
-            hint="apt-get install g++, or use `compile: eager`",
+            hint="apt-get install g++, or use `compile: export`",
         )
     return found

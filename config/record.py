@@ -69,6 +69,16 @@ class Agreement(_Part):
     cosine: float
 
 
+class Code(_Part):
+    """Source that runs in the worker, below `source/` in the MAR: a factory, and the weights for what it makes."""
+
+    file: str
+    factory: str
+    weights: str
+    seed: int
+    shared: tuple[str, ...] = ()
+
+
 class Record(_Part):
     """What is in a MAR; everything a server or a handler must know about it."""
 
@@ -79,7 +89,7 @@ class Record(_Part):
     weights: str | None
     handler: str
     precision: Literal["bf16", "fp16", "fp32", "int8"]
-    compile: Literal["aot", "eager", "jit"]
+    compile: Literal["aot", "eager", "export", "jit"]
     on_mismatch: Literal["fail", "jit"]
     device: Literal["cpu", "cuda"]
     workers: int
@@ -96,6 +106,7 @@ class Record(_Part):
     artifacts: tuple[Artifact, ...]
     program: str | None
     cache: str | None
+    code: Code | None = None
     agreement: Agreement
     files: dict[str, str]
 

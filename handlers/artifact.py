@@ -1,5 +1,5 @@
-"""The model, loaded as the record says: an AOTInductor package per batch size, or the program compiled here, or run
-eagerly.
+"""The model, loaded as the record says: an AOTInductor package per batch size, the program compiled here, the program
+as it was exported, or its source.
 
 Nothing downgrades in silence: a package that does not fit the machine is an error, unless the record allows
 `on_mismatch: jit`, and then the log and `inference_artifact_info` say so."""
@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from handlers.machine import differences
-from handlers.program import RunBatch, compile_program, eager_program, load_program, use_cache
+from handlers.networks import graph_from_source
+from handlers.program import RunBatch, compile_program, load_program, use_cache, without_grad
 from handlers.record import Record, RecordError
 from handlers.scratch import unpacking
 
@@ -24,7 +25,7 @@ class Artifact:
     """A function from batched tensors to a flat tuple of batched tensors, for the batch sizes it was compiled for."""
 
     kind: str
-    """What runs, not what was asked for: `aot`, `jit` or `eager`."""
+    """What runs, not what was asked for: `aot`, `jit`, `export` or `eager`."""
     batch_sizes: tuple[int, ...]
     device: torch.device
     run_batch: RunBatch
@@ -60,11 +61,13 @@ def load_artifact(record: Record, directory: Path, device: torch.device) -> Arti
         kind = "jit"
     if kind == "aot":
         return _load_aot(record, directory, device)
+    if kind == "eager":
+        return Artifact(kind, record.batch_sizes, device, without_grad(graph_from_source(record, directory, device)))
     if record.program is None:
         raise RecordError(f"`program`: missing, but `{kind}` needs it: package again")
     module = load_program(directory / record.program)
-    if kind == "eager":
-        return Artifact(kind, record.batch_sizes, device, eager_program(module))
+    if kind == "export":
+        return Artifact(kind, record.batch_sizes, device, without_grad(module))
     if record.cache is not None:
         use_cache(directory / record.cache)
     return Artifact(kind, record.batch_sizes, device, compile_program(module, device))

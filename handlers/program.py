@@ -54,12 +54,8 @@ def compile_program(module: torch.nn.Module, device: torch.device) -> RunBatch:
     # the program `openssl`.
     config.cpp_cache_precompile_headers = False
     # fullgraph: past torch's limit of recompilations a shape is an error, not a silent fall to eager.
-    compiled: RunBatch = _without_grad(torch.compile(module, dynamic=False, fullgraph=True))
+    compiled: RunBatch = without_grad(torch.compile(module, dynamic=False, fullgraph=True))
     return compiled
-
-
-def eager_program(module: torch.nn.Module) -> RunBatch:
-    return _without_grad(module)
 
 
 def use_cache(folder: Path) -> None:
@@ -71,7 +67,9 @@ def use_cache(folder: Path) -> None:
         logger.warning("the compile cache was rejected by torch %s: compiling without it", torch.__version__)
 
 
-def _without_grad(function: Callable[..., Sequence[torch.Tensor]]) -> RunBatch:
+def without_grad(function: Callable[..., Sequence[torch.Tensor]]) -> RunBatch:
+    """A function of tensors as something to run batches with."""
+
     def run(inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         with torch.no_grad():
             return function(*inputs)

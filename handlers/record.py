@@ -79,6 +79,17 @@ class TextSpec:
 
 
 @dataclass(frozen=True)
+class Code:
+    """Source that runs in the worker: a factory in a file of the package, and the weights for what it makes."""
+
+    file: str
+    factory: str
+    weights: str
+    seed: int = 0
+    shared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Record:
     name: str
     version: str
@@ -100,6 +111,7 @@ class Record:
     batch_sizes: tuple[int, ...]
     max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
     text: TextSpec | None = None
+    code: Code | None = None
 
 
 def load_record(directory: Path) -> Record:
@@ -125,6 +137,7 @@ def parse_record(data: Mapping[str, Any]) -> Record:
         sample=_optional(Sample, data.get("sample"), "sample."),
         artifacts=_list(CompiledFile, data, "artifacts"),
         text=_optional(TextSpec, data.get("text"), "text."),
+        code=_optional(Code, data.get("code"), "code."),
     )
     _check(record)
     return record

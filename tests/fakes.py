@@ -128,7 +128,7 @@ EAGER = {
     "version": "1.0",
     "handler": "tensor",
     "precision": "fp32",
-    "compile": "eager",
+    "compile": "export",
     "on_mismatch": "fail",
     "device": "cpu",
     "threads": 1,

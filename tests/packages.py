@@ -25,6 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bf16": {"model.precision": "bf16"},
     "int8": {"model.precision": "int8"},
     "jit": {"model.compile": "jit", "model.precision": "int8"},
+    "export": {"model.compile": "export"},
     "eager": {"model.compile": "eager"},
     "fallback": {"model.on_mismatch": "jit"},
 }

@@ -52,9 +52,9 @@ _KERAS_CODE = re.compile(rb'"class_name"\s*:\s*"Lambda"')
 _FOREIGN_TAG = re.compile(r"(^|[\s\[{,:-])!(!(python|java|ruby|perl|js)|<?tag:yaml\.org,2002:python|![\w.]+\.[\w.]+)")
 
 
-def find_code(name: str, data: bytes, *, is_recorded: bool) -> Iterator[str]:
+def find_code(name: str, data: bytes, *, is_recorded: bool, beside: frozenset[str] = frozenset()) -> Iterator[str]:
     """What a person has to read before the file is loaded; `is_recorded`: the record of the archive names it as one
-    that the server loads."""
+    that the server loads; `beside`: modules that it may import because they are looked at too."""
     if name.lower().endswith((".yaml", ".yml")) and _FOREIGN_TAG.search(data.decode("utf-8", "replace")):
         yield f"{name}: a YAML tag that makes objects of other programs"
     if (data.startswith(b"\x89HDF") or name.endswith("config.json")) and _KERAS_CODE.search(data):
@@ -63,7 +63,7 @@ def find_code(name: str, data: bytes, *, is_recorded: bool) -> Iterator[str]:
         yield from _of_native(name, data, is_recorded=is_recorded)
     elif name.lower().endswith((".py", ".pyw")):
         if hashlib.sha256(data).hexdigest() != _own_hashes().get(name):
-            yield from _of_python(name, data)
+            yield from _of_python(name, data, beside)
     elif data.startswith(b"#!"):
         yield f"{name}: a script"
 
@@ -96,8 +96,8 @@ def _of_native(name: str, data: bytes, *, is_recorded: bool) -> Iterator[str]:
         yield f"{name}: machine code that calls {', '.join(f'`{call}`' for call in calls)}, which no model needs"
 
 
-def _of_python(name: str, data: bytes) -> Iterator[str]:
-    reader = _Reader()
+def _of_python(name: str, data: bytes, beside: frozenset[str]) -> Iterator[str]:
+    reader = _Reader(beside)
     try:
         reader.visit(ast.parse(data))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -110,8 +110,9 @@ def _of_python(name: str, data: bytes) -> Iterator[str]:
 class _Reader(ast.NodeVisitor):
     """Collects what is not on the short list of what a handler needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: frozenset[str]) -> None:
         self.uses: list[tuple[int, str]] = []
+        self._beside = beside
         self._modules: dict[str, str] = {}
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -162,7 +163,7 @@ class _Reader(ast.NodeVisitor):
 
     def _module(self, node: ast.stmt, name: str) -> None:
         top, *inner = name.split(".")
-        if top not in _MODULES or name in _SUBMODULES:
+        if top not in _MODULES | self._beside or name in _SUBMODULES:
             self._add(node, f"`{name}`")
         for part in inner:
             self._attribute(node, part)

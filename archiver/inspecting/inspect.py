@@ -25,6 +25,7 @@ from config.record import RECORD, Record, file_sha256, read_record
 _BUILT_IN = frozenset(
     ["base_handler", "densenet_handler", "image_classifier", "image_segmenter", "object_detector", "text_classifier"]
 )
+_SOURCE = "source"
 _FILES_IN_MANIFEST = ("handler", "modelFile", "serializedFile", "configFile", "extraFiles")
 
 
@@ -104,6 +105,10 @@ class _Seen:
         self.sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
         self._record, self._archive, self._budget = record, archive, budget
         files = (PurePosixPath(name) for name in self.sizes if name.endswith((".py", ".pyc", ".so")))
+        # What `compile: eager` runs may import what lies beside it, which is looked at as well.
+        inside = (PurePosixPath(name).relative_to(_SOURCE) for name in self.sizes if name.startswith(f"{_SOURCE}/"))
+        beside = {path.parts[0].removesuffix(".py") for path in inside if path.suffix == ".py"}
+        self._beside = frozenset(beside if record and record.code else ())
         self._modules = frozenset(part.partition(".")[0] for file in files for part in file.parts)
 
     def examine(self) -> None:
@@ -133,7 +138,8 @@ class _Seen:
                 self.damage.append(f"{inside.name}: {inside.trouble}")
                 continue
             self.pickles += find_pickles(inside.name, inside.data, self._modules)
-            self.code += find_code(inside.name, inside.data, is_recorded=self._is_artifact(name))
+            beside = self._beside if name.startswith(f"{_SOURCE}/") else frozenset()
+            self.code += find_code(inside.name, inside.data, is_recorded=self._is_artifact(name), beside=beside)
 
     def _is_artifact(self, name: str) -> bool:
         """Whether the record names this member as compiled code that a worker loads."""

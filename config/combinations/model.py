@@ -84,6 +84,20 @@ def _int8_is_calibrated(spec: Spec) -> Conflicts:
         )
 
 
+@rule("model.compile", "model.source", "model.precision")
+def _eager_has_source(spec: Spec) -> Conflicts:
+    """Of the other sources there is nothing to run where they are served."""
+    model = spec.model
+    if model.compile != "eager":
+        return
+    if not model.source.partition(":")[0].endswith(".py"):
+        text = f"got `eager`, which runs the source of `./file.py:factory`, but `model.source` is `{model.source}`"
+        yield "model.compile", text, "compile: export"
+    elif model.precision == "int8":
+        text = "got `int8`, but `compile: eager` runs the source, and only an exported program is quantised"
+        yield "model.precision", text, "compile: aot, or another `precision`"
+
+
 @rule("model.compile", "model.on_mismatch")
 def _mismatch_needs_aot(spec: Spec) -> Conflicts:
     model = spec.model

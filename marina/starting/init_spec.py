@@ -39,7 +39,7 @@ def spec_text(name: str, start: Start, sample: str) -> str:
         (f"  handler: {_handler(start)}", "image | tensor | ./handler.py:Class"),
         *_inputs(start),
         ("  precision: fp32", "cpu: fp32 | bf16 | int8; cuda: fp32 | fp16 | bf16"),
-        ("  compile: aot", "aot: compiled now | jit: at the start | eager: not"),
+        ("  compile: aot", "aot: compiled now | jit: at the start | export, eager: not"),
         (f"  batch_sizes: [{start.only_batch or '1, 4'}]", "a batch is cut and padded to these"),
         ("  # calibration: ./calibration", "real inputs: int8 needs them, every artifact is checked on them"),
         ("serving:", ""),

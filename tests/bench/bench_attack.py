@@ -83,7 +83,7 @@ class Pass:
 def spec_of(kind: str, folder: Path) -> Spec:
     (folder / "model.py").write_text(MODEL, encoding="utf-8")
     (folder / "own.py").write_text(OWN, encoding="utf-8")
-    text = f"name: {kind}\nmodel:\n  source: ./model.py:build\n  weights: random\n  compile: eager\n"
+    text = f"name: {kind}\nmodel:\n  source: ./model.py:build\n  weights: random\n  compile: export\n"
     text += HANDLERS[kind] + "serving: {workers: 2, threads: 1, drain_propagation_s: 0}\n"
     return parse_spec(text, folder / "spec.yaml")
 

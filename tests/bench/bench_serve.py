@@ -33,7 +33,7 @@ HOME = ROOT / "build" / "bench-serve"
 KIT = {
     name: {"compile": compiled, "precision": precision, "batch_sizes": [1, 4]}
     for name, compiled, precision in (
-        ("eager", "eager", "fp32"),
+        ("export", "export", "fp32"),
         ("jit", "jit", "fp32"),
         ("fp32", "aot", "fp32"),
         ("bf16", "aot", "bf16"),

@@ -109,6 +109,12 @@ ERRORS: list[Any] = [
     pytest.param({"model.compile": "jit", "model.on_mismatch": "jit"}, "spec.yaml:6: `model.on_mismatch`: got `jit`, but "
                  "`compile: jit` ships nothing that could mismatch\n\nhint: delete `on_mismatch`",
                  id="a mismatch of nothing"),
+    pytest.param({"model.compile": "eager"}, "spec.yaml:5: `model.compile`: got `eager`, which runs the source of "
+                 "`./file.py:factory`, but `model.source` is `torchvision:resnet18`\n\nhint: compile: export",
+                 id="eager without source"),
+    pytest.param(FILE_SOURCE | {"model.compile": "eager", "model.precision": "int8", "model.calibration": "c"},
+                 "spec.yaml:11: `model.precision`: got `int8`, but `compile: eager` runs the source, and only an exported "
+                 "program is quantised\n\nhint: compile: aot, or another `precision`", id="int8 of source"),
     pytest.param({"serving.max_batch": 8}, "spec.yaml:6: `serving.max_batch`: got 8, but the largest of "
                  "`model.batch_sizes` is 4\n\nhint: add 8 to `model.batch_sizes`, or use `max_batch: 4`",
                  id="a batch that is not compiled"),

@@ -51,7 +51,7 @@ model:
   source: ./model.py:build
   weights: random
   handler: tensor
-  compile: eager
+  compile: export
   inputs:
     left: {shape: [2, 3], min: -10, max: 10}
     right: {shape: [2], dtype: int32, min: 0, max: 5}

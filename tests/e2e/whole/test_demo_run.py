@@ -92,7 +92,7 @@ def quick(tmp_path: Path) -> Path:
     folder = tmp_path / "quick"
     shutil.copytree(DIGITS.parent, folder)
     data = yaml.safe_load(DIGITS.read_text(encoding="utf-8"))
-    data["model"] |= {"compile": "eager"}
+    data["model"] |= {"compile": "export"}
     (folder / "spec.yaml").write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
     return folder / "spec.yaml"
 

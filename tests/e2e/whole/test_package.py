@@ -79,7 +79,7 @@ def held_out_images() -> tuple[np.ndarray, np.ndarray]:
     return parts[1][..., None], parts[3]
 
 
-@pytest.mark.parametrize("variant", ["fp32", "bf16", "int8", "jit", "eager", "fallback"])
+@pytest.mark.parametrize("variant", ["fp32", "bf16", "int8", "jit", "export", "eager", "fallback"])
 def test_a_package_keeps_the_accuracy_in_a_process_of_its_own(variant: str, packaged: Packaged, tmp_path: Path) -> None:
     images, digits = held_out_images()
     folder = unpacked(packaged, variant, tmp_path)
@@ -87,7 +87,7 @@ def test_a_package_keeps_the_accuracy_in_a_process_of_its_own(variant: str, pack
     result = run(folder, ANSWER_TEST_SET)
     for answers in result["answers"]:
         assert (np.array(answers) == digits).mean() >= TRAINED_ACCURACY - ONE_IMAGE - 1e-4
-    assert result["kind"] == {"jit": "jit", "eager": "eager"}.get(variant, "aot")
+    assert result["kind"] == {name: name for name in ("jit", "export", "eager")}.get(variant, "aot")
 
 
 def test_an_aot_package_loads_without_compiler_and_model_source(packaged: Packaged, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_two_builds_are_the_same_to_the_byte(variant: str, packaged: Packaged, t
     assert file_sha256(tmp_path / "build/digits/model.mar") == file_sha256(out / "model.mar")
 
 
-@pytest.mark.parametrize("variant", ["fp32", "int8", "jit", "eager", "fallback"])
+@pytest.mark.parametrize("variant", ["fp32", "int8", "jit", "export", "eager", "fallback"])
 def test_there_is_no_pickle_in_a_package(variant: str, packaged: Packaged) -> None:
     out, package = packaged(variant)
     report = inspect(out / package.mar)
@@ -195,7 +195,7 @@ def test_a_defect_in_the_quantised_model_is_refused_and_nothing_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(packaging, "quantize", spoiled(quantize.quantize))
-    spec = digits_spec({"model.precision": "int8", "model.compile": "eager"})
+    spec = digits_spec({"model.precision": "int8", "model.compile": "export"})
     (tmp_path / "model.mar").write_bytes(b"the package before")
     with pytest.raises(AgreementError, match="no MAR was written") as raised:
         packaging.package(spec, tmp_path, progress=Progress(quiet=True))
@@ -225,7 +225,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_compiled(
     (tmp_path / "sample.json").write_text('{"picture": "3.png"}', encoding="utf-8")
     if changes.get("load.sample"):
         changes = {"load.sample": str(tmp_path / "sample.json")}
-    spec = digits_spec({"model.compile": "eager"} | changes)
+    spec = digits_spec({"model.compile": "export"} | changes)
     with pytest.raises(SourceError, match=message):
         packaging.package(spec, tmp_path / "out", progress=Progress(quiet=True))
     assert not (tmp_path / "out").exists()

@@ -1,0 +1,102 @@
+"""For `compile: eager`: the files of a factory, those beside it that it imports, and its weights."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from archiver.sources import Source
+from config.errors import SourceError
+from config.record import Code
+from config.spec import Spec
+from handlers.networks import SOURCE_FOLDER
+
+WEIGHTS = "weights.safetensors"
+# A file of such a name would be imported in the place of what a worker needs.
+_TAKEN = sys.stdlib_module_names | {"PIL", "handlers", "marina_entry", "numpy", "torch", "ts"}
+
+
+def stage_source(spec: Spec, source: Source, folder: Path) -> Code:
+    """Copies the factory's files and saves the network's weights; what a worker needs to know of them."""
+    text, _, factory = spec.model.source.partition(":")
+    file = spec.path(text)
+    for relative, path in local_modules(file).items():
+        if (top := Path(relative).parts[0].removesuffix(".py")) in _TAKEN:
+            raise SourceError(
+                f"{spec.file}: `model.source`: `{path}` would hide the module `{top}` in the worker",
+                hint="rename the file",
+            )
+        target = folder / SOURCE_FOLDER / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    shared = _save_weights(spec, source.network, folder / WEIGHTS)
+    return Code(file=file.name, factory=factory, weights=WEIGHTS, seed=spec.model.seed, shared=shared)
+
+
+def local_modules(file: Path) -> dict[str, Path]:
+    """A Python file and every module beside it that it imports, straight or through another, by its path from there.
+
+    Imports inside of functions count; what is imported by a name that is put together does not.
+    """
+    root = file.parent
+    found: dict[str, Path] = {}
+    waiting = [file]
+    while waiting:
+        path = waiting.pop()
+        relative = path.relative_to(root).as_posix()
+        if relative in found:
+            continue
+        found[relative] = path
+        for name in _imported(path, root):
+            waiting += _files_of(root, name)
+    return dict(sorted(found.items()))
+
+
+def _imported(path: Path, root: Path) -> Iterator[str]:
+    """The dotted names that a file imports, as seen from the folder; a name from a module may be a module itself."""
+    package = path.relative_to(root).parent.parts
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*above, *([node.module] if node.module else [])))
+            yield base
+            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _files_of(root: Path, name: str) -> list[Path]:
+    """The files that importing a dotted name would run, of those that lie in the folder."""
+    parts = [part for part in name.split(".") if part]
+    files = [root.joinpath(*parts[: end + 1]) / "__init__.py" for end in range(len(parts))]
+    if parts:
+        files.append(root.joinpath(*parts[:-1], f"{parts[-1]}.py"))
+    return [each for each in files if each.is_file()]
+
+
+def _save_weights(spec: Spec, network: nn.Module, file: Path) -> tuple[str, ...]:
+    """Writes the state of a network; the names of the tensors that are another's and saved under its name."""
+    kept: dict[str, torch.Tensor] = {}
+    seen: set[tuple[object, ...]] = set()
+    shared = []
+    for name, value in network.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            raise SourceError(
+                f"{spec.file}: `model.source`: its state `{name}` is `{type(value).__name__}`, allowed: tensors",
+                hint="keep it out of `state_dict`, or use `compile: export`",
+            )
+        place = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+        if value.numel() and place in seen:
+            shared.append(name)
+            continue
+        seen.add(place)
+        kept[name] = value.detach().clone().contiguous()
+    save_file(kept, file)
+    return tuple(shared)

@@ -1,0 +1,132 @@
+"""`compile: eager`: models that cannot be exported run from their source, and what that needs is in the package."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from specs import make_spec
+
+from archiver.inspecting.inspect import inspect
+from archiver.package import package
+from archiver.source_code import local_modules
+from config.errors import SourceError
+from config.progress import Progress
+from config.record import Package
+
+MODEL = """
+import torch
+from torch import nn
+
+from parts.scale import halved
+
+class Shrink(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        x = self.second(self.first(x))
+        while x.norm() > 1:
+            x = halved(x)
+        return x
+
+def build():
+    return Shrink()
+"""
+FILES = {
+    "model.py": MODEL,
+    "parts/__init__.py": "",
+    "parts/scale.py": "def halved(x):\n    from .factor import FACTOR\n    return x * FACTOR\n",
+    "parts/factor.py": "FACTOR = 0.5\n",
+    "parts/training.py": "import promql_parser\n",
+    "hungry.py": "import promql_parser\nfrom model import build\n",
+}
+EAGER: dict[str, Any] = {
+    "model.source": "./model.py:build",
+    "model.handler": "tensor",
+    "model.inputs": {"x": {"shape": [4], "min": -100.0, "max": 100.0}},
+    "model.compile": "eager",
+    "model.batch_sizes": [1],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def packaged(folder: Path, changes: dict[str, Any] | None = None) -> Package:
+    spec = make_spec(EAGER | (changes or {}), folder / "spec.yaml")
+    return package(spec, folder / "build", progress=Progress(quiet=True))
+
+
+def message(folder: Path, changes: dict[str, Any]) -> str:
+    with pytest.raises(SourceError) as raised:
+        packaged(folder, changes)
+    return f"{raised.value.message} | {raised.value.hint}".replace(str(folder), "DIR")
+
+
+def test_the_modules_that_a_file_imports_are_followed(folder: Path) -> None:
+    assert list(local_modules(folder / "model.py")) == [
+        "model.py",
+        "parts/__init__.py",
+        "parts/factor.py",
+        "parts/scale.py",
+    ]
+
+
+@pytest.mark.slow
+def test_a_model_whose_code_looks_at_its_values_is_packaged_and_the_archive_says_that_it_runs_source(
+    folder: Path,
+) -> None:
+    torch.manual_seed(7)
+    record = packaged(folder).record
+    assert record.code is not None
+    assert (record.code.file, record.code.factory, record.code.shared) == ("model.py", "build", ("second.weight",))
+    assert record.agreement.agreement == 1
+    report = inspect(folder / "build/model.mar")
+    assert report.sound, report.as_text()
+    assert "RUNS       the source of `build` in source/model.py, in the worker" in report.as_text()
+    with zipfile.ZipFile(folder / "build/model.mar") as archive:
+        names = {name for name in archive.namelist() if name.startswith("source/")}
+    assert names == {f"source/{name}" for name in local_modules(folder / "model.py")}
+
+
+@pytest.mark.slow
+def test_an_export_that_fails_names_the_line_and_the_way_out(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert message(folder, {"model.compile": "export"}) == (
+        "DIR/model.py:16: `while x.norm() > 1:` cannot be exported: Data-dependent branching | compile: eager, which "
+        "runs this file as it is; or decide with `torch.where` or `torch.cond`, and keep `aot`"
+    )
+    assert "class GraphModule" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_a_pod_does_not_have_is_missed_when_packaging(folder: Path) -> None:
+    said = message(folder, {"model.source": "./hungry.py:build"})
+    assert (
+        "ModuleNotFoundError: No module named 'promql_parser': promql-parser is installed here, but a pod has only"
+        in said
+    )
+    assert said.endswith(
+        "| put its code beside the model's file, or use another `compile`, which needs no source in a pod"
+    )
+
+
+def test_a_model_that_looks_at_its_whole_batch_is_refused_for_batches(folder: Path) -> None:
+    said = message(folder, {"model.batch_sizes": [1, 4]})
+    assert "`model.batch_sizes`: got [1, 4], but the model answers an input differently beside others" in said
+    assert said.endswith("| batch_sizes: [1], or a model whose decisions are made row by row")
+
+
+def test_a_file_that_would_hide_a_module_of_the_worker_is_refused(folder: Path) -> None:
+    (folder / "numpy.py").write_text("", encoding="utf-8")
+    (folder / "parts/factor.py").write_text("FACTOR = 0.5\ndef late():\n    import numpy\n", encoding="utf-8")
+    assert "`DIR/numpy.py` would hide the module `numpy` in the worker | rename the file" in message(folder, {})
