@@ -91,6 +91,9 @@ bench-start: setup  ## cold start of ResNet-50, aot against jit
 bench-verdict: setup  ## how often a verdict is wrong, on queues whose p99 is known
 	$(BIN)/python tests/bench/bench_verdict.py $(ARGS)
 
+bench-knee: setup  ## how often a calibration's interval holds the true knee, on simulated queues
+	$(BIN)/python tests/bench/bench_knee.py $(ARGS)
+
 bench-drain: setup  ## requests lost at a stop, with and without the supervisor
 	$(BIN)/python tests/bench/bench_drain.py
 

@@ -129,7 +129,10 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--first", metavar="R", type=float, help="rate of the first run, requests/s")
     add("--trial", dest="trial_s", metavar="S", type=float, help="seconds of each run")
-    add("--tolerance", metavar="SHARE", type=float, help="how closely the knee is found (default: 0.03)")
+    text = "seconds that all runs together may take (default: as long as it takes, which is said at the start)"
+    add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
+    text = "how closely the knee is measured, to each side of it (default: 0.03)"
+    add("--tolerance", metavar="SHARE", type=float, help=text)
     add("--tune", action="store_true", help="search workers, threads and batching first; writes a patch to the spec")
 
 

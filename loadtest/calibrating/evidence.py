@@ -35,7 +35,9 @@ class KneeRecord(_Record):
     """The highest rate that meets the objective, requests/s."""
 
     rps: float
-    """Median of the searches."""
+    """Where long runs at it and beside it say that the limit is crossed."""
+    interval: tuple[float, float] | None = None
+    """Holds the true one in 19 of 20 calibrations; None where the generator is the limit."""
     found: tuple[float, ...]
     """What each search found."""
     spread: float
@@ -50,6 +52,13 @@ MAY_HOLD_MORE = "the generator reached its limit, not the server: send the load 
 def knee_text(knee: KneeRecord) -> str:
     """`at least 4,038 requests/s`: the rate, and whether it is the server's limit."""
     return ("at least " if knee.limit == "generator" else "") + f"{figure(knee.rps)} requests/s"
+
+
+def interval_text(knee: KneeRecord) -> str:
+    """`61.3 and 65 requests/s`; empty without an interval."""
+    if knee.interval is None:
+        return ""
+    return " and ".join(map(figure, knee.interval)) + " requests/s"
 
 
 class At(_Record):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, knee_text
+from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, interval_text, knee_text
 from loadtest.measuring import MB, figure, percent
 from loadtest.reporting import (
     Axis,
@@ -28,7 +28,7 @@ def evidence_html(evidence: Evidence) -> str:
     headline = knee_text(evidence.knee) if evidence.knee else "no knee"
     body = [
         f'<header><span class="badge {evidence.status}">{evidence.status}</span><h1>{name}: {headline}</h1></header>',
-        '<p class="lead">The highest rate that meets the objective, found by raising and bisecting.</p>',
+        '<p class="lead">The highest rate that meets the objective, found by a search and long runs.</p>',
         f'<section class="card"><h2>The knee</h2>{_knee(evidence)}{reason_list(evidence.reasons)}</section>',
         f'<div class="charts">{_chart(evidence)}{facts("What was measured", _measured(evidence))}</div>',
         _trials(evidence),
@@ -39,8 +39,11 @@ def evidence_html(evidence: Evidence) -> str:
 def _knee(evidence: Evidence) -> str:
     rows = []
     if evidence.knee:
+        if evidence.knee.interval:
+            rows.append(("Between", f"{interval_text(evidence.knee)}, in 19 of 20 calibrations"))
         found = ", ".join(f"{figure(rate)}" for rate in evidence.knee.found)
-        rows.append(("Found by each search", f"{found} requests/s, {percent(evidence.knee.spread)} apart"))
+        apart = f", {percent(evidence.knee.spread)} apart" if len(evidence.knee.found) > 1 else ""
+        rows.append(("Searches ended at", f"{found} requests/s{apart}"))
         if evidence.knee.limit == "generator":
             rows.append(("Limit", MAY_HOLD_MORE))
     for label, at in (("Latency at the knee", evidence.at_knee), ("At 70 % of it, long run", evidence.at_70_percent)):

@@ -21,7 +21,7 @@ TOLERANCE = 0.03
 AGREEMENT = 0.10
 _RAISE, _RAISE_AGAIN = 2.0, 1.12
 _ELSEWHERE = 0.95
-_TRIES = 4
+TRIES = 4
 _BURST_RAISE, _KEPT_UP = 4.0, 0.9
 _ESTIMATES, _GROWN = 4, 1.1
 _LOWEST_RPS = 0.5
@@ -46,11 +46,20 @@ Limit = Literal["objective", "generator"]
 
 @dataclass(frozen=True)
 class Knee:
-    """The median of several searches, and what they found each."""
+    """Where it is, and what each search found."""
 
     rps: float
+    """The median of the searches, until long runs measured it."""
     found: tuple[float, ...]
     limit: Limit = "objective"
+    interval: tuple[float, float] | None = None
+    """Holds the true knee in 19 of 20 calibrations; None before the long runs, and where the generator is the limit."""
+
+    @property
+    def width(self) -> float:
+        """Half of the interval, as a share of the knee."""
+        low, high = self.interval or (self.rps, self.rps)
+        return (high - low) / 2 / self.rps
 
     @property
     def spread(self) -> float:
@@ -99,11 +108,11 @@ def find_knee(trial: Trial, first: float, repeats: int, tolerance: float = TOLER
 
 def holds(trial: Trial, rate: float) -> bool:
     """A trusted answer at a rate, tried again while it is INVALID."""
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         status = trial(rate)
         if status != "INVALID":
             return status == "PASS"
-    raise NotMeasurable(f"{_TRIES} runs at {figure(rate)} requests/s were INVALID")
+    raise NotMeasurable(f"{TRIES} runs at {figure(rate)} requests/s were INVALID")
 
 
 class _Search:

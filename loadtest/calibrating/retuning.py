@@ -16,10 +16,12 @@ from config.load import parse_spec
 from config.progress import Progress
 from config.record import write_json, write_text
 from config.spec import Spec
-from loadtest.calibrating.calibration import Search, ServerEnded, Trials, settings_of
+from loadtest.calibrating.calibration import settings_of
 from loadtest.calibrating.evidence import Settings
 from loadtest.calibrating.knee import NeverHeld, Untrusted
 from loadtest.calibrating.patch import unified, with_settings
+from loadtest.calibrating.search import Search
+from loadtest.calibrating.trials import ServerEnded, Trials
 from loadtest.calibrating.tune import Space, Tuning, tune
 from loadtest.judging import Objective, objective_of
 from loadtest.measuring import figure

@@ -1,11 +1,13 @@
 """From a measurement and an objective to PASS, FAIL or INVALID. Pure."""
 
-from loadtest.judging.certainty import SHARE, arrivals_needed, samples_needed
+from loadtest.judging.certainty import SHARE, arrivals_needed, failed_clumps, samples_needed, slow_clumps
+from loadtest.judging.early import decided_early
 from loadtest.judging.outcome import Latency, Load, Outcome, Run, Subject, latency_of, run_of, together
 from loadtest.judging.pooling import pool
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, on_balance
 from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS
 from loadtest.judging.verdict import (
+    TOO_FEW,
     UNDECIDED,
     Check,
     Objective,
@@ -21,6 +23,7 @@ __all__ = [
     "BUSY_CPU",
     "GENERATOR_REASONS",
     "SHARE",
+    "TOO_FEW",
     "UNDECIDED",
     "Check",
     "Latency",
@@ -34,6 +37,8 @@ __all__ = [
     "Verdict",
     "arrivals_needed",
     "client_timeout_s",
+    "decided_early",
+    "failed_clumps",
     "goes_on",
     "interval_text",
     "judge",
@@ -43,6 +48,7 @@ __all__ = [
     "pool",
     "run_of",
     "samples_needed",
+    "slow_clumps",
     "together",
     "value_text",
 ]

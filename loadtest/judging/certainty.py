@@ -60,7 +60,7 @@ def latency_between(measurement: Measurement, limit_ms: float) -> Between:
 
 def errors_between(measurement: Measurement, limit: float) -> Between:
     """Of the share of requests that fail."""
-    counts = Counts([piece.failed for piece in measurement.slices], [piece.due for piece in measurement.slices])
+    counts = _failed(measurement)
     low, high, clumps = _share_between(counts)
     # No number of good answers shows that none ever fails.
     status = _decided(low > limit or (limit == 0 and counts.share > 0), high <= limit or counts.share == limit == 0)
@@ -77,6 +77,27 @@ def held_between(measurement: Measurement, limit_rps: float) -> Between:
     missing = max(0.0, 1 - limit_rps / offered)
     more = interval.arrivals_to_decide(missing, counts.share, clumps) - counts.total
     return Between(low, high, _decided(high < limit_rps, low >= limit_rps), more)
+
+
+def slow_clumps(runs: Sequence[Measurement]) -> float:
+    """How many latencies say as much as one independent one, as all of these runs together show."""
+    return interval.clumping_together(
+        [
+            (_over(run.slices, run.response.percentile(SHARE)), _over(run.slices, run.response.percentile(_WIDE_SHARE)))
+            for run in runs
+            if run.slices and run.response.count
+        ]
+    )
+
+
+def failed_clumps(runs: Sequence[Measurement]) -> float:
+    """The same of requests that failed."""
+    counts = [_failed(run) for run in runs if run.slices]
+    return interval.clumping_together([(each, each) for each in counts])
+
+
+def _failed(measurement: Measurement) -> Counts:
+    return Counts([piece.failed for piece in measurement.slices], [piece.due for piece in measurement.slices])
 
 
 def _share_between(counts: Counts) -> tuple[float, float, float]:

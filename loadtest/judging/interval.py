@@ -15,6 +15,8 @@ from dataclasses import dataclass
 CONFIDENCE = 0.95
 # Blocks this many correlation times long are nearly independent of each other; fewer than eight show no variance.
 _BLOCK_TIMES, _FEWEST_BLOCKS = 4, 8
+# Where several runs show it together, each may have fewer.
+_FEWEST_BLOCKS_TOGETHER = 4
 # Variance from few blocks is too small more often than too large: raised until simulated queues, looked at five times
 # while they run, pass and fail wrongly less than once in twenty (`make bench-verdict`).
 _CAUTION = 6.0
@@ -51,16 +53,35 @@ def clumping(near: Counts, wide: Counts) -> float:
 
     `near` counts around the line in question; `wide` at a lower line, where more cross it, tells how long they do.
     """
-    slices, share = len(near.of), near.share
-    if not 0 < share < 1:
+    if not 0 < near.share < 1:
         return 1.0
-    times = correlation_time(wide.excess)
-    length = max(1, min(math.ceil(_BLOCK_TIMES * times), slices // _FEWEST_BLOCKS))
+    found = _variance(near, wide, _FEWEST_BLOCKS)
+    return max(1.0, found.squares / found.independent) * (1 + _CAUTION / math.sqrt(found.blocks))
+
+
+def clumping_together(runs: Sequence[tuple[Counts, Counts]]) -> float:
+    """The same of runs that show it together, `near` and `wide` of each: many blocks need less caution."""
+    found = [_variance(near, wide, _FEWEST_BLOCKS_TOGETHER) for near, wide in runs if near.total and 0 < near.share < 1]
+    independent = sum(each.independent * each.blocks for each in found)
+    return max(1.0, sum(each.squares * each.blocks for each in found) / independent) if independent else 1.0
+
+
+@dataclass(frozen=True)
+class _Variance:
+    """Of what is over the line in a block: as it was, and as it would be of independent arrivals."""
+
+    squares: float
+    independent: float
+    blocks: float
+
+
+def _variance(near: Counts, wide: Counts, fewest_blocks: int) -> _Variance:
+    slices, share = len(near.of), near.share
+    length = max(1, min(math.ceil(_BLOCK_TIMES * correlation_time(wide.excess)), slices // fewest_blocks))
     blocks = slices / length
     squares = sum(block * block for block in _circular_sums(near.excess, length)) / slices
     independent = length * near.total / slices * share * (1 - share)
-    ratio = squares / independent * blocks / max(1.0, blocks - 1)
-    return max(1.0, ratio) * (1 + _CAUTION / math.sqrt(blocks))
+    return _Variance(squares * blocks / max(1.0, blocks - 1), independent, blocks)
 
 
 def correlation_time(values: Sequence[float]) -> float:

@@ -23,6 +23,7 @@ from loadtest.judging.pooling import pool
 from loadtest.judging.trend import backlog_grows
 from loadtest.judging.trust import against_run, server_died
 from loadtest.judging.verdict import (
+    TOO_FEW,
     UNDECIDED,
     Check,
     Objective,
@@ -110,7 +111,7 @@ def _latency(measurement: Measurement, objective: Objective) -> Check:
         return _with(check, "FAIL", "errors-only", f"none of {measurement.finished:,} requests got a good answer")
     if response.count < samples_needed():
         text = f"{response.count:,} answers are too few for a p99, needed: {samples_needed():,}"
-        return _with(check, "INVALID", "too-few-samples", text)
+        return _with(check, "INVALID", TOO_FEW, text)
     if not measurement.slices:
         status: Status = "PASS" if _meets(response, limit) else "FAIL"
     else:

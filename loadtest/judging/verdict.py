@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from loadtest.measuring import figure, percent
 
 Status = Literal["PASS", "FAIL", "INVALID"]
-UNDECIDED = "undecided"
+UNDECIDED, TOO_FEW = "undecided", "too-few-samples"
 EXIT_CODES: dict[Status, int] = {"PASS": 0, "FAIL": 1, "INVALID": 3}
 # Arrivals may be late by this share of the latency limit, but 2 ms is what an idle event loop needs.
 LATE_SHARE, LATE_FLOOR_MS = 0.2, 2.0

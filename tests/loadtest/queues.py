@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from config.progress import Progress
+from loadtest.judging import Objective
 from loadtest.measuring import Histogram, Measurement, Second, Slice
 from loadtest.sending import Schedule
 
 Seconds = NDArray[np.float64]
 Dice = np.random.Generator
+Change = Callable[[Measurement], Measurement]
 _EDGES = [0.01 * 1.01**step for step in range(1800)]
 
 
@@ -75,6 +79,35 @@ def true_p99_ms(queue: Queue, rate: float, *, requests: int = 2_000_000, seed: i
     dice = np.random.default_rng([seed, 99])
     times = np.cumsum(dice.exponential(1 / rate, requests))
     return float(np.quantile(queue.serve(times, dice)[requests // 100 :], 0.99)) * 1000
+
+
+def true_knee(queue: Queue, limit_ms: float, *, requests: int = 1_500_000) -> float:
+    """The rate at which the p99 is the limit, by bisection."""
+    low, high = 0.2 * queue.most, 0.99 * queue.most
+    for _ in range(12):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if true_p99_ms(queue, middle, requests=requests) <= limit_ms else (low, middle)
+    return math.sqrt(low * high)
+
+
+class SimulatedSession:
+    """A session with a server that exists only as a queue, as far as trials need one."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        objective: Objective,
+        seed: int,
+        change: Callable[[Measurement], Measurement] = lambda run: run,
+    ) -> None:
+        self._queue, self._objective, self._seed, self._change = queue, objective, seed, change
+        self.progress = Progress(quiet=True)
+        self.schedules: list[Schedule] = []
+
+    def measure(self, schedule: Schedule, label: str) -> Measurement:
+        self.schedules.append(schedule)
+        assert label
+        return self._change(measured(self._queue, schedule, self._objective.p99_ms, self._seed))
 
 
 def measured(queue: Queue, schedule: Schedule, limit_ms: float, seed: int) -> Measurement:

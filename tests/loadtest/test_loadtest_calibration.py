@@ -2,51 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-from queues import Queue, always, measured, two_workers
+from queues import Dice, Queue, Seconds, SimulatedSession, always, two_workers
 
-from config.progress import Progress
-from loadtest.calibrating.calibration import Search, Trials
 from loadtest.calibrating.knee import Untrusted
-from loadtest.judging import Objective
+from loadtest.calibrating.search import Search
+from loadtest.calibrating.trials import OutOfTime, Trials
+from loadtest.judging import Objective, samples_needed
 from loadtest.measuring import Histogram, Identity, Measurement
-from loadtest.sending import Schedule
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=200)
 
 
-class SimulatedSession:
-    """A session with a server that exists only as a queue."""
-
-    def __init__(self, queue: Queue, seed: int, change: Callable[[Measurement], Measurement] = lambda run: run) -> None:
-        self._queue, self._seed, self._change = queue, seed, change
-        self.progress = Progress(quiet=True)
-        self.schedules: list[Schedule] = []
-
-    def measure(self, schedule: Schedule, label: str) -> Measurement:
-        self.schedules.append(schedule)
-        assert label
-        return self._change(measured(self._queue, schedule, OBJECTIVE.p99_ms, self._seed))
-
-
 def trials(queue: Queue, seed: int = 0, **options: Any) -> tuple[Trials, SimulatedSession]:
-    session = SimulatedSession(queue, seed, options.pop("change", lambda run: run))
+    session = SimulatedSession(queue, OBJECTIVE, seed, options.pop("change", lambda run: run))
     return Trials(session, OBJECTIVE, Search(seed=seed, **options)), session  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("rate", "status", "runs"), [(20, "PASS", 1), (150, "FAIL", 1), (63, "FAIL", 4)])
-def test_a_clear_rate_takes_one_run_and_one_near_the_knee_several(rate: float, status: str, runs: int) -> None:
+@pytest.mark.parametrize(("rate", "status", "looks"), [(20, "PASS", 1), (150, "FAIL", 1), (60, "PASS", 4)])
+def test_a_clear_rate_takes_a_short_look_and_one_near_the_knee_several(rate: float, status: str, looks: int) -> None:
     made, session = trials(always(0.01))
     assert made.at(rate) == status
-    assert len(session.schedules) == runs
+    assert len(session.schedules) == looks
+
+
+def test_a_slow_server_that_clearly_fails_is_not_measured_for_a_thousand_answers() -> None:
+    made, session = trials(always(0.4))
+    assert made.at(5) == "FAIL"
+    assert session.schedules[-1].planned < samples_needed()
+    assert len(session.schedules) == 1
 
 
 def test_every_run_of_a_search_has_arrivals_of_its_own() -> None:
     made, session = trials(two_workers([0.018, 0.024, 0.030, 0.036]), repeat=1)
-    made.find(60)
+    made.measure_knee(made.find(150))
     seeds = [schedule.seed for schedule in session.schedules]
     assert len(set(seeds)) == len(seeds) > 5
 
@@ -70,3 +62,54 @@ def test_another_package_is_no_limit_of_the_generator() -> None:
     made, _ = trials(always(0.001), change=swapped, repeat=1)
     with pytest.raises(Untrusted, match="the server serves package bb, the spec's is aa"):
         made.find(50)
+
+
+# `true_knee(always(0.01), 60)`, from 1.5 million requests at each rate.
+TRUE_KNEE_RPS = 63.15
+
+
+@pytest.mark.slow
+def test_the_interval_of_a_calibration_holds_the_true_knee() -> None:
+    knees = []
+    for seed in range(3):
+        made, _ = trials(always(0.01), seed=1000 * seed)
+        knees.append(made.measure_knee(made.find(None)))
+    held = [knee.interval is not None and knee.interval[0] <= TRUE_KNEE_RPS <= knee.interval[1] for knee in knees]
+    assert all(held)
+    assert all(abs(knee.rps / TRUE_KNEE_RPS - 1) < 0.04 and knee.width < 0.07 for knee in knees)
+
+
+def test_long_runs_narrow_the_interval_to_the_tolerance() -> None:
+    made, _ = trials(always(0.01), tolerance=0.06)
+    found = made.find(60)
+    first = made.measure_knee(found)
+    runs = len(made.runs)
+    made._options = made._options.model_copy(update={"tolerance": 0.03})
+    assert made.measure_knee(found).width < first.width <= 0.06
+    assert len(made.runs) > runs + 1
+
+
+def test_a_calibration_measures_no_longer_than_it_may() -> None:
+    made, session = trials(always(0.01), max_duration_s=900)
+    knee = made.measure_knee(made.find(None))
+    made.with_headroom(0.7 * knee.rps)
+    assert knee.interval is not None
+    assert sum(schedule.total_s for schedule in session.schedules) <= 900
+
+
+def test_a_search_that_has_no_time_left_says_so() -> None:
+    made, _ = trials(always(0.01), max_duration_s=60)
+    with pytest.raises(OutOfTime, match="`--max-duration` is over"):
+        made.find(None)
+
+
+def test_the_interval_of_a_server_that_fails_all_at_once_is_what_was_held_and_what_was_not() -> None:
+    made, _ = trials(Queue("a cliff", 100, cliff))
+    low, high = made.measure_knee(made.find(40)).interval or (0, 0)
+    assert low <= 100.1
+    assert 99.9 <= high <= 1.1 * low
+
+
+def cliff(times: Seconds, _: Dice) -> Seconds:
+    """All answers are quick up to 100 requests/s, and above it none."""
+    return np.full(len(times), 0.01 if len(times) / times[-1] <= 100 else 1.0)

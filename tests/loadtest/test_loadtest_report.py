@@ -277,7 +277,7 @@ def evidence(limit: str = "objective") -> Evidence:
     return Evidence(
         status="PASS", reasons=(), name="digits", version="1.0", package="ab" * 32, objective=OBJECTIVE,
         settings=Settings(workers=2, threads=1, max_batch=4, max_batch_delay_ms=2),
-        knee=KneeRecord(rps=75, found=(74, 75, 76), spread=0.027, limit=limit),  # type: ignore[arg-type]
+        knee=KneeRecord(rps=75, found=(74, 75, 76), spread=0.027, limit=limit, interval=(73, 77)),  # type: ignore[arg-type]
         at_knee=at, at_70_percent=at, cold_start_s=4.2,
         memory=Memory(java_bytes=200_000_000, workers_bytes=(300_000_000, 310_000_000), supervisor_bytes=40_000_000),
         machine=MACHINE, arrivals="poisson", at="2026-01-02T03:04:05Z", trials=tuple(trials),
@@ -289,7 +289,13 @@ def test_evidence_names_package_machine_and_memory() -> None:
     assert data["schema"] == "marina.evidence/1"
     assert data["package"] == "ab" * 32
     assert data["memory"]["total_bytes"] == 850_000_000
-    assert data["knee"] == {"rps": 75, "found": [74, 75, 76], "spread": 0.027, "limit": "objective"}
+    assert data["knee"] == {
+        "rps": 75,
+        "found": [74, 75, 76],
+        "spread": 0.027,
+        "limit": "objective",
+        "interval": [73, 77],
+    }
 
 
 def test_evidence_is_drawn_without_the_runs_that_say_nothing() -> None:

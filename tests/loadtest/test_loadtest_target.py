@@ -21,10 +21,11 @@ from config.ports import free_port_base
 from config.progress import Progress
 from config.record import Package, Record
 from loadtest.calibrating import retuning
-from loadtest.calibrating.calibration import Search, ServerEnded, Trials
 from loadtest.calibrating.evidence import Settings
 from loadtest.calibrating.knee import NeverHeld, Untrusted
 from loadtest.calibrating.patch import unified, with_settings
+from loadtest.calibrating.search import Search
+from loadtest.calibrating.trials import ServerEnded, Trials
 from loadtest.judging.slo import objective_of
 from loadtest.measuring import peak_memory, this_machine
 from loadtest.running import RunOptions, Where, run, target

@@ -1,0 +1,108 @@
+"""The knee between two rates: how the share of requests over the limit rises with the rate, fitted to many runs. Pure.
+
+Near the knee the odds of a request to be over the limit grow by a power of the rate. Where that curve crosses the share
+that the objective allows is the knee; which crossings fit the runs nearly as well is its interval (a profile
+likelihood). Requests in a queue are late in clumps, so each run counts as much as it has independent ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Further away the curve bends otherwise.
+_NEAR = 1.2
+# Twice the fall of the logarithm of the likelihood at the ends of a 99 % interval.
+_FALL = 6.63
+_STEPS, _REACH = 240, 1.5
+_STEEPEST, _FLATTEST = 300.0, 3.0
+_ROUNDS = 40
+
+
+@dataclass(frozen=True)
+class Point:
+    """What runs at one rate showed: so many of so many requests were over the limit."""
+
+    rate: float
+    over: float
+    total: float
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The knee and its interval, requests/s."""
+
+    rps: float
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        """Half of the interval, as a share of the knee."""
+        return (self.high - self.low) / 2 / self.rps
+
+
+def fit(points: Sequence[Point], share: float, about: float, clumps: float) -> Fitted | None:
+    """The rate at which `share` of the requests are over the limit, near `about`; None when the runs do not show one.
+
+    `clumps` is how many requests say as much as one independent one.
+    """
+    near = [point for point in points if about / _NEAR <= point.rate <= about * _NEAR]
+    if not any(point.over > share * point.total for point in near):
+        return None
+    if not any(point.over <= share * point.total for point in near):
+        return None
+    odds = math.log(share / (1 - share))
+    rates = [about * _REACH ** (step / _STEPS) for step in range(-_STEPS, _STEPS + 1)]
+    steep = 20.0
+    likely = []
+    for rate in rates:
+        steep, found = _likeliest(near, rate, odds, clumps, steep)
+        likely.append(found)
+    best = max(likely)
+    # What differs more between runs than within them widens the interval.
+    spread = _dispersion(near, rates[likely.index(best)], odds, clumps)
+    inside = [rate for rate, found in zip(rates, likely, strict=True) if 2 * (best - found) / spread <= _FALL]
+    flat = [rate for rate, found in zip(rates, likely, strict=True) if best - found < 1e-3]
+    return Fitted(math.sqrt(flat[0] * flat[-1]), inside[0], inside[-1])
+
+
+def _likeliest(points: Sequence[Point], knee: float, odds: float, clumps: float, start: float) -> tuple[float, float]:
+    """The steepness that fits best if the knee is there, and the logarithm of its likelihood: Newton's method."""
+    steep = start
+    for _ in range(_ROUNDS):
+        slope = curve = 0.0
+        for point in points:
+            at = math.log(point.rate / knee)
+            chance = _chance(odds + steep * at)
+            slope += at * (point.over - point.total * chance)
+            curve += at * at * point.total * chance * (1 - chance)
+        if curve <= 0:
+            break
+        step = max(-0.5 * steep, min(steep, slope / curve))
+        before, steep = steep, max(_FLATTEST, min(_STEEPEST, steep + step))
+        if abs(steep - before) < 1e-3 * steep:
+            break
+    return steep, _likelihood(points, knee, odds, steep) / clumps
+
+
+def _likelihood(points: Sequence[Point], knee: float, odds: float, steep: float) -> float:
+    total = 0.0
+    for point in points:
+        chance = _chance(odds + steep * math.log(point.rate / knee))
+        total += point.over * math.log(chance) + (point.total - point.over) * math.log1p(-chance)
+    return total
+
+
+def _dispersion(points: Sequence[Point], knee: float, odds: float, clumps: float) -> float:
+    steep, _ = _likeliest(points, knee, odds, clumps, 20.0)
+    found = 0.0
+    for point in points:
+        chance = _chance(odds + steep * math.log(point.rate / knee))
+        found += (point.over - point.total * chance) ** 2 / (clumps * point.total * chance * (1 - chance))
+    return max(1.0, found / max(1, len(points) - 2))
+
+
+def _chance(odds: float) -> float:
+    return min(1 - 1e-12, max(1e-12, 1 / (1 + math.exp(-max(-60.0, min(60.0, odds))))))

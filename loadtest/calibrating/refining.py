@@ -1,0 +1,43 @@
+"""From the runs of a search to the knee with an interval that holds the true one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loadtest.calibrating.fit import Fitted, Point, fit
+from loadtest.calibrating.knee import Knee
+from loadtest.judging import SHARE, Objective, Verdict, failed_clumps, slow_clumps
+from loadtest.measuring import Measurement
+
+# Runs this near to the knee show how late requests come in clumps there.
+_NEAR = 1.15
+# What fits but is as far from what the search found is of a server that the curve does not describe.
+_AS_FOUND = 1.2
+
+Runs = Sequence[tuple[Measurement, Verdict]]
+
+
+def fitted_knee(runs: Runs, searched: Knee, about: float, objective: Objective) -> Knee:
+    """The knee where the p99 or the errors cross their limit, whichever comes first; where neither does, as of a server
+    that fails all at once, between the highest rate that was held and the lowest that was not."""
+    judged = [run for run, verdict in runs if verdict.status != "INVALID"]
+    near = [run for run in judged if about / _NEAR <= run.rate <= about * _NEAR]
+    slow = [Point(run.rate, run.response.over(objective.p99_ms), run.response.count) for run in judged]
+    failed = [Point(run.rate, run.failed, run.finished) for run in judged]
+    fits = [fit(slow, 1 - SHARE, about, slow_clumps(near))]
+    if 0 < objective.error_rate < 1:
+        fits.append(fit(failed, objective.error_rate, about, failed_clumps(near)))
+    found = min((each for each in fits if each), key=lambda each: each.rps, default=None)
+    if found is None or not searched.rps / _AS_FOUND <= found.rps <= searched.rps * _AS_FOUND:
+        found = _bracket(runs, searched)
+    return replace(searched, rps=found.rps, interval=(found.low, found.high))
+
+
+def _bracket(runs: Runs, searched: Knee) -> Fitted:
+    """Between what was held and what was not, wherever those overlap."""
+    around = [(run.rate, verdict.status) for run, verdict in runs if run.rate <= 2 * searched.rps]
+    held = max((rate for rate, status in around if status == "PASS"), default=searched.rps)
+    missed = min((rate for rate, status in around if status == "FAIL"), default=held)
+    low, high = sorted((held, missed))
+    return Fitted(low, low, high)

@@ -1,0 +1,211 @@
+"""Runs at different rates against one server: whether each rate is held, and where between them the knee is."""
+
+from __future__ import annotations
+
+from config.errors import MarinaError
+from loadtest.calibrating import knee
+from loadtest.calibrating.evidence import At
+from loadtest.calibrating.knee import Knee, Untrusted, find_knee
+from loadtest.calibrating.refining import fitted_knee
+from loadtest.calibrating.search import Search
+from loadtest.judging import (
+    GENERATOR_REASONS,
+    TOO_FEW,
+    UNDECIDED,
+    Objective,
+    Reason,
+    Status,
+    Verdict,
+    decided_early,
+    goes_on,
+    judge,
+    latency_of,
+    on_balance,
+    pool,
+)
+from loadtest.measuring import Measurement, figure
+from loadtest.reporting import figures_text
+from loadtest.running import Session
+from loadtest.sending import Schedule
+
+_FIRST_RPS = 20.0
+_BURST_S = 2.0
+_UNDER_ESTIMATE = 0.7
+# Near the knee a search looks until this many lengths of a run were measured, then decides by the figures.
+_MOST_LENGTHS = 2
+_COARSE = 0.08
+_LONG_LENGTHS, _MOST_LONG_RUNS = 4, 12
+_LONG_RUN_S = 30.0
+# At the knee and beside it, or nothing would tell how steeply the latency rises.
+_BESIDE = (1.0, 1.03, 0.97)
+
+
+class ServerEnded(MarinaError):
+    """Raised when the server under test ended by itself."""
+
+
+class OutOfTime(Untrusted):
+    """Raised when the next run would be longer than what is left of the time allowed."""
+
+
+class Trials:
+    """Runs at different rates against one server, each judged by whether that rate was held within the objective."""
+
+    def __init__(self, session: Session, objective: Objective, options: Search) -> None:
+        self._session = session
+        # The search asks whether the offered rate is held, not whether the spec's is.
+        self._objective = objective.model_copy(update={"throughput_rps": None})
+        self._options = options
+        self.runs: list[tuple[Measurement, Verdict]] = []
+        self._number = 0
+        self._measured_s = self._kept_s = 0.0
+
+    def at(self, rate: float) -> Status:
+        """Whether a rate is held: one short run where that is clear, longer ones where it is not, which then decide on
+        balance; INVALID when the generator could not measure it, Untrusted when anything else was wrong."""
+        looks_s = self._options.first_look_s(rate, self._objective)
+        most_s = _MOST_LENGTHS * self._options.length_s(rate, self._objective)
+        measured: list[Measurement] = []
+        while True:
+            measured.append(self._run(rate, looks_s))
+            verdict = judge(measured, self._objective)
+            so_far_s = sum(run.asked_s for run in measured)
+            self._say(rate, verdict)
+            early = decided_early(verdict, measured, self._objective)
+            if early or not _may_go_on(verdict) or so_far_s >= most_s:
+                return self._keep(rate, measured, verdict, early)
+            looks_s = min(so_far_s, most_s - so_far_s)
+
+    def _keep(self, rate: float, measured: list[Measurement], verdict: Verdict, early: Status | None = None) -> Status:
+        status = early or on_balance(verdict)
+        self.runs.append((pool(measured), verdict.model_copy(update={"status": status})))
+        expected = {*GENERATOR_REASONS, UNDECIDED, TOO_FEW}
+        others = [reason for reason in verdict.every_reason() if reason.id not in expected]
+        if status == "INVALID" and others:
+            raise Untrusted(f"{figure(rate)} requests/s: {others[0].text}")
+        return status
+
+    def _run(self, rate: float, length_s: float) -> Measurement:
+        self._number += 1
+        schedule = Schedule(
+            arrivals=self._options.arrivals,
+            rate=rate,
+            warmup_s=self._options.warmup_s,
+            duration_s=length_s,
+            # Other arrivals each time: with the same ones, all searches would be wrong by the same dice, and agree.
+            seed=self._options.seed + self._number,
+        )
+        if self._lacks(schedule.total_s):
+            raise OutOfTime(f"`--max-duration` is over, before the run at {figure(rate)} requests/s")
+        return self._measured(schedule, self._label(rate))
+
+    def _label(self, rate: float) -> str:
+        return f"run {self._number}, {figure(rate)} requests/s"
+
+    def _say(self, rate: float, verdict: Verdict) -> None:
+        self._session.progress.say(f"  {self._label(rate):<44} {verdict.status} {figures_text(verdict)}")
+
+    def _long_look(self, rate: float, length_s: float) -> Status:
+        """One run, which decides by itself."""
+        measured = [self._run(rate, length_s)]
+        verdict = judge(measured, self._objective)
+        self._say(rate, verdict)
+        return self._keep(rate, measured, verdict)
+
+    def _lacks(self, seconds: float) -> bool:
+        """Whether that is more than is left of the time allowed."""
+        allowed_s = self._options.max_duration_s
+        return allowed_s is not None and self._measured_s + self._kept_s + seconds > allowed_s
+
+    def _measured(self, schedule: Schedule, label: str) -> Measurement:
+        """One run; neither Ctrl-C nor the end of the server is an answer about a rate, so both end the search."""
+        measurement = self._session.measure(schedule, label)
+        self._measured_s += schedule.total_s
+        if measurement.interrupted:
+            raise KeyboardInterrupt
+        if measurement.server_end is not None:
+            raise ServerEnded(f"the server ended at {figure(schedule.rate)} requests/s: {measurement.server_end}")
+        return measurement
+
+    def holds(self, rate: float) -> bool:
+        """Whether a rate is held within the objective; Untrusted when no run at it can be trusted."""
+        return knee.holds(self.at, rate)
+
+    def warm_up(self, rate: float = _FIRST_RPS) -> float:
+        """Bursts from a rate on until the server, which may have just started, no longer gets faster; about what it
+        holds then."""
+        return knee.estimate(self._burst, rate)
+
+    def find(self, first: float | None) -> Knee:
+        """About where the knee is; Untrusted when it cannot be found."""
+        if first is None:
+            first = _UNDER_ESTIMATE * self.warm_up()
+            self._say_how_long(first)
+        return find_knee(self.at, first, self._options.repeat, max(_COARSE, self._options.tolerance))
+
+    def measure_knee(self, about: Knee) -> Knee:
+        """The knee by long runs at it and beside it, which go on until its interval is narrow enough; as it was when
+        the time is over, or when the generator is what ended the search."""
+        if about.limit == "generator":
+            return about
+        found = about
+        # The long run with room above comes after these.
+        self._kept_s = self._headroom_s(about.rps)
+        try:
+            for number in range(_MOST_LONG_RUNS):
+                if number and found.interval and found.width <= self._options.tolerance:
+                    break
+                self._long(found.rps * _BESIDE[number % len(_BESIDE)])
+                found = fitted_knee(self.runs, about, found.rps, self._objective)
+        except OutOfTime:
+            found = fitted_knee(self.runs, about, found.rps, self._objective)
+        finally:
+            self._kept_s = 0.0
+        return found
+
+    def _long(self, rate: float) -> None:
+        for _ in range(knee.TRIES):
+            if self._long_look(rate, _LONG_LENGTHS * self._options.length_s(rate, self._objective)) != "INVALID":
+                return
+        raise knee.NotMeasurable(f"{knee.TRIES} long runs at {figure(rate)} requests/s were INVALID")
+
+    def _say_how_long(self, rate: float) -> None:
+        minutes = max(1, round(self._options.usual_s(rate, self._objective) / 60))
+        most_s = self._options.max_duration_s
+        bound = f"at most {max(1, round(most_s / 60))}" if most_s else "`--max-duration` bounds it"
+        self._session.progress.say(f"  some {figure(rate)} requests/s: about {minutes} minutes to measure, {bound}")
+
+    def _burst(self, rate: float) -> float:
+        """Good answers a second of a short burst."""
+        schedule = Schedule(arrivals="constant", rate=rate, warmup_s=_BURST_S / 2, duration_s=_BURST_S)
+        return self._measured(schedule, f"burst, {figure(rate)} requests/s").held_rps
+
+    def nearest_pass(self, rate: float) -> At | None:
+        """The latencies of the run that passed nearest to a rate."""
+        passed = [measurement for measurement, verdict in self.runs if verdict.status == "PASS"]
+        if not passed:
+            return None
+        found = min(passed, key=lambda measurement: abs(measurement.rate - rate))
+        return At(rate=found.rate, status="PASS", response=latency_of(found.response))
+
+    def with_headroom(self, rate: float) -> At:
+        """A run three times as long as the others, at least half a minute unless lengths were asked for."""
+        status = self._long_look(rate, self._headroom_s(rate))
+        return At(rate=rate, status=status, response=latency_of(self.runs[-1][0].response))
+
+    def _headroom_s(self, rate: float) -> float:
+        shortest_s = _LONG_RUN_S if self._options.trial_s is None else 0.0
+        return max(shortest_s, 3 * self._options.length_s(rate, self._objective))
+
+    def why(self) -> list[Reason]:
+        """Every reason of the last run."""
+        return self.runs[-1][1].every_reason() if self.runs else []
+
+
+def _may_go_on(verdict: Verdict) -> bool:
+    """Whether another run at the rate would tell more; that nothing fails needs no proof here, `loadtest` wants one."""
+    unsure = [check for check in verdict.checks if check.status == "INVALID"]
+    few = {reason.id for reason in verdict.every_reason()} <= {UNDECIDED, TOO_FEW} and verdict.status == "INVALID"
+    return (goes_on(verdict) or few) and not all(
+        check.objective == "errors" and check.measured == 0 for check in unsure
+    )

@@ -1,0 +1,81 @@
+"""`make bench-knee`: how often the interval of a calibration holds the true knee, on simulated queues.
+
+Each calibration is that of `marina calibrate`: the same bursts, search, long runs and fit, in virtual time. Beside it,
+what three searches would say: their median, and their range.
+
+    python tests/bench/bench_knee.py [--runs 20] [--seed 0] [--others]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from statistics import fmean, stdev
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "loadtest")]
+
+from queues import QUEUES, Queue, SimulatedSession, always, true_knee, two_workers, varying  # noqa: E402
+
+from loadtest.calibrating import Search  # noqa: E402
+from loadtest.calibrating.knee import Knee  # noqa: E402
+from loadtest.calibrating.trials import Trials  # noqa: E402
+from loadtest.judging import Objective  # noqa: E402
+
+LIMITS_MS = (60.0, 150.0, 120.0)
+# Not what the interval was tuned on.
+OTHERS = [always(0.003), varying(0.025), two_workers([0.009, 0.011, 0.013, 0.015, 0.017, 0.019, 0.021, 0.023])]
+OTHER_LIMITS_MS = (25.0, 300.0, 70.0)
+
+
+def calibration(queue: Queue, objective: Objective, seed: int, repeat: int = 1) -> tuple[Knee, float]:
+    """One of them, and how long it measured, s; several searches are not followed by long runs."""
+    session = SimulatedSession(queue, objective, seed)
+    tolerance = {} if repeat == 1 else {"tolerance": 0.03}
+    trials = Trials(session, objective, Search(seed=1000 * seed, repeat=repeat, **tolerance))  # type: ignore[arg-type]
+    found = trials.find(None)
+    if repeat == 1:
+        found = trials.measure_knee(found)
+    return found, sum(schedule.total_s for schedule in session.schedules)
+
+
+def row(queue: Queue, limit_ms: float, runs: int, seed: int) -> tuple[str, int]:
+    """A line of the table, and how many intervals hold the true knee."""
+    objective = Objective(p99_ms=limit_ms, error_rate=0.001, throughput_rps=None)
+    truth = true_knee(queue, limit_ms)
+    made = [calibration(queue, objective, seed + number) for number in range(runs)]
+    knees = [knee for knee, _ in made]
+    held = sum(knee.interval is not None and knee.interval[0] <= truth <= knee.interval[1] for knee in knees)
+    before = [calibration(queue, objective, seed + number, repeat=3)[0] for number in range(runs)]
+    ranges = sum(min(knee.found) <= truth <= max(knee.found) for knee in before)
+    errors = [abs(math.log(knee.rps / truth)) for knee in knees]
+    text = (
+        f"{queue.name:<22} {limit_ms:>6g} ms {truth:>8.1f}  {stdev(knee.rps for knee in knees) / truth:>6.1%} "
+        f"{max(errors):>6.1%}  {held:>3} of {runs}  {fmean(knee.width for knee in knees):>6.1%} "
+        f"{fmean(seconds for _, seconds in made):>8,.0f} s   {ranges:>3} of {runs}"
+    )
+    return text, held
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20, help="calibrations of each queue")
+    parser.add_argument("--seed", type=int, default=0, help="of the first one; others are other dice")
+    parser.add_argument("--others", action="store_true", help="queues that the interval was not tuned on")
+    options = parser.parse_args()
+    print(
+        f"{'':<22} {'limit':>9} {'true':>8}  {'sd':>6} {'worst':>6}  {'held':>9}  {'±':>6} {'measured':>10}   3 ranges"
+    )
+    total = 0
+    queues = zip(OTHERS, OTHER_LIMITS_MS, strict=True) if options.others else zip(QUEUES, LIMITS_MS, strict=True)
+    for queue, limit_ms in queues:
+        text, held = row(queue, limit_ms, options.runs, options.seed)
+        total += held
+        print(text, flush=True)
+    print(f"the interval holds the true knee in {total} of {3 * options.runs} calibrations")
+
+
+if __name__ == "__main__":
+    main()
