@@ -85,6 +85,9 @@ bench-peers: setup  ## the same model behind FastAPI, LitServe, BentoML and Ray 
 bench-attack: setup  ## thousands of hostile bodies and streams against a served model  (ARGS='--bodies 20000')
 	$(BIN)/python tests/bench/bench_attack.py $(ARGS)
 
+bench-memory: setup  ## the worst pictures that a spec permits, in a pod's memory
+	$(BIN)/python tests/bench/bench_memory.py $(ARGS)
+
 bench-start: setup  ## cold start of ResNet-50, aot against jit
 	$(BIN)/python tests/bench/bench_start.py
 
