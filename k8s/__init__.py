@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from k8s.manifests import (
         LoadJob,
         Plan,
+        check_machine,
         load_objects,
         make_plan,
         read_load_image,
@@ -53,6 +54,7 @@ __all__ = [
     "Trace",
     "all_rules",
     "allocatable",
+    "check_machine",
     "connect",
     "delete",
     "deploy",

@@ -15,6 +15,7 @@ def add_verbs(verbs: Any) -> None:
     added = with_build(verb(verbs, manifests, "Kubernetes manifests, as files for kubectl and kustomize", *examples))
     text = "a file for each concern, or one for all (default: files)"
     added.add_argument("--format", choices=("files", "single"), default="files", help=text)
+    _accept_option(added)
 
     examples = ("marina verify", "marina verify my/spec.yaml --kubernetes 1.34", "marina verify --dir DIR --json")
     examples += ("marina verify --explain pdb-blocks-drain",)
@@ -38,12 +39,14 @@ def add_verbs(verbs: Any) -> None:
 def manifests(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from config.progress import Progress
-    from k8s import make_plan, summarise, write_manifests
+    from k8s import check_machine, make_plan, summarise, write_manifests
 
     # The build folder has all that is needed: where manifests are made, the model's sources need not be.
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
-    written = write_manifests(make_plan(spec, out), out, options.format)
+    plan = make_plan(spec, out)
+    check_machine(spec, plan.evidence, options.accept)
+    written = write_manifests(plan, out, options.format)
     if options.json:
         print_json(written.to_data())
         return 0
@@ -71,7 +74,8 @@ def verify(options: argparse.Namespace) -> int:
         verified = verify_folder(options.dir, options.kubernetes, progress)
     else:
         spec = load_spec(options.spec, files=False)
-        verified = verify_spec(spec, options.out / spec.name, options.kubernetes, progress, live=options.live)
+        folder, accepted = options.out / spec.name, options.accept
+        verified = verify_spec(spec, folder, options.kubernetes, progress, live=options.live, accepted=accepted)
     for note in verified.notes:
         progress.say(f"note: {note}")
     if options.json:
@@ -97,7 +101,7 @@ def deploy(options: argparse.Namespace) -> int:
         dry_run=options.dry_run,
         accepted=options.accept,
     )
-    release, progress = k8s.make_release(spec, out), Progress(quiet=options.quiet)
+    release, progress = k8s.make_release(spec, out, options.accept), Progress(quiet=options.quiet)
     return _printed(options, k8s.deploy(placement, release, how, progress, out / "rollout.json"))
 
 
@@ -173,8 +177,14 @@ def _named_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
+def _accept_option(parser: argparse.ArgumentParser) -> None:
+    text = "go on although evidence is of another machine: the id that the error names"
+    parser.add_argument("--accept", metavar="ID", action="append", default=[], help=text)
+
+
 def _verify_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    _accept_option(parser)
     add("--dir", metavar="DIR", type=Path, help="look at the YAML and JSON files of a folder instead of at SPEC's")
     text = "a minor version such as 1.34, as often as you like (default: all that are supported)"
     add("--kubernetes", metavar="V", action="append", default=[], help=text)

@@ -76,6 +76,9 @@ class Resources(Section):
     memory: str = "auto"
     """Memory of a pod, request and limit, a Kubernetes quantity; auto: a quarter over the measured peak, without
     evidence 2Gi. Lands in the Deployment."""
+    processor: Annotated[str, Field(min_length=1)] | None = None
+    """Processor of the nodes, as `model name` in their `/proc/cpuinfo`: manifests refuse evidence of another one;
+    default: any. Compared with `evidence.json`."""
     gpu: Annotated[int, Field(ge=0)] = 0
     """GPUs of a pod. Lands in the Deployment."""
     gpu_resource: DeviceName = "nvidia.com/gpu"

@@ -1,7 +1,7 @@
 """From a spec, an image and evidence to Kubernetes objects, and to a folder of files."""
 
 from k8s.manifests.config_map import CONFIG_FILE, config_sha256
-from k8s.manifests.evidence import suppose_evidence
+from k8s.manifests.evidence import check_machine, suppose_evidence
 from k8s.manifests.image_record import read_load_image
 from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, selector_labels
 from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
@@ -24,6 +24,7 @@ __all__ = [
     "LoadJob",
     "Plan",
     "Written",
+    "check_machine",
     "config_sha256",
     "load_objects",
     "make_plan",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from config.errors import InputError
 from config.record import Package
+from config.spec import Spec
 
 SCHEMA: Final = "marina.evidence/1"
 
@@ -51,6 +53,19 @@ class MachineRecord(_EvidencePart):
         return min(self.cores, self.cpu_limit or self.cores)
 
 
+class ServerMachineRecord(_EvidencePart):
+    """The machine that the server ran on."""
+
+    processor: str
+
+
+class ServerRecord(_EvidencePart):
+    """What the server could use there."""
+
+    cores: float
+    machine: ServerMachineRecord
+
+
 class EvidenceRecord(_EvidencePart):
     """Measurements of one package; `sha256` is that of the file."""
 
@@ -61,6 +76,13 @@ class EvidenceRecord(_EvidencePart):
     cold_start_s: float | None
     memory: MemoryRecord | None
     machine: MachineRecord
+    server: ServerRecord | None = None
+    """None for a server that was there already."""
+
+    @property
+    def usable_cores(self) -> float:
+        """Cores that the server could use, as far as that is known."""
+        return self.server.cores if self.server else self.machine.usable_cores
 
 
 def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> EvidenceRecord | None:
@@ -102,3 +124,20 @@ def suppose_evidence(
     changes: dict[str, object] = {} if knee_rps is None else {"knee": KneeRecord(rps=knee_rps)}
     changes |= {} if cold_start_s is None else {"cold_start_s": cold_start_s}
     return evidence.model_copy(update=changes)
+
+
+def check_machine(spec: Spec, evidence: EvidenceRecord | None, accepted: Collection[str]) -> None:
+    """InputError where what was measured says nothing of a pod, because the server had other cores than one has;
+    `accepted` names what is taken all the same."""
+    server = evidence.server if evidence else None
+    if server is None:
+        return
+    processor, has = spec.kubernetes.resources.processor, server.machine.processor
+    if server.cores != spec.cores and "evidence-cores" not in accepted:
+        text = f"measured with {server.cores:g} cores, a pod has {spec.cores:g} (`kubernetes.resources.cpu`)"
+        hint = f"marina calibrate {spec.file} on a machine with as many, or --accept evidence-cores"
+        raise InputError(f"evidence.json: {text}", hint=hint)
+    if processor is not None and processor != has and "evidence-processor" not in accepted:
+        text = f"measured on `{has}`, pods run on `{processor}` (`kubernetes.resources.processor`)"
+        hint = f"marina calibrate {spec.file} on such a machine, or --accept evidence-processor"
+        raise InputError(f"evidence.json: {text}", hint=hint)

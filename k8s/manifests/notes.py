@@ -98,8 +98,8 @@ def _measured(plan: Plan) -> Iterator[Note]:
         objective = f"p99 {measured.p99_ms:g} ms and {100 * measured.error_rate:g} % errors"
         text = f"the knee was found for {objective}, not for what `slo` says now"
         yield Note(_scaling_file(plan), text, calibrate)
-    if plan.target_rps_per_pod and evidence.machine.usable_cores != spec.cores:
-        text = f"measured with {evidence.machine.usable_cores:g} cores, a pod has {spec.cores:g}"
+    if plan.target_rps_per_pod and evidence.usable_cores != spec.cores:
+        text = f"measured with {evidence.usable_cores:g} cores, a pod has {spec.cores:g}"
         yield Note(_scaling_file(plan), text, f"{calibrate} --url URL_OF_A_POD")
     if evidence.cold_start_s is None:
         text = "the evidence is of a server that was there already: its start was not measured"

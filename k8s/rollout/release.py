@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.spec import Spec
 from k8s.cluster import Document
-from k8s.manifests import Files, Plan, make_plan, render
+from k8s.manifests import Files, Plan, check_machine, make_plan, render
 from k8s.rollout.inference import CanaryRequest, packaged_sample
 from k8s.rollout.preflight import Blocker
 from k8s.verify import Scope, rendered, verify
@@ -26,9 +27,10 @@ class Release:
     """What is wrong with the documents themselves, wherever they are applied."""
 
 
-def make_release(spec: Spec, folder: Path) -> Release:
+def make_release(spec: Spec, folder: Path, accepted: Collection[str] = ()) -> Release:
     """The release of a spec and its build folder, rendered now, so that it cannot be older than the spec."""
     plan = make_plan(spec, folder)
+    check_machine(spec, plan.evidence, accepted)
     files = render(plan)
     documents = tuple(document for documents in files.values() for document in documents)
     facts = {"version": spec.version, "image": plan.image}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from config.errors import InputError, listed, nearest
 from config.spec import Spec
-from k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, make_plan, render
+from k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, check_machine, make_plan, render
 from k8s.verify.check import StepReporter, all_rules, verify
 from k8s.verify.live import check_live
 from k8s.verify.located import LocatedDocument, read_folder, rendered
@@ -53,11 +53,18 @@ class Verified:
 
 
 def verify_spec(
-    spec: Spec, build: Path, versions: Sequence[str] = (), steps: StepReporter | None = None, *, live: str | None = None
+    spec: Spec,
+    build: Path,
+    versions: Sequence[str] = (),
+    steps: StepReporter | None = None,
+    *,
+    live: str | None = None,
+    accepted: Collection[str] = (),
 ) -> Verified:
     """The manifests in a build folder, or, before there are any, those that the spec renders; and the page of a running
     server, if its address is given."""
     plan = make_plan(spec, build)
+    check_machine(spec, plan.evidence, accepted)
     fresh, folder, notes = rendered(render(plan)), build / MANIFESTS_FOLDER, []
     documents = fresh
     if folder.is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from config.record import write_json, write_text
@@ -23,20 +24,25 @@ from loadtest.calibrating.search import Search
 from loadtest.calibrating.trials import OutOfTime, Trials
 from loadtest.judging import Reason, Verdict, objective_of
 from loadtest.measuring import Measurement, figure
-from loadtest.running import Where, open_session
+from loadtest.running import Target, Where, open_session
 
 _HEADROOM = 0.7
+MIB = 2**20
 
 
 def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False) -> Evidence:
     """Finds the knee and writes `evidence.json` and `evidence.html` into `where.out`."""
     objective = objective_of(spec)
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    where = replace(where, as_pod=True)
     with open_session(
         spec, where, objective=objective, processes=options.processes, timeout_s=options.timeout_s, quiet=quiet
     ) as session:
         trials = Trials(session, objective, options)
+        if session.target.confined:
+            session.progress.say(f"  the server may use {session.target.confined}; a pod has {figure(spec.cores)}")
         found, long_run, reasons = _search(trials, options.first)
+        reasons += _memory_over(session.target)
         evidence = Evidence(
             status="INVALID" if reasons else "PASS",
             reasons=tuple(reasons),
@@ -51,6 +57,7 @@ def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False)
             cold_start_s=session.target.cold_start_s,
             memory=session.target.memory,
             machine=session.machine,
+            server=session.target.confined,
             arrivals=options.arrivals,
             at=at,
             trials=tuple(_record(measurement, verdict) for measurement, verdict in trials.runs),
@@ -80,6 +87,15 @@ def settings_of(spec: Spec) -> Settings:
         max_batch=spec.max_batch,
         max_batch_delay_ms=spec.serving.max_batch_delay_ms,
     )
+
+
+def _memory_over(server: Target) -> list[Reason]:
+    """Where no control group held it, a server may have taken what would have ended its pod."""
+    limit, memory = server.confined and server.confined.memory_bytes, server.memory
+    if not limit or memory is None or memory.total_bytes <= limit:
+        return []
+    text = f"at its peak the server took {memory.total_bytes / MIB:.0f} Mi, its pod has {limit / MIB:.0f} Mi"
+    return [Reason(id="memory-over", text=f"{text}: `kubernetes.resources.memory`")]
 
 
 def _knee_record(found: Knee) -> KneeRecord:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from loadtest.calibrating.knee import Limit
 from loadtest.judging import Latency, Objective, Reason, Status
 from loadtest.measuring import Machine, Memory, figure
+from loadtest.running import Confined
 from loadtest.sending import Arrivals
 
 SCHEMA: Final = "marina.evidence/1"
@@ -100,6 +101,9 @@ class Evidence(_Record):
     memory: Memory | None
     """Peak of the whole calibration; None for a server that was there already."""
     machine: Machine
+    """That of the generator."""
+    server: Confined | None = None
+    """What the server could use, and on which machine; None for one that was there already."""
     arrivals: Arrivals
     at: str
     trials: tuple[TrialRecord, ...]

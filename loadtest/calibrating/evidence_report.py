@@ -106,6 +106,8 @@ def _measured(evidence: Evidence) -> dict[str, str]:
         "Settings": str(evidence.settings),
         "Machine": f"{evidence.machine}, {evidence.machine.system}",
     }
+    if evidence.server is not None:
+        found["Server"] = f"{evidence.server}; {evidence.server.machine.processor}"
     if evidence.cold_start_s is not None:
         found["Cold start"] = f"{evidence.cold_start_s:.1f} s"
     if memory is not None:

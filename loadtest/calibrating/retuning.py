@@ -127,7 +127,7 @@ def _server(spec: Spec, options: Search, objective: Objective, out: Path, quiet:
         tuned = tuned_spec(spec, settings, out / "tune" / "-".join(map(str, settings.model_dump().values())))
         folder = tuned.file.parent
         _package(tuned.file, folder)
-        where = Where(out=folder / spec.name, command=serve_command(tuned.file, folder))
+        where = Where(out=folder / spec.name, command=serve_command(tuned.file, folder), as_pod=True)
         return open_session(
             tuned,
             where,

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 MB = 1_000_000
 _NO_LIMIT_BYTES = 1 << 60
+_ISA = re.compile(r"avx\w*|amx_\w+|fma|f16c|bmi[12]|vaes|vpclmulqdq|gfni|asimd\w*|sve\w*|bf16|i8mm")
 
 
 class Machine(BaseModel):
@@ -31,6 +32,8 @@ class Machine(BaseModel):
     """What the cgroup allows; None without a limit."""
     system: str
     python: str
+    isa: tuple[str, ...] = ()
+    """Vector and matrix instructions of the processor."""
 
     def __str__(self) -> str:
         limit = f", cgroup limit {self.cpu_limit:g}" if self.cpu_limit else ""
@@ -68,7 +71,14 @@ def this_machine(root: Path = Path("/")) -> Machine:
         memory_limit_bytes=_memory_limit(groups),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
+        isa=_isa(cpuinfo),
     )
+
+
+def _isa(cpuinfo: str) -> tuple[str, ...]:
+    """What compilers and oneDNN choose code by, of the first core."""
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return tuple(sorted(filter(_ISA.fullmatch, flags[1].split()))) if flags else ()
 
 
 def peak_memory(pid: int, proc: Path = Path("/proc")) -> Memory:

@@ -1,10 +1,12 @@
 """A server to measure, and `run`, the verb: from a spec to a verdict and its files."""
 
+from loadtest.running.confinement import Confined
 from loadtest.running.runs import RunOptions, run, verdict_text
 from loadtest.running.session import Elsewhere, Session, Where, find_package, open_session
 from loadtest.running.target import Target, serve_command, started
 
 __all__ = [
+    "Confined",
     "Elsewhere",
     "RunOptions",
     "Session",

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from config.errors import InputError
 from config.progress import Progress
+from config.quantity import quantity
 from config.record import Package, read_package
 from config.spec import Spec
 from loadtest.judging import Objective, client_timeout_s
 from loadtest.measuring import Identity, Machine, Measurement, this_machine
 from loadtest.reporting import LiveLine
 from loadtest.running import target
+from loadtest.running.confinement import Confinement, confine
 from loadtest.running.target import Target
 from loadtest.sending import Header, LoadPlan, OnSecond, Request, Schedule, generate, packaged_request, spec_request
 
@@ -49,6 +51,8 @@ class Where:
     """Do not ask which package the server serves."""
     command: Sequence[str] | None = None
     """What starts a server; None is `marina serve`."""
+    as_pod: bool = False
+    """Whether a server that is started may use only what its pod may."""
     elsewhere: Elsewhere | None = None
     headers: tuple[Header, ...] = field(default=(), repr=False)
     """Sent with every request, and in no record."""
@@ -149,8 +153,15 @@ def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
         return
     usual = where.out == Path("build") / spec.name
     command = where.command or target.serve_command(spec.file, None if usual else where.out.parent)
-    with target.started(spec, where.out / "server.log", command=command) as opened:
-        yield opened
+    with ExitStack() as stack:
+        held = stack.enter_context(_confinement(spec)) if where.as_pod else None
+        log = where.out / "server.log"
+        yield stack.enter_context(target.started(spec, log, command=command, confinement=held))
+
+
+def _confinement(spec: Spec) -> AbstractContextManager[Confinement]:
+    stated = spec.kubernetes.resources.memory
+    return confine(spec.cores, None if stated == "auto" else int(quantity(stated)))
 
 
 def find_package(where: Where) -> Package | None:

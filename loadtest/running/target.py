@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ from config.ports import free_port_base
 from config.render import Ports
 from config.spec import Spec
 from loadtest.measuring import Memory, peak_memory
+from loadtest.running.confinement import Confined, Confinement
 
 _PR_SET_PDEATHSIG = 1
 _BEYOND_STARTUP_S = 60
@@ -44,6 +46,8 @@ class Target:
     pid: int | None = None
     exit_code: Callable[[], int | None] = lambda: None
     """Of the process that was started, once it has ended."""
+    confined: Confined | None = None
+    """What it could use; None for a server that was not held to what its pod may use."""
 
     @property
     def memory(self) -> Memory | None:
@@ -98,7 +102,9 @@ def _connect(url: str) -> None:
 
 
 @contextmanager
-def started(spec: Spec, log: Path, *, command: Sequence[str] | None = None) -> Iterator[Target]:
+def started(
+    spec: Spec, log: Path, *, command: Sequence[str] | None = None, confinement: Confinement | None = None
+) -> Iterator[Target]:
     """A server of the spec's package on free ports, ready; its output goes to `log`. It is stopped at the end."""
     base = free_port_base()
     command = [*(command or serve_command(spec.file)), "--port-base", str(base)]
@@ -113,13 +119,14 @@ def started(spec: Spec, log: Path, *, command: Sequence[str] | None = None) -> I
             env=os.environ | {"PYTHONPATH": _python_path()},
             # Ctrl-C ends the measurement first; the server is stopped after it, by us.
             start_new_session=True,
-            preexec_fn=_stop_with_parent,
+            preexec_fn=partial(_become, confinement),
         )
     supervisor = f"http://127.0.0.1:{Ports(base).supervisor}"
     try:
         _wait_until_ready(process, supervisor, spec.serving.startup_timeout_s + _BEYOND_STARTUP_S, log)
         cold_start_s = time.monotonic() - begun
-        yield Target(f"http://127.0.0.1:{base}", supervisor, cold_start_s, process.pid, process.poll)
+        confined = confinement.record if confinement else None
+        yield Target(f"http://127.0.0.1:{base}", supervisor, cold_start_s, process.pid, process.poll, confined)
     finally:
         _stop(process, spec.serving.drain_propagation_s + spec.serving.drain_timeout_s + _BEYOND_DRAIN_S)
 
@@ -178,5 +185,9 @@ def _python_path() -> str:
     return os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
 
 
-def _stop_with_parent() -> None:
+def _become(confinement: Confinement | None) -> None:
+    """What the process does before it becomes the server."""
+    if confinement is not None:
+        confinement.enter()
+    # It ends with us.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ def test_cold_start_and_memory_are_those_of_the_server_it_started(tmp_path: Path
     # The highest rate is far above what is asked, so the search ends at once, without a knee.
     options = Search(first=90_000, trial_s=0.1, warmup_s=0, repeat=1, timeout_s=2.5)
     evidence = calibrate(spec, options, where)
+    assert evidence.server is not None
+    assert evidence.server.cores == min(2, len(os.sched_getaffinity(0)))
     assert evidence.cold_start_s is not None
     assert evidence.cold_start_s > 0
     assert evidence.memory is not None

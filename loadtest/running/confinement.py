@@ -1,0 +1,110 @@
+"""A server that is measured may use what its pod may use: cores by a control group where one may be made (cgroup v2),
+else by CPU affinity; memory by the same group, else it is compared with what the server took at its peak."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from loadtest.measuring import Machine, this_machine
+
+_PERIOD_US = 100_000
+_CONTROLLERS = ("cpu", "memory")
+
+
+class Confined(BaseModel):
+    """What a server could use, and what held it to that."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    by: Literal["affinity", "cgroup", "nothing"]
+    """`nothing` where the machine has no more cores than the pod may use."""
+    cores: float
+    memory_bytes: int | None
+    """None without a limit; with `affinity` or `nothing` it is not enforced, but compared."""
+    machine: Machine
+    """That of the server."""
+
+    def __str__(self) -> str:
+        by = {"affinity": "by CPU affinity", "cgroup": "by a control group", "nothing": "all that this machine has"}
+        return f"{self.cores:g} cores, {by[self.by]}"
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What the process of the server does before it becomes the server, and what that makes of it."""
+
+    enter: Callable[[], None]
+    record: Confined
+
+
+@contextmanager
+def confine(cores: float, memory_bytes: int | None, root: Path = Path("/")) -> Iterator[Confinement]:
+    """Room for one server; the control group goes when it has ended."""
+    machine = this_machine(root)
+    group = _make_group(cores, memory_bytes, root)
+    if group is not None:
+        record = Confined(by="cgroup", cores=cores, memory_bytes=memory_bytes, machine=machine)
+        try:
+            yield Confinement(lambda: _enter(group), record)
+        finally:
+            with suppress(OSError):
+                group.rmdir()
+        return
+    there = sorted(os.sched_getaffinity(0))
+    # The last ones: the kernel's own work and the generator prefer the first.
+    chosen = there[-min(len(there), max(1, math.ceil(cores))) :]
+    by: Literal["affinity", "nothing"] = "affinity" if len(chosen) < len(there) else "nothing"
+    record = Confined(by=by, cores=len(chosen), memory_bytes=memory_bytes, machine=machine)
+    yield Confinement(lambda: os.sched_setaffinity(0, chosen), record)
+
+
+def _make_group(cores: float, memory_bytes: int | None, root: Path) -> Path | None:
+    """A group below our own with these limits; None where none may be made."""
+    lines = _text(root / "proc/self/cgroup").splitlines()
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::")), None)
+    if own is None or machine_lacks(cores):
+        return None
+    parent = root / "sys/fs/cgroup" / own
+    group = parent / f"marina-{os.getpid()}"
+    try:
+        if not set(_CONTROLLERS) <= set((parent / "cgroup.subtree_control").read_text().split()):
+            (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in _CONTROLLERS))
+        group.mkdir()
+    except OSError:
+        return None
+    try:
+        (group / "cpu.max").write_text(f"{round(cores * _PERIOD_US)} {_PERIOD_US}")
+        if memory_bytes is not None:
+            (group / "memory.max").write_text(str(memory_bytes))
+            # A pod has no swap.
+            with suppress(OSError):
+                (group / "memory.swap.max").write_text("0")
+    except OSError:
+        with suppress(OSError):
+            group.rmdir()
+        return None
+    return group
+
+
+def machine_lacks(cores: float) -> bool:
+    """Whether a pod may use more cores than there are here: then no group makes them."""
+    return cores > len(os.sched_getaffinity(0))
+
+
+def _enter(group: Path) -> None:
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
