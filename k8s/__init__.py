@@ -1,8 +1,8 @@
 """From a spec to a service on Kubernetes: manifests, their verification, and what changes a cluster. It imports only
 `config` of ours.
 
-Its rooms, each of which imports only those before it: monitoring, extending, manifests, simulating, verify, cluster,
-rollout.
+Its rooms, each of which imports only those before it: monitoring, extending, manifests, platforms, simulating,
+verify, cluster, rollout.
 
 A name is looked up when it is asked for: manifests are rendered and verified without the client of a cluster.
 """
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
         load_objects,
         make_plan,
         read_load_image,
-        summarise,
         to_yaml,
         write_manifests,
     )
+    from k8s.platforms import differences, tell, write_form
     from k8s.rollout import (
         Placement,
         Rollout,
@@ -58,6 +58,7 @@ __all__ = [
     "connect",
     "delete",
     "deploy",
+    "differences",
     "explain_rule",
     "load_objects",
     "make_plan",
@@ -71,13 +72,14 @@ __all__ = [
     "served_packages",
     "simulate",
     "simulation_html",
-    "summarise",
+    "tell",
     "to_yaml",
     "verify_folder",
     "verify_spec",
+    "write_form",
     "write_manifests",
 ]
-_ROOMS = ("manifests", "simulating", "verify", "cluster", "rollout")
+_ROOMS = ("manifests", "platforms", "simulating", "verify", "cluster", "rollout")
 
 
 def __getattr__(name: str) -> Any:

@@ -11,10 +11,11 @@ from marina.arguments import DEFAULT_SPEC, print_json, verb, with_build
 
 def add_verbs(verbs: Any) -> None:
     """Their options."""
-    examples: tuple[str, ...] = ("marina manifests", "marina manifests my/spec.yaml --format single")
-    added = with_build(verb(verbs, manifests, "Kubernetes manifests, as files for kubectl and kustomize", *examples))
-    text = "a file for each concern, or one for all (default: files)"
-    added.add_argument("--format", choices=("files", "single"), default="files", help=text)
+    examples: tuple[str, ...] = ("marina manifests", "marina manifests my/spec.yaml --format helm")
+    examples += ("marina manifests my/spec.yaml --check deploy/digits",)
+    text = "Kubernetes manifests, as files for kubectl and kustomize, as a Helm chart or for KServe"
+    added = with_build(verb(verbs, manifests, text, *examples))
+    _manifests_options(added)
     _accept_option(added)
 
     examples = ("marina verify", "marina verify my/spec.yaml --kubernetes 1.34", "marina verify --dir DIR --json")
@@ -39,21 +40,29 @@ def add_verbs(verbs: Any) -> None:
 def manifests(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from config.progress import Progress
-    from k8s import check_machine, make_plan, summarise, write_manifests
+    from k8s import check_machine, differences, make_plan, tell, write_form
 
     # The build folder has all that is needed: where manifests are made, the model's sources need not be.
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
-    plan = make_plan(spec, out)
+    plan, progress = make_plan(spec, out), Progress(quiet=options.quiet)
     check_machine(spec, plan.evidence, options.accept)
-    written = write_manifests(plan, out, options.format)
+    if options.check:
+        found = differences(plan, out, options.format, options.check, progress)
+        if options.json:
+            print_json([difference.to_data() for difference in found])
+        else:
+            again = f"marina manifests {options.spec} --format {options.format}"
+            print("\n".join(difference.diff for difference in found) or f"{options.check}: as the spec renders it")
+            print(f"{len(found)} files differ: {again}" if found else "", end="\n" if found else "")
+        return 1 if found else 0
+    written = write_form(plan, out, options.format, progress)
     if options.json:
         print_json(written.to_data())
         return 0
-    progress = Progress(quiet=options.quiet)
     for note in written.notes:
         progress.say(f"note: {note.text}\n  {note.hint}")
-    print(summarise(written, spec))
+    print(tell(written, spec, options.format))
     return 0
 
 
@@ -180,6 +189,14 @@ def _named_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def _accept_option(parser: argparse.ArgumentParser) -> None:
     text = "go on although evidence is of another machine: the id that the error names"
     parser.add_argument("--accept", metavar="ID", action="append", default=[], help=text)
+
+
+def _manifests_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    text = "a file for each concern, one for all, a Helm chart, or a KServe InferenceService (default: files)"
+    add("--format", choices=("files", "single", "helm", "kserve"), default="files", help=text)
+    text = "write nothing; exit with 1 and a diff when the files there are not what the spec renders"
+    add("--check", metavar="DIR", type=Path, help=text)
 
 
 def _verify_options(parser: argparse.ArgumentParser) -> None:

@@ -6,11 +6,20 @@ from k8s.manifests.image_record import read_load_image
 from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, selector_labels
 from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
 from k8s.manifests.objects import Files, render
-from k8s.manifests.plan import Plan, make_plan
+from k8s.manifests.plan import Plan, in_mib, make_plan
+from k8s.manifests.pod import container_security, pod_security
 from k8s.manifests.summary import summarise
 from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.manifests.writing import MANIFESTS_FOLDER, Written, write_manifests
-from k8s.manifests.yaml_text import to_yaml
+from k8s.manifests.writing import (
+    MANIFESTS_FOLDER,
+    ORIGIN,
+    Written,
+    manifest_texts,
+    replace_folder,
+    write_manifests,
+    written,
+)
+from k8s.manifests.yaml_text import one_document, plain, to_yaml
 
 __all__ = [
     "CONFIG_ANNOTATION",
@@ -18,6 +27,7 @@ __all__ = [
     "EVIDENCE_ANNOTATION",
     "LOAD_CONTAINER",
     "MANIFESTS_FOLDER",
+    "ORIGIN",
     "PACKAGE_ANNOTATION",
     "SUPPORTED_VERSIONS",
     "Files",
@@ -26,13 +36,21 @@ __all__ = [
     "Written",
     "check_machine",
     "config_sha256",
+    "container_security",
+    "in_mib",
     "load_objects",
     "make_plan",
+    "manifest_texts",
+    "one_document",
+    "plain",
+    "pod_security",
     "read_load_image",
     "render",
+    "replace_folder",
     "selector_labels",
     "summarise",
     "suppose_evidence",
     "to_yaml",
     "write_manifests",
+    "written",
 ]

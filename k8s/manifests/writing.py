@@ -17,7 +17,7 @@ from k8s.monitoring import adapter_values
 
 Form = Literal["files", "single"]
 MANIFESTS_FOLDER = "manifests"
-_ORIGIN = "Made by `marina manifests` from the spec: change that, not this file."
+ORIGIN = "Made by `marina manifests` from the spec: change that, not this file."
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,30 @@ class Written:
 
 def write_manifests(plan: Plan, out: Path, form: Form = "files") -> Written:
     """Writes `manifests/` and `prometheus/` under a build folder; what was there before is replaced."""
-    known = notes(plan)
-    files = render(plan) if form == "files" else _merged(render(plan))
-    texts = {name: to_yaml(documents, _comment(name, known, form)) for name, documents in files.items()}
-    texts |= _kustomizations(files)
-    _replace(out / MANIFESTS_FOLDER, texts)
-    write_text(out / "prometheus/adapter-values.yaml", to_yaml([adapter_values(plan.spec)], [_ORIGIN]))
-    write_text(out / "prometheus/rules.yaml", to_yaml([{"groups": rule_groups(plan)}], [_ORIGIN]))
+    replace_folder(out / MANIFESTS_FOLDER, manifest_texts(plan, form))
+    write_text(out / "prometheus/adapter-values.yaml", to_yaml([adapter_values(plan.spec)], [ORIGIN]))
+    write_text(out / "prometheus/rules.yaml", to_yaml([{"groups": rule_groups(plan)}], [ORIGIN]))
     write_text(out / "prometheus/dashboard.json", dashboard_text(plan))
+    return written(plan, out / MANIFESTS_FOLDER, _files(plan, form))
+
+
+def written(plan: Plan, folder: Path, files: Files) -> Written:
+    """What is said about a folder of objects."""
     named = {
         name: [f"{one['kind']} {one['metadata']['name']}" for one in documents] for name, documents in files.items()
     }
-    return Written(folder=out / MANIFESTS_FOLDER, files=named, image=plan.image, notes=known, derived=derived(plan))
+    return Written(folder=folder, files=named, image=plan.image, notes=notes(plan), derived=derived(plan))
+
+
+def manifest_texts(plan: Plan, form: Form) -> dict[str, str]:
+    """Every file of `manifests/`, with its kustomizations."""
+    known, files = notes(plan), _files(plan, form)
+    texts = {name: to_yaml(documents, _comment(name, known, form)) for name, documents in files.items()}
+    return texts | _kustomizations(files)
+
+
+def _files(plan: Plan, form: Form) -> Files:
+    return render(plan) if form == "files" else _merged(render(plan))
 
 
 def _merged(files: Files) -> Files:
@@ -65,7 +77,7 @@ def _comment(name: str, known: list[Note], form: Form) -> list[str]:
     place = Path(name)
     shown = [Path(note.file).parent / place.name if form == "single" else Path(note.file) for note in known]
     about = [note for note, file in zip(known, shown, strict=True) if file == place]
-    return [_ORIGIN, *(f"Note: {note.text}" for note in about)]
+    return [ORIGIN, *(f"Note: {note.text}" for note in about)]
 
 
 def _kustomizations(files: Files) -> dict[str, str]:
@@ -74,13 +86,13 @@ def _kustomizations(files: Files) -> dict[str, str]:
         folders.setdefault(str(Path(name).parent), []).append(Path(name).name)
     return {
         str(Path(folder) / "Kustomization"): to_yaml(
-            [{"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names}], [_ORIGIN]
+            [{"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names}], [ORIGIN]
         )
         for folder, names in folders.items()
     }
 
 
-def _replace(folder: Path, texts: dict[str, str]) -> None:
+def replace_folder(folder: Path, texts: dict[str, str]) -> None:
     """Writes beside the place and moves, so that nobody applies half of it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:

@@ -3,7 +3,7 @@
 from k8s.monitoring.adapter import METRICS, adapter_rules, adapter_values
 from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, series_of
 from k8s.monitoring.contract import Need, all_expressions, metric_contract, misuses
-from k8s.monitoring.dashboard import render_dashboard
+from k8s.monitoring.dashboard import dashboard_identity, render_dashboard
 from k8s.monitoring.expressions import SERVER_CONTAINER, keda_query
 from k8s.monitoring.promql import Matcher, Selector, selectors
 from k8s.monitoring.rules import alert_rules, recording_rules
@@ -20,6 +20,7 @@ __all__ = [
     "adapter_values",
     "alert_rules",
     "all_expressions",
+    "dashboard_identity",
     "find_series",
     "keda_query",
     "metric_contract",

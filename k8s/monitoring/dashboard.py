@@ -16,6 +16,11 @@ _SCHEMA = 39
 _DURATION = "inference_request_duration_seconds"
 
 
+def dashboard_identity(namespace: str, name: str) -> str:
+    """By what Grafana knows the dashboard of a service again."""
+    return hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:16]
+
+
 def render_dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dict[str, Any]:
     """The dashboard as plain data; `target_rps_per_pod` is what the autoscaler aims at, where that is known."""
     queries = dashboard_queries()
@@ -26,9 +31,8 @@ def render_dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dic
         ("Pods", pod_panels(spec, queries, target_rps_per_pod)),
         ("What runs", what_runs(queries)),
     ]
-    identity = hashlib.sha256(f"{spec.kubernetes.namespace}/{spec.name}".encode()).hexdigest()
     return {
-        "uid": f"marina-{identity[:16]}",
+        "uid": f"marina-{dashboard_identity(spec.kubernetes.namespace, spec.name)}",
         "title": f"Marina: {spec.name}",
         "description": f"The objective's lines are those of {spec.name}.",
         "tags": ["marina", "torchserve"],

@@ -1,0 +1,7 @@
+"""The same objects for other platforms than kubectl: a Helm chart, a KServe InferenceService; and whether files that
+somebody committed are still what the spec renders."""
+
+from k8s.platforms.forms import differences, write_form
+from k8s.platforms.told import tell
+
+__all__ = ["differences", "tell", "write_form"]

@@ -1,0 +1,194 @@
+"""The Helm chart: its defaults are the manifests, its schema keeps what was measured, Helm's linter takes it."""
+
+import base64
+import json
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+from k8s_plans import EVIDENCE, FULL, IMAGE, planned
+
+from config.progress import Progress
+from k8s.manifests.objects import render
+from k8s.manifests.plan import Plan
+from k8s.platforms import write_form
+
+QUIET = Progress(quiet=True)
+NAME = "digits"
+
+
+def chart(plan: Plan, folder: Path) -> Path:
+    return write_form(plan, folder, "helm", QUIET).folder
+
+
+def installed(folder: Path, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The objects that Helm makes of a chart, its test among them; HelmError for values that it refuses."""
+    with helm_python.Chart.load(folder) as loaded:
+        loaded.validate_schema(values)
+        texts = loaded.render(values, name=NAME, namespace="marina")
+    found = [one for file in sorted(texts) if not file.endswith(".txt") for one in yaml.safe_load_all(texts[file])]
+    return [one for one in found if one]
+
+
+def by_name(documents: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(one["kind"], one["metadata"]["name"]): one for one in documents}
+
+
+PLANS = [
+    pytest.param({}, {"evidence": EVIDENCE, "image": IMAGE}, id="defaults"),
+    pytest.param({}, {}, id="nothing measured"),
+    pytest.param(FULL, {"evidence": EVIDENCE, "image": IMAGE}, id="everything"),
+    pytest.param({"scaling.autoscaler": "none"}, {"evidence": EVIDENCE}, id="no autoscaler"),
+    pytest.param({"kubernetes.resources.memory": "3G"}, {}, id="memory in another unit"),
+    pytest.param({"kubernetes.create_namespace": False, "kubernetes.route": {"gateway": "a/b"}}, {}, id="no namespace"),
+]
+
+
+@pytest.mark.parametrize(("changes", "records"), PLANS)
+def test_with_its_defaults_a_chart_is_the_manifests(
+    changes: dict[str, Any], records: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = planned(changes, **records)
+    wanted = by_name([one for documents in render(plan).values() for one in documents])
+    assert by_name(installed(chart(plan, tmp_path))) == wanted
+
+
+@pytest.mark.parametrize(("changes", "records"), PLANS)
+def test_a_chart_passes_helms_linter(changes: dict[str, Any], records: dict[str, Any], tmp_path: Path) -> None:
+    report = helm_python.lint(chart(planned(changes, **records), tmp_path), strict=True)
+    assert [one for one in report["messages"] if one["severity"] >= 2] == []
+    assert report["errors"] == []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chart(planned(FULL, evidence=EVIDENCE, image=IMAGE), tmp_path_factory.mktemp("chart"))
+
+
+def test_a_value_lands_everywhere_and_nowhere_else(folder: Path) -> None:
+    values = {
+        "namespace": "shop",
+        "registry": "mirror.local/m",
+        "replicas": {"min": 3, "max": 30},
+        "memoryMi": 3072,
+        "hosts": ["a.example.org", "b.example.org"],
+    }
+    objects = by_name(installed(folder, values))
+    text = json.dumps(list(objects.values()))
+    assert "marina-chart" not in text
+    # Also in the queries of the autoscaler and of the dashboard.
+    assert 'namespace=\\"marina\\"' not in text
+    assert {one["metadata"].get("namespace", "shop") for one in objects.values()} == {"shop"}
+    inside = objects["Deployment", NAME]["spec"]["template"]["spec"]
+    server = next(one for one in inside["containers"] if one["name"] == "server")
+    assert server["image"] == f"mirror.local/m/digits:1.0@sha256:{'a' * 64}"
+    assert (server["resources"]["limits"]["memory"], server["resources"]["requests"]["memory"]) == ("3Gi", "3Gi")
+    scaler = objects["ScaledObject", NAME]["spec"]
+    assert (scaler["minReplicaCount"], scaler["maxReplicaCount"], scaler["fallback"]["replicas"]) == (3, 30, 3)
+    assert objects["HTTPRoute", NAME]["spec"]["hostnames"] == ["a.example.org", "b.example.org"]
+    assert "hostnames" not in by_name(installed(folder, {"hosts": []}))["HTTPRoute", NAME]["spec"]
+
+
+def test_memory_that_is_no_whole_gibibyte_is_written_as_the_server_stores_it(folder: Path) -> None:
+    server = by_name(installed(folder, {"memoryMi": 1100}))["Deployment", NAME]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert server[0]["resources"]["limits"]["memory"] == "1100Mi"
+
+
+@pytest.mark.parametrize("addon", ["monitoring", "keda", "gateway"])
+def test_what_a_cluster_lacks_an_operator_for_can_be_left_out(addon: str, folder: Path) -> None:
+    groups = {"monitoring": "monitoring.coreos.com", "keda": "keda.sh", "gateway": "gateway.networking.k8s.io"}
+    assert any(one["apiVersion"].startswith(groups[addon]) for one in installed(folder))
+    assert not any(one["apiVersion"].startswith(groups[addon]) for one in installed(folder, {addon: False}))
+
+
+# The peak was measured as 778 MiB.
+REFUSED: list[Any] = [
+    ({"memoryMi": 777}, "memoryMi"),
+    ({"memoryMi": "2Gi"}, "memoryMi"),
+    ({"replicas": {"min": 0, "max": 2}}, "min"),
+    ({"replicas": {"min": 3, "max": 2}}, "replicas.min: got 3, but replicas.max is 2"),
+    ({"measured": {"kneeRps": 5000}}, "measured"),
+    ({"cpu": 8}, "cpu"),
+    ({"namespace": "Shop"}, "namespace"),
+    ({"hosts": ["a b"]}, "hosts"),
+]
+
+
+@pytest.mark.parametrize(("values", "text"), REFUSED, ids=lambda one: str(one)[:40])
+def test_a_value_that_the_measurement_does_not_cover_is_refused(
+    values: dict[str, Any], text: str, folder: Path
+) -> None:
+    with pytest.raises(helm_python.HelmError) as caught:
+        installed(folder, values)
+    assert text in str(caught.value)
+
+
+def test_the_measured_peak_itself_is_allowed(folder: Path) -> None:
+    with helm_python.Chart.load(folder) as loaded:
+        loaded.validate_schema({"memoryMi": 778})
+
+
+def test_the_charts_test_sends_the_sample_that_was_packaged(tmp_path: Path) -> None:
+    plan = planned({}, evidence=EVIDENCE, image=IMAGE)
+    with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
+        archive.writestr("sample.png", b"a picture")
+    found = installed(chart(plan, tmp_path))
+    hooks = [one for one in found if "helm.sh/hook" in one["metadata"].get("annotations", {})]
+    assert [(one["kind"], one["metadata"]["annotations"]["helm.sh/hook"]) for one in hooks] == [
+        ("ConfigMap", "test"),
+        ("Pod", "test"),
+    ]
+    assert base64.b64decode(hooks[0]["binaryData"]["body"]) == b"a picture"
+    # No client of the Service ever gets to the pod that tests it.
+    selector = by_name(found)["Service", NAME]["spec"]["selector"]
+    assert not selector.items() <= hooks[1]["metadata"]["labels"].items()
+
+
+def test_the_pod_of_the_charts_test_ends_well_only_when_the_answer_is_one(tmp_path: Path) -> None:
+    plan = planned({}, evidence=EVIDENCE, image=IMAGE)
+    with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
+        archive.writestr("sample.png", b"a picture")
+    pod = next(one for one in installed(chart(plan, tmp_path)) if one["kind"] == "Pod")
+    container = pod["spec"]["containers"][0]
+    (tmp_path / "body").write_bytes(b"a picture")
+    for code, ended in ((200, 0), (503, 1)):
+        with answering(code) as (url, bodies):
+            script = container["command"][2].replace("/sample/body", str(tmp_path / "body"))
+            done = subprocess.run(
+                [sys.executable, "-c", script, url, container["args"][1]], capture_output=True, check=False
+            )
+        assert (done.returncode, bodies) == (ended, [(b"a picture", "image/png")])
+
+
+@contextmanager
+def answering(code: int) -> Iterator[tuple[str, list[tuple[bytes, str]]]]:
+    """A server with one answer, and what it was sent."""
+    bodies: list[tuple[bytes, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            bodies.append((body, self.headers["Content-Type"]))
+            self.send_response(code)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/predictions/digits", bodies
+    server.shutdown()
+    server.server_close()
+    thread.join()
