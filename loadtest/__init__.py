@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from loadtest.judging import client_timeout_s, objective_of
     from loadtest.measuring import Machine, Measurement, this_machine
     from loadtest.reporting import check_text
-    from loadtest.running import Elsewhere, RunOptions, Where, find_package, run, started, verdict_text
+    from loadtest.running import Elsewhere, RunOptions, Where, find_package, next_step, run, started, verdict_text
     from loadtest.sending import LoadPlan, OnSecond, header_of, packaged_request, record_in, second_in
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "evidence_text",
     "find_package",
     "header_of",
+    "next_step",
     "objective_of",
     "packaged_request",
     "record_in",

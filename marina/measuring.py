@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from marina.arguments import chosen, print_json, verb, with_build
+from marina.terminal import as_typed
 
 
 def add_verbs(verbs: Any) -> None:
@@ -24,7 +25,7 @@ def add_verbs(verbs: Any) -> None:
 def loadtest(options: argparse.Namespace) -> int:
     from config.errors import InputError
     from config.load import load_spec
-    from loadtest import RunOptions, run, verdict_text
+    from loadtest import RunOptions, next_step, run, verdict_text
 
     spec, how = load_spec(options.spec, files=False), chosen(RunOptions, options)
     where = _where(options, spec.name)
@@ -47,6 +48,8 @@ def loadtest(options: argparse.Namespace) -> int:
     else:
         print(verdict_text(outcome))
         print(f"report {options.out / spec.name / 'verdict.html'}")
+        if step := next_step(outcome, options.out / spec.name):
+            print(as_typed(f"hint: {step}"))
     return outcome.verdict.exit_code
 
 

@@ -140,7 +140,10 @@ class _Search:
             while not holds(self._trial, self.low):
                 self.low, high = self.low / step, self.low
                 if self.low < _LOWEST_RPS:
-                    raise NeverHeld(f"the objective does not hold even at {figure(high)} requests/s")
+                    raise NeverHeld(
+                        f"the objective does not hold even at {figure(high)} requests/s: one answer takes longer than "
+                        "`slo.p99_ms` allows, or the machine is busy"
+                    )
         while high / self.low > 1 + self._tolerance:
             middle = math.sqrt(self.low * high)
             if self._passes(middle):

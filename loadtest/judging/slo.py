@@ -21,7 +21,7 @@ from loadtest.judging.certainty import (
 )
 from loadtest.judging.pooling import pool
 from loadtest.judging.trend import backlog_grows
-from loadtest.judging.trust import against_run, server_died
+from loadtest.judging.trust import against_run, disturbed, server_died
 from loadtest.judging.verdict import (
     TOO_FEW,
     UNDECIDED,
@@ -76,7 +76,10 @@ def judge(runs: Measurement | Sequence[Measurement], objective: Objective) -> Ve
         checks = [check.model_copy(update={"status": "INVALID"}) for check in checks]
     status = worst([check.status for check in checks] + (["INVALID"] if untrusted else []))
     # Whatever else was wrong with the run, a server that ends under load does not meet its objective.
-    return Verdict(status="FAIL" if died else status, reasons=(*died, *untrusted), checks=tuple(checks))
+    status = "FAIL" if died else status
+    slowed = _numbered([disturbed(run) for run in runs]) if status == "FAIL" else []
+    busy = [reason for reasons in slowed for reason in reasons]
+    return Verdict(status=status, reasons=(*died, *untrusted, *busy), checks=tuple(checks))
 
 
 def on_balance(verdict: Verdict) -> Status:

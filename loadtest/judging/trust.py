@@ -32,6 +32,14 @@ def server_died(measurement: Measurement) -> list[Reason]:
     return [Reason(id="server-died", text=f"the server ended during the run: {measurement.server_end}")]
 
 
+def disturbed(measurement: Measurement) -> list[Reason]:
+    """The reason why a server may have been slower than it is: others used its machine."""
+    others = measurement.others
+    if others is None or not others.disturb:
+        return []
+    return [Reason(id="machine-busy", text=f"{others}; the same server may pass when they do not")]
+
+
 def _wrong_package(measurement: Measurement) -> list[tuple[str, str]]:
     identity = measurement.identity
     if identity is None or (identity.found is not None and identity.found == identity.wanted):

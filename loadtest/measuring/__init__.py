@@ -3,6 +3,7 @@
 from loadtest.measuring.histogram import Histogram, bucket_ms, nearest_rank
 from loadtest.measuring.machine import MB, Machine, Memory, peak_memory, this_machine
 from loadtest.measuring.measurement import Beat, Identity, Measurement, Second, Slice, merge, merge_seconds
+from loadtest.measuring.others import Others, Watch
 from loadtest.measuring.units import figure, percent
 
 __all__ = [
@@ -13,8 +14,10 @@ __all__ = [
     "Machine",
     "Measurement",
     "Memory",
+    "Others",
     "Second",
     "Slice",
+    "Watch",
     "bucket_ms",
     "figure",
     "merge",

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from loadtest.measuring.histogram import Histogram
+from loadtest.measuring.others import Others
 
 
 def _histogram(value: Any) -> Histogram:
@@ -112,6 +113,8 @@ class Measurement(_Record):
     """Generator processes of which nothing came back, and the hosts that they ran on."""
     interrupted: bool = False
     """Whether somebody wanted it to end, by Ctrl-C."""
+    others: Others | None = None
+    """What other processes used of the machine; None where the server is on another one."""
     server_end: str | None = None
     """What is known of the server's end, if it ended during the run."""
 

@@ -1,6 +1,7 @@
 """A server to measure, and `run`, the verb: from a spec to a verdict and its files."""
 
 from loadtest.running.confinement import Confined
+from loadtest.running.next_step import next_step
 from loadtest.running.runs import RunOptions, run, verdict_text
 from loadtest.running.session import Elsewhere, Session, Where, find_package, open_session
 from loadtest.running.target import Target, serve_command, started
@@ -13,6 +14,7 @@ __all__ = [
     "Target",
     "Where",
     "find_package",
+    "next_step",
     "open_session",
     "run",
     "serve_command",

@@ -14,7 +14,7 @@ from config.quantity import quantity
 from config.record import Package, read_package
 from config.spec import Spec
 from loadtest.judging import Objective, client_timeout_s
-from loadtest.measuring import Identity, Machine, Measurement, this_machine
+from loadtest.measuring import Identity, Machine, Measurement, Watch, this_machine
 from loadtest.reporting import LiveLine
 from loadtest.running import target
 from loadtest.running.confinement import Confinement, confine
@@ -90,13 +90,16 @@ class Session:
             timeout_s=self.timeout_s,
             limit_ms=self.limit_ms,
         )
+        # Of a server that was there already it is not known which processes are its own.
+        watch = Watch([self.target.pid]) if self.target.pid is not None else None
         with LiveLine(label, schedule, quiet=self.quiet) as line:
             measurement = (self.elsewhere.generate if self.elsewhere else generate)(plan, line.show)
+        others = watch.end() if watch else None
         server_end = None if self.elsewhere else target.end_of(self.target)
         after = self.identify() if server_end is None else before
         changed = before is not None and before.found is not None and after != before
         identity = after if changed else before
-        return measurement.model_copy(update={"identity": identity, "server_end": server_end})
+        return measurement.model_copy(update={"identity": identity, "others": others, "server_end": server_end})
 
     def identify(self) -> Identity | None:
         """Which package should be, and which is, served; None when nobody wants to know."""

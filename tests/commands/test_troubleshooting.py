@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import queues
 import yaml
 from fake_apiserver import FakeCluster
 from fakes import IMAGE, ONE_INPUT, TinyClassifier, TinyDouble, ask, start, write_package
@@ -32,7 +33,8 @@ from k8s.cluster import connect
 from k8s.rollout.preflight import survey
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
-from loadtest.measuring import Beat, Identity, Measurement
+from loadtest.measuring import Beat, Identity, Measurement, Others
+from loadtest.sending import Schedule
 from server.java import checks
 
 
@@ -224,6 +226,21 @@ def test_verdicts_that_are_no_pass() -> None:
     other = Identity(wanted="aa", found="bb")
     shows("package-differs", judged("INVALID", measured(*[20.0] * 1000, identity=other)))
     shows("p99-over", judged("FAIL", measured(*[200.0] * 1000)))
+    others = Others(cores=1.9, of=2, processes=(("make", 1.9),))
+    shows("machine-busy", judged("FAIL", measured(*[200.0] * 1000, others=others)))
+
+
+def test_verdicts_on_queues_that_are_too_close_or_only_grow() -> None:
+    close = queues.measured(queues.always(0.01), a_load(rate=62, seconds=40), 60, seed=1)
+    near = judge(close, Objective(p99_ms=60, error_rate=0.001, throughput_rps=None))
+    shows("undecided", f"{near.status} {near.every_reason()[0].id}")
+    grows = queues.measured(queues.always(1 / 38), a_load(rate=40, seconds=25), 2000, seed=1)
+    over = judge(grows, Objective(p99_ms=2000, error_rate=0.01, throughput_rps=None))
+    shows("backlog-grows", f"{over.status} {over.every_reason()[-1].id}")
+
+
+def a_load(rate: float, seconds: float) -> Schedule:
+    return Schedule(arrivals="poisson", rate=rate, warmup_s=2, duration_s=seconds, seed=1)
 
 
 def test_a_load_without_a_rate(told: Any, digits: Path) -> None:

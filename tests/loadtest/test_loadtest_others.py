@@ -1,0 +1,67 @@
+"""A machine that others use: seen, named, said beside a FAIL, and what to type after it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from test_loadtest_report import measured as made
+from test_loadtest_report import outcome
+from test_loadtest_slo import OBJECTIVE, measured
+
+from loadtest.judging import judge
+from loadtest.measuring import Measurement, Others, Watch
+from loadtest.running import next_step
+
+BUSY = Others(cores=1.5, of=2, processes=(("make", 1.1), ("java", 0.4)))
+QUIET = Others(cores=0.1, of=2)
+SPIN = "import time\nuntil = time.monotonic() + 20\nwhile time.monotonic() < until: pass"
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_what_others_use_is_seen_and_named_and_what_the_server_uses_is_not(ours: bool, tmp_path: Path) -> None:
+    program = tmp_path / "spinner"
+    program.symlink_to(sys.executable)
+    spinning = subprocess.Popen([program, "-c", SPIN])
+    try:
+        watch = Watch([spinning.pid] if ours else [])
+        while psutil.Process(spinning.pid).cpu_times().user < 0.5:
+            time.sleep(0.05)
+        watched = watch.end()
+    finally:
+        spinning.kill()
+        spinning.wait()
+    assert ("spinner" in dict(watched.processes)) is not ours
+
+
+def test_a_fail_on_a_busy_machine_names_what_used_it() -> None:
+    verdict = judge(measured(*[200.0] * 1000, others=BUSY), OBJECTIVE)
+    assert verdict.status == "FAIL"
+    assert verdict.reasons[0].id == "machine-busy"
+    assert "other processes used 1.5 of 2 cores: make 1.1, java 0.4" in verdict.reasons[0].text
+
+
+@pytest.mark.parametrize(("latency", "others"), [(20.0, BUSY), (200.0, QUIET), (200.0, None)])
+def test_a_pass_and_a_quiet_machine_need_no_excuse(latency: float, others: Others | None) -> None:
+    verdict = judge(measured(*[latency] * 1000, others=others), OBJECTIVE)
+    assert "machine-busy" not in [reason.id for reason in verdict.every_reason()]
+
+
+@pytest.mark.parametrize(
+    ("run", "step"),
+    [
+        (made(200), "marina calibrate "),
+        (made(200, others=BUSY), "once nothing else runs here"),
+        (made(20, server_end="its process ended with code 137"), "server.log"),
+    ],
+)
+def test_after_what_is_no_pass_comes_what_to_type(run: Measurement, step: str) -> None:
+    assert step in (next_step(outcome(run), Path("build/digits")) or "")
+
+
+def test_after_a_pass_there_is_nothing_to_type() -> None:
+    assert next_step(outcome(made(20)), Path("build/digits")) is None
