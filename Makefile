@@ -40,6 +40,9 @@ loadtest: setup  ## PASS, FAIL or INVALID against the objective        (SPEC=FIL
 calibrate: setup  ## the highest rate that meets the objective         (SPEC=FILE)
 	$(BIN)/marina calibrate $(SPEC)
 
+compare: setup  ## whether a package is worse than another one     (AGAINST=old.mar SPEC=FILE)
+	$(BIN)/marina compare $(SPEC) --against $(AGAINST)
+
 manifests: setup  ## Kubernetes manifests under build/                 (SPEC=FILE)
 	$(BIN)/marina manifests $(SPEC)
 
@@ -96,6 +99,9 @@ bench-verdict: setup  ## how often a verdict is wrong, on queues whose p99 is kn
 
 bench-knee: setup  ## how often a calibration's interval holds the true knee, on simulated queues
 	$(BIN)/python tests/bench/bench_knee.py $(ARGS)
+
+bench-compare: setup  ## how often a comparison is wrong, on pairs whose difference is known
+	$(BIN)/python tests/bench/comparing/bench_compare.py $(ARGS)
 
 bench-drain: setup  ## requests lost at a stop, with and without the supervisor
 	$(BIN)/python tests/bench/bench_drain.py

@@ -1,10 +1,10 @@
 """From a running server to a verdict that can be trusted. Imports only `config` of ours.
 
-Its rooms, each of which imports only those before it: measuring, sending, judging, reporting, running, calibrating.
-Beside them `locustfile` and `closed_loop` make a verdict of plain Locust.
+Its rooms, each of which imports only those before it: measuring, sending, judging, reporting, running, calibrating,
+comparing. Beside them `locustfile` and `closed_loop` make a verdict of plain Locust.
 
 Importing Locust patches the whole process, so load is always sent by processes of their own, and nothing that is named
-here imports it. A name is looked up when it is asked for: those processes need one room of six.
+here imports it. A name is looked up when it is asked for: those processes need one room of seven.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loadtest.calibrating import Search, calibrate, evidence_text, retune, space_of, tuning_record, tuning_text
+    from loadtest.comparing import Comparison, Pairing, compare, comparison_text
     from loadtest.judging import client_timeout_s, objective_of
     from loadtest.measuring import Machine, Measurement, this_machine
     from loadtest.reporting import check_text
@@ -21,17 +22,21 @@ if TYPE_CHECKING:
     from loadtest.sending import LoadPlan, OnSecond, header_of, packaged_request, record_in, second_in
 
 __all__ = [
+    "Comparison",
     "Elsewhere",
     "LoadPlan",
     "Machine",
     "Measurement",
     "OnSecond",
+    "Pairing",
     "RunOptions",
     "Search",
     "Where",
     "calibrate",
     "check_text",
     "client_timeout_s",
+    "compare",
+    "comparison_text",
     "evidence_text",
     "find_package",
     "header_of",
@@ -49,7 +54,7 @@ __all__ = [
     "tuning_text",
     "verdict_text",
 ]
-_ROOMS = ("measuring", "sending", "judging", "reporting", "running", "calibrating")
+_ROOMS = ("measuring", "sending", "judging", "reporting", "running", "calibrating", "comparing")
 
 
 def __getattr__(name: str) -> Any:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from config.errors import InputError, MarinaError, SpecError, nearest
-from marina import cluster, measuring, packaging, serving, simulating
+from marina import cluster, comparing, measuring, packaging, serving, simulating
 from marina.arguments import DEFAULT_SPEC, EXIT_CODES, print_json
 from marina.starting import demo, doctor, init
 from marina.terminal import as_typed, coloured, completion
 
 # In the order of the flow.
-_STAGES = (init, packaging, serving, measuring, simulating, cluster, demo, doctor)
+_STAGES = (init, packaging, serving, measuring, comparing, simulating, cluster, demo, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,6 +18,9 @@ class Slo(Section):
     """Largest share of requests that may fail; shed ones count. Judged by the load test; lands in the alerts."""
     throughput_rps: Annotated[float, Field(gt=0)] | None = None
     """Rate that one pod must hold, requests/s; default: the load test's own rate. Judged by the load test."""
+    regression: Annotated[float, Field(gt=0, le=10)] = 0.2
+    """By how much a new package may be worse than the old one, as a share: in latency, in CPU time a request and, the
+    other way round, in requests answered in time. Judged by `marina compare`."""
 
 
 class Load(Section):

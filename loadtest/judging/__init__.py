@@ -2,11 +2,13 @@
 
 from loadtest.judging.certainty import SHARE, arrivals_needed, failed_clumps, samples_needed, slow_clumps
 from loadtest.judging.early import decided_early
+from loadtest.judging.interval import student
 from loadtest.judging.outcome import Latency, Load, Outcome, Run, Subject, latency_of, run_of, together
 from loadtest.judging.pooling import pool
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, on_balance
-from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS
+from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, against_run
 from loadtest.judging.verdict import (
+    EXIT_CODES,
     TOO_FEW,
     UNDECIDED,
     Check,
@@ -17,10 +19,12 @@ from loadtest.judging.verdict import (
     goes_on,
     interval_text,
     value_text,
+    worst,
 )
 
 __all__ = [
     "BUSY_CPU",
+    "EXIT_CODES",
     "GENERATOR_REASONS",
     "SHARE",
     "TOO_FEW",
@@ -35,6 +39,7 @@ __all__ = [
     "Status",
     "Subject",
     "Verdict",
+    "against_run",
     "arrivals_needed",
     "client_timeout_s",
     "decided_early",
@@ -49,6 +54,8 @@ __all__ = [
     "run_of",
     "samples_needed",
     "slow_clumps",
+    "student",
     "together",
     "value_text",
+    "worst",
 ]

@@ -1,8 +1,8 @@
 """What a run measures, as records: histograms, counts, the machine. Nothing is sent or judged here."""
 
 from loadtest.measuring.histogram import Histogram, bucket_ms, nearest_rank
-from loadtest.measuring.machine import MB, Machine, Memory, peak_memory, this_machine
-from loadtest.measuring.measurement import Beat, Identity, Measurement, Second, Slice, merge, merge_seconds
+from loadtest.measuring.machine import MB, Machine, Memory, cpu_seconds, descendants, peak_memory, this_machine
+from loadtest.measuring.measurement import Beat, Identity, Latencies, Measurement, Second, Slice, merge, merge_seconds
 from loadtest.measuring.others import Others, Watch
 from loadtest.measuring.units import figure, percent
 
@@ -11,6 +11,7 @@ __all__ = [
     "Beat",
     "Histogram",
     "Identity",
+    "Latencies",
     "Machine",
     "Measurement",
     "Memory",
@@ -19,6 +20,8 @@ __all__ = [
     "Slice",
     "Watch",
     "bucket_ms",
+    "cpu_seconds",
+    "descendants",
     "figure",
     "merge",
     "merge_seconds",

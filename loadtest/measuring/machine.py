@@ -84,7 +84,7 @@ def _isa(cpuinfo: str) -> tuple[str, ...]:
 def peak_memory(pid: int, proc: Path = Path("/proc")) -> Memory:
     """Peak memory of a supervisor and what runs under it, of the processes that are alive now."""
     java, workers, supervisor = 0, [], _peak_bytes(proc / str(pid))
-    for child in _descendants(pid, proc):
+    for child in descendants(pid, proc):
         command = _text(proc / str(child) / "cmdline").split("\0")
         if Path(command[0]).name == "java":
             java += _peak_bytes(proc / str(child))
@@ -95,7 +95,17 @@ def peak_memory(pid: int, proc: Path = Path("/proc")) -> Memory:
     return Memory(java_bytes=java, workers_bytes=tuple(sorted(workers)), supervisor_bytes=supervisor)
 
 
-def _descendants(pid: int, proc: Path) -> list[int]:
+def cpu_seconds(pid: int, proc: Path = Path("/proc")) -> float:
+    """CPU time that a process and all under it have used, those included that have ended and were waited for."""
+    ticks = 0
+    for each in (pid, *descendants(pid, proc)):
+        fields = _text(proc / str(each) / "stat").rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
+    """Every process under one, parents before their children."""
     parents: dict[int, list[int]] = {}
     for status in proc.glob("[0-9]*/stat"):
         # The name in parentheses may hold anything, spaces and parentheses too.

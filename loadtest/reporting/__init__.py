@@ -1,8 +1,8 @@
 """A verdict as people read it: pages, charts, words, JUnit."""
 
 from loadtest.reporting.chart import Axis, Chart, Line, linear_axis, log_axis, milliseconds
-from loadtest.reporting.figures import drawing
-from loadtest.reporting.junit import verdict_xml
+from loadtest.reporting.figures import drawing, percentile_axis
+from loadtest.reporting.junit import Case, suite_xml, verdict_xml
 from loadtest.reporting.live import LiveLine
 from loadtest.reporting.report import facts, ms, reason_list, verdict_html
 from loadtest.reporting.theme import page
@@ -10,6 +10,7 @@ from loadtest.reporting.words import arrivals_text, check_text, figures_text, ve
 
 __all__ = [
     "Axis",
+    "Case",
     "Chart",
     "Line",
     "LiveLine",
@@ -23,7 +24,9 @@ __all__ = [
     "milliseconds",
     "ms",
     "page",
+    "percentile_axis",
     "reason_list",
+    "suite_xml",
     "verdict_html",
     "verdict_lines",
     "verdict_xml",

@@ -44,10 +44,7 @@ def _curve(outcome: Outcome) -> str:
     most = max(100, response.count)
     chart = Chart(
         title="Percentiles",
-        x=Axis(
-            lambda share: math.log10(1 / max(1 - share, 1 / most)) / math.log10(most),
-            [(share, text) for share, text in _SHARES if share < 1 - 1 / most],
-        ),
+        x=percentile_axis(most),
         y=log_axis(max(0.01, lowest), highest, milliseconds),
         lines=[
             Line("service", "three", _steps(service)),
@@ -61,6 +58,14 @@ def _curve(outcome: Outcome) -> str:
         ("ink-limit", "dash", f"p99 limit, {milliseconds(limit)}"),
     ]
     return drawing(chart, "Share of requests answered within a time, all runs together", legend)
+
+
+def percentile_axis(most: int) -> Axis:
+    """Shares of so many values, the last ones as wide as the first."""
+    return Axis(
+        lambda share: math.log10(1 / max(1 - share, 1 / most)) / math.log10(most),
+        [(share, text) for share, text in _SHARES if share < 1 - 1 / most],
+    )
 
 
 def _steps(histogram: Histogram) -> list[tuple[float, float | None]]:

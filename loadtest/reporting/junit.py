@@ -5,35 +5,57 @@ FAIL is a failure, INVALID an error: a measurement that cannot be trusted must n
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from loadtest.judging import Check, Outcome
+from loadtest.judging import Outcome, Reason, Status
 from loadtest.measuring import figure
 from loadtest.reporting.words import arrivals_text, check_title
 
 _ELEMENTS = {"FAIL": "failure", "INVALID": "error"}
 
 
+@dataclass(frozen=True)
+class Case:
+    """One thing that was judged, and why it is not PASS."""
+
+    name: str
+    status: Status
+    reasons: Sequence[Reason]
+
+
 def verdict_xml(outcome: Outcome) -> str:
     """The file's text."""
-    checks = outcome.verdict.checks
+    against = outcome.verdict.reasons
+    cases = [
+        Case(check_title(check), check.status, [*(against if check.status == "INVALID" else ()), *check.reasons])
+        for check in outcome.verdict.checks
+    ]
     seconds = sum(run.measurement.ran_s for run in outcome.runs)
+    return suite_xml("loadtest", outcome.tested.name, cases, _properties(outcome), at=outcome.at, seconds=seconds)
+
+
+def suite_xml(
+    verb: str, name: str, cases: Sequence[Case], properties: Mapping[str, str], *, at: str, seconds: float
+) -> str:
+    """What a verb judged about a name, as one suite."""
     counts = {
-        "tests": len(checks),
-        "failures": sum(check.status == "FAIL" for check in checks),
-        "errors": sum(check.status == "INVALID" for check in checks),
+        "tests": len(cases),
+        "failures": sum(case.status == "FAIL" for case in cases),
+        "errors": sum(case.status == "INVALID" for case in cases),
         "skipped": 0,
     }
     attributes = {key: str(value) for key, value in counts.items()}
-    attributes |= {"name": f"marina loadtest {outcome.tested.name}", "time": f"{seconds:.3f}"}
+    attributes |= {"name": f"marina {verb} {name}", "time": f"{seconds:.3f}"}
     root = Element("testsuites", attributes)
-    suite = SubElement(root, "testsuite", attributes | {"timestamp": outcome.at})
-    properties = SubElement(suite, "properties")
-    for key, value in _properties(outcome).items():
-        SubElement(properties, "property", name=key, value=value)
-    for check in checks:
-        _add_case(suite, outcome, check, seconds)
+    suite = SubElement(root, "testsuite", attributes | {"timestamp": at})
+    listed = SubElement(suite, "properties")
+    for key, value in properties.items():
+        SubElement(listed, "property", name=key, value=value)
+    for case in cases:
+        _add_case(suite, f"marina.{name}", case, seconds)
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -49,18 +71,14 @@ def _properties(outcome: Outcome) -> dict[str, str]:
     }
 
 
-def _add_case(suite: Element, outcome: Outcome, check: Check, seconds: float) -> None:
-    case = SubElement(
-        suite, "testcase", classname=f"marina.{outcome.tested.name}", name=check_title(check), time=f"{seconds:.3f}"
-    )
-    if check.status == "PASS":
+def _add_case(suite: Element, classname: str, case: Case, seconds: float) -> None:
+    added = SubElement(suite, "testcase", classname=classname, name=case.name, time=f"{seconds:.3f}")
+    if case.status == "PASS":
         return
-    against_run = outcome.verdict.reasons if check.status == "INVALID" else ()
-    reasons = [*against_run, *check.reasons]
     detail = SubElement(
-        case,
-        _ELEMENTS[check.status],
-        type=reasons[0].id if reasons else check.status.lower(),
-        message="; ".join(reason.text for reason in reasons),
+        added,
+        _ELEMENTS[case.status],
+        type=case.reasons[0].id if case.reasons else case.status.lower(),
+        message="; ".join(reason.text for reason in case.reasons),
     )
-    detail.text = "\n".join(f"{reason.id}: {reason.text}" for reason in reasons)
+    detail.text = "\n".join(f"{reason.id}: {reason.text}" for reason in case.reasons)

@@ -4,7 +4,7 @@ from loadtest.running.confinement import Confined
 from loadtest.running.next_step import next_step
 from loadtest.running.runs import RunOptions, run, verdict_text
 from loadtest.running.session import Elsewhere, Session, Where, find_package, open_session
-from loadtest.running.target import Target, serve_command, started
+from loadtest.running.target import Target, await_ready, check_listening, existing, serve_command, started
 
 __all__ = [
     "Confined",
@@ -13,6 +13,9 @@ __all__ = [
     "Session",
     "Target",
     "Where",
+    "await_ready",
+    "check_listening",
+    "existing",
     "find_package",
     "next_step",
     "open_session",

@@ -147,6 +147,14 @@ def served_sha256(supervisor: str, timeout_s: float = 5.0) -> str:
         raise InputError(f"{page} does not name the package: {getattr(err, 'reason', None) or err}") from err
 
 
+def await_ready(server: Target, timeout_s: float) -> bool:
+    """Whether a server that is there becomes ready within a time."""
+    until = time.monotonic() + timeout_s
+    while not (ready := _is_ready(server.supervisor)) and time.monotonic() < until and server.exit_code() is None:
+        time.sleep(0.05)
+    return ready
+
+
 def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout_s: float, log: Path) -> None:
     until = time.monotonic() + timeout_s
     while not _is_ready(supervisor):

@@ -10,7 +10,7 @@ from loadtest.sending.generator import OnSecond, generate
 from loadtest.sending.headers import Header, header_of
 from loadtest.sending.log_lines import record_in, second_in
 from loadtest.sending.plan import Expected, LoadPlan, Request
-from loadtest.sending.sample import packaged_request, spec_request
+from loadtest.sending.sample import content_type_of, expected_of, packaged_request, spec_request
 from loadtest.sending.wire import HttpAnswer
 
 __all__ = [
@@ -26,6 +26,8 @@ __all__ = [
     "OnSecond",
     "Request",
     "Schedule",
+    "content_type_of",
+    "expected_of",
     "generate",
     "header_of",
     "packaged_request",

@@ -35,7 +35,7 @@ def spec_request(spec: Spec, url: str) -> Request:
         text = f"{spec.file}: `load.sample`: missing, and without a package there is none to send"
         raise InputError(text, hint=f"marina package {spec.file}")
     file = spec.path(spec.load.sample)
-    kind = _CONTENT_TYPES.get(file.suffix.lower())
+    kind = content_type_of(file)
     if kind is None:
         allowed = ", ".join(f"`{suffix}`" for suffix in sorted(_CONTENT_TYPES))
         raise InputError(
@@ -47,6 +47,11 @@ def spec_request(spec: Spec, url: str) -> Request:
         raise InputError(f"{spec.file}: `load.sample`: {file} cannot be read: {err.strerror}") from err
     keys = ("top_indices", "top_probs") if spec.model.handler == "image" else ()
     return _request(url, spec.name, body, kind, Expected(form="json" if keys else "any", keys=keys))
+
+
+def content_type_of(file: Path) -> str | None:
+    """What a file is sent as; None for one that no model takes."""
+    return _CONTENT_TYPES.get(file.suffix.lower())
 
 
 def expected_of(record: Record) -> Expected:

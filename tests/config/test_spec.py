@@ -19,7 +19,7 @@ ERRORS: list[Any] = [
     pytest.param({"serving.max_batch_delay": 5}, "spec.yaml:6: `serving.max_batch_delay`: unknown field, did you mean "
                  "`max_batch_delay_ms`?", id="a misspelt field"),
     pytest.param({"slo.p99_ms": 9, "slo.zebra": 1}, "spec.yaml:7: `slo.zebra`: unknown field, allowed: `error_rate`, "
-                 "`p99_ms`, `throughput_rps`", id="a field like no other"),
+                 "`p99_ms`, `regression`, `throughput_rps`", id="a field like no other"),
     pytest.param({"name": None}, "spec.yaml:1: `name`: missing\n\n"
                  "hint: add `name` to the spec; docs/01-spec.md says what it means", id="a missing field"),
     pytest.param({"model": None}, "spec.yaml:1: `model`: missing\n\n"
@@ -41,6 +41,8 @@ ERRORS: list[Any] = [
     pytest.param({"serving.max_request_mb": "big"}, "spec.yaml:6: `serving.max_request_mb`: got `big`, allowed: "
                  "a number", id="text where a float is meant"),
     pytest.param({"serving.queue": 0}, "spec.yaml:6: `serving.queue`: got `0`, allowed: 1 or more", id="too small"),
+    pytest.param({"slo.p99_ms": 9, "slo.regression": 0}, "spec.yaml:7: `slo.regression`: got `0`, allowed: more than 0",
+                 id="nothing may be worse"),
     pytest.param({"slo.p99_ms": 0}, "spec.yaml:6: `slo.p99_ms`: got `0`, allowed: more than 0", id="zero"),
     pytest.param({"scaling.headroom": 1.5}, "spec.yaml:6: `scaling.headroom`: got `1.5`, allowed: 1 or less",
                  id="too large"),

@@ -18,7 +18,7 @@ from loadtest.sending import Schedule
 Seconds = NDArray[np.float64]
 Dice = np.random.Generator
 Change = Callable[[Measurement], Measurement]
-_EDGES = [0.01 * 1.01**step for step in range(1800)]
+EDGES = [0.01 * 1.01**step for step in range(1800)]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def measured(queue: Queue, schedule: Schedule, limit_ms: float, seed: int) -> Me
     inside = times >= schedule.warmup_s
     due, latency = times[inside] - schedule.warmup_s, took[inside] * 1000
     in_time = times[inside] + took[inside] <= schedule.total_s + limit_ms / 1000
-    edges = np.array(sorted({*_EDGES, limit_ms}))
+    edges = np.array(sorted({*EDGES, limit_ms}))
     count = max(120, int(np.ceil(schedule.duration_s)))
     which = np.minimum((due / schedule.duration_s * count).astype(int), count - 1)
     cuts = np.searchsorted(which, np.arange(1, count))

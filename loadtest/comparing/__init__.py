@@ -1,0 +1,24 @@
+"""Whether one server is worse than another: both measured in turns, round after round, and judged by the interval of
+each ratio; and `compare`, the verb."""
+
+from loadtest.comparing.compare import Pairing, compare, comparison_text
+from loadtest.comparing.comparison import Comparison, Round, Turn, turn_of
+from loadtest.comparing.judgement import Said, judge_rounds
+from loadtest.comparing.ratios import Ratio, ratio
+from loadtest.comparing.rounds import first_of, next_look
+
+__all__ = [
+    "Comparison",
+    "Pairing",
+    "Ratio",
+    "Round",
+    "Said",
+    "Turn",
+    "compare",
+    "comparison_text",
+    "first_of",
+    "judge_rounds",
+    "next_look",
+    "ratio",
+    "turn_of",
+]

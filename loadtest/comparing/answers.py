@@ -1,0 +1,98 @@
+"""Whether two servers answer alike: the package's sample, and the inputs that the spec's package is checked on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+from config.errors import MarinaError
+from config.spec import Spec
+from loadtest.comparing.comparison import Answers
+from loadtest.sending import Request, content_type_of
+
+_MOST_INPUTS, _MOST_NAMED = 200, 5
+_TIMEOUT_S = 60.0
+
+Answer = tuple[int, bytes]
+
+
+def compare_answers(old: Request, new: Request, spec: Spec) -> Answers:
+    """Sends each input to both; two that refuse it with the same status agree."""
+    differing, count = [], 0
+    connections = _connection(old), _connection(new)
+    try:
+        for name, body, kind in _inputs(new, spec):
+            count += 1
+            before, after = (
+                _ask(each, request, body, kind) for each, request in zip(connections, (old, new), strict=True)
+            )
+            if not alike(before, after, spec.model.tolerance):
+                differing.append(name)
+    finally:
+        for each in connections:
+            each.close()
+    return Answers(inputs=count, same=count - len(differing), differing=tuple(differing[:_MOST_NAMED]))
+
+
+def alike(old: Answer, new: Answer, tolerance: float) -> bool:
+    """Whether two answers mean the same: the same top class, or outputs within the tolerance; else the same data."""
+    if old[0] != new[0] or old[0] >= 300:
+        return old[0] == new[0]
+    try:
+        before, after = json.loads(old[1]), json.loads(new[1])
+    except ValueError:
+        return old[1] == new[1]
+    if isinstance(before, dict) and isinstance(after, dict) and "top_indices" in before:
+        return bool(before["top_indices"][:1] == after.get("top_indices", [])[:1])
+    return _near(before, after, tolerance)
+
+
+def _near(old: Any, new: Any, tolerance: float) -> bool:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_near(old[key], new[key], tolerance) for key in old)
+    numbers, others = list(_leaves(old)), list(_leaves(new))
+    if len(numbers) != len(others):
+        return False
+    if not all(isinstance(each, int | float) for each in (*numbers, *others)):
+        return bool(old == new)
+    largest = max(map(abs, numbers), default=0.0)
+    return all(abs(before - after) <= tolerance * largest for before, after in zip(numbers, others, strict=True))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
+
+
+def _inputs(request: Request, spec: Spec) -> Iterator[tuple[str, bytes, str]]:
+    """Name, body and content type of each; the files of `model.calibration` where they are on this machine."""
+    yield "the sample", request.body, request.content_type
+    folder = spec.path(spec.model.calibration) if spec.model.calibration else None
+    files = sorted(folder.rglob("*")) if folder and folder.is_dir() else []
+    known = [(file, kind) for file in files if file.is_file() and (kind := content_type_of(file))]
+    for file, kind in known[:_MOST_INPUTS]:
+        yield file.name, file.read_bytes(), kind
+
+
+def _connection(request: Request) -> http.client.HTTPConnection:
+    host, port = request.address
+    if request.tls:
+        trusted = ssl.create_default_context(cafile=request.cacert)
+        return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=trusted)
+    return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+
+
+def _ask(connection: http.client.HTTPConnection, request: Request, body: bytes, kind: str) -> Answer:
+    headers = {"Content-Type": kind, "Accept": "application/json"} | dict(request.headers)
+    try:
+        connection.request("POST", request.path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (OSError, http.client.HTTPException) as err:
+        raise MarinaError(f"{request.url}: no answer to an input that both are asked: {err or type(err)}") from err

@@ -1,0 +1,193 @@
+"""`compare`, the verb: two servers side by side, measured in turns, and the records of what that shows."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from config.errors import InputError
+from config.record import write_json, write_text
+from config.spec import Spec
+from loadtest.comparing.answers import compare_answers
+from loadtest.comparing.comparison import Answers, Comparison, Round, Turn, Turns, Which, turn_of
+from loadtest.comparing.judgement import FEWEST_ROUNDS, Said, figures_text, judge_rounds
+from loadtest.comparing.page import comparison_html
+from loadtest.comparing.rounds import first_of, next_look
+from loadtest.comparing.sides import Contender, Opened, contender_of, opened
+from loadtest.comparing.standstill import standing_still
+from loadtest.comparing.suite import comparison_xml
+from loadtest.judging import Objective, Reason, Status, against_run, client_timeout_s, objective_of, samples_needed
+from loadtest.measuring import cpu_seconds, figure, this_machine
+from loadtest.running import Where, await_ready, find_package
+from loadtest.sending import Arrivals, Schedule
+
+_SHORTEST_S = 6.0
+_LONGER = 10
+_AWAKE_S = 30.0
+_EITHER: tuple[Which, Which] = ("old", "new")
+
+
+class Pairing(BaseModel):
+    """How to compare, as the command line says it; None is a default that depends on the objective."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rate: Annotated[float, Field(gt=0)] | None = None
+    """Requests/s, of both; default: the spec's `slo.throughput_rps`."""
+    turn_s: Annotated[float, Field(gt=0)] | None = None
+    """Length of one server's measured window in a round; default: 6 s, or as long as a p99 of all rounds needs."""
+    max_duration_s: Annotated[float, Field(gt=0)] | None = None
+    """How long may be measured, all turns together; default: ten times the first rounds."""
+    warmup_s: Annotated[float, Field(ge=0)] = 1.5
+    arrivals: Arrivals = "poisson"
+    seed: int = 0
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
+
+    def turns(self, spec: Spec, objective: Objective) -> Turns:
+        """What each of them is sent; InputError when neither options nor objective say a rate."""
+        rate = self.rate or objective.throughput_rps
+        if rate is None:
+            text = f"{spec.file}: `slo.throughput_rps`: missing, and no rate was asked for"
+            raise InputError(text, hint=f"marina compare {spec.file} --against OLD --rate 50")
+        shortest_s = max(_SHORTEST_S, math.ceil(samples_needed() / FEWEST_ROUNDS / rate))
+        return Turns(
+            arrivals=self.arrivals,
+            rate=rate,
+            warmup_s=self.warmup_s,
+            turn_s=self.turn_s or shortest_s,
+            seed=self.seed,
+            timeout_s=client_timeout_s(objective, self.timeout_s),
+        )
+
+    def most_rounds(self, turns: Turns) -> int:
+        """How many rounds fit in the time allowed."""
+        longest_s = self.max_duration_s or _LONGER * FEWEST_ROUNDS * 2 * turns.turn_s
+        return int(longest_s / (2 * turns.turn_s))
+
+
+class _Course:
+    """The rounds of two servers that run."""
+
+    def __init__(self, old: Opened, new: Opened, turns: Turns, objective: Objective) -> None:
+        self._sides: dict[Which, Opened] = {"old": old, "new": new}
+        self._turns, self._objective = turns, objective
+        self.rounds: list[Round] = []
+        self.ended: tuple[Reason, Status] | None = None
+
+    def round(self) -> None:
+        """One turn of each, under the same arrivals; who is first changes as in ABBA."""
+        number = len(self.rounds)
+        schedule = Schedule(
+            arrivals=self._turns.arrivals,
+            rate=self._turns.rate,
+            warmup_s=self._turns.warmup_s,
+            duration_s=self._turns.turn_s,
+            seed=self._turns.seed + number,
+        )
+        first = first_of(number)
+        turns: dict[Which, Turn] = {}
+        against: list[Reason] = []
+        for which in (first, *(each for each in _EITHER if each != first)):
+            turns[which], reasons = self._turn(which, schedule, number)
+            against += reasons
+        self.rounds.append(Round(first=first, old=turns["old"], new=turns["new"], left_out=tuple(against)))
+
+    def _turn(self, which: Which, schedule: Schedule, number: int) -> tuple[Turn, list[Reason]]:
+        mine, other = self._sides[which], self._sides["new" if which == "old" else "old"]
+        session, pid = mine.session, mine.pid
+        with standing_still(other.pid):
+            awake = pid is None or await_ready(session.target, _AWAKE_S)
+            before = cpu_seconds(pid) if pid else 0.0
+            measurement = session.measure(schedule, f"round {number + 1}, {which}")
+            cpu_s = cpu_seconds(pid) - before if pid else None
+        if measurement.interrupted:
+            raise KeyboardInterrupt
+        if measurement.server_end is not None:
+            text = f"the {which} server ended in round {number + 1}: {measurement.server_end}"
+            self.ended = (Reason(id="server-died", text=text), "FAIL" if which == "new" else "INVALID")
+        found = against_run(measurement, self._objective)
+        if not awake:
+            found.append(Reason(id="not-ready", text="the server was not ready again after it stood still"))
+        named = [Reason(id=each.id, text=f"round {number + 1}, {which}: {each.text}") for each in found]
+        return turn_of(measurement, cpu_s), named
+
+
+def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: bool = False) -> Comparison:
+    """Measures both in turns until it is clear, judges, and writes `compare.json`, `.xml` and `.html` into
+    `where.out`. `where.url` is the new server, when it is not to be started."""
+    objective = objective_of(spec)
+    turns = options.turns(spec, objective)
+    package = find_package(where)
+    new = Contender("new", spec, package, where.out, url=where.url, supervisor=where.supervisor)
+    old = contender_of(against, new, where.out)
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    with ExitStack() as stack:
+        sides = [
+            stack.enter_context(
+                opened(side, new, where, limit_ms=objective.p99_ms, timeout_s=turns.timeout_s, quiet=quiet)
+            )
+            for side in (old, new)
+        ]
+        answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)
+        course = _Course(sides[0], sides[1], turns, objective)
+        said = _until_clear(course, options.most_rounds(turns), spec, objective, answers)
+        result = Comparison(
+            status=said.status,
+            reasons=said.reasons,
+            figures=said.figures,
+            regression=_regression(spec),
+            objective=objective,
+            old=sides[0].side,
+            new=sides[1].side,
+            answers=answers,
+            load=turns,
+            machine=this_machine(),
+            at=at,
+            rounds=tuple(course.rounds),
+        )
+    write_comparison(result, where.out)
+    return result
+
+
+def _until_clear(course: _Course, most: int, spec: Spec, objective: Objective, answers: Answers) -> Said:
+    """Rounds until the figures decide, a server has ended, or there is no more time."""
+    look = 0
+    while True:
+        look = next_look(look, most)
+        while len(course.rounds) < look and course.ended is None:
+            course.round()
+        said = judge_rounds(
+            course.rounds,
+            objective,
+            _regression(spec),
+            answers=answers,
+            agreement=spec.model.min_agreement,
+            ended=course.ended,
+        )
+        if not said.goes_on or next_look(look, most) <= look:
+            return said
+
+
+def _regression(spec: Spec) -> float:
+    assert spec.slo is not None
+    return spec.slo.regression
+
+
+def write_comparison(comparison: Comparison, folder: Path) -> None:
+    """The three files, each whole or not at all."""
+    write_json(folder / "compare.json", comparison.to_data())
+    write_text(folder / "compare.xml", comparison_xml(comparison))
+    write_text(folder / "compare.html", comparison_html(comparison))
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """The comparison as a few lines for a terminal."""
+    counted, load = len(comparison.counted), comparison.load
+    each = f"{figure(load.rate)} requests/s for {load.turn_s:g} s each"
+    lines = [f"compare: {comparison.status} new / old: {figures_text(comparison.figures)}; {counted} rounds, {each}"]
+    return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in comparison.every_reason())])

@@ -1,0 +1,206 @@
+"""From rounds to PASS, FAIL or INVALID: is the new server surely worse than the old one by more than is allowed? Pure.
+
+A ratio is judged by its interval: FAIL when all of it is over the limit, PASS when all of it is within, INVALID
+`undecided` when the limit is inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadtest.comparing.comparison import Answers, Figure, Name, Round, Turn, Unit
+from loadtest.comparing.ratios import Ratio, ratio
+from loadtest.judging import SHARE, UNDECIDED, Objective, Reason, Status, together, worst
+from loadtest.measuring import percent
+
+FEWEST_ROUNDS = 6
+# A disturbed round is left out, with both its turns; where more than one in five is, the machine cannot compare.
+MOST_LEFT_OUT = 0.2
+_WORSE = {"p50": "slower", "p99": "slower", "cpu": "more CPU time", "rate": "fewer answers in time"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One figure of one server: over all rounds, and of each."""
+
+    whole: float
+    rounds: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the rounds until now say."""
+
+    status: Status
+    reasons: tuple[Reason, ...]
+    figures: tuple[Figure, ...]
+    goes_on: bool
+    """Whether more rounds may turn INVALID into an answer: nothing has failed, and most rounds can be trusted."""
+
+
+def judge_rounds(
+    rounds: Sequence[Round],
+    objective: Objective,
+    regression: float,
+    *,
+    answers: Answers | None = None,
+    agreement: float = 1.0,
+    ended: tuple[Reason, Status] | None = None,
+) -> Said:
+    """The verdict on the rounds; `ended` is why a server ended before them all, and what that makes it."""
+    counted = [each for each in rounds if not each.left_out]
+    against = _against(rounds, counted)
+    figures = [*_figures(counted, regression), *_errors(counted, objective), *_answers(answers, agreement)]
+    if against:
+        # The answers do not depend on how undisturbed the machine was.
+        figures = [each if each.figure == "answers" else _with(each, "INVALID") for each in figures]
+    statuses: list[Status] = [each.status for each in figures] + (["INVALID"] if against else [])
+    if ended:
+        against, statuses = [ended[0], *against], [*statuses, ended[1]]
+    status = worst(statuses)
+    goes_on = status == "INVALID" and not ended and 2 * len(counted) >= len(rounds)
+    return Said(status, tuple(against), tuple(figures), goes_on)
+
+
+def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
+    """Why the rounds as a whole cannot be judged."""
+    left_out = len(rounds) - len(counted)
+    if left_out > MOST_LEFT_OUT * len(rounds):
+        named = {reason.id: reason for each in rounds for reason in each.left_out}
+        text = f"{left_out} of {len(rounds)} rounds cannot be trusted, allowed: one in {1 / MOST_LEFT_OUT:.0f}"
+        return [Reason(id="disturbed", text=text), *named.values()]
+    if len(counted) < FEWEST_ROUNDS:
+        text = f"{len(counted)} rounds say nothing of how they vary, needed: {FEWEST_ROUNDS}"
+        return [Reason(id="too-few-rounds", text=text)]
+    if not all(each.old.response.count and each.new.response.count for each in counted):
+        return [Reason(id="no-answers", text="in some rounds one of them answered nothing, so there is no ratio")]
+    return []
+
+
+def _figures(rounds: Sequence[Round], regression: float) -> list[Figure]:
+    """Latencies, rate and CPU time, each by the interval of its ratio."""
+    if not rounds or any(not each.old.response.count or not each.new.response.count for each in rounds):
+        return []
+    old, new = [each.old for each in rounds], [each.new for each in rounds]
+    worse = 1 + regression
+    found = [
+        _judged("p50", [_latency(turns, 0.5) for turns in (old, new)], worse, "ms"),
+        _judged("p99", [_latency(turns, SHARE) for turns in (old, new)], worse, "ms"),
+        _judged("rate", [_rate(turns) for turns in (old, new)], 1 / worse, "requests/s"),
+    ]
+    if all(turn.cpu_s and turn.answered for turn in (*old, *new)):
+        found.append(_judged("cpu", [_cpu_ms(turns) for turns in (old, new)], worse, "ms"))
+    return found
+
+
+def _latency(turns: Sequence[Turn], share: float) -> Shown:
+    whole = together([turn.response for turn in turns])
+    return Shown(whole.percentile(share) or 0.0, [turn.response.percentile(share) or 0.0 for turn in turns])
+
+
+def _rate(turns: Sequence[Turn]) -> Shown:
+    """Good answers in time, a second."""
+    return _quotient([turn.in_time for turn in turns], [turn.asked_s for turn in turns])
+
+
+def _cpu_ms(turns: Sequence[Turn]) -> Shown:
+    """CPU time for each answer."""
+    return _quotient([1000 * (turn.cpu_s or 0.0) for turn in turns], [turn.answered for turn in turns])
+
+
+def _quotient(above: Sequence[float], below: Sequence[float]) -> Shown:
+    return Shown(sum(above) / sum(below), [each / of for each, of in zip(above, below, strict=True)])
+
+
+def _judged(name: Name, shown: Sequence[Shown], limit: float, unit: Unit) -> Figure:
+    """A ratio against its limit, which is the most that it may be, or of the rate the least."""
+    old, new = shown
+    found = ratio(old.rounds, new.rounds)
+    if limit < 1:
+        fails, passes = found.high < limit, found.low >= limit
+    else:
+        fails, passes = found.low > limit, found.high <= limit
+    made = Figure(
+        figure=name,
+        status="FAIL" if fails else "PASS" if passes else "INVALID",
+        old=old.whole,
+        new=new.whole,
+        ratio=found.value,
+        interval=(found.low, found.high),
+        limit=limit,
+        unit=unit,
+    )
+    if fails:
+        text = f"{_WORSE[name]} by {_share(found.value)}, surely more than the {_share(limit)} that are allowed"
+        return _with(made, "FAIL", f"{name}-worse", f"{name} {text}")
+    if not passes:
+        text = f"{name} of new / old, {found.low:.3g} to {found.high:.3g}, holds the limit of {limit:.3g}"
+        return _with(made, "INVALID", UNDECIDED, f"{text}: {_more(found, limit, len(old.rounds))} would decide")
+    return made
+
+
+def _share(value: float) -> str:
+    return f"{abs(value - 1):.0%}"
+
+
+def _more(found: Ratio, limit: float, rounds: int) -> str:
+    distance = abs(math.log(limit / found.value))
+    needed = rounds * (found.reach / distance) ** 2 - rounds if distance else math.inf
+    return f"about {max(2, math.ceil(needed)):,} more rounds" if needed < 1000 else "more than 1,000 more rounds"
+
+
+def _errors(rounds: Sequence[Round], objective: Objective) -> list[Figure]:
+    """How many more of its requests fail: a ratio of two rare things would never be sure."""
+    old, new = ([getattr(each, side) for each in rounds] for side in ("old", "new"))
+    if not rounds:
+        return []
+    limit = objective.error_rate
+    before, after = (_failed(side) for side in (old, new))
+    made = Figure(figure="errors", status="PASS", old=before, new=after, limit=limit, unit="share")
+    more = [_failed([each.new]) - _failed([each.old]) for each in rounds]
+    if after - before <= limit:
+        return [made]
+    text = f"{percent(after)} of the requests fail, of the old server's {percent(before)}"
+    worse = sum(each > limit for each in more)
+    if 2 * worse <= len(more):
+        return [_with(made, "INVALID", UNDECIDED, f"{text}, but only in {worse} of {len(more)} rounds")]
+    return [_with(made, "FAIL", "errors-worse", f"{text}: more than the {percent(limit)} that may be added")]
+
+
+def _failed(turns: Sequence[Turn]) -> float:
+    sent = sum(turn.sent for turn in turns)
+    return sum(turn.failed for turn in turns) / sent if sent else 0.0
+
+
+def _answers(answers: Answers | None, agreement: float) -> list[Figure]:
+    if answers is None or not answers.inputs:
+        return []
+    same = answers.same / answers.inputs
+    made = Figure(figure="answers", status="PASS", old=None, new=same, limit=agreement, unit="share")
+    if same >= agreement:
+        return [made]
+    named = ", ".join(answers.differing)
+    text = f"{answers.inputs - answers.same} of {answers.inputs} inputs are answered differently: {named}"
+    return [_with(made, "FAIL", "answers-differ", f"{text}; at least {percent(agreement)} must be the same")]
+
+
+def _with(made: Figure, status: Status, reason: str = "", text: str = "") -> Figure:
+    reasons = (Reason(id=reason, text=text),) if reason else ()
+    return made.model_copy(update={"status": status, "reasons": reasons})
+
+
+def figures_text(figures: Sequence[Figure]) -> str:
+    """`p50 1.02 (0.99 to 1.05), …`: each ratio with its interval."""
+    return ", ".join(figure_text(each) for each in figures)
+
+
+def figure_text(each: Figure) -> str:
+    """One figure, as a terminal shows it."""
+    if each.figure == "answers":
+        return f"answers {percent(each.new or 0.0)} the same"
+    if each.figure == "errors":
+        return f"errors {percent(each.old or 0.0)} and {percent(each.new or 0.0)}"
+    low, high = each.interval or (0.0, math.inf)
+    return f"{each.figure} {each.ratio:.3g} ({low:.3g} to {high:.3g})"

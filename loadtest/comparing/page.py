@@ -1,0 +1,171 @@
+"""`compare.html`: two servers as two curves, and what they differ by. One file, no network and no script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn
+from loadtest.comparing.suite import figure_title
+from loadtest.judging import SHARE, together
+from loadtest.measuring import Histogram, figure, percent
+from loadtest.reporting import (
+    Axis,
+    Chart,
+    Line,
+    arrivals_text,
+    drawing,
+    facts,
+    linear_axis,
+    log_axis,
+    milliseconds,
+    page,
+    percentile_axis,
+    reason_list,
+)
+
+_MEANING = {
+    "PASS": "The new server is surely not worse than the old one by more than is allowed.",
+    "FAIL": "The new server is worse than the old one by more than is allowed.",
+    "INVALID": "The measurement does not tell whether the new server is worse than the old one.",
+}
+_LEGEND = [("ink-two", "", "old"), ("ink-one", "", "new")]
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """The file's text."""
+    status, new, old = comparison.status, comparison.new, comparison.old
+    name = f"{new.name}: {_version(new)} against {_version(old)}"
+    body = [
+        f'<header><span class="badge {status}">{status}</span><h1>{escape(name)}</h1></header>',
+        f'<p class="lead">{_MEANING[status]}</p>',
+        _table(comparison),
+        _charts(comparison),
+        facts("What was compared", _compared(comparison)),
+        "<footer>Each round measures both under the same arrivals, one after the other, and has one say: the ratio is "
+        "the geometric mean of the rounds' own. Each end of an interval is exceeded once in fifty.</footer>",
+    ]
+    return page(f"{status}: {escape(name)}", "\n".join(filter(None, body)))
+
+
+def _version(side: Side) -> str:
+    return f"{side.version} ({side.package[:12]})" if side.package else side.url
+
+
+def _table(comparison: Comparison) -> str:
+    rows = "".join(_row(each) for each in comparison.figures)
+    head = "".join(f'<th class="number">{name}</th>' for name in ("Old", "New", "New / old", "Status"))
+    return (
+        f'<section class="card wide"><table><thead><tr><th>Figure</th>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        f"{reason_list(comparison.every_reason())}</section>"
+    )
+
+
+def _row(each: Figure) -> str:
+    between = ""
+    if each.interval:
+        low, high = each.interval
+        between = f'<br><span class="note">{low:.3g} to {f"{high:.3g}" if math.isfinite(high) else "∞"}</span>'
+    ratio = "-" if each.ratio is None else f"{each.ratio:.3g}{between}"
+    cells = [_value(each, each.old), _value(each, each.new), ratio]
+    numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
+    status = f'<td class="number"><span class="status {each.status}">{each.status}</span></td>'
+    return f"<tr><td>{escape(figure_title(each))}</td>{numbers}{status}</tr>"
+
+
+def _value(each: Figure, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if each.unit == "share":
+        return percent(value)
+    return f"{figure(value)} ms" if each.unit == "ms" else f"{figure(value)}/s"
+
+
+def _charts(comparison: Comparison) -> str:
+    counted = comparison.counted
+    old, new = (together([turn.response for turn in turns]) if turns else Histogram() for turns in _turns(counted))
+    if not old.count or not new.count:
+        return ""
+    drawn = [_cumulative(old, new), _tail(old, new), _each_round(counted)]
+    return f'<div class="charts">{"".join(drawn)}</div>'
+
+
+def _turns(rounds: Sequence[Round]) -> tuple[list[Turn], list[Turn]]:
+    return [each.old for each in rounds], [each.new for each in rounds]
+
+
+def _cumulative(old: Histogram, new: Histogram) -> str:
+    low, high = min(old.min_ms, new.min_ms), max(old.ranked(_rank(old)), new.ranked(_rank(new)))
+    chart = Chart(
+        title="Cumulative latency",
+        x=log_axis(max(0.01, low), high, milliseconds),
+        y=Axis(lambda share: share, [(share, f"{share:.0%}") for share in (0, 0.25, 0.5, 0.75, 1)]),
+        lines=[Line("old", "two", _share_within(old)), Line("new", "one", _share_within(new))],
+    )
+    return drawing(chart, "Share of requests answered within a time: the curve to the left is the faster one", _LEGEND)
+
+
+def _rank(histogram: Histogram) -> int:
+    """The last one that is drawn: the very slowest would press all others into a corner."""
+    return max(1, math.ceil(0.999 * histogram.count))
+
+
+def _share_within(histogram: Histogram) -> list[tuple[float, float | None]]:
+    points: list[tuple[float, float | None]] = [(histogram.min_ms, 0.0)]
+    return points + [(latency, share) for share, latency in histogram.curve()]
+
+
+def _tail(old: Histogram, new: Histogram) -> str:
+    chart = Chart(
+        title="Percentiles",
+        x=percentile_axis(max(100, old.count, new.count)),
+        y=log_axis(max(0.01, min(old.min_ms, new.min_ms)), max(old.max_ms, new.max_ms), milliseconds),
+        lines=[Line(name, css, list(each.curve())) for name, css, each in (("old", "two", old), ("new", "one", new))],
+    )
+    return drawing(chart, "The same, with the slowest requests drawn as wide as all others", _LEGEND)
+
+
+def _each_round(rounds: Sequence[Round]) -> str:
+    dots, shown = [], []
+    for share, name in ((0.5, "three"), (SHARE, "limit")):
+        values = [_percentile(each.new, share) / _percentile(each.old, share) for each in rounds]
+        shown += values
+        dots.append(Line(name, f"fail ink-{name}", [(at + 0.5, value) for at, value in enumerate(values)]))
+    chart = Chart(
+        title="Rounds",
+        x=Axis(lambda value: value / len(rounds), [(0, "first round"), (len(rounds), f"round {len(rounds)}")]),
+        y=linear_axis(0, max(2.0, *shown), lambda value: f"{value:g}"),
+        dots=dots,
+        limit=1.0,
+    )
+    legend = [("ink-three", "block", "p50"), ("ink-limit", "block", "p99"), ("ink-limit", "dash", "no difference")]
+    return drawing(chart, "New / old of each round that counts", legend)
+
+
+def _percentile(turn: Turn, share: float) -> float:
+    return turn.response.percentile(share) or 1.0
+
+
+def _compared(comparison: Comparison) -> dict[str, str]:
+    load, answers = comparison.load, comparison.answers
+    left_out = len(comparison.rounds) - len(comparison.counted)
+    still = [side for side in (comparison.old, comparison.new) if not side.started]
+    alike = "not asked" if answers is None else f"{answers.same:,} of {answers.inputs:,} inputs answered alike"
+    return {
+        "Old": _subject(comparison.old),
+        "New": _subject(comparison.new),
+        "Load": f"{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}, {load.turn_s:g} s each in a round, "
+        f"after {load.warmup_s:g} s of warm-up",
+        "Rounds": f"{len(comparison.rounds)}, of which {left_out} left out: old, new, new, old and so on",
+        "Beside it": "each stood still while the other was measured"
+        if not still
+        else "a server that was not started here keeps running, and its CPU time is not known",
+        "Answers": alike,
+        "Machine": f"{comparison.machine}, {comparison.machine.system}",
+        "Begun": comparison.at,
+    }
+
+
+def _subject(side: Side) -> str:
+    return f"{side.name} {side.version}, package {side.package or 'unknown'}, {side.url}"

@@ -1,0 +1,190 @@
+"""The two servers of a comparison: what OLD may be, and how each is opened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from config.errors import InputError
+from config.load import load_spec
+from config.mar import open_mar
+from config.progress import Progress
+from config.record import Package, file_sha256, read_package, read_record, write_text
+from config.spec import Spec
+from loadtest.comparing.comparison import Side
+from loadtest.judging import Outcome
+from loadtest.measuring import Identity
+from loadtest.running import Session, Target, Where, check_listening, existing, serve_command, started
+from loadtest.sending import Request, expected_of, packaged_request, spec_request
+
+_ALLOWED = "a MAR, a spec, a `verdict.json`, or the address of a server"
+# What a package fixes of its spec's `serving`, and its name in `model-config.yaml`.
+_PACKED = {
+    "max_batch": "batchSize",
+    "max_batch_delay_ms": "maxBatchDelay",
+    "response_timeout_s": "responseTimeout",
+    "startup_timeout_s": "startupTimeout",
+    "retry_window_s": "maxRetryTimeoutInSec",
+    "queue": "jobQueueSize",
+}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of the two, before it is opened."""
+
+    label: str
+    spec: Spec
+    package: Package | None = None
+    folder: Path = Path()
+    """Where the package's MAR lies."""
+    url: str | None = None
+    supervisor: str | None = None
+
+    @property
+    def mar(self) -> Path | None:
+        """The MAR that is to be served."""
+        return self.folder / self.package.mar if self.package else None
+
+
+def contender_of(text: str, new: Contender, out: Path) -> Contender:
+    """What `--against` names; `out` gets the spec of a MAR that has none."""
+    if text.startswith(("http://", "https://")):
+        return Contender("old", new.spec, url=text)
+    file = Path(text)
+    if not file.is_file():
+        raise InputError(f"`--against`: got `{text}`: no such file, allowed: {_ALLOWED}")
+    if file.suffix == ".mar":
+        return _of_mar(file, new.spec, out)
+    if file.suffix in (".yaml", ".yml"):
+        return _of_spec(file, new)
+    if file.suffix == ".json":
+        return _of_verdict(file, new, out)
+    raise InputError(f"`--against`: got `{text}`, allowed: {_ALLOWED}")
+
+
+def _of_mar(mar: Path, spec: Spec, out: Path) -> Contender:
+    record = read_record(mar)
+    package = Package(mar=mar.name, sha256=file_sha256(mar), bytes=mar.stat().st_size, record=record)
+    with open_mar(mar) as archive:
+        settings = yaml.safe_load(archive.read("model-config.yaml"))
+    data = spec.model_dump(mode="json", exclude_unset=True)
+    data |= {"name": record.name, "version": record.version}
+    packed = {field: settings[key] for field, key in _PACKED.items() if key in settings}
+    data["serving"] = data.get("serving", {}) | packed | {"workers": record.workers, "threads": record.threads}
+    data["serving"]["device"] = record.device
+    data["model"] |= {"precision": record.precision, "compile": record.compile, "batch_sizes": [*record.batch_sizes]}
+    file = out / "old" / "spec.yaml"
+    write_text(file, yaml.safe_dump(data, sort_keys=False))
+    return Contender("old", load_spec(file, files=False), package, mar.parent)
+
+
+def _of_spec(file: Path, new: Contender) -> Contender:
+    spec = load_spec(file, files=False)
+    folder = new.folder.parent / spec.name
+    if folder.resolve() == new.folder.resolve() and file.resolve() != new.spec.file.resolve():
+        text = f"`--against`: {file} and {new.spec.file} are both packaged into {folder}, so only one of them is there"
+        raise InputError(text, hint=f"cp {folder}/model.mar old.mar before packaging, then --against old.mar")
+    return Contender("old", spec, read_package(folder), folder)
+
+
+def _of_verdict(file: Path, new: Contender, out: Path) -> Contender:
+    outcome = read_outcome(file, "--against")
+    wanted = outcome.tested.package
+    if wanted is None:
+        raise InputError(f"`--against`: {file} does not say which package was tested")
+    for folder in (file.parent, new.folder):
+        if (folder / "package.json").is_file() and read_package(folder).sha256 == wanted:
+            package = read_package(folder)
+            return replace(_of_mar(folder / package.mar, new.spec, out), package=package)
+    text = f"`--against`: the package {wanted[:12]} that {file} is about is no longer on this machine"
+    raise InputError(text, hint="--against old.mar, or --baseline with the stored verdict")
+
+
+def read_outcome(file: Path, option: str) -> Outcome:
+    """A stored verdict; InputError when it is none."""
+    try:
+        return Outcome.from_data(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise InputError(f"`{option}`: {file} is not a verdict of this version", hint="marina loadtest SPEC") from err
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A server that can be measured, and what is said of it."""
+
+    session: Session
+    side: Side
+
+    @property
+    def pid(self) -> int | None:
+        """The process that was started here."""
+        return self.session.target.pid
+
+
+@contextmanager
+def opened(
+    side: Contender, request_of: Contender, where: Where, *, limit_ms: float, timeout_s: float, quiet: bool
+) -> Iterator[Opened]:
+    """A server of this side until the end; both are sent the same request."""
+    progress = Progress(quiet=quiet)
+    with _target(side, where, progress) as target:
+        request = _request(side, request_of, target.url)
+        cacert = None if where.cacert is None else str(where.cacert.absolute())
+        headers = where.headers if side.url else ()
+        session = Session(
+            target,
+            request.model_copy(update={"headers": headers, "cacert": cacert}),
+            side.package,
+            limit_ms,
+            1,
+            timeout_s,
+            # Of a server elsewhere it is enough to know that it stays the same.
+            where.any_package or side.package is None,
+            progress,
+            quiet,
+        )
+        yield Opened(session, _side(side, session))
+
+
+@contextmanager
+def _target(side: Contender, where: Where, progress: Progress) -> Iterator[Target]:
+    if side.url is not None:
+        with progress.step(f"find the {side.label} server, {side.url}"):
+            target = existing(side.url, side.supervisor)
+            check_listening(target.url, hint=f"marina serve {side.spec.file}")
+        yield target
+        return
+    command = [*(where.command or serve_command(side.spec.file)), "--mar", str(side.mar)]
+    with ExitStack() as stack:
+        with progress.step(f"start the {side.label} server"):
+            log = where.out / side.label / "server.log"
+            target = stack.enter_context(started(side.spec, log, command=command))
+        yield target
+
+
+def _request(side: Contender, of: Contender, url: str) -> Request:
+    """The sample of the new package, at this side's address, with this side's structure."""
+    request = packaged_request(of.package, of.folder, url) if of.package else spec_request(of.spec, url)
+    if side.package is None:
+        return request
+    path = f"{url.rstrip('/')}/predictions/{side.package.record.name}"
+    return request.model_copy(update={"url": path, "expected": expected_of(side.package.record)})
+
+
+def _side(side: Contender, session: Session) -> Side:
+    identity: Identity | None = session.identify()
+    record = side.package.record if side.package else None
+    return Side(
+        name=record.name if record else side.spec.name,
+        version=record.version if record else "unknown",
+        spec=None if side.url else str(side.spec.file),
+        url=session.target.url,
+        package=side.package.sha256 if side.package else identity.found if identity else None,
+        started=side.url is None,
+    )

@@ -1,0 +1,53 @@
+"""`compare`: whether a package is worse than another one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from marina.arguments import chosen, print_json, verb, with_build
+
+
+def add_verbs(verbs: Any) -> None:
+    """Its options."""
+    added = verb(verbs, compare, "whether a package is worse than another one: PASS, FAIL or INVALID",
+                 "marina compare --against old.mar", "marina compare my/spec.yaml --against my/old/spec.yaml",
+                 "marina compare --against http://10.0.0.7:8080 --rate 50")  # fmt: skip
+    add = with_build(added).add_argument
+    text = "the other one: a MAR, a spec, a verdict.json whose package is here, or the address of a server"
+    add("--against", metavar="OLD", help=text)
+    add("--url", metavar="U", help="where the new one is served already (default: start it)")
+    text = "where its supervisor's pages are (default: ten ports above --url)"
+    add("--pages-url", dest="supervisor", metavar="U", help=text)
+    add("--any-package", action="store_true", help="do not ask which package --url serves")
+    add("--rate", metavar="R", type=float, help="requests/s, of both (default: the spec's `slo.throughput_rps`)")
+    text = "seconds that one of them is measured in a round (default: 6, or what p99 needs)"
+    add("--turn", dest="turn_s", metavar="S", type=float, help=text)
+    text = "seconds that all turns together may take while a limit is in doubt (default: ten times the first rounds)"
+    add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
+    add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds before each turn (default: 1.5)")
+    add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
+    add("--seed", metavar="N", type=int, help="of the poisson schedule (default: 0)")
+    add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds a client waits")
+
+
+def compare(options: argparse.Namespace) -> int:
+    from config.errors import InputError
+    from config.load import load_spec
+    from loadtest import Pairing, Where, comparison_text
+    from loadtest import compare as run
+
+    if options.against is None:
+        text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
+        raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
+    spec, how = load_spec(options.spec, files=False), chosen(Pairing, options)
+    folder: Path = options.out / spec.name
+    where = Where(out=folder, url=options.url, supervisor=options.supervisor, any_package=options.any_package)
+    comparison = run(spec, options.against, how, where, quiet=options.quiet)
+    if options.json:
+        print_json(comparison.to_data())
+    else:
+        print(comparison_text(comparison))
+        print(f"report {folder / 'compare.html'}")
+    return comparison.exit_code

@@ -1,0 +1,79 @@
+"""Two servers that exist only as numbers, on a machine that they share with others who come and go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from queues import EDGES, Dice, Seconds, histogram, single
+
+from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, next_look
+from loadtest.judging import Objective
+from loadtest.sending import Schedule
+
+RATE, SERVICE_S = 50, 0.008
+OBJECTIVE = Objective(p99_ms=500, error_rate=0.001, throughput_rps=None)
+
+_LIMITED = np.array(sorted({*EDGES, OBJECTIVE.p99_ms}))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How a neighbour slows everything down: how often he comes, how long he stays, how much of the cores he takes."""
+
+    bursts_a_minute: float
+    burst_s: float
+    slower: float
+    drift: float = 0.05
+    """How far the machine's speed wanders from one turn to the next."""
+
+
+QUIET = Machine(0, 1, 1)
+BURSTY = Machine(bursts_a_minute=6, burst_s=1, slower=2)
+
+
+def took_ms(times: Seconds, service_s: float, injected: float, machine: Machine, dice: Dice) -> Seconds:
+    """How long requests take that come at these times: one worker, half of whose time is always the same, slower while
+    a neighbour is there, and each answer later by a share of the usual latency."""
+    length_s = float(times[-1]) + 1
+    speed = np.full(len(times), np.exp(machine.drift * dice.standard_normal()))
+    for _ in range(dice.poisson(machine.bursts_a_minute * length_s / 60)):
+        begun = dice.uniform(-machine.burst_s, length_s)
+        speed[(times >= begun) & (times < begun + dice.exponential(machine.burst_s))] *= machine.slower
+    return 1000 * (1 + injected) * single(times, speed * service_s / 2 * (1 + dice.exponential(1.0, len(times))))
+
+
+def turn(schedule: Schedule, injected: float, machine: Machine, dice: Dice) -> Turn:
+    """What one turn of such a server shows."""
+    times = np.array(schedule.times())
+    took = took_ms(times, SERVICE_S, injected, machine, dice)[times >= schedule.warmup_s]
+    count, end = len(took), schedule.total_s + OBJECTIVE.p99_ms / 1000
+    in_time = int((times[times >= schedule.warmup_s] + took / 1000 <= end).sum())
+    # Other work on the machine makes the caches cold.
+    cpu_s = len(times) * SERVICE_S * float(np.exp(machine.drift * dice.standard_normal()))
+    return Turn(
+        asked_s=schedule.duration_s, planned=count, sent=count, answered=len(times), in_time=in_time, failed=0,
+        cpu_s=cpu_s, response=histogram(took, _LIMITED, OBJECTIVE.p99_ms),
+    )  # fmt: skip
+
+
+def rounds_of(injected: float, machine: Machine, seed: int, count: int, first: int = 0) -> list[Round]:
+    """Rounds of a server, and of one that is later by a share of the usual latency."""
+    made = []
+    for number in range(first, first + count):
+        dice = np.random.default_rng([seed, number])
+        schedule = Schedule(arrivals="poisson", rate=RATE, warmup_s=1, duration_s=6, seed=1000 * seed + number)
+        old, new = (turn(schedule, each, machine, dice) for each in (0.0, injected))
+        made.append(Round(first=first_of(number), old=old, new=new))
+    return made
+
+
+def compared(injected: float, machine: Machine, seed: int, *, regression: float = 0.2, most: int = 60) -> Said:
+    """What `marina compare` says of the two."""
+    rounds: list[Round] = []
+    while True:
+        wanted = next_look(len(rounds), most)
+        rounds += rounds_of(injected, machine, seed, wanted - len(rounds), len(rounds))
+        said = judge_rounds(rounds, OBJECTIVE, regression)
+        if not said.goes_on or len(rounds) >= next_look(len(rounds), most):
+            return said

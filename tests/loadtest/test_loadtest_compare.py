@@ -1,0 +1,208 @@
+"""What a comparison says: of simulated servers whose difference is known, and of rounds made by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from xml.etree import ElementTree
+
+import pytest
+from loadtest_rig import SPEC
+from pairs import BURSTY, OBJECTIVE, QUIET, compared, rounds_of
+from specs import DIGITS
+
+import marina
+from config.load import parse_spec
+from loadtest.comparing import Round, Turn, first_of, judge_rounds, next_look, ratio
+from loadtest.comparing.answers import alike
+from loadtest.comparing.comparison import Answers, Comparison, Side, Turns
+from loadtest.comparing.page import comparison_html
+from loadtest.comparing.suite import comparison_xml
+from loadtest.judging import Reason, student
+from loadtest.measuring import Histogram, Machine
+
+MACHINE = Machine(
+    processor="Some", cores=2, cpu_limit=None, memory_bytes=2**34, memory_limit_bytes=None, system="Linux 6",
+    python="3.11",
+)  # fmt: skip
+
+
+def said(injected: float, seeds: int, machine=QUIET) -> Counter[str]:  # type: ignore[no-untyped-def]
+    return Counter(compared(injected, machine, seed).status for seed in range(seeds))
+
+
+def test_the_same_server_fails_at_most_once_in_twenty_on_a_bursty_machine() -> None:
+    assert said(0.0, 20, BURSTY)["FAIL"] <= 1
+
+
+def test_a_clearly_slower_server_fails_and_the_same_passes() -> None:
+    assert said(0.5, 10)["FAIL"] == 10
+    assert said(0.0, 10)["PASS"] >= 8
+
+
+def test_a_difference_within_what_is_allowed_never_fails() -> None:
+    assert said(0.1, 10)["FAIL"] == 0
+
+
+def test_a_ratio_is_the_geometric_mean_of_the_rounds_with_students_interval() -> None:
+    found = ratio([10, 10, 10, 10], [11, 12.1, 11, 12.1])
+    assert found.value == pytest.approx(1.1**1.5)
+    assert (found.low, found.high) == pytest.approx((1.0483, 1.2697), abs=1e-3)
+    assert ratio([10, 0], [10, 10]).high == float("inf")
+
+
+@pytest.mark.parametrize(("freedom", "distance"), [(1, 6.314), (3, 2.353), (10, 1.812), (100, 1.660)])
+def test_student_is_as_any_table_has_it(freedom: int, distance: float) -> None:
+    assert student(freedom) == pytest.approx(distance, abs=1e-3)
+
+
+def test_each_server_is_first_as_often_and_looks_become_rare() -> None:
+    assert "".join(first_of(number)[0] for number in range(6)) == "ononon"
+    looks = [0]
+    while (look := next_look(looks[-1], 41)) > looks[-1]:
+        looks.append(look)
+    assert looks == [0, 6, 10, 16, 24, 36, 40]
+
+
+def turn(latency_ms: float = 10, *, failed: int = 0, in_time: int = 300, cpu_s: float | None = 1.0) -> Turn:
+    latencies = Histogram((OBJECTIVE.p99_ms,))
+    for number in range(300 - failed):
+        latencies.add(latency_ms * (1 + number % 10 / 10))
+    return Turn(
+        asked_s=6, planned=300, sent=300, answered=300, in_time=in_time, failed=failed, cpu_s=cpu_s, response=latencies
+    )
+
+
+def rounds(old: Turn, new: Turn, count: int = 6, disturbed: int = 0) -> list[Round]:
+    late = (Reason(id="arrivals-late", text="late"),)
+    return [
+        Round(first=first_of(number), old=old, new=new, left_out=late if number < disturbed else ())
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("new", "reason"),
+    [
+        (turn(13), "p50-worse"),
+        (turn(cpu_s=1.3), "cpu-worse"),
+        (turn(in_time=200), "rate-worse"),
+        (turn(failed=30), "errors-worse"),
+    ],
+)
+def test_whatever_is_surely_worse_fails_by_name(new: Turn, reason: str) -> None:
+    verdict = judge_rounds(rounds(turn(), new), OBJECTIVE, 0.2)
+    assert verdict.status == "FAIL"
+    assert reason in {each.id for figure in verdict.figures for each in figure.reasons}
+    assert judge_rounds(rounds(turn(), turn()), OBJECTIVE, 0.2).status == "PASS"
+
+
+def test_what_is_allowed_decides() -> None:
+    slower = rounds(turn(), turn(13))
+    assert [judge_rounds(slower, OBJECTIVE, allowed).status for allowed in (0.2, 0.4)] == ["FAIL", "PASS"]
+
+
+def test_cpu_time_that_nobody_knows_is_no_figure() -> None:
+    verdict = judge_rounds(rounds(turn(cpu_s=None), turn()), OBJECTIVE, 0.2)
+    assert [figure.figure for figure in verdict.figures] == ["p50", "p99", "rate", "errors"]
+
+
+def test_a_busy_generator_makes_it_invalid_and_a_round_or_two_are_left_out() -> None:
+    one = judge_rounds(rounds(turn(), turn(), 10, disturbed=2), OBJECTIVE, 0.2)
+    assert one.status == "PASS"
+    many = judge_rounds(rounds(turn(), turn(13), 10, disturbed=6), OBJECTIVE, 0.2)
+    assert (many.status, many.goes_on) == ("INVALID", False)
+    assert [reason.id for reason in many.reasons] == ["disturbed", "arrivals-late"]
+
+
+def test_a_few_rounds_decide_nothing() -> None:
+    verdict = judge_rounds(rounds(turn(), turn(13), 4), OBJECTIVE, 0.2)
+    assert (verdict.status, verdict.reasons[0].id) == ("INVALID", "too-few-rounds")
+
+
+def test_answers_that_differ_fail_however_fast_they_are() -> None:
+    answers = Answers(inputs=10, same=8, differing=("a.png", "b.png"))
+    verdict = judge_rounds(rounds(turn(), turn(5)), OBJECTIVE, 0.2, answers=answers, agreement=0.99)
+    assert verdict.status == "FAIL"
+    assert verdict.figures[-1].reasons[0].text == (
+        "2 of 10 inputs are answered differently: a.png, b.png; at least 99 % must be the same"
+    )
+
+
+def test_a_server_that_dies_is_a_fail_of_the_new_one_only() -> None:
+    for side, status in (("new", "FAIL"), ("old", "INVALID")):
+        died = (Reason(id="server-died", text=f"the {side} server ended"), status)
+        assert judge_rounds(rounds(turn(), turn()), OBJECTIVE, 0.2, ended=died).status == status  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        (
+            b'{"top_indices": [7, 1], "top_probs": [0.9, 0.1]}',
+            b'{"top_indices": [7, 2], "top_probs": [0.8, 0.1]}',
+            True,
+        ),
+        (b'{"top_indices": [7, 1]}', b'{"top_indices": [1, 7]}', False),
+        (b'{"y": [[1.0, -2.0]]}', b'{"y": [[1.05, -2.0]]}', True),
+        (b'{"y": [[1.0, -2.0]]}', b'{"y": [[1.2, -2.0]]}', False),
+        (b'{"y": [1.0]}', b'{"z": [1.0]}', False),
+        (b"words", b"words", True),
+        (b"words", b"other", False),
+    ],
+)
+def test_answers_are_alike_in_what_they_mean(old: bytes, new: bytes, same: bool) -> None:
+    assert alike((200, old), (200, new), 0.05) is same
+    assert not alike((200, old), (500, new), 0.05)
+    assert alike((422, old), (422, new), 0.05)
+
+
+def comparison(injected: float = 0.5) -> Comparison:
+    made = rounds_of(injected, QUIET, 1, 6)
+    verdict = judge_rounds(made, OBJECTIVE, 0.2, answers=Answers(inputs=3, same=3, differing=()))
+    side = Side(name="digits", version="1.0", spec="s", url="http://127.0.0.1:1", package="ab" * 32, started=True)
+    return Comparison(
+        status=verdict.status, reasons=verdict.reasons, figures=verdict.figures, regression=0.2, objective=OBJECTIVE,
+        old=side, new=side.model_copy(update={"version": "1.<1>"}), answers=Answers(inputs=3, same=3, differing=()),
+        load=Turns(arrivals="poisson", rate=50, warmup_s=1, turn_s=6, seed=0, timeout_s=10), machine=MACHINE,
+        at="2026-01-01T00:00:00Z", rounds=tuple(made),
+    )  # fmt: skip
+
+
+def test_the_record_comes_back_as_it_was() -> None:
+    made = comparison()
+    assert Comparison.from_data(made.to_data()) == made
+    assert made.exit_code == 1
+
+
+def test_the_page_has_both_curves_and_no_foreign_markup() -> None:
+    text = comparison_html(comparison())
+    assert text.count('class="line two"') == text.count('class="line one"') == 2
+    assert "1.&lt;1&gt;" in text
+    assert "<script" not in text
+    assert "p50-worse" in text
+
+
+def test_the_suite_has_a_case_for_each_figure() -> None:
+    suite = ElementTree.fromstring(comparison_xml(comparison()))
+    cases = {case.get("name"): [child.tag for child in case] for case in suite.iter("testcase")}
+    assert list(cases) == [
+        "p50 of new / old at most 1.2", "p99 of new / old at most 1.2", "rate of new / old at least 0.833",
+        "CPU time a request of new / old at most 1.2", "errors at most 0.1 % more", "answers at least 100 % the same",
+    ]  # fmt: skip
+    assert cases["p50 of new / old at most 1.2"] == ["failure"]
+
+
+def test_the_allowance_is_a_field_of_the_spec(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    text = SPEC.replace("error_rate: 0.01", "error_rate: 0.01, regression: 0.05")
+    slo = parse_spec(text, tmp_path / "spec.yaml", files=False).slo
+    assert slo is not None
+    assert slo.regression == 0.05
+
+
+def test_a_comparison_needs_another_one(capsys) -> None:  # type: ignore[no-untyped-def]
+    assert marina.main(["compare", str(DIGITS)]) == 2
+    assert (
+        "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server" in capsys.readouterr().err
+    )
+    assert marina.main(["compare", str(DIGITS), "--against", "old.zip", "--url", "http://127.0.0.1:1"]) == 2
+    assert "`--against`: got `old.zip`: no such file, allowed: a MAR, a spec" in capsys.readouterr().err
