@@ -28,6 +28,17 @@ def check_settings(spec: Spec, mar: Path, record: Record) -> None:
         )
 
 
+def check_compiled(spec: Spec, mar: Path, record: Record) -> None:
+    """ArchiveError when a package was made for a first look, or before the spec asked for another artifact."""
+    wanted = {"compile": spec.model.compile, "precision": spec.model.precision}
+    packed = {"compile": record.compile, "precision": record.precision}
+    if stale := [f"`{key}` is {packed[key]}, now {wanted[key]}" for key in wanted if packed[key] != wanted[key]]:
+        raise ArchiveError(
+            f"{mar}: packaged with `--quick`, or before the spec changed: {', '.join(stale)}",
+            hint=f"marina package {spec.file}",
+        )
+
+
 def _packed(mar: Path, record: Record) -> dict[str, Any]:
     if not mar.exists():
         return {"threads": record.threads, "minWorkers": record.workers, "maxWorkers": record.workers}

@@ -92,6 +92,14 @@ class Spec(Section):
     def _whole_cores(self) -> int:
         return max(1, math.floor(self.cores))
 
+    def for_first_look(self) -> Spec:
+        """The spec as it is packaged without compiling and without int8's calibration: slow, but at once."""
+        precision = "fp32" if self.model.precision == "int8" else self.model.precision
+        if self.model.compile not in ("aot", "jit"):
+            return self
+        changed = {"compile": "export", "on_mismatch": "fail", "precision": precision}
+        return self.model_copy(update={"model": self.model.model_copy(update=changed)})
+
     def completed(self) -> dict[str, Any]:
         """The spec with every default and every `auto` that needs no measurement filled in, as plain data."""
         data = self.model_dump(mode="json")

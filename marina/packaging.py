@@ -18,9 +18,10 @@ def add_verbs(verbs: Any) -> None:
                  "marina check --properties config.properties")  # fmt: skip
     added.add_argument("--properties", metavar="FILE", type=Path,
                        help="look at a config.properties or model-config.yaml of yours instead")  # fmt: skip
-    with_build(verb(verbs, package, "the model as a verified MAR",
-                    "marina package config/examples/resnet50/spec.yaml",
-                    "marina package my/spec.yaml --out /tmp/build --json"))  # fmt: skip
+    added = with_build(verb(verbs, package, "the model as a verified MAR",
+                            "marina package config/examples/resnet50/spec.yaml",
+                            "marina package my/spec.yaml --out /tmp/build --json"))  # fmt: skip
+    added.add_argument("--quick", action="store_true", help="for a first look: nothing is compiled, and int8 is fp32")
     added = verb(verbs, inspect, "what is in a MAR, and whether it is whole and safe to load",
                  "marina inspect build/digits/model.mar", "marina inspect foreign.mar --json", spec=False)  # fmt: skip
     added.add_argument("mar", metavar="FILE.mar", type=Path, help="an archive of Marina's or of anybody's")
@@ -60,6 +61,8 @@ def package(options: argparse.Namespace) -> int:
     spec = load_spec(options.spec)
     progress = Progress(quiet=options.quiet)
     progress.say(f"packaging {spec.name} {spec.version} from {options.spec}")
+    if options.quick:
+        spec = spec.for_first_look()
     from archiver.package import package as build
 
     with cleanup_on_exit():
@@ -70,6 +73,8 @@ def package(options: argparse.Namespace) -> int:
         agreed = packaged.record.agreement
         print(f"{options.out / spec.name / packaged.mar}  {packaged.bytes / 1e6:.1f} MB  sha256 {packaged.sha256}")
         print(f"agreement {agreed.agreement:.4f} ({agreed.measure} on {agreed.count} {agreed.inputs} inputs)")
+        if options.quick:
+            print(f"for a first look: slower than what will be deployed, which `marina package {options.spec}` makes")
     return 0
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.errors import InputError
-from config.packed_settings import check_settings
+from config.packed_settings import check_compiled, check_settings
 from config.quantity import canonical, quantity
 from config.record import Package, read_package
 from config.render import Ports
@@ -205,6 +205,7 @@ def make_plan(spec: Spec, folder: Path) -> Plan:
         raise InputError(text, hint=f"marina package {spec.file}")
     if package:
         check_settings(spec, folder / package.mar, package.record)
+        check_compiled(spec, folder / package.mar, package.record)
     built = read_image(folder, spec, package)
     evidence = read_evidence(folder, package, spec_file=spec.file)
     if evidence:

@@ -199,9 +199,7 @@ def _packageable(spec: Any) -> Any:
     try:
         find_compiler()
     except ToolMissing:
-        if spec.model.compile in ("aot", "jit"):
-            model = spec.model.model_copy(update={"compile": "export", "on_mismatch": "fail"})
-            return spec.model_copy(update={"model": model})
+        return spec.for_first_look()
     return spec
 
 

@@ -38,7 +38,7 @@ from config.progress import Progress  # noqa: E402
 
 SPEC = """
 name: pictures
-model: {source: "torchvision:resnet50", weights: random, compile: eager, batch_sizes: [1, 4]}
+model: {source: "torchvision:resnet50", weights: random, compile: export, batch_sizes: [1, 4]}
 serving: {workers: 2, threads: 1, drain_propagation_s: 0, response_timeout_s: 120}
 """
 # Pixels to begin the search with, more than is permitted.

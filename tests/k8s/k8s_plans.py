@@ -124,8 +124,9 @@ def fill(
 ) -> None:
     """Writes some records into a build folder."""
     if package:
-        sizes = {"workers": spec.workers, "threads": spec.threads}
-        record = RECORD | {"name": spec.name, "version": spec.version} | sizes
+        packed = {"workers": spec.workers, "threads": spec.threads}
+        packed |= {"compile": spec.model.compile, "precision": spec.model.precision}
+        record = RECORD | {"name": spec.name, "version": spec.version} | packed
         (folder / "package.json").write_text(json.dumps(PACKAGE | {"record": record}), encoding="utf-8")
     for name, data in (("evidence.json", evidence), ("image.json", image)):
         if data is not None:
