@@ -24,6 +24,7 @@ from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
 from archiver.stage import stage_code, stage_labels, stage_sample
 from archiver.toolchain import find_compiler
+from archiver.writing import compare_text, draft_text
 from config.errors import AgreementError, SourceError, ToolMissing
 from config.progress import Progress
 from config.record import Agreement, Artifact, Package, Record, file_sha256, write_json
@@ -33,6 +34,8 @@ from handlers.machine import machine_key
 from handlers.networks import ImageGraph
 from handlers.record import parse_record
 
+# Of a language model's package, by the model in fp32.
+LARGEST_PERPLEXITY_RATIO = 1.02
 CACHE = "compile-cache"
 PROGRAM = "program.pt2"
 
@@ -44,6 +47,9 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
     with tempfile.TemporaryDirectory(prefix="marina-package-") as scratch:
         staged = Path(scratch) / "staged"
         staged.mkdir()
+        if spec.model.writes:
+            draft, agreed = _package_text(spec, staged, progress)
+            return _write(spec, staged, Path(scratch) / "laid-out", out, draft, agreed)
         with progress.step(f"load {spec.model.source}"):
             source = load_source(spec)
         draft = _draft(spec, source, staged)
@@ -68,6 +74,19 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         compiling.prune_cache(staged / CACHE)
         _check_agreement(spec, agreed)
         return _write(spec, staged, Path(scratch) / "laid-out", out, draft, agreed)
+
+
+def _package_text(spec: Spec, staged: Path, progress: Progress) -> tuple[dict[str, Any], Agreement]:
+    with progress.step(f"load {spec.model.source}"):
+        draft = draft_text(spec, staged)
+        _write_draft(staged, draft)
+    with progress.step("answer the sample as a worker"):
+        _rehearse(spec, staged)
+    comparing = progress.step("compare what it writes with eager fp32")
+    with comparing, compiling.threads(spec.threads):
+        agreed = compare_text(draft, staged)
+    _check_agreement(spec, agreed)
+    return draft, agreed
 
 
 def _check_tools(spec: Spec) -> None:
@@ -224,6 +243,13 @@ def _agreement(spec: Spec, reference: nn.Module, inputs: Rows, staged: Path, dra
 
 
 def _check_agreement(spec: Spec, agreed: Agreement) -> None:
+    if (agreed.perplexity_ratio or 1.0) > LARGEST_PERPLEXITY_RATIO:
+        raise AgreementError(
+            f"{spec.file}: `model.precision`: the perplexity of {spec.model.precision} is "
+            f"{agreed.perplexity_ratio:.4f} times that of fp32 on {agreed.count} tokens, allowed: "
+            f"{LARGEST_PERPLEXITY_RATIO:g}; no MAR was written",
+            hint="precision: fp32",
+        )
     if agreed.agreement < spec.model.min_agreement:
         raise AgreementError(
             f"{spec.file}: `model.min_agreement`: the {spec.model.precision} artifact agrees with eager fp32 on "

@@ -27,7 +27,7 @@ def main() -> None:
 
     record = json.loads((folder / "marina.json").read_text(encoding="utf-8"))
     gpu = 0 if record["device"] == "cuda" else None
-    context = Context(record["name"], str(folder), {}, record["batch_sizes"][-1], gpu, "0.12.0")
+    context = Context(record["name"], str(folder), {}, max(record["batch_sizes"], default=1), gpu, "0.12.0")
     try:
         import_module("marina_entry").Service().initialize(context)
     except ModuleNotFoundError as err:

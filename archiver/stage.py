@@ -21,7 +21,11 @@ from config.render import render_model_config
 from config.spec import Spec
 from handlers.base import Handler
 
-BUILT_IN = {"image": ("handlers.image", "ImageHandler"), "tensor": ("handlers.tensor", "TensorHandler")}
+BUILT_IN = {
+    "image": ("handlers.image", "ImageHandler"),
+    "tensor": ("handlers.tensor", "TensorHandler"),
+    "text": ("handlers.generation", "TextHandler"),
+}
 CONTENT_TYPES = {
     ".jpeg": "image/jpeg",
     ".jpg": "image/jpeg",
@@ -30,6 +34,7 @@ CONTENT_TYPES = {
     ".png": "image/png",
     ".webp": "image/webp",
 }
+PROMPT = "Once upon a time"
 _ENTRY_TEXT = '''"""What TorchServe imports: one class, because it takes exactly one that is defined in this file."""
 
 from {module} import {name}
@@ -88,13 +93,15 @@ def stage_labels(source: Source, folder: Path) -> str | None:
     return "labels.txt"
 
 
-def stage_sample(spec: Spec, source: Source, folder: Path) -> Sample:
-    """The spec's sample, or one made from the inputs."""
+def stage_sample(spec: Spec, source: Source | None, folder: Path) -> Sample:
+    """The spec's sample, or one made from the inputs; without a source it is a prompt."""
     if spec.load.sample is not None:
         file = spec.path(spec.load.sample)
         if not file.is_file():
             raise SourceError(f"{spec.file}: `load.sample`: no such file: `{file}`")
         suffix, data = file.suffix.lower(), file.read_bytes()
+    elif source is None:
+        suffix, data = ".json", json.dumps({"prompt": PROMPT, "max_tokens": 8, "temperature": 0}).encode()
     elif source.image is not None:
         suffix, data = ".png", _drawn(source)
     else:

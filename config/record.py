@@ -67,6 +67,22 @@ class Agreement(_Part):
     agreement: float
     max_abs_difference: float
     cosine: float
+    perplexity_ratio: float | None = None
+
+
+class Writing(_Part):
+    """How a language model writes: the spec's `text`, the folder of the model's files, and the tokens that end it."""
+
+    folder: str
+    engine: Literal["fake", "torch"]
+    context: int
+    slots: int
+    waiting: int
+    prefill_chunk: int
+    max_tokens: int
+    flush_ms: float
+    step_ms: float
+    ends: tuple[int, ...]
 
 
 class Code(_Part):
@@ -109,6 +125,7 @@ class Record(_Part):
     code: Code | None = None
     agreement: Agreement
     files: dict[str, str]
+    text: Writing | None = None
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=lambda name: name.rstrip("_"), populate_by_name=True

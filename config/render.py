@@ -79,6 +79,9 @@ def render_model_config(spec: Spec) -> str:
         "jobQueueSize": serving.queue,
         "deviceType": "gpu" if serving.device == "cuda" else "cpu",
     }
+    if spec.model.writes:
+        # Rounds, each with what was written since the last one; who leaves is named by missing in the next.
+        keys["continuousBatching"] = True
     return yaml.safe_dump(keys, sort_keys=False)
 
 

@@ -13,10 +13,12 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from config.quantity import quantity
-from config.sections import Image, Kubernetes, Load, Model, Name, Scaling, Section, Serving, Slo, Version
+from config.sections import Image, Kubernetes, Load, Model, Name, Scaling, Section, Serving, Slo, Text, Version
 
 # What the handlers' limit on the values of a JSON body comes to.
 _JSON_MB = 116
+# Requests beyond those that may wait that still reach the handler of a language model, to be told so.
+REFUSED_AT_ONCE = 8
 
 
 class Spec(Section):
@@ -30,6 +32,8 @@ class Spec(Section):
     """What is served."""
     serving: Serving = Serving()
     """How TorchServe runs it."""
+    text: Text | None = None
+    """How a language model writes; only for `handler: text`."""
     slo: Slo | None = None
     """How well it must serve; without it nothing is judged."""
     load: Load = Load()
@@ -60,6 +64,8 @@ class Spec(Section):
         """Worker processes, `auto` resolved: a core for each thread; on cuda one a GPU."""
         if isinstance(self.serving.workers, int):
             return self.serving.workers
+        if self.model.writes:
+            return 1
         if self.serving.device == "cuda":
             return max(1, self.kubernetes.resources.gpu)
         return max(1, self._whole_cores // (self.serving.threads if isinstance(self.serving.threads, int) else 1))
@@ -74,7 +80,19 @@ class Spec(Section):
     @property
     def max_batch(self) -> int:
         """Requests TorchServe may put in one batch, the default resolved."""
+        if self.model.writes:
+            return self.writing.slots + self.waiting + REFUSED_AT_ONCE
         return self.serving.max_batch or max(self.model.batch_sizes)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that may wait for a slot of a language model, the default resolved."""
+        return self.writing.waiting or self.writing.slots
+
+    @property
+    def writing(self) -> Text:
+        """How a language model writes, the default resolved."""
+        return self.text or Text()
 
     @property
     def largest_batch_bytes(self) -> int:
@@ -82,7 +100,7 @@ class Spec(Section):
         of them after another."""
         body_bytes = self.serving.max_request_mb * 1_000_000
         decoding_mb = _JSON_MB
-        if self.model.handler != "tensor":
+        if self.model.handler not in ("tensor", "text"):
             image = self.model.image
             decoding_mb = image.max_decode_mb if image else Image.model_fields["max_decode_mb"].default
         # A picture in base64 is there as the body, as text and as bytes.
@@ -104,4 +122,6 @@ class Spec(Section):
         """The spec with every default and every `auto` that needs no measurement filled in, as plain data."""
         data = self.model_dump(mode="json")
         data["serving"] |= {"workers": self.workers, "threads": self.threads, "max_batch": self.max_batch}
+        if self.model.writes:
+            data["text"] = self.writing.model_dump(mode="json") | {"waiting": self.waiting}
         return data

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from specs import ROOT, digits_spec
+from specs import ROOT, digits_spec, tales_spec
 from tools import needs
 
 from config.progress import Progress
@@ -28,6 +28,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "export": {"model.compile": "export"},
     "eager": {"model.compile": "eager"},
     "fallback": {"model.on_mismatch": "jit"},
+}
+TALES_VARIANTS: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "fake": {"text": {"engine": "fake", "context": 2048, "slots": 32, "max_tokens": 512, "step_ms": 20}},
 }
 # What a package is made of. The server is not in it, so that working on it packages nothing again.
 INGREDIENTS = ("archiver", "config", "handlers")
@@ -82,10 +86,23 @@ def packaged_digits(variant: str) -> tuple[Path, Package]:
     return folder, read_package(folder)
 
 
+def packaged_tales(variant: str) -> tuple[Path, Package]:
+    """The folder and the record of a variant of the tales example, by a process of its own too."""
+
+    def build(out: Path) -> None:
+        command = [sys.executable, __file__, f"tales {variant}", str(out)]
+        subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+
+    folder = built_once(home() / f"tales-{variant}", build)
+    return folder, read_package(folder)
+
+
 def main(variant: str, out: str) -> None:
     from archiver.package import package
 
-    package(digits_spec(VARIANTS[variant]), Path(out), progress=Progress(quiet=True))
+    example, _, tales = variant.rpartition(" ")
+    spec = tales_spec(TALES_VARIANTS[tales]) if example else digits_spec(VARIANTS[variant])
+    package(spec, Path(out), progress=Progress(quiet=True))
 
 
 if __name__ == "__main__":

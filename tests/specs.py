@@ -12,6 +12,7 @@ from config.record import Package
 from config.spec import Spec
 
 ROOT = Path(__file__).parent.parent
+TALES = ROOT / "config/examples/tales/spec.yaml"
 DIGITS = ROOT / "config/examples/digits/spec.yaml"
 
 # A variant of the digits example as a fixture packages it: the folder, and its record.
@@ -47,3 +48,9 @@ def digits_spec(changes: dict[str, Any] | None = None) -> Spec:
     """The digits example with changes; its paths stay valid."""
     data = changed(changes or {}, yaml.safe_load(DIGITS.read_text(encoding="utf-8")))
     return parse_spec(yaml.safe_dump(data, sort_keys=False), DIGITS)
+
+
+def tales_spec(changes: dict[str, Any] | None = None) -> Spec:
+    """The tales example with changes; its paths stay valid."""
+    data = changed(changes or {}, yaml.safe_load(TALES.read_text(encoding="utf-8")))
+    return parse_spec(yaml.safe_dump(data, sort_keys=False), TALES)

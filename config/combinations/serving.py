@@ -10,7 +10,7 @@ from config.spec import Spec
 @rule("serving.max_batch", "model.batch_sizes")
 def _batch_is_compiled(spec: Spec) -> Conflicts:
     largest = max(spec.model.batch_sizes)
-    if spec.max_batch > largest:
+    if not spec.model.writes and spec.max_batch > largest:
         yield (
             "serving.max_batch",
             f"got {spec.max_batch}, but the largest of `model.batch_sizes` is {largest}",

@@ -9,6 +9,7 @@ from config.errors import listed, nearest
 from config.spec import Spec
 from config.torchvision_models import unknown_model
 
+HANDLERS = ("image", "tensor", "text")
 WEIGHT_SUFFIXES = (".pt", ".pth", ".safetensors")
 SAMPLE_SUFFIXES = (".jpeg", ".jpg", ".json", ".npy", ".png", ".webp")
 
@@ -17,15 +18,16 @@ SAMPLE_SUFFIXES = (".jpeg", ".jpg", ".json", ".npy", ".png", ".webp")
 def _source_form(spec: Spec) -> Conflicts:
     source = spec.model.source
     kind, _, name = source.partition(":")
-    if not (kind == "torchvision" and name) and not source.endswith(".pt2") and not (kind.endswith(".py") and name):
-        allowed = "`torchvision:NAME`, `./file.py:factory` or `./program.pt2`"
+    named = kind in ("hf", "torchvision") or kind.endswith(".py")
+    if not (named and name) and not source.endswith(".pt2"):
+        allowed = "`torchvision:NAME`, `./file.py:factory`, `./program.pt2` or `hf:./folder`"
         yield "model.source", f"got `{source}`, allowed: {allowed}", None
 
 
 @rule("model.source", "model.weights")
 def _weights_form(spec: Spec) -> Conflicts:
     source, weights = spec.model.source, spec.model.weights
-    if source.endswith(".pt2"):
+    if source.endswith(".pt2") or spec.model.folder:
         if weights is not None:
             yield "model.weights", f"got `{weights}`, but `{source}` holds its own weights", "delete `weights`"
         return
@@ -48,10 +50,10 @@ def _weights_form(spec: Spec) -> Conflicts:
 def _handler_form(spec: Spec) -> Conflicts:
     handler = spec.model.handler
     file, _, name = handler.partition(":")
-    if handler not in ("image", "tensor") and not (file.endswith(".py") and name.isidentifier()):
-        close = nearest(handler, ("image", "tensor"))
+    if handler not in HANDLERS and not (file.endswith(".py") and name.isidentifier()):
+        close = nearest(handler, HANDLERS)
         hint = f"did you mean `{close}`?" if close else None
-        yield "model.handler", f"got `{handler}`, allowed: `image`, `tensor` or `./file.py:Class`", hint
+        yield "model.handler", f"got `{handler}`, allowed: {listed(HANDLERS)} or `./file.py:Class`", hint
     elif file.endswith(".py") and not Path(file).stem.isidentifier():
         yield "model.handler", f"got `{handler}`, allowed: a file name that Python can import", None
 
@@ -60,8 +62,8 @@ def _handler_form(spec: Spec) -> Conflicts:
 def _named_files_exist(spec: Spec) -> Conflicts:
     model = spec.model
     named: dict[str, str | None] = {
-        "model.source": None if spec.model.from_torchvision else model.source.partition(":")[0],
-        "model.handler": None if model.handler in ("image", "tensor") else model.handler.partition(":")[0],
+        "model.source": None if model.from_torchvision or model.folder else model.source.partition(":")[0],
+        "model.handler": None if model.handler in HANDLERS else model.handler.partition(":")[0],
         "model.labels": None if model.labels == "imagenet" else model.labels,
         "load.sample": spec.load.sample,
     }
@@ -70,6 +72,8 @@ def _named_files_exist(spec: Spec) -> Conflicts:
     for field, file in named.items():
         if file and not spec.path(file).is_file():
             yield field, f"no such file: `{spec.path(file)}`", _in_its_place(spec, field, file)
+    if model.folder and not spec.path(model.folder).is_dir():
+        yield "model.source", f"no such folder: `{spec.path(model.folder)}`", None
     if model.calibration and not spec.path(model.calibration).is_dir():
         yield "model.calibration", f"no such folder: `{spec.path(model.calibration)}`", None
 

@@ -9,6 +9,7 @@ from config.sections.model import Image, Model, Tensor
 from config.sections.objective import Load, Slo
 from config.sections.section import PATTERNS, Name, Section, Version
 from config.sections.serving import Serving
+from config.sections.text import Text
 
 __all__ = [
     "PATTERNS",
@@ -24,5 +25,6 @@ __all__ = [
     "Serving",
     "Slo",
     "Tensor",
+    "Text",
     "Version",
 ]

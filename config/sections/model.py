@@ -68,12 +68,13 @@ class Model(Section):
     """What is served."""
 
     source: Annotated[str, Field(min_length=1)]
-    """`torchvision:NAME`, `./file.py:factory` or `./program.pt2` (torch.export). Read by `marina package`."""
+    """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export) or `hf:./folder`, a language model as
+    `transformers` saves it. Read by `marina package`."""
     weights: str | None = None
     """`random` (seeded), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt` or `.pth`
-    state dict; a `.pt2` program holds its own. Read by `marina package`."""
+    state dict; a `.pt2` program and a `hf:` folder hold their own. Read by `marina package`."""
     handler: str = "image"
-    """`image`, `tensor` or `./file.py:Class` of your own. Lands in the MAR's entry module."""
+    """`image`, `tensor`, `text` or `./file.py:Class` of your own. Lands in the MAR's entry module."""
     image: Image | None = None
     """Input of an `image` model; default for torchvision: the preset of the model's weights."""
     inputs: dict[Identifier, Tensor] | None = None
@@ -108,6 +109,16 @@ class Model(Section):
         if list(sizes) != sorted(set(sizes)):
             raise ValueError("allowed: different sizes in ascending order")
         return sizes
+
+    @property
+    def folder(self) -> str | None:
+        """The folder of a model as `transformers` saves it, when that is the source."""
+        return self.source.removeprefix("hf:") if self.source.startswith("hf:") else None
+
+    @property
+    def writes(self) -> bool:
+        """Whether it answers token by token."""
+        return self.handler == "text"
 
     @property
     def from_torchvision(self) -> bool:

@@ -1,6 +1,20 @@
-"""Text, token by token: the handler and its rounds, OpenAI's forms, the queue for an engine's slots, and the engines.
-Nothing here knows how a model is packaged."""
+"""Text, token by token: the handler and its rounds, OpenAI's forms, the queue for slots, and the engines."""
 
+from handlers.generation.engine import Sampling, Token
+from handlers.generation.engines import make_engine
 from handlers.generation.handler import TextHandler
+from handlers.generation.llama import Llama, UnknownModel, read_shape
+from handlers.generation.template import TemplateRefused
+from handlers.generation.tokens import Tokens
 
-__all__ = ["TextHandler"]
+__all__ = [
+    "Llama",
+    "Sampling",
+    "TemplateRefused",
+    "TextHandler",
+    "Token",
+    "Tokens",
+    "UnknownModel",
+    "make_engine",
+    "read_shape",
+]

@@ -1,14 +1,33 @@
 """The engine that a package names."""
 
-from handlers.generation.engine import Engine
+from pathlib import Path
+
+from handlers.generation.engine import Engine, Sampling
 from handlers.generation.fake import FakeEngine
+from handlers.generation.llama import Llama
 from handlers.generation.slots import Slots
+from handlers.generation.torch_engine import TorchEngine
 from handlers.record import RecordError, TextSpec
 
 
-def make_engine(text: TextSpec) -> Engine:
-    """Ready to be stepped: weights are read, and every shape was run."""
+def make_engine(text: TextSpec, folder: Path, precision: str) -> Engine:
+    """Ready to be stepped: weights are read, and every slot was written to."""
     slots = Slots(text.slots, context=text.context, prefill_chunk=text.prefill_chunk)
     if text.engine == "fake":
         return FakeEngine(slots, step_s=text.step_ms / 1000)
-    raise RecordError(f"`text.engine`: got `{text.engine}`, allowed: `fake`")
+    if text.engine != "torch":
+        raise RecordError(f"`text.engine`: got `{text.engine}`, allowed: `fake`, `torch`")
+    engine = TorchEngine(Llama(folder, precision=precision, slots=text.slots, context=text.context), slots)
+    _warm_up(engine, text)
+    return engine
+
+
+def _warm_up(engine: Engine, text: TextSpec) -> None:
+    """A prompt of a whole piece in every slot, and some steps of all together."""
+    names = [f"warm-{index}" for index in range(text.slots)]
+    for name in names:
+        engine.add(name, [0] * min(text.prefill_chunk, text.context // 2), Sampling(temperature=0))
+    for _ in range(text.slots + 2):
+        engine.step()
+    for name in names:
+        engine.cancel(name)

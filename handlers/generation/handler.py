@@ -16,8 +16,8 @@ import torch
 
 from handlers import receive
 from handlers.base import Context
-from handlers.generation import engines
 from handlers.generation.answers import JSON, Writer
+from handlers.generation.engines import make_engine
 from handlers.generation.loop import EngineFailed, Loop
 from handlers.generation.metrics import TextMetrics
 from handlers.generation.refusals import Refused
@@ -84,7 +84,8 @@ class TextHandler:
         self._limits = Limits(self.record.name, self.text.context, self.text.max_tokens)
         self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name)
         scheduler = Scheduler(room=self.text.waiting, slots=self.text.slots, prefill_chunk=self.text.prefill_chunk)
-        self.loop = Loop(engines.make_engine(self.text), scheduler, self._answering, self.metrics)
+        engine = make_engine(self.text, folder, self.record.precision)
+        self.loop = Loop(engine, scheduler, self._answering, self.metrics)
         self._open: dict[str, Stream] = {}
         self._flushed = 0.0
         self._rehearse()

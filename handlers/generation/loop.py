@@ -113,6 +113,7 @@ class Loop:
             while self._has_room() and (wish := self._scheduler.take(now)):
                 self._engine.add(wish.id, wish.prompt, wish.sampling)
                 self._running[wish.id] = self._sequences[wish.id]
+            self._watcher.usage(self._engine.usage(), len(self._scheduler))
             self._changed.notify_all()
             return not self._closing
 
@@ -141,5 +142,4 @@ class Loop:
                     self._watcher.token(sequence, sequence.accept(token, now))
                     if sequence.end:
                         self._release(sequence)
-            self._watcher.usage(self._engine.usage(), len(self._scheduler))
             self._changed.notify_all()

@@ -3,6 +3,7 @@ theirs. A long prompt is read in pieces between the steps of the others, so that
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from handlers.generation.engine import Sampling, Usage
 from handlers.generation.sampling import Sampler
@@ -38,7 +39,8 @@ class Slots:
 
     def __init__(self, count: int, *, context: int, prefill_chunk: int) -> None:
         self.context, self._chunk = context, prefill_chunk
-        self._free = list(range(count))[::-1]
+        # The lowest is taken first: an engine computes the rows up to the highest that is held.
+        self._free = list(range(count))
         self._count = count
         # In the order in which they were added, which is the order their prompts are read in.
         self._held: dict[str, Slot] = {}
@@ -46,13 +48,13 @@ class Slots:
     def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling) -> None:
         if not prompt or len(prompt) > self.context:
             raise ValueError(f"a prompt of {len(prompt)} tokens, allowed: 1 to {self.context}")
-        self._held[sequence] = Slot(sequence, self._free.pop(), list(prompt), Sampler(sampling))
+        self._held[sequence] = Slot(sequence, heappop(self._free), list(prompt), Sampler(sampling))
 
     def cancel(self, sequence: str) -> None:
         """Frees the slot; a sequence that is not held is one that ended already."""
         slot = self._held.pop(sequence, None)
         if slot is not None:
-            self._free.append(slot.index)
+            heappush(self._free, slot.index)
 
     def reading(self) -> tuple[Slot, range] | None:
         """The prompt that is read next, and which of its tokens; the last one of them gives its first answer."""
@@ -64,6 +66,11 @@ class Slots:
     def decoding(self) -> list[Slot]:
         """Who has one token to compute, in the order of their places."""
         return sorted((slot for slot in self._held.values() if not slot.reads), key=lambda slot: slot.index)
+
+    def positions(self, count: int) -> list[int]:
+        """Where the next token of each of the first slots goes; the beginning for one that nobody holds."""
+        cached = {slot.index: slot.cached for slot in self._held.values()}
+        return [cached.get(index, 0) for index in range(count)]
 
     def usage(self) -> Usage:
         cached = sum(slot.cached for slot in self._held.values())

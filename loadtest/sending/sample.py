@@ -11,6 +11,8 @@ from config.record import Package, Record
 from config.spec import Spec
 from loadtest.sending.plan import Expected, Request
 
+# Of a language model's whole answer.
+_WRITTEN = ("choices", "usage")
 _CONTENT_TYPES = {
     ".jpg": "image/jpeg",
     ".jpeg": "image/jpeg",
@@ -45,7 +47,7 @@ def spec_request(spec: Spec, url: str) -> Request:
         body = file.read_bytes()
     except OSError as err:
         raise InputError(f"{spec.file}: `load.sample`: {file} cannot be read: {err.strerror}") from err
-    keys = ("top_indices", "top_probs") if spec.model.handler == "image" else ()
+    keys = {"image": ("top_indices", "top_probs"), "text": _WRITTEN}.get(spec.model.handler, ())
     return _request(url, spec.name, body, kind, Expected(form="json" if keys else "any", keys=keys))
 
 
@@ -59,6 +61,8 @@ def expected_of(record: Record) -> Expected:
     if record.handler == "image":
         labels = ("top_labels",) if record.labels else ()
         return Expected(form="json", keys=("top_indices", "top_probs", *labels))
+    if record.text is not None:
+        return Expected(form="json", keys=_WRITTEN)
     if record.handler == "tensor":
         if record.sample.content_type == _CONTENT_TYPES[".npy"]:
             return Expected(form="npy")

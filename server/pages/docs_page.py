@@ -21,6 +21,7 @@ from pathlib import Path
 from config.record import Port, Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.openapi import openapi
+from server.pages.openapi_text import routes
 from server.pages.pages import Answer, Post, json_answer
 
 # Larger samples are sent as they are, not shown for editing.
@@ -128,7 +129,7 @@ class Docs:
 
     def _python(self) -> str:
         file, kind = Path(self._record.sample.file).name, self._record.sample.content_type
-        as_json = self._record.handler in ("image", "tensor") and kind != "application/x-npy"
+        as_json = self._record.handler in ("image", "tensor", "text") and kind != "application/x-npy"
         show = "json.load(urlopen(request))" if as_json else "urlopen(request).read()"
         return (
             ("import json\n" if as_json else "") + "from pathlib import Path\n"
@@ -142,6 +143,9 @@ class Docs:
 def _takes(record: Record) -> str:
     if record.handler == "image":
         return "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
+    if record.text is not None:
+        paths = ", ".join(f"`{path}`" for path in routes(record).values())
+        return f"OpenAI's JSON, here by its form, and at {paths}"
     if record.handler == "tensor":
         return "JSON with the inputs by name" + (", the bare array, or .npy" if len(record.inputs) == 1 else "")
     return f"what {record.handler} takes, such as the sample"

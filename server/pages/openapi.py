@@ -10,10 +10,12 @@ from typing import Any
 from config.record import Port, Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from config.sections import Image
+from server.pages.openapi_text import answered_schema, asked_schema, refused_schema, routes
 
 Schema = dict[str, Any]
 
 _JSON, _NPY = "application/json", "application/x-npy"
+_EVENTS = "text/event-stream"
 _PICTURES = ("image/jpeg", "image/png", "image/webp")
 _WHOLE = {"uint8": (0, 2**8 - 1), "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
@@ -33,6 +35,7 @@ _NOT_ACCEPTABLE = {"406": "the answer cannot be given in the form that `Accept` 
 def openapi(record: Record, *, host: str, ports: Ports) -> dict[str, Any]:
     """The description as plain data; `host` is where the inference port can be reached."""
     variables = {"host": {"default": host}, "port": {"default": str(ports.inference)}}
+    inference = {"servers": [{"url": "http://{host}:{port}", "variables": variables, "description": "inference"}]}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -42,10 +45,8 @@ def openapi(record: Record, *, host: str, ports: Ports) -> dict[str, Any]:
         },
         "servers": [{"url": "/", "description": "the supervisor's pages"}],
         "paths": {
-            f"/predictions/{record.name}": {
-                "servers": [{"url": "http://{host}:{port}", "variables": variables, "description": "inference"}],
-                "post": _inference(record, "predict", "One inference"),
-            },
+            f"/predictions/{record.name}": inference | {"post": _inference(record, "predict", "One inference")},
+            **{path: inference | operation for path, operation in _writing(record).items()},
             **_pages(),
             "/docs": {"get": _operation("docs", "The page to try the model", _answer("the page", "text/html", _ANY))},
             "/docs/sample": {
@@ -64,6 +65,8 @@ def openapi(record: Record, *, host: str, ports: Ports) -> dict[str, Any]:
 
 def request_schema(record: Record) -> Schema:
     """What a JSON body must look like; anything for your own handler."""
+    if record.text is not None:
+        return asked_schema(record.text, "any")
     if record.handler == "image" and record.image is not None:
         return _object({"image": {"anyOf": [_picture_text(), *_normalised(record.image)]}})
     if record.handler == "tensor":
@@ -77,6 +80,8 @@ def request_schema(record: Record) -> Schema:
 
 def answer_schema(record: Record) -> Schema:
     """What a JSON answer looks like; anything for your own handler."""
+    if record.text is not None:
+        return answered_schema()
     if record.handler == "image":
         shapes = {port.name: _array(port) for port in record.outputs}
         if record.labels is not None:
@@ -94,13 +99,15 @@ def body_types(record: Record) -> dict[str, Schema]:
         pictures = {kind: {"contentMediaType": kind} for kind in _PICTURES}
         form = _object({"image": {"type": "string", "contentMediaType": "application/octet-stream"}}, closed=True)
         return pictures | {_JSON: request_schema(record), _NPY: _ANY, "multipart/form-data": form}
+    if record.text is not None:
+        return {_JSON: request_schema(record)}
     if record.handler == "tensor":
         return {_JSON: request_schema(record)} | ({_NPY: _ANY} if len(record.inputs) == 1 else {})
     return {record.sample.content_type: _ANY, "*/*": _ANY}
 
 
 def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
-    own = record.handler not in ("image", "tensor")
+    own = record.handler not in ("image", "tensor", "text")
     answers = {"*/*": _ANY} if own else {_JSON: answer_schema(record)}
     if record.handler == "tensor" and len(record.outputs) == 1:
         answers[_NPY] = _ANY
@@ -109,11 +116,32 @@ def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
     limit = round(record.max_request_bytes * FRONTEND_LIMIT_FACTOR)
     for status, why in sorted(refusals.items()):
         responses[status] = _refusal(why.format(limit=limit))
+    if record.text is not None:
+        answers[_EVENTS] = _ANY
+        responses["200"]["content"] = _content(answers)
+        for status in ("400", "404", "413", "503"):
+            responses[status] = _answer("refused, in OpenAI's shape", _JSON, refused_schema())
     if own:
         # Its errors are its own to choose.
         responses["default"] = {"description": "an answer of the handler's own", "content": _content({"*/*": _ANY})}
     body = {"required": True, "content": _content(body_types(record))}
     return {"operationId": name, "summary": text, "requestBody": body, "responses": responses}
+
+
+def _writing(record: Record) -> dict[str, Any]:
+    """OpenAI's paths, of a language model."""
+    if record.text is None:
+        return {}
+    operations: dict[str, Any] = {}
+    for form, path in routes(record).items():
+        if form == "models":
+            listed = _answer("the model, in a list", _JSON, _object({"data": {"type": "array"}}))
+            operations[path] = {"get": _operation("models", "The models of this server", listed)}
+            continue
+        operation = _inference(record, form, f"OpenAI's {path.partition('/v1/')[2]}")
+        body = {"required": True, "content": _content({_JSON: asked_schema(record.text, form)})}
+        operations[path] = {"post": operation | {"requestBody": body}}
+    return operations
 
 
 def _trying(record: Record) -> dict[str, Any]:

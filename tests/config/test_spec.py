@@ -69,7 +69,7 @@ ERRORS: list[Any] = [
                  "allowed: more than 0", id="no memory"),
     # Combinations.
     pytest.param({"model.source": "resnet50"}, "spec.yaml:3: `model.source`: got `resnet50`, allowed: "
-                 "`torchvision:NAME`, `./file.py:factory` or `./program.pt2`", id="a source of no known form"),
+                 "`torchvision:NAME`, `./file.py:factory`, `./program.pt2` or `hf:./folder`", id="a source of no known form"),
     pytest.param({"model.weights": None}, "spec.yaml:2: `model.weights`: missing: `torchvision:resnet18` needs weights, "
                  "allowed: `random`, a weights name such as `IMAGENET1K_V2`, or a file\n\n"
                  "hint: add `weights` under `model`", id="no weights"),
@@ -77,8 +77,8 @@ ERRORS: list[Any] = [
                  "or a file that ends in `.pt`, `.pth`, `.safetensors`", id="weights of an unknown kind"),
     pytest.param(FILE_SOURCE | {"model.source": "p.pt2"}, "spec.yaml:4: `model.weights`: got `random`, but `p.pt2` holds "
                  "its own weights\n\nhint: delete `weights`", id="weights beside a program"),
-    pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `image`, `tensor` or "
-                 "`./file.py:Class`\n\nhint: did you mean `image`?", id="an unknown handler"),
+    pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `image`, `tensor`, "
+                 "`text` or `./file.py:Class`\n\nhint: did you mean `image`?", id="an unknown handler"),
     pytest.param({"model.handler": "./my-handler.py:Mine", "model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: "
                  "`model.handler`: got `./my-handler.py:Mine`, allowed: a file name that Python can import",
                  id="a handler file that cannot be imported"),

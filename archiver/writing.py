@@ -1,0 +1,168 @@
+"""A language model into a package: its folder's files as they are, and a proof that the engine in the package writes
+what the model, computed whole and in fp32, would write."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from archiver.stage import PROMPT, stage_code, stage_sample
+from config.errors import SourceError
+from config.hf_folder import Folder, FolderRefused, read_folder
+from config.record import Agreement
+from config.spec import Spec
+from handlers.generation import (
+    Llama,
+    Sampling,
+    TemplateRefused,
+    Token,
+    Tokens,
+    UnknownModel,
+    make_engine,
+    read_shape,
+)
+from handlers.machine import machine_key
+from handlers.record import TextSpec, parse_record
+
+FOLDER = "model"
+# What the model writes for the comparison: so many texts of so many tokens, each with a seed of its own.
+_TEXTS, _LENGTH = 8, 96
+
+
+def draft_text(spec: Spec, staged: Path) -> dict[str, Any]:
+    """The record of a language model as far as it is known before the comparison; stages the files it names."""
+    folder = _stage_folder(spec, staged / FOLDER)
+    text = spec.writing.model_dump(mode="json") | {
+        "folder": FOLDER,
+        "waiting": spec.waiting,
+        "ends": _ends(folder, staged / FOLDER),
+    }
+    serving = spec.serving
+    return {
+        "schema": "marina.package/1",
+        "name": spec.name,
+        "version": spec.version,
+        "source": spec.model.source,
+        "weights": None,
+        "handler": stage_code(spec, staged),
+        "precision": spec.model.precision,
+        "compile": spec.model.compile,
+        "on_mismatch": spec.model.on_mismatch,
+        "device": serving.device,
+        "workers": spec.workers,
+        "threads": spec.threads,
+        "batch_sizes": [],
+        "image": None,
+        "inputs": [],
+        "outputs": [],
+        "labels": None,
+        "max_request_bytes": round(serving.max_request_mb * 1_000_000),
+        "max_response_bytes": round(serving.max_response_mb * 1_000_000),
+        "sample": stage_sample(spec, None, staged).model_dump(mode="json"),
+        "key": machine_key(torch.device("cpu")),
+        "artifacts": [],
+        "program": None,
+        "cache": None,
+        "text": text,
+    }
+
+
+def _stage_folder(spec: Spec, into: Path) -> Folder:
+    where, computed = f"{spec.file}: `model.source`", spec.writing.engine != "fake"
+    try:
+        folder = read_folder(spec.path(spec.model.folder or ""), weights=computed)
+        into.mkdir()
+        for file in folder.files:
+            if computed or file.suffix != ".safetensors":
+                shutil.copy(file, into / file.name)
+        Tokens(into)
+        if computed:
+            read_shape(into)
+    except FolderRefused as err:
+        raise SourceError(f"{where}: {err}", hint=err.hint) from err
+    except (UnknownModel, TemplateRefused) as err:
+        raise SourceError(f"{where}: `{spec.model.folder}`: {err}") from err
+    return folder
+
+
+def _ends(folder: Folder, staged: Path) -> list[int]:
+    """Tokens after which the model has nothing more to say, from `generation_config.json` too, where chats have more of
+    them."""
+    ends = folder.config.get("eos_token_id")
+    if (folder.path / "generation_config.json").is_file():
+        ends = json.loads((staged / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id", ends)
+    return list(ends) if isinstance(ends, list) else [] if ends is None else [ends]
+
+
+@dataclass
+class _Text:
+    """What the engine wrote: all tokens, how many of them were the prompt, and of each other one what it said of it."""
+
+    tokens: list[int]
+    prompt: int
+    told: list[Token]
+
+
+def compare_text(draft: dict[str, Any], staged: Path) -> Agreement:
+    """The engine's likeliest next tokens against those of the model in fp32, on texts that the engine has written with
+    its slots full."""
+    record = parse_record(draft)
+    text = record.text
+    if text is None or text.engine == "fake":
+        # What says the prompt again has nothing to agree with.
+        return _agreed([], [], [])
+    folder = staged / text.folder
+    written = _written(text, folder, record.precision)
+    whole = Llama(folder, precision="fp32", slots=1, context=max(len(each.tokens) for each in written))
+    same: list[bool] = []
+    engines: list[float] = []
+    wholes: list[float] = []
+    for each in written:
+        logprobs = torch.log_softmax(whole.read_whole(torch.tensor(each.tokens)), -1)
+        for row, token in zip(logprobs[each.prompt - 1 :], each.told, strict=False):
+            same.append(int(row.argmax()) == token.likeliest[0][0])
+            engines.append(token.logprob)
+            wholes.append(float(row[token.token]))
+    return _agreed(same, engines, wholes)
+
+
+def _written(text: TextSpec, folder: Path, precision: str) -> list[_Text]:
+    engine = make_engine(text, folder, precision)
+    prompt = Tokens(folder).encode(PROMPT)[: text.context // 2]
+    length = min(_LENGTH, text.context - len(prompt))
+    texts = {str(seed): _Text(list(prompt), len(prompt), []) for seed in range(_TEXTS)}
+    waiting, running = list(texts), 0
+    while waiting or running:
+        while waiting and running < text.slots:
+            engine.add(waiting[0], prompt, Sampling(seed=int(waiting[0]), logprobs=1))
+            del waiting[0]
+            running += 1
+        for token in engine.step():
+            written = texts[token.sequence]
+            written.tokens.append(token.token)
+            written.told.append(token)
+            if len(written.told) == length:
+                engine.cancel(token.sequence)
+                running -= 1
+    engine.close()
+    return list(texts.values())
+
+
+def _agreed(same: list[bool], engines: list[float], wholes: list[float]) -> Agreement:
+    count = len(same)
+    differences = [abs(left - right) for left, right in zip(engines, wholes, strict=True)]
+    return Agreement(
+        inputs="generated",
+        count=count,
+        measure="top-1",
+        agreement=sum(same) / count if count else 1.0,
+        max_abs_difference=round(max(differences, default=0.0), 6),
+        cosine=1.0,
+        perplexity_ratio=round(math.exp((sum(wholes) - sum(engines)) / count), 6) if count else 1.0,
+    )

@@ -1,0 +1,97 @@
+"""Rules about language models: where they come from, what of a spec is not for them, and how much they write."""
+
+from __future__ import annotations
+
+from config.combinations.rule import FILES, FORMS, Conflicts, rule
+from config.hf_folder import FolderRefused, read_folder
+from config.spec import Spec
+
+# What describes models that answer whole, and what to do about it.
+_NOT_OF_MODEL = ("calibration", "image", "inputs", "labels", "outputs")
+
+
+@rule("model.source", "model.handler", "text", into=FORMS)
+def _folders_write(spec: Spec) -> Conflicts:
+    model = spec.model
+    if model.writes and model.folder is None:
+        yield "model.source", f"got `{model.source}`, allowed for the `text` handler: `hf:./folder`", None
+    elif model.folder is not None and not model.writes:
+        yield "model.handler", f"got `{model.handler}`, allowed for `{model.source}`: `text`", "handler: text"
+    if not model.writes and spec.text is not None:
+        yield "text", f"not for the `{model.handler}` handler, which answers whole", "delete `text`"
+
+
+@rule("model", "serving.max_batch", "serving.max_worker_memory_mb")
+def _only_for_whole_answers(spec: Spec) -> Conflicts:
+    if not spec.model.writes:
+        return
+    for field in _NOT_OF_MODEL:
+        if getattr(spec.model, field) is not None:
+            yield f"model.{field}", "not for the `text` handler, whose model is all in its folder", f"delete `{field}`"
+    if "batch_sizes" in spec.model.model_fields_set:
+        yield "model.batch_sizes", "not for the `text` handler, which has slots", "delete it, and set `text.slots`"
+    if spec.serving.max_batch is not None:
+        yield "serving.max_batch", "not for the `text` handler, which has slots", "delete it, and set `text.slots`"
+    if spec.serving.max_worker_memory_mb is not None:
+        text = "not for the `text` handler, whose worker is in the middle of answers"
+        yield "serving.max_worker_memory_mb", text, "delete `max_worker_memory_mb`"
+
+
+@rule("model.handler", "model.precision", "model.compile", "serving.device", "serving.workers")
+def _what_writes(spec: Spec) -> Conflicts:
+    model, serving = spec.model, spec.serving
+    if not model.writes:
+        return
+    if model.precision not in ("bf16", "fp32"):
+        yield "model.precision", f"got `{model.precision}`, allowed for the `text` handler: `bf16`, `fp32`", None
+    if model.compile != "eager":
+        yield "model.compile", f"got `{model.compile}`, allowed for the `text` handler: `eager`", "compile: eager"
+    if serving.device != "cpu":
+        yield "serving.device", f"got `{serving.device}`, allowed for the `text` handler: `cpu`", "device: cpu"
+    if spec.workers > 1:
+        text = f"got {spec.workers}, allowed for the `text` handler: 1, for one worker would keep the other waiting"
+        yield "serving.workers", text, "workers: 1, with more `threads`"
+
+
+@rule("model.handler", "text")
+def _answers_fit_the_context(spec: Spec) -> Conflicts:
+    text = spec.writing
+    if spec.model.writes and text.max_tokens >= text.context:
+        said = f"got {text.max_tokens}, but prompt and answer together have {text.context} tokens, `text.context`"
+        yield "text.max_tokens", said, "raise `text.context`, or lower `text.max_tokens`"
+    if spec.model.writes and text.engine != "fake" and "step_ms" in text.model_fields_set:
+        yield "text.step_ms", f"not for the engine `{text.engine}`, which takes the time it takes", "delete `step_ms`"
+
+
+@rule("model.handler", "text", "serving.drain_timeout_s")
+def _a_drain_lets_answers_end(spec: Spec) -> Conflicts:
+    if not spec.model.writes or spec.writing.engine != "fake":
+        return
+    needed_s = spec.writing.max_tokens * spec.writing.step_ms / 1000
+    if spec.serving.drain_timeout_s < needed_s:
+        text = f"got {spec.serving.drain_timeout_s:g}, but the longest answer takes {needed_s:g} s"
+        yield "serving.drain_timeout_s", text, "raise it, or lower `text.max_tokens`"
+
+
+@rule("model.handler", "load.sample")
+def _sample_is_json(spec: Spec) -> Conflicts:
+    if spec.model.writes and spec.load.sample and not spec.load.sample.endswith(".json"):
+        yield "load.sample", f"got `{spec.load.sample}`, allowed for the `text` handler: a `.json` file", None
+
+
+@rule("model.source", "model.handler", "text", into=FILES)
+def _the_folder_is_one(spec: Spec) -> Conflicts:
+    if not spec.model.writes or spec.model.folder is None or not spec.path(spec.model.folder).is_dir():
+        return
+    try:
+        folder = read_folder(spec.path(spec.model.folder), weights=spec.writing.engine != "fake")
+    except FolderRefused as err:
+        yield "model.source", str(err), err.hint
+        return
+    longest = folder.longest
+    if spec.writing.engine != "fake" and longest is not None and spec.writing.context > longest:
+        yield (
+            "text.context",
+            f"got {spec.writing.context}, but the model was made for {longest} tokens",
+            f"context: {longest}",
+        )

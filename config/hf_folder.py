@@ -1,0 +1,67 @@
+"""A folder as `transformers` saves a model: looked at without torch, and refused where it holds code or pickles."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+# What of a folder is packed: settings, the tokenizer, the template, the weights.
+_KEPT = ("*.json", "*.jinja", "*.safetensors")
+_PICKLED = (".bin", ".ckpt", ".h5", ".msgpack", ".pickle", ".pkl", ".pt", ".pth")
+
+
+class FolderRefused(Exception):
+    """The folder is no model that can be packed; `hint` is what to do."""
+
+    def __init__(self, text: str, hint: str | None = None) -> None:
+        super().__init__(text)
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A model's configuration and the files that are packed."""
+
+    path: Path
+    config: dict[str, Any]
+    files: tuple[Path, ...]
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that the model was made for, where its configuration says so."""
+        length = self.config.get("max_position_embeddings")
+        return length if isinstance(length, int) else None
+
+
+def read_folder(path: Path, *, weights: bool = True) -> Folder:
+    """The folder's model, or FolderRefused; `weights` may be missing where nothing is computed."""
+    config = _read_json(path / CONFIG) if weights or (path / CONFIG).exists() else {}
+    tokenizer = _read_json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").exists() else {}
+    for name, data in ((CONFIG, config), ("tokenizer_config.json", tokenizer)):
+        if "auto_map" in data:
+            raise FolderRefused(f"`{path / name}`: `auto_map`: the model brings code of its own, which is not run")
+    if not (path / TOKENIZER).is_file():
+        hint = "tokenizer.save_pretrained(FOLDER), with a fast tokenizer"
+        raise FolderRefused(f"`{path}` has no `{TOKENIZER}`", hint)
+    files = tuple(sorted(file for pattern in _KEPT for file in path.glob(pattern)))
+    if weights and not any(file.suffix == ".safetensors" for file in files):
+        pickled = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLED)
+        beside = f", and `{pickled[0]}` may hold code" if pickled else ""
+        hint = "model.save_pretrained(FOLDER, safe_serialization=True)"
+        raise FolderRefused(f"`{path}` has no `.safetensors`{beside}", hint)
+    return Folder(path, config, files)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FolderRefused(f"`{file.parent}` has no `{file.name}`") from None
+    except (OSError, ValueError, RecursionError) as err:
+        raise FolderRefused(f"`{file}` cannot be read as JSON") from err
+    if not isinstance(data, dict):
+        raise FolderRefused(f"`{file}` holds no object")
+    return data

@@ -1,0 +1,34 @@
+"""The section of a spec about how a language model writes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from config.sections.section import Count, Section
+
+
+class Text(Section):
+    """How a language model writes."""
+
+    engine: Literal["fake", "torch"] = "torch"
+    """torch: computes the model; fake: says the prompt again, one token every `step_ms`, to try and measure what is
+    around an engine. Lands in the record of the MAR."""
+    context: Count = 2048
+    """Tokens of a prompt and its answer together. Lands in the record; memory is taken for it, times `slots`."""
+    slots: Count = 16
+    """Answers that are written at the same time. Lands in the record, and with `waiting` in `batchSize`."""
+    waiting: Count | None = None
+    """Requests that may wait for a slot, those of interactive clients and short prompts first; further ones get 503
+    with `Retry-After`; default: as many as `slots`. Lands in the record, and with `slots` in `batchSize`."""
+    prefill_chunk: Count = 256
+    """A prompt is read in pieces of so many tokens, one a step, so that the answers of others go on. Lands in the
+    record."""
+    max_tokens: Count = 512
+    """Longest answer, and what is written where a request names no `max_tokens`, tokens. Lands in the record."""
+    flush_ms: Annotated[float, Field(ge=0, le=1000)] = 20
+    """An answer's text is sent at most once in this time, but for its beginning and its end, ms. Lands in the
+    record."""
+    step_ms: Annotated[float, Field(gt=0)] = 20
+    """What a step of the `fake` engine takes, ms. Lands in the record."""

@@ -1,0 +1,70 @@
+"""What a language model takes and answers, for the OpenAPI description: OpenAI's completions and chat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from config.record import Record, Writing
+
+Schema = dict[str, Any]
+
+_TEXT: Schema = {"type": "string"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_END: Schema = {"enum": ["length", "stop", None]}
+
+
+def routes(record: Record) -> dict[str, str]:
+    """The paths of the two forms, by their names."""
+    base = f"/predictions/{record.name}/{record.version}/v1"
+    return {"complete": f"{base}/completions", "chat": f"{base}/chat/completions", "models": f"{base}/models"}
+
+
+def asked_schema(text: Writing, form: str) -> Schema:
+    """The body of a request; `form` is `complete`, `chat`, or either where it is neither."""
+    common: dict[str, Schema] = {
+        "max_tokens": {"type": "integer", "minimum": 1, "maximum": text.max_tokens},
+        "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+        "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+        "top_k": {"type": "integer", "minimum": 0, "maximum": 1_000_000},
+        "seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        "stop": {"type": "array", "maxItems": 4, "items": {"type": "string", "minLength": 1, "maxLength": 200}},
+        "stream": {"type": "boolean"},
+    }
+    if form == "complete":
+        prompt: Schema = {"type": "string", "minLength": 1}
+        return {"type": "object", "properties": {"prompt": prompt} | common, "required": ["prompt"]}
+    if form == "chat":
+        roles: Schema = {"enum": ["assistant", "developer", "system", "user"]}
+        message: Schema = {
+            "type": "object",
+            "properties": {"role": roles, "content": _TEXT},
+            "required": ["role", "content"],
+        }
+        messages: Schema = {"type": "array", "minItems": 1, "maxItems": 1000, "items": message}
+        return {"type": "object", "properties": {"messages": messages} | common, "required": ["messages"]}
+    return {"anyOf": [asked_schema(text, "complete"), asked_schema(text, "chat")]}
+
+
+def answered_schema() -> Schema:
+    """A whole answer; a stream's events are `text/event-stream`."""
+    choice = {"type": "object", "properties": {"index": _COUNT, "finish_reason": _END}, "required": ["finish_reason"]}
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+    usage = {"type": "object", "properties": dict.fromkeys(counts, _COUNT), "required": list(counts)}
+    return {
+        "type": "object",
+        "properties": {
+            "id": _TEXT,
+            "object": _TEXT,
+            "model": _TEXT,
+            "choices": {"type": "array", "minItems": 1, "maxItems": 1, "items": choice},
+            "usage": usage,
+        },
+        "required": ["id", "object", "model", "choices", "usage"],
+    }
+
+
+def refused_schema() -> Schema:
+    """What the handler refuses is in OpenAI's shape; what does not reach it, in the server's own."""
+    fields: dict[str, Schema] = {"message": _TEXT, "type": _TEXT, "param": {}, "code": {}}
+    error: Schema = {"type": "object", "properties": fields, "required": ["message", "type"]}
+    return {"type": "object", "properties": {"error": {"anyOf": [error, _TEXT]}}, "required": ["error"]}

@@ -1,0 +1,130 @@
+"""What a spec of a language model says, where it lands, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from specs import changed
+
+from config.errors import SpecError
+from config.hf_folder import FolderRefused, read_folder
+from config.load import parse_spec
+from config.render import render_model_config
+from config.spec import Spec
+
+TALES = {"name": "tales", "model": {"source": "hf:./model", "handler": "text", "compile": "eager"}}
+
+
+def spec_of(changes: dict[str, Any] | None = None, file: Path = Path("spec.yaml"), *, files: bool = False) -> Spec:
+    return parse_spec(yaml.safe_dump(changed(changes or {}, TALES), sort_keys=False), file, files=files)
+
+
+ERRORS: list[Any] = [
+    pytest.param({"model.source": "./m.py:build", "model.weights": "random"}, "`model.source`: got `./m.py:build`, "
+                 "allowed for the `text` handler: `hf:./folder`", id="a network that does not write"),
+    pytest.param({"model.handler": "image"}, "`model.handler`: got `image`, allowed for `hf:./model`: `text`\n\n"
+                 "hint: handler: text", id="a folder for another handler"),
+    pytest.param({"model.weights": "random"}, "`model.weights`: got `random`, but `hf:./model` holds its own "
+                 "weights\n\nhint: delete `weights`", id="weights beside a folder"),
+    pytest.param({"model.compile": "aot"}, "`model.compile`: got `aot`, allowed for the `text` handler: `eager`\n\n"
+                 "hint: compile: eager", id="a compiled one"),
+    pytest.param({"model.precision": "int8", "model.calibration": "c"}, "`model.precision`: got `int8`, allowed for "
+                 "the `text` handler: `bf16`, `fp32`", id="an 8-bit one"),
+    pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for the `text` handler, whose model is all in its "
+                 "folder\n\nhint: delete `labels`", id="labels"),
+    pytest.param({"model.batch_sizes": [1]}, "`model.batch_sizes`: not for the `text` handler, which has slots\n\n"
+                 "hint: delete it, and set `text.slots`", id="batches"),
+    pytest.param({"serving.max_batch": 2}, "`serving.max_batch`: not for the `text` handler, which has slots\n\n"
+                 "hint: delete it, and set `text.slots`", id="a batch"),
+    pytest.param({"serving.max_worker_memory_mb": 900}, "`serving.max_worker_memory_mb`: not for the `text` handler, "
+                 "whose worker is in the middle of answers\n\nhint: delete `max_worker_memory_mb`", id="a new worker"),
+    pytest.param({"serving.workers": 2}, "`serving.workers`: got 2, allowed for the `text` handler: 1, for one worker "
+                 "would keep the other waiting\n\nhint: workers: 1, with more `threads`", id="two workers"),
+    pytest.param({"serving.device": "cuda", "kubernetes.resources.gpu": 1}, "`serving.device`: got `cuda`, allowed for "
+                 "the `text` handler: `cpu`\n\nhint: device: cpu", id="a GPU"),
+    pytest.param({"text.max_tokens": 2048}, "`text.max_tokens`: got 2048, but prompt and answer together have 2048 "
+                 "tokens, `text.context`\n\nhint: raise `text.context`, or lower `text.max_tokens`", id="no prompt"),
+    pytest.param({"text.step_ms": 5}, "`text.step_ms`: not for the engine `torch`, which takes the time it takes\n\n"
+                 "hint: delete `step_ms`", id="a step of the engine's own"),
+    pytest.param({"text": {"engine": "fake", "step_ms": 100}}, "`serving.drain_timeout_s`: got 30, but the longest "
+                 "answer takes 51.2 s\n\nhint: raise it, or lower `text.max_tokens`", id="a drain that cuts answers"),
+    pytest.param({"load.sample": "cat.png"}, "`load.sample`: got `cat.png`, allowed for the `text` handler: a `.json` "
+                 "file", id="a picture to send"),
+    pytest.param({"text.engine": "vllm"}, "`text.engine`: got `vllm`, allowed: `fake`, `torch`", id="another engine"),
+    pytest.param({"text.slots": 0}, "`text.slots`: got `0`, allowed: 1 or more", id="no slots"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), ERRORS)
+def test_what_is_refused_says_what_to_type(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        spec_of(changes)
+    assert message in str(raised.value)
+
+
+def test_text_is_only_for_models_that_write() -> None:
+    data = {"name": "x", "model": {"source": "torchvision:resnet18", "weights": "random"}, "text": {"slots": 2}}
+    with pytest.raises(SpecError, match="`text`: not for the `image` handler, which answers whole"):
+        parse_spec(yaml.safe_dump(data), Path("spec.yaml"), files=False)
+
+
+def test_slots_and_who_waits_are_what_torchserve_sees() -> None:
+    settings = yaml.safe_load(render_model_config(spec_of({"text": {"slots": 4, "waiting": 6}})))
+    # Eight more reach the handler, which tells them when to try again.
+    assert (settings["batchSize"], settings["continuousBatching"]) == (18, True)
+    assert (settings["minWorkers"], settings["maxWorkers"]) == (1, 1)
+
+
+def test_as_many_wait_as_there_are_slots() -> None:
+    assert spec_of({"text": {"slots": 4}}).completed()["text"]["waiting"] == 4
+    assert "continuousBatching" not in render_model_config(parse_spec(
+        "{name: x, model: {source: torchvision:resnet18, weights: random}}", Path("spec.yaml"), files=False
+    ))  # fmt: skip
+
+
+def folder(path: Path, **files: object) -> Path:
+    path.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (path / name.replace("__", ".")).write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+GOOD: dict[str, object] = {"config__json": {"max_position_embeddings": 64}, "tokenizer__json": {}}
+
+
+def test_a_folder_is_read_with_its_files(tmp_path: Path) -> None:
+    read = read_folder(folder(tmp_path / "m", **GOOD, model__safetensors="", notes__txt=""))
+    assert ([file.name for file in read.files], read.longest) == (
+        ["config.json", "model.safetensors", "tokenizer.json"],
+        64,
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "has no `config.json`"),
+        ({"config__json": "{"}, "cannot be read as JSON"),
+        ({"config__json": [1]}, "holds no object"),
+        ({"config__json": {"auto_map": {}}}, "brings code of its own"),
+        ({"config__json": {}, "tokenizer_config__json": {"auto_map": {}}}, "brings code of its own"),
+        ({"config__json": {}}, "has no `tokenizer.json`"),
+        (GOOD, "has no `.safetensors`"),
+        (GOOD | {"pytorch_model__bin": ""}, "and `pytorch_model.bin` may hold code"),
+    ],
+)
+def test_a_folder_that_cannot_be_packed_says_why(files: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(FolderRefused, match=message):
+        read_folder(folder(tmp_path / "m", **files))
+
+
+def test_check_looks_into_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no such folder"):
+        spec_of(file=tmp_path / "spec.yaml", files=True)
+    folder(tmp_path / "model", **GOOD, model__safetensors="")
+    with pytest.raises(SpecError, match=r"`text\.context`: got 2048, but the model was made for 64 tokens"):
+        spec_of(file=tmp_path / "spec.yaml", files=True)
+    small = {"text": {"context": 64, "max_tokens": 32}}
+    assert spec_of(small, file=tmp_path / "spec.yaml", files=True).writing.context == 64

@@ -1,0 +1,112 @@
+"""Streams through a real TorchServe, from an engine that says the prompt again: many at once, clients that leave,
+OpenAI's own client, a worker that dies, and a stop. The tests share one server, and the last one stops it."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import openai
+import pytest
+from packages import TALES_VARIANTS, packaged_tales
+from running import Running, running
+from specs import tales_spec
+from streams import Stream, stream, streams
+from waiting import eventually, metric, worker_pids
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+PATH = "/predictions/tales/1.0/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder, package = packaged_tales("fake")
+    changes = TALES_VARIANTS["fake"] | {"serving.drain_propagation_s": 0}
+    log = tmp_path_factory.mktemp("tales") / "server.log"
+    with running(tales_spec(changes), mar=folder / package.mar, log=log) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/predictions/tales/1.0/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def wanted(tokens: int, prompt: str = "Once upon a time") -> dict[str, object]:
+    return {"prompt": prompt, "max_tokens": tokens}
+
+
+def test_32_streams_get_every_token_and_an_end(server: Running) -> None:
+    seen = asyncio.run(streams(server.ports.inference, PATH, [wanted(64)] * 32))
+    assert all(each.ended and each.status == 200 for each in seen)
+    eventually(lambda: metric(server, "inference_sequences", model="tales") == 0)
+    assert metric(server, "inference_time_between_tokens_seconds_count", model="tales") >= 32 * 63
+
+
+def test_a_client_that_leaves_frees_its_slot(server: Running) -> None:
+    before = metric(server, "inference_sequences_ended_total", reason="cancelled")
+    seen = asyncio.run(streams(server.ports.inference, PATH, [wanted(512)] * 32, most=3))
+    assert not any(each.ended for each in seen)
+    left = eventually(lambda: metric(server, "inference_sequences_ended_total", reason="cancelled") - before)
+    eventually(lambda: metric(server, "inference_sequences_ended_total", reason="cancelled") - before == 32)
+    assert left <= 32
+    assert asyncio.run(stream(server.ports.inference, PATH, wanted(2))).ended
+
+
+def test_openais_client_works_unchanged(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tales"]
+    answer = client.completions.create(model="tales", prompt="Once ", max_tokens=8, temperature=0)
+    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (8, "length")
+    events = list(client.completions.create(model="tales", prompt="Once ", max_tokens=8, stream=True))
+    assert "".join(event.choices[0].text for event in events) == answer.choices[0].text
+    said = [{"role": "user", "content": "Once upon a time"}]
+    whole = client.chat.completions.create(model="tales", messages=said, max_completion_tokens=4, logprobs=True)
+    assert len(whole.choices[0].logprobs.content) == 4
+    options = {"include_usage": True}
+    *_, last = client.chat.completions.create(model="tales", messages=said, stream=True, stream_options=options)
+    assert last.usage.completion_tokens == 512
+
+
+def test_openais_client_sees_its_own_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model="tales", prompt="Once", n=2)
+    assert (refused.value.param, refused.value.code) == ("n", "unsupported_parameter")
+    with pytest.raises(openai.NotFoundError):
+        client.completions.create(model="another", prompt="Once")
+    with pytest.raises(openai.BadRequestError, match="begins with Once"):
+        client.chat.completions.create(model="tales", messages=[{"role": "user", "content": "Hello"}])
+    with pytest.raises(openai.InternalServerError) as busy:
+        client.with_options(timeout=30).completions.create(
+            model="tales", prompt="Once", max_tokens=512, extra_headers={"X-Request-Timeout-Ms": "1000"}
+        )
+    assert (busy.value.status_code, int(busy.value.response.headers["retry-after"])) == (503, 1)
+
+
+def test_streams_of_a_worker_that_dies_break_and_the_next_one_serves(server: Running) -> None:
+    seen: list[Stream] = []
+    asked = threading.Thread(target=lambda: seen.append(asyncio.run(stream(server.ports.inference, PATH, wanted(512)))))
+    asked.start()
+    eventually(lambda: metric(server, "inference_sequences", state="running") == 1)
+    (worker,) = worker_pids(server)
+    os.kill(worker, signal.SIGKILL)
+    asked.join(60)
+    assert not asked.is_alive()
+    assert not seen[0].ended
+    eventually(lambda: worker_pids(server) not in ([], [worker]) and server.readiness()[0], within_s=120)
+    assert asyncio.run(stream(server.ports.inference, PATH, wanted(2))).ended
+
+
+def test_a_stop_lets_streams_end(server: Running) -> None:
+    async def stopped() -> list[Stream]:
+        asked = asyncio.gather(*(stream(server.ports.inference, PATH, wanted(150)) for _ in range(8)))
+        while metric(server, "inference_sequences", state="running") < 8:
+            await asyncio.sleep(0.02)
+        server.process.send_signal(signal.SIGTERM)
+        return await asked
+
+    seen = asyncio.run(stopped())
+    assert all(each.ended for each in seen)
+    assert server.process.wait(60) == 0

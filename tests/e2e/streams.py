@@ -1,0 +1,56 @@
+"""A client of streams that takes little of the processor: many at once in one thread, each event with its time."""
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Stream:
+    """What came of one request: when its events came, its bytes, and whether the connection broke."""
+
+    sent_at: float = 0.0
+    times: list[float] = field(default_factory=list)
+    body: bytes = b""
+    broke: bool = False
+
+    @property
+    def status(self) -> int:
+        return int(self.body.split(b" ", 2)[1]) if self.body else 0
+
+    @property
+    def ended(self) -> bool:
+        """The last event, and the end of the body after it."""
+        return b"data: [DONE]" in self.body and self.body.endswith(b"0\r\n\r\n")
+
+
+async def stream(port: int, path: str, body: dict[str, object], *, most: int | None = None) -> Stream:
+    """Sends one request and reads its events; leaves after `most` of them."""
+    text = json.dumps(body | {"stream": True}).encode()
+    fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}"
+    fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}"
+    head = f"POST {path} HTTP/1.1\r\n{fields}\r\n\r\n"
+    seen = Stream(time.monotonic())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(head.encode() + text)
+        while not seen.ended and (most is None or len(seen.times) < most):
+            data = await reader.read(65536)
+            now = time.monotonic()
+            seen.times += [now] * data.count(b'"finish_reason"')
+            seen.body += data
+            if not data:
+                break
+            if seen.status != 200:
+                break
+    except ConnectionError:
+        seen.broke = True
+    finally:
+        writer.close()
+    return seen
+
+
+async def streams(port: int, path: str, bodies: list[dict[str, object]], *, most: int | None = None) -> list[Stream]:
+    """All at once."""
+    return await asyncio.gather(*(stream(port, path, body, most=most) for body in bodies))
