@@ -106,6 +106,9 @@ bench-compare: setup  ## how often a comparison is wrong, on pairs whose differe
 bench-drain: setup  ## requests lost at a stop, with and without the supervisor
 	$(BIN)/python tests/bench/bench_drain.py
 
+bench-streams: setup  ## time between tokens and tokens a second, streamed through TorchServe from a timed engine
+	$(BIN)/python tests/bench/text/bench_streams.py $(ARGS)
+
 bench-generator: setup  ## what the load generator can send, with wrk beside it
 	$(BIN)/pytest --quiet -s tests/bench/bench_generator.py
 

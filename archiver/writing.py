@@ -106,7 +106,7 @@ class _Text:
 
     tokens: list[int]
     prompt: int
-    told: list[Token]
+    reports: list[Token]
 
 
 def compare_text(draft: dict[str, Any], staged: Path) -> Agreement:
@@ -125,7 +125,7 @@ def compare_text(draft: dict[str, Any], staged: Path) -> Agreement:
     wholes: list[float] = []
     for each in written:
         logprobs = torch.log_softmax(whole.read_whole(torch.tensor(each.tokens)), -1)
-        for row, token in zip(logprobs[each.prompt - 1 :], each.told, strict=False):
+        for row, token in zip(logprobs[each.prompt - 1 :], each.reports, strict=False):
             same.append(int(row.argmax()) == token.likeliest[0][0])
             engines.append(token.logprob)
             wholes.append(float(row[token.token]))
@@ -146,8 +146,8 @@ def _written(text: TextSpec, folder: Path, precision: str) -> list[_Text]:
         for token in engine.step():
             written = texts[token.sequence]
             written.tokens.append(token.token)
-            written.told.append(token)
-            if len(written.told) == length:
+            written.reports.append(token)
+            if len(written.reports) == length:
                 engine.cancel(token.sequence)
                 running -= 1
     engine.close()

@@ -121,7 +121,9 @@ class Spec(Section):
     def completed(self) -> dict[str, Any]:
         """The spec with every default and every `auto` that needs no measurement filled in, as plain data."""
         data = self.model_dump(mode="json")
-        data["serving"] |= {"workers": self.workers, "threads": self.threads, "max_batch": self.max_batch}
+        data["serving"] |= {"workers": self.workers, "threads": self.threads}
         if self.model.writes:
             data["text"] = self.writing.model_dump(mode="json") | {"waiting": self.waiting}
+        else:
+            data["serving"]["max_batch"] = self.max_batch
         return data

@@ -90,7 +90,7 @@ def _int8_is_calibrated(spec: Spec) -> Conflicts:
 def _eager_has_source(spec: Spec) -> Conflicts:
     """Of the other sources there is nothing to run where they are served."""
     model = spec.model
-    if model.compile != "eager":
+    if model.compile != "eager" or model.folder:
         return
     if not model.source.partition(":")[0].endswith(".py"):
         text = f"got `eager`, which runs the source of `./file.py:factory`, but `model.source` is `{model.source}`"

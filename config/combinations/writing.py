@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
 from config.hf_folder import FolderRefused, read_folder
+from config.sections import Model, Text
 from config.spec import Spec
 
 # What describes models that answer whole, and what to do about it.
@@ -28,7 +29,7 @@ def _only_for_whole_answers(spec: Spec) -> Conflicts:
     for field in _NOT_OF_MODEL:
         if getattr(spec.model, field) is not None:
             yield f"model.{field}", "not for the `text` handler, whose model is all in its folder", f"delete `{field}`"
-    if "batch_sizes" in spec.model.model_fields_set:
+    if spec.model.batch_sizes != Model.model_fields["batch_sizes"].default:
         yield "model.batch_sizes", "not for the `text` handler, which has slots", "delete it, and set `text.slots`"
     if spec.serving.max_batch is not None:
         yield "serving.max_batch", "not for the `text` handler, which has slots", "delete it, and set `text.slots`"
@@ -57,9 +58,9 @@ def _what_writes(spec: Spec) -> Conflicts:
 def _answers_fit_the_context(spec: Spec) -> Conflicts:
     text = spec.writing
     if spec.model.writes and text.max_tokens >= text.context:
-        said = f"got {text.max_tokens}, but prompt and answer together have {text.context} tokens, `text.context`"
-        yield "text.max_tokens", said, "raise `text.context`, or lower `text.max_tokens`"
-    if spec.model.writes and text.engine != "fake" and "step_ms" in text.model_fields_set:
+        reason = f"got {text.max_tokens}, but prompt and answer together have {text.context} tokens, `text.context`"
+        yield "text.max_tokens", reason, "raise `text.context`, or lower `text.max_tokens`"
+    if spec.model.writes and text.engine != "fake" and text.step_ms != Text.model_fields["step_ms"].default:
         yield "text.step_ms", f"not for the engine `{text.engine}`, which takes the time it takes", "delete `step_ms`"
 
 

@@ -88,7 +88,8 @@ class Model(Section):
     """fp32, bf16 or int8 on cpu; fp32, fp16 or bf16 on cuda. Compiled into the artifact."""
     compile: Literal["aot", "eager", "export", "jit"] = "aot"
     """aot: compiled when packaged; jit: compiled when a worker starts, from a shipped cache; export: the exported
-    program runs as it is; eager: not exported either, the files of `./file.py:factory` run in the worker."""
+    program runs as it is; eager: not exported either, the files of `./file.py:factory`, or our own code
+    for a `text` model, run in the worker."""
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
     """The batches that are compiled and warmed, rows; a batch is cut and padded to them. Lands in the MAR."""
     calibration: str | None = None

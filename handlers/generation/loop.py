@@ -103,6 +103,7 @@ class Loop:
     def _prepare(self) -> bool:
         """Who left is out and who waited is in; sleeps while nobody is there. False when it is to end."""
         with self._changed:
+            self._watcher.usage(self._engine.usage(), len(self._scheduler))
             self._changed.wait_for(lambda: self._closing or self._running or len(self._scheduler))
             now = self._clock()
             for sequence in [each for each in self._running.values() if each.wish.id not in self._sequences]:
@@ -113,7 +114,6 @@ class Loop:
             while self._has_room() and (wish := self._scheduler.take(now)):
                 self._engine.add(wish.id, wish.prompt, wish.sampling)
                 self._running[wish.id] = self._sequences[wish.id]
-            self._watcher.usage(self._engine.usage(), len(self._scheduler))
             self._changed.notify_all()
             return not self._closing
 

@@ -34,7 +34,7 @@ ERRORS: list[Any] = [
                  "the `text` handler: `bf16`, `fp32`", id="an 8-bit one"),
     pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for the `text` handler, whose model is all in its "
                  "folder\n\nhint: delete `labels`", id="labels"),
-    pytest.param({"model.batch_sizes": [1]}, "`model.batch_sizes`: not for the `text` handler, which has slots\n\n"
+    pytest.param({"model.batch_sizes": [1, 2]}, "`model.batch_sizes`: not for the `text` handler, which has slots\n\n"
                  "hint: delete it, and set `text.slots`", id="batches"),
     pytest.param({"serving.max_batch": 2}, "`serving.max_batch`: not for the `text` handler, which has slots\n\n"
                  "hint: delete it, and set `text.slots`", id="a batch"),
@@ -75,6 +75,12 @@ def test_slots_and_who_waits_are_what_torchserve_sees() -> None:
     # Eight more reach the handler, which tells them when to try again.
     assert (settings["batchSize"], settings["continuousBatching"]) == (18, True)
     assert (settings["minWorkers"], settings["maxWorkers"]) == (1, 1)
+
+
+def test_a_spec_with_every_default_written_out_is_the_same_spec() -> None:
+    spec = spec_of({"text": {"slots": 4}})
+    for written in (spec.completed(), spec.model_dump(mode="json", exclude_none=True)):
+        assert parse_spec(yaml.safe_dump(written), Path("spec.yaml"), files=False).completed() == spec.completed()
 
 
 def test_as_many_wait_as_there_are_slots() -> None:

@@ -1,0 +1,57 @@
+"""What the road adds to an engine: streams from one with steps of a set time, through TorchServe to a client.
+
+    python tests/bench/text/bench_streams.py [--streams 32] [--tokens 256] [--step-ms 20]
+
+The time between tokens is what the client sees; the ideal rate is a token a step for every stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "e2e")]
+
+from running import running  # noqa: E402
+from specs import tales_spec  # noqa: E402
+from streams import streams  # noqa: E402
+
+from archiver.package import package  # noqa: E402
+from config.progress import Progress  # noqa: E402
+
+PATH = "/predictions/tales/1.0/v1/completions"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--step-ms", type=float, default=20.0)
+    args = parser.parse_args()
+    text = {"engine": "fake", "context": 2048, "slots": args.streams, "max_tokens": args.tokens}
+    spec = tales_spec({"text": text | {"step_ms": args.step_ms}, "serving.drain_propagation_s": 0})
+    with tempfile.TemporaryDirectory(prefix="bench-streams-") as folder:
+        package(spec, Path(folder), progress=Progress(quiet=True))
+        with running(spec, mar=Path(folder, "model.mar")) as server:
+            bodies: list[dict[str, object]] = [{"prompt": "Once upon a time", "max_tokens": args.tokens}] * args.streams
+            asyncio.run(streams(server.ports.inference, PATH, [body | {"max_tokens": 16} for body in bodies]))
+            seen = asyncio.run(streams(server.ports.inference, PATH, bodies))
+    gaps = np.concatenate([np.diff(each.times) for each in seen]) * 1000
+    first = np.array([each.times[0] - each.sent_at for each in seen]) * 1000
+    took_s = max(each.times[-1] for each in seen) - min(each.times[0] for each in seen)
+    rate, ideal = sum(len(each.times) - 1 for each in seen) / took_s, args.streams * 1000 / args.step_ms
+    ended = sum(each.ended for each in seen)
+    print(f"{args.streams} streams of {args.tokens} tokens, steps of {args.step_ms:g} ms; {ended} ended")
+    print(f"first token: p50 {np.percentile(first, 50):.1f} ms, p99 {np.percentile(first, 99):.1f} ms")
+    print(f"between tokens: p50 {np.percentile(gaps, 50):.1f} ms, p99 {np.percentile(gaps, 99):.1f} ms")
+    print(f"{rate:.0f} tokens/s, {rate / ideal:.1%} of {ideal:.0f}")
+
+
+if __name__ == "__main__":
+    main()
