@@ -22,6 +22,8 @@ from torch.export import ExportedProgram
 
 from archiver.compile_cache import compile_key, keep, taken_out
 from archiver.descriptors import reproducible_descriptors
+from archiver.lengths import varying_dimensions
+from archiver.sources import Source
 from archiver.toolchain import find_compiler
 from config.errors import SourceError
 from config.record import Artifact
@@ -38,16 +40,16 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ARCHIVE_TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def trace(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], *, only_batch: int | None) -> ExportedProgram:
-    """The graph as a program for every batch up to the largest, or for the one batch it can have."""
-    sizes = spec.model.batch_sizes
+def trace(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], source: Source) -> ExportedProgram:
+    """The graph as a program for every batch up to the largest and every length, or for the one batch it can have."""
+    sizes, only_batch = spec.model.batch_sizes, source.only_batch
     if only_batch is not None and sizes != (only_batch,):
         raise SourceError(
             f"{spec.file}: `model.batch_sizes`: got {list(sizes)}, "
             f"but `{spec.model.source}` was exported for {only_batch} rows",
             hint=f"batch_sizes: [{only_batch}], or export it with a dynamic first dimension",
         )
-    shapes = _any_batch(spec, inputs)
+    shapes = _any_size(spec, inputs, source)
     if shapes is not None and isinstance(graph, TensorGraph):
         shapes = (shapes,)  # it takes its inputs as *inputs, one tuple
     try:
@@ -78,9 +80,11 @@ def _not_exported(spec: Spec, err: Exception) -> SourceError:
     return SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint)
 
 
-def compile_aot(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...], batch: int, folder: Path) -> Artifact:
-    """One AOTInductor package with a static batch, for the threads and the machine it will run on."""
-    file = folder / f"model-b{batch}.pt2"
+def compile_aot(
+    spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...], batch: int, folder: Path, length: int | None
+) -> Artifact:
+    """One AOTInductor package with a static batch and length, for the threads and the machine it will run on."""
+    file = folder / (f"model-b{batch}.pt2" if length is None else f"model-b{batch}-l{length}.pt2")
     rows = tuple(value[:batch].contiguous() for value in inputs)
     with torch.no_grad(), quiet(), threads(spec.threads), reproducible_descriptors(), _private_cache() as scratch:
         program = torch.export.export(module, rows)
@@ -97,7 +101,7 @@ def compile_aot(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...],
             torch._inductor.aoti_compile_and_package(program, package_path=str(raw), inductor_configs=settings)
             normalise_package(raw, file)
             keep(key, file)
-    return Artifact(file=file.name, batch=batch)
+    return Artifact(file=file.name, batch=batch, length=length)
 
 
 def save_program(program: ExportedProgram, file: Path) -> None:
@@ -112,19 +116,26 @@ def save_program(program: ExportedProgram, file: Path) -> None:
         normalise_package(raw, file)
 
 
-def _any_batch(spec: Spec, inputs: tuple[torch.Tensor, ...]) -> tuple[object, ...] | None:
-    """The dynamic first dimension of every input; None when there is only one batch size."""
-    sizes = spec.model.batch_sizes
-    if len(sizes) == 1:
-        return None
-    batch = torch.export.Dim("batch", min=1, max=max(sizes))
-    return tuple({0: batch} for _ in inputs)
+def _any_size(spec: Spec, inputs: tuple[torch.Tensor, ...], source: Source) -> tuple[object, ...] | None:
+    """The dynamic dimensions of every input: the batch, and the one that varies from request to request; None when
+    there is only one batch size and length."""
+    sizes, buckets = spec.model.batch_sizes, source.lengths.buckets if source.lengths else ()
+    dynamic: list[dict[int, object]] = [{} for _ in inputs]
+    if len(sizes) > 1:
+        batch = torch.export.Dim("batch", min=1, max=max(sizes))
+        for each in dynamic:
+            each[0] = batch
+    if len(buckets) > 1:
+        length = torch.export.Dim("length", min=min(buckets), max=max(buckets))
+        for argument, dimension in varying_dimensions(source):
+            dynamic[argument][dimension] = length
+    return tuple(dynamic) if any(dynamic) else None
 
 
-def export_again(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> ExportedProgram:
+def export_again(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...], source: Source) -> ExportedProgram:
     """A traced or quantised module as a program for every batch it has to serve."""
     with torch.no_grad(), quiet():
-        return torch.export.export(module, inputs, dynamic_shapes=_any_batch(spec, inputs))
+        return torch.export.export(module, inputs, dynamic_shapes=_any_size(spec, inputs, source))
 
 
 @contextmanager

@@ -31,9 +31,15 @@ def build_graph(spec: Spec, source: Source, precision: str) -> nn.Module:
 
 
 def examples(spec: Spec, source: Source, rows: int) -> tuple[torch.Tensor, ...]:
-    """Seeded inputs of the right shapes and types, for tracing and for checks without calibration data."""
+    """Seeded inputs of the right shapes and types, the largest where they vary, for tracing and for checks without
+    calibration data; with the mask, if the model takes one."""
     generator = torch.Generator().manual_seed(spec.model.seed)
-    return tuple(_random(port, rows, generator).to(spec.serving.device) for port in source.inputs)
+    values = [_random(port, rows, generator).to(spec.serving.device) for port in source.inputs]
+    lengths = source.lengths
+    if lengths is not None and lengths.mask is not None:
+        mask = torch.ones(rows, lengths.buckets[-1], dtype=getattr(torch, lengths.mask_dtype))
+        values.insert(lengths.mask, mask.to(spec.serving.device))
+    return tuple(values)
 
 
 def _random(port: Port, rows: int, generator: torch.Generator) -> torch.Tensor:

@@ -9,13 +9,14 @@ import json
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from archiver import agreement, compiling
+from archiver import agreement, compiling, lengths
 from archiver.archive import file_hashes, lay_out, write_archive
 from archiver.graph import build_graph, examples, output_ports
 from archiver.inputs import Rows, batches, checked_inputs
@@ -56,7 +57,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         inputs = checked_inputs(spec, source, parse_record(draft | {"outputs": draft["inputs"]}).image)
         reference = build_graph(spec, source, "fp32")
         sample = next(batches(inputs, max(spec.model.batch_sizes)))[0]
-        outputs = output_ports(spec, reference, sample)
+        outputs = lengths.varying_outputs(spec, source, reference, output_ports(spec, reference, sample), sample)
         _check_classes(spec, source, reference, sample)
         draft["outputs"] = [port.model_dump(mode="json") for port in outputs]
         if spec.model.compile == "eager":
@@ -70,7 +71,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         comparing = progress.step(f"compare {len(inputs[0])} answers with eager fp32")
         # With a worker's threads: Inductor makes other kernels for other numbers of them.
         with comparing, compiling.quiet(), compiling.threads(spec.threads):
-            agreed = _agreement(spec, reference, inputs, staged, draft)
+            agreed = _agreement(spec, source, reference, inputs, staged, draft)
         compiling.prune_cache(staged / CACHE)
         _check_agreement(spec, agreed)
         return _write(spec, staged, Path(scratch) / "laid-out", out, draft, agreed)
@@ -133,6 +134,7 @@ def _draft(spec: Spec, source: Source, staged: Path) -> dict[str, Any]:
         "program": None,
         "cache": None,
         "code": None,
+        "lengths": source.lengths.model_dump(mode="json") if source.lengths else None,
     }
 
 
@@ -177,19 +179,21 @@ def _compile(
     graph = reference if model.precision == "fp32" else build_graph(spec, source, model.precision)
     example = examples(spec, source, largest)
     with progress.step("export"):
-        program = compiling.trace(spec, graph, example, only_batch=source.only_batch)
+        program = compiling.trace(spec, graph, example, source)
     module: nn.Module = program.module()
     if model.precision == "int8":
         with progress.step(f"calibrate int8 on {len(inputs[0])} inputs"):
             module = quantize(program, [rows for rows, _ in batches(inputs, largest)])
     if model.compile == "aot":
         artifacts: list[Artifact] = []
-        for batch in model.batch_sizes:
-            with progress.step(f"compile {model.precision} for batch {batch}"):
-                artifacts.append(compiling.compile_aot(spec, module, example, batch, staged))
+        for batch, length in product(model.batch_sizes, source.lengths.buckets if source.lengths else (None,)):
+            of_length = f", length {length}" if length else ""
+            with progress.step(f"compile {model.precision} for batch {batch}{of_length}"):
+                rows = lengths.of_length(source, example, length)
+                artifacts.append(compiling.compile_aot(spec, module, rows, batch, staged, length))
         draft["artifacts"] = [artifact.model_dump(mode="json") for artifact in artifacts]
     if model.compile != "aot" or model.on_mismatch == "jit":
-        compiling.save_program(compiling.export_again(spec, module, example), staged / PROGRAM)
+        compiling.save_program(compiling.export_again(spec, module, example, source), staged / PROGRAM)
         draft["program"] = PROGRAM
     if model.compile == "jit":
         (staged / CACHE).mkdir()
@@ -219,7 +223,9 @@ def _rehearse(spec: Spec, staged: Path, environment: dict[str, str] | None = Non
         raise SourceError(text, hint=hint)
 
 
-def _agreement(spec: Spec, reference: nn.Module, inputs: Rows, staged: Path, draft: dict[str, Any]) -> Agreement:
+def _agreement(
+    spec: Spec, source: Source, reference: nn.Module, inputs: Rows, staged: Path, draft: dict[str, Any]
+) -> Agreement:
     record = parse_record(draft)
     device = pick_device(record, 0 if spec.serving.device == "cuda" else None)
     path = sys.path[:]
@@ -227,6 +233,10 @@ def _agreement(spec: Spec, reference: nn.Module, inputs: Rows, staged: Path, dra
     measured: list[agreement.Compared] = []
     classes = isinstance(reference, ImageGraph) and reference.top_k > 0
     for batch in spec.model.batch_sizes:
+        if source.lengths is not None:
+            pairs = lengths.answers_by_bucket(source, agreement.eager(reference), loaded.run, inputs, batch, record)
+            measured += [agreement.compare_tensors(*pair, spec.model.tolerance) for pair in pairs]
+            continue
         expected = agreement.answers(agreement.eager(reference), inputs, batch)
         got = agreement.answers(loaded.run, inputs, batch)
         if classes:
@@ -251,11 +261,15 @@ def _check_agreement(spec: Spec, agreed: Agreement) -> None:
             hint="precision: fp32",
         )
     if agreed.agreement < spec.model.min_agreement:
+        hint = "use another `precision`, calibrate on more of the real inputs, or lower `min_agreement`"
+        varying = [name for name, tensor in (spec.model.inputs or {}).items() if tensor.varying]
+        if varying and not any(tensor.mask_of for tensor in (spec.model.inputs or {}).values()):
+            hint = f"give the model a mask of what is padding: `mask: {{mask_of: {varying[0]}}}` under `inputs`"
         raise AgreementError(
             f"{spec.file}: `model.min_agreement`: the {spec.model.precision} artifact agrees with eager fp32 on "
             f"{agreed.agreement:.4f} of {agreed.count} {agreed.inputs} inputs ({agreed.measure}), "
             f"allowed: {spec.model.min_agreement:g} or more; no MAR was written",
-            hint="use another `precision`, calibrate on more of the real inputs, or lower `min_agreement`",
+            hint=hint,
         )
 
 

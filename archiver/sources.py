@@ -20,8 +20,8 @@ from torch import nn
 
 from archiver.torchvision_import import import_torchvision
 from config.errors import SourceError, listed, nearest
-from config.record import Port
-from config.sections import Image
+from config.record import Lengths, Port
+from config.sections import Image, Tensor
 from config.spec import Spec
 
 # Under which trainings keep the weights, beside those of an optimiser or an average.
@@ -38,6 +38,7 @@ class Source:
     labels: tuple[str, ...] | None
     # An exported program with a fixed batch can serve no other; None when any batch will do.
     only_batch: int | None = None
+    lengths: Lengths | None = None
 
 
 def load_source(spec: Spec) -> Source:
@@ -229,12 +230,27 @@ def _from_program(spec: Spec, file: Path) -> Source:
     values = {name: nodes[name] for name in program.graph_signature.user_inputs if isinstance(name, str)}
     batches = [value.shape[0] for value in values.values() if value.ndim]
     only = next((batch for batch in batches if isinstance(batch, int)), None)
+    if spec.model.inputs is None:
+        _check_is_fixed(spec, values)
     ports = tuple(
         Port(name=name, shape=tuple(map(int, value.shape[1:])), dtype=str(value.dtype).removeprefix("torch."))
         for name, value in values.items()
     )
     # A program is already in the mode it was exported in; only its unlifted module can be called and exported again.
     return _finished(spec, program.module(), spec.model.image, None, ports=ports, only_batch=only)
+
+
+def _check_is_fixed(spec: Spec, values: dict[str, Any]) -> None:
+    """A program that takes inputs of several sizes does not say which of them will be served."""
+    for name, value in values.items():
+        sides = [side if isinstance(side, int) else "{max: 512}" for side in value.shape[1:]]
+        if "{max: 512}" in sides:
+            shape = ", ".join(map(str, sides))
+            raise SourceError(
+                f"{spec.file}: `model.inputs`: missing: `{spec.model.source}` takes `{name}` in several sizes, "
+                "and does not say the largest that will be sent",
+                hint=f"inputs: {{{name}: {{shape: [{shape}], dtype: {str(value.dtype).removeprefix('torch.')}}}}}",
+            )
 
 
 def _finished(
@@ -252,17 +268,32 @@ def _finished(
     if image is not None and model.handler != "tensor":
         ports = (Port(name="image", shape=(image.height, image.width, image.channels), dtype="uint8"),)
     elif model.inputs is not None:
-        stated = (
-            Port(name=name, shape=tensor.shape, dtype=tensor.dtype, min=tensor.min, max=tensor.max)
-            for name, tensor in model.inputs.items()
-        )
-        ports = tuple(stated)
+        ports = tuple(_port(name, tensor) for name, tensor in model.inputs.items() if not tensor.mask_of)
     if model.handler == "image" and image is None:
         raise SourceError(
             f"{spec.file}: `model.image`: missing: `{model.source}` does not say what its images look like",
             hint="add `image: {height: 224, width: 224}` under `model`",
         )
-    return Source(network, image, ports, _labels(spec, labels), only_batch)
+    return Source(network, image, ports, _labels(spec, labels), only_batch, _lengths(spec))
+
+
+def _port(name: str, tensor: Tensor) -> Port:
+    varies = next((place for place, side in enumerate(tensor.shape) if not isinstance(side, int)), None)
+    shape = tensor.largest_shape
+    return Port(name=name, shape=shape, dtype=tensor.dtype, min=tensor.min, max=tensor.max, varies=varies)
+
+
+def _lengths(spec: Spec) -> Lengths | None:
+    """What the inputs that vary are padded to, and which of the model's arguments is their mask."""
+    inputs = list((spec.model.inputs or {}).values())
+    varying = next((tensor.varying for tensor in inputs if tensor.varying), None)
+    if varying is None:
+        return None
+    mask = next((place for place, tensor in enumerate(inputs) if tensor.mask_of), None)
+    if mask is None:
+        return Lengths(buckets=varying.sizes)
+    given = "dtype" in inputs[mask].model_fields_set
+    return Lengths(buckets=varying.sizes, mask=mask, mask_dtype=inputs[mask].dtype if given else "bool")
 
 
 def _labels(spec: Spec, categories: list[str] | None) -> tuple[str, ...] | None:

@@ -14,6 +14,7 @@ from PIL import Image as Picture
 import handlers
 from archiver.archive import ENTRY
 from archiver.graph import examples
+from archiver.lengths import of_length, sent, typical_length
 from archiver.sources import Source, import_file
 from config.errors import SourceError, listed, nearest
 from config.record import Sample
@@ -105,8 +106,8 @@ def stage_sample(spec: Spec, source: Source | None, folder: Path) -> Sample:
     elif source.image is not None:
         suffix, data = ".png", _drawn(source)
     else:
-        rows = examples(spec, source, 1)
-        named = {port.name: value[0].tolist() for port, value in zip(source.inputs, rows, strict=True)}
+        rows = of_length(source, examples(spec, source, 1), typical_length(source))
+        named = {port.name: rows[place][0].tolist() for port, place in zip(source.inputs, sent(source), strict=True)}
         suffix, data = ".json", json.dumps(named).encode()
     (folder / f"sample{suffix}").write_bytes(data)
     return Sample(file=f"sample{suffix}", content_type=CONTENT_TYPES[suffix])

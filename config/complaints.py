@@ -126,9 +126,10 @@ def section_in(annotation: Any) -> type[BaseModel] | None:
         inner = (
             get_args(part)[1] if get_origin(part) is dict else get_args(part)[0] if get_origin(part) is tuple else part
         )
-        if _is_section(inner):
-            section: type[BaseModel] = inner
-            return section
+        for each in types_in(inner):
+            if _is_section(each):
+                section: type[BaseModel] = each
+                return section
     return None
 
 

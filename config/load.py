@@ -87,7 +87,7 @@ def _validate(
         try:
             return Spec.model_validate_json(json.dumps(data, default=str)), broken
         except ValidationError as err:
-            errors = [(error, field_location(error)) for error in err.errors(include_url=False)]
+            errors = _without_other_types([(error, field_location(error)) for error in err.errors(include_url=False)])
             misspelt = _misspelt(errors, data)
             moved = {meant for location, meant in misspelt.items() if _moved(data, lines, location, meant)}
             broken |= set(misspelt.values()) - moved
@@ -99,6 +99,16 @@ def _validate(
                 if location not in moved:
                     _repair(data, location)
     raise AssertionError(f"{file}: the spec could not be repaired: {sorted(map(str, broken))}")
+
+
+def _without_other_types(errors: list[tuple[ErrorDetails, Location]]) -> list[tuple[ErrorDetails, Location]]:
+    """Without what is said of a place as if it were to hold a plain value, where something inside of it is wrong."""
+    places = [location for _, location in errors]
+    return [
+        (error, location)
+        for error, location in errors
+        if not (error["type"] == "int_type" and any(other[:-1][: len(location)] == location for other in places))
+    ]
 
 
 def _is_known(location: Location, broken: set[Location]) -> bool:

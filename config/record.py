@@ -32,6 +32,17 @@ class Port(_Part):
     dtype: str
     min: float | None = None
     max: float | None = None
+    varies: int | None = None
+    """The dimension that varies from request to request; `shape` has its largest size."""
+
+
+class Lengths(_Part):
+    """What a dimension that varies is padded to, and the input that says what of it is padding."""
+
+    buckets: tuple[int, ...]
+    mask: int | None = None
+    """Which of the compiled function's arguments it is; it is not among the inputs."""
+    mask_dtype: str = "bool"
 
 
 class Artifact(_Part):
@@ -39,6 +50,7 @@ class Artifact(_Part):
 
     file: str
     batch: int
+    length: int | None = None
 
 
 class Sample(_Part):
@@ -123,6 +135,7 @@ class Record(_Part):
     program: str | None
     cache: str | None
     code: Code | None = None
+    lengths: Lengths | None = None
     agreement: Agreement
     files: dict[str, str]
     text: Writing | None = None

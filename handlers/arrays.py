@@ -36,7 +36,7 @@ def from_json(value: object, spec: TensorSpec) -> Array:
     dtype = numpy_dtype(spec.dtype)
     if isinstance(value, list) and len(value) == 1 and _depth(value) == len(spec.shape) + 1:
         value = value[0]
-    _check_nested(value, spec.shape, dtype.kind, spec.name)
+    _check_nested(value, spec.shape, dtype.kind, spec.name, spec.varies)
     try:
         # Overflow to infinity is found by the check of the range, with a better message than numpy's.
         with np.errstate(over="ignore"):
@@ -54,18 +54,21 @@ def _depth(value: object) -> int:
     return depth
 
 
-def _check_nested(value: object, shape: Sequence[int], kind: str, where: str) -> None:
+def _check_nested(value: object, shape: Sequence[int], kind: str, where: str, varies: int | None) -> None:
+    """`varies` counts from here: 0 is this list."""
     if not shape:
         _check_leaves([value], kind, where)
         return
-    expected = f"a list of {shape[0]} {_LEAF_NAMES[kind] if len(shape) == 1 else 'lists'}"
-    if not isinstance(value, list) or len(value) != shape[0]:
+    size = f"1 to {shape[0]}" if varies == 0 else shape[0]
+    expected = f"a list of {size} {_LEAF_NAMES[kind] if len(shape) == 1 else 'lists'}"
+    if not isinstance(value, list) or not (1 if varies == 0 else shape[0]) <= len(value) <= shape[0]:
         raise Unprocessable("the shape is wrong", field=where, got=describe(value), allowed=expected)
     if len(shape) == 1:
         _check_leaves(value, kind, where)
         return
+    inner = None if varies is None else varies - 1
     for index, item in enumerate(value):
-        _check_nested(item, shape[1:], kind, f"{where}[{index}]")
+        _check_nested(item, shape[1:], kind, f"{where}[{index}]", inner)
 
 
 def _check_leaves(values: Sequence[object], kind: str, where: str) -> None:
@@ -81,9 +84,9 @@ def fit(array: Array, spec: TensorSpec) -> Array:
     dtype = numpy_dtype(spec.dtype)
     if array.shape == (1, *spec.shape):
         array = array[0]
-    if array.shape != spec.shape:
+    if not spec.fits(array.shape):
         raise Unprocessable(
-            "the shape is wrong", field=spec.name, got=str(list(array.shape)), allowed=str(list(spec.shape))
+            "the shape is wrong", field=spec.name, got=str(list(array.shape)), allowed=spec.shape_text()
         )
     if not _may_become(array.dtype, dtype):
         raise Unprocessable("the type is wrong", field=spec.name, got=array.dtype.name, allowed=dtype.name)

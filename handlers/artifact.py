@@ -78,8 +78,18 @@ def _load_aot(record: Record, directory: Path, device: torch.device) -> Artifact
         raise RecordError("`artifacts`: empty, but `compile` is `aot`: package again")
     # On a GPU kernels are read from their files when they first run.
     with unpacking(keep=device.type == "cuda"):
-        loaders = {item.batch: _load_package(directory / item.file, device) for item in record.artifacts}
-    return Artifact("aot", tuple(sorted(loaders)), device, _by_batch_size(loaders))
+        loaders = {(item.batch, item.length): _load_package(directory / item.file, device) for item in record.artifacts}
+    sizes = tuple(sorted({batch for batch, _ in loaders}))
+    return Artifact("aot", sizes, device, _by_shape(loaders, _length_at(record)))
+
+
+def _length_at(record: Record) -> tuple[int, int] | None:
+    """Which of the model's arguments has the dimension that varies, and which of its dimensions that is."""
+    for index, spec in enumerate(record.inputs):
+        if spec.varies is not None and record.lengths is not None:
+            before = record.lengths.mask is not None and record.lengths.mask <= index
+            return index + before, spec.varies + 1
+    return None
 
 
 def _load_package(path: Path, device: torch.device) -> RunBatch:
@@ -93,8 +103,9 @@ def _load_package(path: Path, device: torch.device) -> RunBatch:
     return run
 
 
-def _by_batch_size(loaders: Mapping[int, RunBatch]) -> RunBatch:
+def _by_shape(loaders: Mapping[tuple[int, int | None], RunBatch], length_at: tuple[int, int] | None) -> RunBatch:
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        return list(loaders[inputs[0].shape[0]](inputs))
+        length = None if length_at is None else inputs[length_at[0]].shape[length_at[1]]
+        return list(loaders[inputs[0].shape[0], length](inputs))
 
     return run

@@ -18,6 +18,7 @@ from handlers import memory, receive, renewal
 from handlers.arrays import Array, numpy_dtype
 from handlers.artifact import Artifact, load_artifact, pick_device
 from handlers.batching import Batcher, is_out_of_memory
+from handlers.lengths import check_length
 from handlers.metrics import BatchReport, Metrics
 from handlers.protocols import Exchange, Row, Tensor, exchange, rows_of
 from handlers.record import Record, RecordError, load_record
@@ -128,7 +129,7 @@ class Handler:
         values = sum(math.prod(spec.shape) for spec in self.record.inputs)
         self._max_values = max(_LEAST_VALUES, _VALUES_PER_INPUT * values)
         self.setup()
-        self._batcher = Batcher(self.artifact, self.record.inputs, self.record.outputs)
+        self._batcher = Batcher(self.artifact, self.record.inputs, self.record.outputs, self.record.lengths)
         self._batcher.warm_up()
         self.most_rows = self._rows_in_time(context)
         # Of a `decode` of one's own nobody knows what its bodies look like: only the path says that it is a protocol.
@@ -172,7 +173,7 @@ class Handler:
         ]
         seconds = (ready - started, computed - ready, perf_counter() - computed)
         errors = [answer.kind for answer in answers if isinstance(answer, Failure)]
-        return answers, BatchReport(len(rows), results.padding, seconds, errors)
+        return answers, BatchReport(len(rows), results.padding, seconds, errors, results.positions)
 
     def _decode(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, until: float) -> Exchange:
         if perf_counter() > until:
@@ -187,11 +188,11 @@ class Handler:
         asked = exchange(self, request, until, ours=self._ours)
         # Compiled code takes any buffer for one of its own shape and reads past its end.
         for arrays in asked.rows:
+            check_length(arrays, self.record.inputs)
             for array, spec in zip(arrays, self.record.inputs, strict=True):
-                if array.shape != spec.shape or not np.can_cast(array.dtype, numpy_dtype(spec.dtype), "same_kind"):
-                    raise TypeError(
-                        f"decode() gave {array.dtype}{array.shape} for `{spec.name}`, not {spec.dtype}{spec.shape}"
-                    )
+                if not spec.fits(array.shape) or not np.can_cast(array.dtype, numpy_dtype(spec.dtype), "same_kind"):
+                    wanted = f"{spec.dtype}{spec.shape_text()}"
+                    raise TypeError(f"decode() gave {array.dtype}{array.shape} for `{spec.name}`, not {wanted}")
         return asked
 
     def _encode(self, results: Sequence[list[Array] | AnswerError | None], asked: Exchange) -> Answer:

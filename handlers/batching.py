@@ -7,7 +7,8 @@ not change the shape that a good request runs in."""
 
 import gc
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -17,7 +18,8 @@ import torch
 
 from handlers.arrays import Array, numpy_dtype
 from handlers.artifact import Artifact
-from handlers.record import RecordError, TensorSpec
+from handlers.lengths import Chunk, Shape, cheapest_chunks, length_of
+from handlers.record import Lengths, RecordError, TensorSpec
 from handlers.validation import AnswerError, OutOfMemory
 
 logger = logging.getLogger(__name__)
@@ -35,95 +37,152 @@ class Results:
 
     rows: list[list[Array] | AnswerError | None]
     padding: int = 0
+    positions: tuple[int, int] = (0, 0)
+    """Of the dimension that varies: how many were computed, and how many of them were padding."""
 
 
 class Batcher:
-    def __init__(self, artifact: Artifact, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        lengths: Lengths | None = None,
+    ) -> None:
         self._artifact = artifact
-        self._outputs = outputs
-        self._dtypes = [getattr(torch, spec.dtype) for spec in inputs]
-        pin = artifact.device.type == "cuda"
-        # One set for the largest size; smaller sizes use its first rows, which are contiguous.
+        self._inputs, self._outputs = inputs, outputs
+        self._mask = lengths.mask if lengths else None
+        self._lengths = lengths.buckets if lengths else (0,)
+        # What the model takes: the mask is not among what requests hold.
+        self._arguments = list(inputs)
+        if lengths is not None and lengths.mask is not None:
+            mask = TensorSpec("mask", (lengths.buckets[-1],), lengths.mask_dtype, varies=0)
+            self._arguments.insert(lengths.mask, mask)
         self._largest = max(artifact.batch_sizes)
+        # One buffer for the largest shape; smaller ones use its beginning, so that they are contiguous.
         self._buffers = [
             torch.full(
-                (self._largest, *spec.shape),
+                (self._largest * math.prod(spec.shape),),
                 spec.min or 0,
                 dtype=torch.float32 if spec.dtype == "bfloat16" else getattr(torch, spec.dtype),
-                pin_memory=pin,
+                pin_memory=artifact.device.type == "cuda",
             )
-            for spec in inputs
+            for spec in self._arguments
         ]
-        self._arrays: list[Array] = [buffer.numpy() for buffer in self._buffers]
+        self._views: dict[Shape, list[torch.Tensor]] = {}
         self._plans: dict[int, list[int]] = {}
+        self._costs: dict[Shape, float] = {}
         self.seconds: dict[int, float] = {}
+        """What each batch size takes, at the largest length."""
 
     def warm_up(self) -> None:
         """Runs every shape at least twice, so that ready means ready, and checks and times what comes out."""
         for size in self._artifact.batch_sizes:
-            self._check_outputs(self._forward(size), size)
-            self.seconds[size] = _fastest(partial(self._forward, size))
-            logger.info("warm: batch size %d takes %.2f ms", size, self.seconds[size] * 1e3)
+            for length in self._lengths:
+                self._check_outputs(self._forward(size, length), size, length)
+                self._costs[size, length] = self.seconds[size] = _fastest(partial(self._forward, size, length))
+                of_length = f", length {length}" if length else ""
+                logger.info("warm: batch size %d%s takes %.2f ms", size, of_length, self.seconds[size] * 1e3)
 
     def run(self, rows: Sequence[Row | None]) -> Results:
         results = Results([None] * len(rows))
+        for chunk in self._chunks(rows):
+            self._run_chunk(rows, chunk, results)
+        return results
+
+    def _chunks(self, rows: Sequence[Row | None]) -> Iterable[Chunk]:
+        if self._lengths != (0,):
+            lengths = {place: length_of(row, self._inputs) for place, row in enumerate(rows) if row is not None}
+            yield from cheapest_chunks(lengths, self._costs)
+            return
         start = 0
         for size in self._plan(len(rows)):
-            self._run_chunk(rows, range(start, min(start + size, len(rows))), size, results)
+            yield Chunk(range(start, min(start + size, len(rows))), size)
             start += size
-        return results
 
     def _plan(self, count: int) -> list[int]:
         if count not in self._plans:
             self._plans[count] = cheapest_cut(count, self.seconds)
         return self._plans[count]
 
-    def _run_chunk(
-        self, rows: Sequence[Row | None], span: range, size: int, results: Results, *, last_try: bool = False
-    ) -> None:
-        good = [index for index in span if rows[index] is not None]
+    def _run_chunk(self, rows: Sequence[Row | None], chunk: Chunk, results: Results, *, last_try: bool = False) -> None:
+        good = [place for place in chunk.places if rows[place] is not None]
         if not good:
             return
         try:
-            self._fill(rows, span, size, good[0])
-            outputs = self._forward(size)
+            self._fill(rows, chunk, good[0])
+            outputs = self._forward(chunk.size, chunk.length)
         except Exception as err:
             if is_out_of_memory(err) and not last_try:
-                logger.warning("out of memory on a batch of %d, trying smaller ones", size)
-                self._split(rows, span, size, results)
+                logger.warning("out of memory on a batch of %d, trying smaller ones", chunk.size)
+                self._split(rows, chunk, results)
             else:
                 self._fail(err, good, results)
             return
-        results.padding += size - len(good)
-        for index in good:
-            results.rows[index] = [output[index - span.start] for output in outputs]
+        results.padding += chunk.size - len(good)
+        for index, place in enumerate(chunk.places):
+            if (row := rows[place]) is not None:
+                results.rows[place] = self._cut_back(outputs, index, row)
+        if chunk.length:
+            computed, padding = results.positions
+            filled = sum(length_of(row, self._inputs) for place in good if (row := rows[place]) is not None)
+            new = chunk.size * chunk.length
+            results.positions = (computed + new, padding + new - filled)
 
-    def _split(self, rows: Sequence[Row | None], span: range, size: int, results: Results) -> None:
+    def _cut_back(self, outputs: Sequence[Array], index: int, row: Row) -> list[Array]:
+        """A row's outputs, without what belongs to its padding."""
+        length = length_of(row, self._inputs)
+        return [
+            output[index] if spec.varies is None else output[index][(*[slice(None)] * spec.varies, slice(length))]
+            for output, spec in zip(outputs, self._outputs, strict=True)
+        ]
+
+    def _split(self, rows: Sequence[Row | None], chunk: Chunk, results: Results) -> None:
         gc.collect()
         if self._artifact.device.type == "cuda":
             torch.cuda.empty_cache()
-        smaller = max((other for other in self._artifact.batch_sizes if other <= size // 2), default=size)
-        for start in range(span.start, span.stop, smaller):
-            self._run_chunk(rows, range(start, min(start + smaller, span.stop)), smaller, results, last_try=True)
+        half = chunk.size // 2
+        smaller = max((other for other in self._artifact.batch_sizes if other <= half), default=chunk.size)
+        for start in range(0, len(chunk.places), smaller):
+            places = chunk.places[start : start + smaller]
+            self._run_chunk(rows, Chunk(places, smaller, chunk.length), results, last_try=True)
 
-    def _fill(self, rows: Sequence[Row | None], span: range, size: int, first_good: int) -> None:
+    def _fill(self, rows: Sequence[Row | None], chunk: Chunk, first_good: int) -> None:
         """Padding repeats a row of this batch: zeros, or rows of an earlier batch, could widen the range of a
         dynamically quantised layer and so change the answers."""
-        for place in range(size):
-            row = rows[span.start + place] if place < len(span) else None
+        arrays = [view.numpy() for view in self._shaped(chunk.size, chunk.length)]
+        for index in range(chunk.size):
+            row = rows[chunk.places[index]] if index < len(chunk.places) else None
             if row is None:
                 row = rows[first_good] or ()
-            for array, value in zip(self._arrays, row, strict=True):
-                array[place] = value
+            values = list(row)
+            if self._mask is not None:
+                values.insert(self._mask, np.ones(length_of(row, self._inputs), arrays[self._mask].dtype))
+            for array, value, spec in zip(arrays, values, self._arguments, strict=True):
+                if spec.varies is None:
+                    array[index] = value
+                    continue
+                array[index] = 0 if spec.min is None else spec.min
+                array[index][(*[slice(None)] * spec.varies, slice(value.shape[spec.varies]))] = value
 
-    def _forward(self, size: int) -> list[Array]:
+    def _shaped(self, size: int, length: int) -> list[torch.Tensor]:
+        """The buffers as inputs of a shape."""
+        if (size, length) not in self._views:
+            shapes = [(size, *spec.shape_for(length)) for spec in self._arguments]
+            self._views[size, length] = [
+                buffer[: math.prod(shape)].view(shape) for buffer, shape in zip(self._buffers, shapes, strict=True)
+            ]
+        return self._views[size, length]
+
+    def _forward(self, size: int, length: int = 0) -> list[Array]:
         inputs = [
-            buffer[:size].to(self._artifact.device, dtype, non_blocking=True)
-            for buffer, dtype in zip(self._buffers, self._dtypes, strict=True)
+            view.to(self._artifact.device, getattr(torch, spec.dtype), non_blocking=True)
+            for view, spec in zip(self._shaped(size, length), self._arguments, strict=True)
         ]
         outputs = [self._to_numpy(output) for output in self._artifact.run(inputs)]
         # A model may return its input, which the next chunk overwrites.
-        shared = [any(np.may_share_memory(output, array) for array in self._arrays) for output in outputs]
+        buffers = [buffer.numpy() for buffer in self._buffers]
+        shared = [any(np.may_share_memory(output, array) for array in buffers) for output in outputs]
         return [output.copy() if is_shared else output for output, is_shared in zip(outputs, shared, strict=True)]
 
     @staticmethod
@@ -132,9 +191,9 @@ class Batcher:
         array: Array = (output.float() if output.dtype == torch.bfloat16 else output).cpu().numpy()
         return array
 
-    def _check_outputs(self, outputs: Sequence[Array], size: int) -> None:
+    def _check_outputs(self, outputs: Sequence[Array], size: int, length: int) -> None:
         found = [(output.shape, output.dtype) for output in outputs]
-        declared = [((size, *spec.shape), numpy_dtype(spec.dtype)) for spec in self._outputs]
+        declared = [((size, *spec.shape_for(length)), numpy_dtype(spec.dtype)) for spec in self._outputs]
         if found != declared:
             raise RecordError(f"`outputs`: the record declares {declared}, the model gave {found}: package again")
 

@@ -39,6 +39,7 @@ class BatchReport:
     padding: int = 0
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
     errors: Sequence[str] = field(default_factory=list)
+    positions: tuple[int, int] = (0, 0)
 
 
 class Metrics:
@@ -70,6 +71,13 @@ class Metrics:
         self._padding = Counter(
             "inference_padding_rows", "Rows that were computed and thrown away", ["model"], registry=registry
         ).labels(record.name)
+        self._positions = self._padded_positions = None
+        if record.lengths is not None:
+            text = "Values along the dimension that varies that were computed, padding included"
+            self._positions = Counter("inference_positions", text, ["model"], registry=registry).labels(record.name)
+            text = "Those of inference_positions that were padding"
+            padding = Counter("inference_padding_positions", text, ["model"], registry=registry)
+            self._padded_positions = padding.labels(record.name)
         self._gauges(record, kind)
 
     def _gauges(self, record: Record, kind: str) -> None:
@@ -101,6 +109,9 @@ class Metrics:
         self._batch.observe(report.rows)
         if report.padding:
             self._padding.inc(report.padding)
+        if self._positions is not None and self._padded_positions is not None:
+            self._positions.inc(report.positions[0])
+            self._padded_positions.inc(report.positions[1])
         self.count(report.errors)
 
     def count(self, errors: Sequence[str]) -> None:

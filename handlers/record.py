@@ -27,6 +27,32 @@ class TensorSpec:
     dtype: str
     min: float | None = None
     max: float | None = None
+    varies: int | None = None
+    """The dimension that varies from request to request; `shape` has its largest size."""
+
+    def shape_for(self, length: int) -> tuple[int, ...]:
+        """The shape in which the dimension that varies has this size."""
+        return tuple(length if place == self.varies else side for place, side in enumerate(self.shape))
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape may be sent."""
+        if self.varies is None or len(shape) != len(self.shape):
+            return shape == self.shape
+        return 1 <= shape[self.varies] <= self.shape[self.varies] and shape == self.shape_for(shape[self.varies])
+
+    def shape_text(self) -> str:
+        """The shape for a person."""
+        sides = (f"1 to {side}" if place == self.varies else str(side) for place, side in enumerate(self.shape))
+        return f"[{', '.join(sides)}]"
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What a dimension that varies is padded to, and which of the model's arguments says what of it is padding."""
+
+    buckets: tuple[int, ...]
+    mask: int | None = None
+    mask_dtype: str = "bool"
 
 
 @dataclass(frozen=True)
@@ -59,6 +85,7 @@ class CompiledFile:
 
     file: str
     batch: int
+    length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +139,7 @@ class Record:
     max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
     text: TextSpec | None = None
     code: Code | None = None
+    lengths: Lengths | None = None
 
 
 def load_record(directory: Path) -> Record:
@@ -137,6 +165,7 @@ def parse_record(data: Mapping[str, Any]) -> Record:
         sample=_optional(Sample, data.get("sample"), "sample."),
         artifacts=_list(CompiledFile, data, "artifacts"),
         text=_optional(TextSpec, data.get("text"), "text."),
+        lengths=_optional(Lengths, data.get("lengths"), "lengths."),
         code=_optional(Code, data.get("code"), "code."),
     )
     _check(record)

@@ -53,6 +53,8 @@ class Report:
             record, key, agreed = self.record, self.record.key, self.record.agreement
             yield f"source     {record.source}, weights {record.weights}"
             yield f"compiled   {record.compile} {record.precision}, batches {list(record.batch_sizes)}"
+            if record.lengths is not None:
+                yield f"lengths    padded to {list(record.lengths.buckets)}"
             if record.code is not None:
                 yield f"RUNS       the source of `{record.code.factory}` in source/{record.code.file}, in the worker"
             machine = " ".join(key.isa) or f"capability {key.capability}, CUDA {key.cuda}"

@@ -52,6 +52,32 @@ def _input_ranges(spec: Spec) -> Conflicts:
             yield f"model.inputs.{name}.min", f"got {tensor.min:g}, but `max` is {tensor.max:g}", None
 
 
+@rule("model.inputs")
+def _one_length(spec: Spec) -> Conflicts:
+    """A request has one length: all inputs that vary have it."""
+    inputs = spec.model.inputs or {}
+    first = next((tensor.varying for tensor in inputs.values() if tensor.varying), None)
+    masks = [name for name, tensor in inputs.items() if tensor.mask_of]
+    for name, tensor in inputs.items():
+        field = f"model.inputs.{name}"
+        if sum(not isinstance(side, int) for side in tensor.shape) > 1:
+            yield f"{field}.shape", "two dimensions vary, allowed: one", None
+        elif tensor.varying and tensor.varying != first:
+            yield f"{field}.shape", "varies otherwise than the input before it, allowed: one length for a request", None
+        if not tensor.mask_of:
+            if "shape" not in tensor.model_fields_set:
+                yield f"{field}.shape", "missing", "shape: [3, 4], without the batch"
+            continue
+        if tensor.shape:
+            yield f"{field}.shape", "given, but a mask has the length of its input", "delete `shape`"
+        of = inputs.get(tensor.mask_of)
+        if of is None or not of.varying:
+            known = listed(other for other, each in inputs.items() if each.varying) or "none"
+            yield f"{field}.mask_of", f"got `{tensor.mask_of}`, allowed: an input that varies: {known}", None
+        elif name != masks[0]:
+            yield f"{field}.mask_of", f"a second mask, beside `{masks[0]}`; all inputs have one length", None
+
+
 @rule("model.image", "model.handler")
 def _classes_are_named(spec: Spec) -> Conflicts:
     if spec.model.image and spec.model.image.top_k == 0 and spec.model.handler == "image":

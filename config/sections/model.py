@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -51,17 +52,53 @@ class Image(Section):
         return list(values) if len(values) == self.channels else list(values) * self.channels
 
 
+class Varying(Section):
+    """A dimension whose size each request has of its own: words of a text, steps of a series."""
+
+    max: Count
+    """Longer requests get 422. Lands in the record."""
+    buckets: tuple[Count, ...] = ()
+    """Sizes that are compiled, ascending, the last is `max`; a request is padded to one of them. Default: a quarter of
+    `max`, half of it, and `max`. Land in the record and the compiled graph."""
+
+    @model_validator(mode="after")
+    def _up_to_max(self) -> Varying:
+        if self.buckets and (list(self.buckets) != sorted(set(self.buckets)) or self.buckets[-1] != self.max):
+            raise ValueError(f"buckets|allowed: different sizes in ascending order up to `max`, {self.max}")
+        return self
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The buckets, the default resolved."""
+        quarters = (math.ceil(self.max / 4), math.ceil(self.max / 2), self.max)
+        return self.buckets or tuple(sorted(set(quarters)))
+
+
 class Tensor(Section):
     """One named input of a `tensor` model, without its batch dimension."""
 
-    shape: tuple[Count, ...]
-    """Size of each dimension after the batch; `[]` is a scalar. Lands in the record and the compiled graph."""
+    shape: tuple[Count | Varying, ...] = ()
+    """Size of each dimension after the batch; `[]` is a scalar. One dimension may vary from request to request:
+    `[{max: 512, buckets: [32, 128, 512]}]`. Lands in the record and the compiled graph."""
+    mask_of: Identifier | None = None
+    """An input that varies: this one is not sent, but made, 1 where that one holds values and 0 where it is padding. It
+    has no `shape`. Lands in the record."""
     dtype: Dtype = "float32"
     """Element type. Lands in the record and the compiled graph."""
     min: float | None = None
     """Values below it are refused with 422; default: no limit. Lands in the record of the MAR."""
     max: float | None = None
     """Values above it are refused with 422; default: no limit. Lands in the record of the MAR."""
+
+    @property
+    def varying(self) -> Varying | None:
+        """Its dimension that varies, if there is one."""
+        return next((side for side in self.shape if isinstance(side, Varying)), None)
+
+    @property
+    def largest_shape(self) -> tuple[int, ...]:
+        """Its shape, where a dimension varies at its largest."""
+        return tuple(side.max if isinstance(side, Varying) else side for side in self.shape)
 
 
 class Model(Section):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,8 @@ def rows_of(tensors: Mapping[str, Tensor], specs: Sequence[TensorSpec], most: in
         counts.add(count)
         check_rows(count or 1, most, spec.name)
         shape = spec.shape if count is None else (count, *spec.shape)
-        columns.append(fit(array, TensorSpec(spec.name, shape, spec.dtype, spec.min, spec.max)))
+        varies = spec.varies if count is None or spec.varies is None else spec.varies + 1
+        columns.append(fit(array, replace(spec, shape=shape, varies=varies)))
     if len(counts) != 1:
         raise Unprocessable("the inputs differ in their number of rows", field="inputs")
     if counts == {None}:

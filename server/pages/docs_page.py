@@ -156,10 +156,14 @@ def _agreement(record: Record) -> str:
     return f"{agreed.agreement:.4f} with eager fp32 ({agreed.measure} on {agreed.count} {agreed.inputs} inputs)"
 
 
+def _sides(port: Port) -> list[str]:
+    return [f"1 to {side}" if place == port.varies else str(side) for place, side in enumerate(port.shape)]
+
+
 def _rows(ports: tuple[Port, ...]) -> str:
     return "".join(
         f"<tr><th scope=row><code>{html.escape(port.name)}</code></th><td>{html.escape(port.dtype)}</td>"
-        f"<td>{' × '.join(map(str, port.shape)) or 'one number'}</td><td>{_limits(port)}</td></tr>"
+        f"<td>{' × '.join(_sides(port)) or 'one number'}</td><td>{_limits(port)}</td></tr>"
         for port in ports
     )
 

@@ -62,7 +62,8 @@ def model_metadata(record: Record) -> dict[str, Any]:
 
 
 def _tensor(port: Port) -> dict[str, Any]:
-    return {"name": port.name, "datatype": DATATYPES[port.dtype], "shape": [-1, *port.shape]}
+    sides = [-1 if place == port.varies else side for place, side in enumerate(port.shape)]
+    return {"name": port.name, "datatype": DATATYPES[port.dtype], "shape": [-1, *sides]}
 
 
 def _page(value: dict[str, Any], unready: dict[str, Any] | None = None) -> dict[str, str]:

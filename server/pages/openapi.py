@@ -192,20 +192,21 @@ def _object(properties: dict[str, Schema], *, closed: bool = False) -> Schema:
     return {"type": "object", "properties": properties, "required": list(properties), **shut}
 
 
-def _nested(shape: tuple[int, ...], item: Schema) -> Schema:
-    for side in reversed(shape):
-        item = {"type": "array", "items": item, "minItems": side, "maxItems": side}
+def _nested(shape: tuple[int, ...], item: Schema, varies: int | None = None) -> Schema:
+    for place, side in reversed(list(enumerate(shape))):
+        item = {"type": "array", "items": item, "minItems": 1 if place == varies else side, "maxItems": side}
     return item
 
 
 def _array(port: Port) -> Schema:
     if port.dtype == "bool":
-        return _nested(port.shape, {"type": "boolean"})
+        return _nested(port.shape, {"type": "boolean"}, port.varies)
     whole = port.dtype in _WHOLE
     low, high = _WHOLE[port.dtype] if whole else (-_LARGEST[port.dtype], _LARGEST[port.dtype])
     low = low if port.min is None else max(low, port.min)
     high = high if port.max is None else min(high, port.max)
-    return _nested(port.shape, {"type": "integer" if whole else "number", "minimum": low, "maximum": high})
+    value = {"type": "integer" if whole else "number", "minimum": low, "maximum": high}
+    return _nested(port.shape, value, port.varies)
 
 
 def _picture_text() -> Schema:

@@ -111,6 +111,22 @@ ERRORS: list[Any] = [
     pytest.param({"model.compile": "jit", "model.on_mismatch": "jit"}, "spec.yaml:6: `model.on_mismatch`: got `jit`, but "
                  "`compile: jit` ships nothing that could mismatch\n\nhint: delete `on_mismatch`",
                  id="a mismatch of nothing"),
+    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8, "buckets": [2, 4]}]}}},
+                 "spec.yaml:10: `model.inputs.x.shape.0.buckets`: got `[2, 4]`, allowed: different sizes in ascending "
+                 "order up to `max`, 8", id="buckets below the largest"),
+    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}, {"max": 8}]}}}, "spec.yaml:8: "
+                 "`model.inputs.x.shape`: two dimensions vary, allowed: one", id="two lengths in an input"),
+    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "y": {"shape": [{"max": 9}]}}},
+                 "spec.yaml:11: `model.inputs.y.shape`: varies otherwise than the input before it, allowed: one length "
+                 "for a request", id="two lengths"),
+    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [8]}, "m": {"mask_of": "x"}}}, "spec.yaml:11: "
+                 "`model.inputs.m.mask_of`: got `x`, allowed: an input that varies: none", id="a mask of nothing"),
+    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "m": {"mask_of": "x", "shape": [8]}}},
+                 "spec.yaml:12: `model.inputs.m.shape`: given, but a mask has the length of its input\n\nhint: delete "
+                 "`shape`", id="a mask with a shape"),
+    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "m": {"mask_of": "x"},
+                                                 "n": {"mask_of": "x"}}}, "spec.yaml:13: `model.inputs.n.mask_of`: a "
+                 "second mask, beside `m`; all inputs have one length", id="two masks"),
     pytest.param({"model.compile": "eager"}, "spec.yaml:5: `model.compile`: got `eager`, which runs the source of "
                  "`./file.py:factory`, but `model.source` is `torchvision:resnet18`\n\nhint: compile: export",
                  id="eager without source"),

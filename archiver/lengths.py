@@ -1,0 +1,127 @@
+"""Inputs with a dimension that varies, where a model is packaged: cut to a length, and compared over all lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from archiver.agreement import RunBatch
+from archiver.inputs import Rows, batches
+from archiver.sources import Source
+from config.errors import SourceError
+from config.record import Port
+from config.spec import Spec
+from handlers.record import Record
+
+
+def sent(source: Source) -> tuple[int, ...]:
+    """Which of the model's arguments a request holds: all but the mask."""
+    mask = source.lengths.mask if source.lengths else None
+    count = len(source.inputs) + (mask is not None)
+    return tuple(place for place in range(count) if place != mask)
+
+
+def varying_dimensions(source: Source) -> list[tuple[int, int]]:
+    """Each argument that varies and which of its dimensions does, the batch counted."""
+    pairs = zip(sent(source), source.inputs, strict=True)
+    found = [(place, port.varies + 1) for place, port in pairs if port.varies is not None]
+    if source.lengths is not None and source.lengths.mask is not None:
+        found.append((source.lengths.mask, 1))
+    return found
+
+
+def typical_length(source: Source) -> int | None:
+    """What a generated sample has: the bucket in the middle."""
+    return source.lengths.buckets[(len(source.lengths.buckets) - 1) // 2] if source.lengths else None
+
+
+def of_length(source: Source, rows: Rows, length: int | None) -> Rows:
+    """The model's arguments with their dimension that varies cut to a length; None leaves them as they are."""
+    if length is None:
+        return rows
+    cut = list(rows)
+    for place, dimension in varying_dimensions(source):
+        cut[place] = cut[place].narrow(dimension, 0, length).contiguous()
+    return tuple(cut)
+
+
+def varying_outputs(
+    spec: Spec, source: Source, graph: nn.Module, ports: tuple[Port, ...], sample: Rows
+) -> tuple[Port, ...]:
+    """The outputs with the dimension in which each follows the input's length, found by trying a shorter one."""
+    if source.lengths is None:
+        return ports
+    length, shorter = source.lengths.buckets[-1], max(1, source.lengths.buckets[-1] - 1)
+    with torch.no_grad():
+        outputs = graph(*of_length(source, sample, shorter))
+    found = []
+    for port, output in zip(ports, outputs, strict=True):
+        sides = list(enumerate(zip(port.shape, output.shape[1:], strict=True)))
+        changed = [place for place, (long, short) in sides if long != short]
+        if len(changed) > 1 or any(
+            (port.shape[place], output.shape[place + 1]) != (length, shorter) for place in changed
+        ):
+            raise SourceError(
+                f"{spec.file}: `model.source`: its output `{port.name}` is {list(port.shape)} for a length of {length} "
+                f"and {list(output.shape[1:])} for {shorter}, allowed: a fixed size, or the input's length"
+            )
+        found.append(port.model_copy(update={"varies": changed[0] if changed else None}))
+    return tuple(found)
+
+
+def answers_by_bucket(
+    source: Source, reference: RunBatch, run: RunBatch, inputs: Rows, batch: int, record: Record
+) -> Iterator[tuple[Rows, Rows]]:
+    """For each bucket the reference's answers to rows of their own lengths, one by one and without padding, and an
+    artifact's to the same rows padded to the bucket; both as rows of one width, zero behind a row's length."""
+    assert source.lengths is not None
+    buckets, count = source.lengths.buckets, len(inputs[0])
+    generator = torch.Generator().manual_seed(0)
+    for index, bucket in enumerate(buckets):
+        least = 1 + (buckets[index - 1] if index else 0)
+        own = [
+            int(torch.randint(least, bucket + 1, (1,), generator=generator)) for _ in range(-(-count // len(buckets)))
+        ]
+        rows = tuple(value[index :: len(buckets)] for value in inputs)
+        own = own[: len(rows[0])]
+        alone = [
+            reference(list(of_length(source, tuple(value[[at]] for value in rows), own[at]))) for at in range(len(own))
+        ]
+        parts = []
+        for padded, real in batches(_padded(source, of_length(source, rows, bucket), own), batch):
+            parts.append([value[:real] for value in run(list(padded))])
+        together = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
+        yield _lined_up(record, alone, together, own)
+
+
+def _padded(source: Source, rows: Rows, own: list[int]) -> Rows:
+    """Rows with what lies behind the length of each made padding, as a worker does."""
+    padded = [value.clone() for value in rows]
+    ports = dict(zip(sent(source), source.inputs, strict=True))
+    for place, dimension in varying_dimensions(source):
+        value = ports[place].min or 0 if place in ports else 0
+        for at, length in enumerate(own):
+            row = padded[place][at]
+            row.narrow(dimension - 1, length, row.shape[dimension - 1] - length).fill_(value)
+    return tuple(padded)
+
+
+def _lined_up(
+    record: Record, alone: list[tuple[torch.Tensor, ...]], together: list[torch.Tensor], own: list[int]
+) -> tuple[Rows, Rows]:
+    expected, got = [], []
+    for place, (spec, value) in enumerate(zip(record.outputs, together, strict=True)):
+        value = value.clone()
+        wanted = torch.zeros_like(value)
+        for at, length in enumerate(own):
+            answer = alone[at][place][0].cpu()
+            if spec.varies is None:
+                wanted[at] = answer
+            else:
+                wanted[at].narrow(spec.varies, 0, length).copy_(answer)
+                value[at].narrow(spec.varies, length, value.shape[spec.varies + 1] - length).zero_()
+        expected.append(wanted)
+        got.append(value)
+    return tuple(expected), tuple(got)

@@ -1,0 +1,110 @@
+"""Models whose inputs vary in length: what is compiled, how it is compared, and what a worker answers."""
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import FakeContext, ask
+from specs import make_spec
+from varying import VARYING, written
+
+from archiver.package import package
+from config.errors import AgreementError, SourceError
+from config.progress import Progress
+from config.record import Package
+from handlers.tensor import TensorHandler
+
+
+def packaged(folder: Path, changes: Mapping[str, Any]) -> Package:
+    spec = make_spec(VARYING | changes, written(folder))
+    return package(spec, folder / "build", progress=Progress(quiet=True))
+
+
+def started(folder: Path) -> TensorHandler:
+    with zipfile.ZipFile(folder / "build/model.mar") as archive:
+        archive.extractall(folder / "unpacked")
+    handler = TensorHandler()
+    handler.initialize(FakeContext(folder / "unpacked"))
+    return handler
+
+
+@pytest.fixture(scope="module", params=[pytest.param("export"), pytest.param("aot", marks=pytest.mark.slow)])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp(request.param)
+    record = packaged(place, {"model.compile": request.param}).record
+    assert record.agreement.agreement == 1
+    assert [port.varies for port in record.outputs] == [None, 0]
+    assert [port.name for port in record.inputs] == ["ids"]
+    shapes = [(artifact.batch, artifact.length) for artifact in record.artifacts]
+    assert shapes == ([(1, 8), (1, 64), (4, 8), (4, 64)] if request.param == "aot" else [])
+    return place
+
+
+@pytest.fixture(scope="module")
+def handler(folder: Path) -> TensorHandler:
+    return started(folder)
+
+
+def body(length: int) -> bytes:
+    return json.dumps({"ids": [7 * place % 100 for place in range(length)]}).encode()
+
+
+def expected(folder: Path, length: int) -> list[torch.Tensor]:
+    from archiver.sources import load_source
+
+    network = load_source(make_spec(VARYING, folder / "spec.yaml")).network
+    ids = torch.tensor([[7 * place % 100 for place in range(length)]])
+    with torch.no_grad():
+        return [value[0] for value in network(ids, torch.ones_like(ids))]
+
+
+def test_requests_of_all_lengths_get_in_one_batch_what_the_model_answers_without_padding(
+    handler: TensorHandler, folder: Path
+) -> None:
+    lengths = [3, 64, 8, 1, 9, 30, 2]
+    for length, reply in zip(lengths, ask(handler, *map(body, lengths)), strict=True):
+        answer = json.loads(reply.body)
+        scores, words = expected(folder, length)
+        assert len(answer["words"]) == length
+        np.testing.assert_allclose(answer["scores"], scores, atol=1e-4)
+        np.testing.assert_allclose(answer["words"], words, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        pytest.param({"ids": []}, ("the shape is wrong", "a list of 1 to 64 whole numbers"), id="none"),
+        pytest.param({"ids": [1] * 65}, ("the shape is wrong", "a list of 1 to 64 whole numbers"), id="too many"),
+        pytest.param({"ids": [1], "mask": [1]}, ("the inputs are not those of the model", "ids"), id="a mask"),
+    ],
+)
+def test_a_length_out_of_range_gets_a_422_that_says_the_range(
+    sent: dict[str, Any], error: tuple[str, str], handler: TensorHandler
+) -> None:
+    bad, good = ask(handler, json.dumps(sent).encode(), body(5))
+    assert (bad.status, good.status) == (422, 200)
+    said = json.loads(bad.body)
+    assert (said["error"], said["allowed"]) == error
+
+
+def test_a_model_without_a_mask_that_minds_its_padding_is_refused(tmp_path: Path) -> None:
+    inputs = {"ids": VARYING["model.inputs"]["ids"]}
+    changes = {"model.source": "./model.py:unmasked", "model.inputs": inputs, "model.compile": "export"}
+    with pytest.raises(AgreementError, match="no MAR was written") as raised:
+        packaged(tmp_path, changes)
+    assert "mask_of: ids" in str(raised.value.hint)
+
+
+def test_a_program_that_takes_several_sizes_is_not_frozen_without_a_word(tmp_path: Path) -> None:
+    sizes = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("length", min=2, max=64)}
+    program = torch.export.export(torch.nn.Softmax(-1), (torch.zeros(2, 10),), dynamic_shapes=(sizes,))
+    torch.export.save(program, tmp_path / "program.pt2")
+    changes = {"model.source": "./program.pt2", "model.weights": None, "model.inputs": None, "model.outputs": None}
+    with pytest.raises(SourceError, match="takes `input` in several sizes") as raised:
+        packaged(tmp_path, changes)
+    assert raised.value.hint == "inputs: {input: {shape: [{max: 512}], dtype: float32}}"
