@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from loadtest.measuring import Machine, Measurement, this_machine
     from loadtest.reporting import check_text
     from loadtest.running import Elsewhere, RunOptions, Where, find_package, next_step, run, started, verdict_text
-    from loadtest.sending import LoadPlan, OnSecond, header_of, packaged_request, record_in, second_in
+    from loadtest.sending import LoadPlan, OnSecond, header_of, packaged_request, record_in, second_in, with_samples
 
 __all__ = [
     "Comparison",
@@ -53,6 +53,7 @@ __all__ = [
     "tuning_record",
     "tuning_text",
     "verdict_text",
+    "with_samples",
 ]
 _ROOMS = ("measuring", "sending", "judging", "reporting", "running", "calibrating", "comparing")
 

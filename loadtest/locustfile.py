@@ -6,6 +6,7 @@ exit code: 0 PASS, 1 FAIL, 3 INVALID. It is a closed loop, and says so.
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,17 @@ from config.load import load_spec
 from config.record import read_package
 from loadtest.closed_loop import CLOSED_LOOP_WARNING, ClosedLoop
 from loadtest.judging import client_timeout_s, objective_of
-from loadtest.sending import BROKEN, REFUSED, TIMEOUT, Checker, HttpAnswer, Request, packaged_request, spec_request
+from loadtest.sending import (
+    BROKEN,
+    REFUSED,
+    TIMEOUT,
+    Checker,
+    HttpAnswer,
+    Request,
+    packaged_request,
+    spec_request,
+    with_samples,
+)
 
 _DEFAULT_SPEC = "config/examples/digits/spec.yaml"
 
@@ -42,14 +53,16 @@ def prepare(environment: Environment, **_: object) -> None:
         spec = load_spec(Path(options.spec), files=False)
         out = Path(options.out or Path("build") / spec.name)
         packaged = (out / "package.json").exists()
-        request = packaged_request(read_package(out), out, "") if packaged else spec_request(spec, "")
+        package = read_package(out) if packaged else None
+        request = packaged_request(package, out, "") if package else spec_request(spec, "")
+        request = with_samples(request, spec, package.record if package else None)
         objective = objective_of(spec)
         ClosedLoop(environment, objective).attach()
     except MarinaError as err:
         sys.exit(f"error: {err}")
     ModelUser.request = request
     ModelUser.connection_timeout = ModelUser.network_timeout = client_timeout_s(objective)
-    ModelUser.checker = Checker(request.expected)
+    ModelUser.checkers = [Checker(body.expected) for body in request.all_bodies]
     print(CLOSED_LOOP_WARNING, file=sys.stderr)
 
 
@@ -63,24 +76,26 @@ class ModelUser(FastHttpUser):
     """Sends the spec's sample and checks the structure of each answer."""
 
     request: Request
-    checker: Checker
+    checkers: list[Checker]
     wait_time: Any = constant(0)
 
     @task
     def predict(self) -> None:
         """One inference."""
-        headers = {"Content-Type": self.request.content_type}
+        bodies = self.request.all_bodies
+        (which,) = random.choices(range(len(bodies)), [body.weight for body in bodies])
+        headers = {"Content-Type": bodies[which].content_type}
         client: Any = self.client
-        with client.post(self.request.path, self.request.body, headers=headers, catch_response=True) as response:
-            failure = self._failure(response)
+        with client.post(self.request.path, bodies[which].body, headers=headers, catch_response=True) as response:
+            failure = self._failure(response, self.checkers[which])
             if failure is None:
                 response.success()
             else:
                 response.failure(failure)
 
-    def _failure(self, response: Any) -> str | None:
+    def _failure(self, response: Any, checker: Checker) -> str | None:
         if response.status_code:
-            return self.checker.failure(HttpAnswer(response.status_code, response.content or b"", keep_alive=True))
+            return checker.failure(HttpAnswer(response.status_code, response.content or b"", keep_alive=True))
         if isinstance(response.error, TimeoutError):
             return TIMEOUT
         return REFUSED if isinstance(response.error, ConnectionRefusedError) else BROKEN

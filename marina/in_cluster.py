@@ -24,6 +24,7 @@ from loadtest import (
     record_in,
     second_in,
     this_machine,
+    with_samples,
 )
 
 
@@ -92,7 +93,9 @@ def shown(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse
         raise InputError("nothing was packaged yet, so there is no sample to send", hint=f"marina package {spec.file}")
     objective = objective_of(spec)
     load = LoadPlan(
-        request=packaged_request(plan.package, options.out / spec.name, url_of(plan)),
+        request=with_samples(
+            packaged_request(plan.package, options.out / spec.name, url_of(plan)), spec, plan.package.record
+        ),
         schedule=how.schedule(spec, objective),
         parts=how.processes,
         timeout_s=client_timeout_s(objective, how.timeout_s),

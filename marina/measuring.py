@@ -30,9 +30,11 @@ def loadtest(options: argparse.Namespace) -> int:
     spec, how = load_spec(options.spec, files=False), chosen(RunOptions, options)
     where = _where(options, spec.name)
     if options.in_cluster or options.dry_run:
-        if where.headers or where.cacert:
-            text = "`--header` and `--cacert` are for a server behind `--url`, not for the pods of `--in-cluster`"
-            raise InputError(f"{text}: their plan is stored in the cluster for all to read")
+        if where.headers or where.cacert or where.cert:
+            text = "`--header`, `--cacert` and `--cert` are for a server behind `--url`"
+            raise InputError(
+                f"{text}, not for the pods of `--in-cluster`: their plan is stored in the cluster for all to read"
+            )
         from k8s import make_plan
         from marina import in_cluster
 
@@ -96,7 +98,9 @@ def _target_options(parser: argparse.ArgumentParser) -> None:
     add("--pages-url", "--supervisor", dest="supervisor", metavar="U", help=text)
     text = "sent with every request; variables come from the environment, and no record holds them"
     add("--header", dest="headers", metavar="'NAME: $VALUE'", action="append", default=[], help=text)
-    add("--cacert", metavar="FILE", type=Path, help="certificates to trust behind an https --url")
+    add("--cacert", metavar="FILE", type=Path, help="certificates to trust behind https, of --url and of --pages-url")
+    add("--cert", metavar="FILE", type=Path, help="certificate to show the server, with its key unless --key names it")
+    add("--key", metavar="FILE", type=Path, help="the key of --cert")
     add("--any-package", action="store_true", help="do not ask which package the server serves")
     add("--repeat", metavar="N", type=int, help="runs, judged together")
     add("--processes", metavar="P", type=int, help="generator processes (default: 1)")
@@ -142,8 +146,7 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
 def _where(options: argparse.Namespace, name: str) -> Any:
     from loadtest import Where, header_of
 
-    if options.cacert is not None:
-        _check_certificates(options.cacert)
+    _check_certificates(options)
     return Where(
         out=options.out / name,
         url=options.url,
@@ -151,15 +154,26 @@ def _where(options: argparse.Namespace, name: str) -> Any:
         any_package=options.any_package,
         headers=tuple(header_of(text, os.environ) for text in options.headers),
         cacert=options.cacert,
+        cert=options.cert,
+        key=options.key,
     )
 
 
-def _check_certificates(file: Path) -> None:
+def _check_certificates(options: argparse.Namespace) -> None:
     import ssl
 
     from config.errors import InputError
 
     try:
-        ssl.create_default_context(cafile=file)
+        context = ssl.create_default_context(cafile=options.cacert)
     except (OSError, ValueError) as err:
-        raise InputError(f"`--cacert`: {file} holds no certificates: {err}") from err
+        raise InputError(f"`--cacert`: {options.cacert} holds no certificates: {err}") from err
+    if options.cert is None:
+        if options.key is not None:
+            raise InputError("`--key`: given without the `--cert` that it belongs to", hint="--cert FILE --key FILE")
+        return
+    try:
+        context.load_cert_chain(options.cert, options.key)
+    except (OSError, ValueError) as err:
+        text = f"`--cert`: {options.cert} is no certificate with its key: {err}"
+        raise InputError(text, hint="--cert client.pem --key client.key") from err

@@ -148,6 +148,9 @@ def tuned_spec(spec: Spec, settings: Settings, folder: Path) -> Spec:
         value = data.get(section, {}).get(field)
         if value is not None and _is_path(spec, value):
             data[section][field] = str(spec.path(value).resolve())
+    samples = data.get("load", {}).get("samples")
+    if samples is not None:
+        data["load"]["samples"] = {str(spec.path(name).resolve()): weight for name, weight in samples.items()}
     file = folder / "spec.yaml"
     write_text(file, yaml.safe_dump(data, sort_keys=False))
     return parse_spec(file.read_text(encoding="utf-8"), file)

@@ -31,7 +31,10 @@ class Load(_Record):
     processes: int
     seed: int
     timeout_s: float
+    samples: int = 1
+    """How many different bodies."""
     sample_bytes: int
+    """Of the largest of them."""
     sample_content_type: str
 
 

@@ -163,6 +163,7 @@ def _load(options: RunOptions, schedule: Schedule, session: Session) -> Load:
         processes=options.processes,
         seed=options.seed,
         timeout_s=session.timeout_s,
-        sample_bytes=len(session.request.body),
+        samples=len(session.request.all_bodies),
+        sample_bytes=max(len(body.body) for body in session.request.all_bodies),
         sample_content_type=session.request.content_type,
     )

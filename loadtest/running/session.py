@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,17 @@ from loadtest.reporting import LiveLine
 from loadtest.running import target
 from loadtest.running.confinement import Confinement, confine
 from loadtest.running.target import Target
-from loadtest.sending import Header, LoadPlan, OnSecond, Request, Schedule, generate, packaged_request, spec_request
+from loadtest.sending import (
+    Header,
+    LoadPlan,
+    OnSecond,
+    Request,
+    Schedule,
+    generate,
+    packaged_request,
+    spec_request,
+    with_samples,
+)
 
 
 class Elsewhere(Protocol):
@@ -57,7 +68,19 @@ class Where:
     headers: tuple[Header, ...] = field(default=(), repr=False)
     """Sent with every request, and in no record."""
     cacert: Path | None = None
-    """Certificates that are trusted behind `url`; None for those of the system."""
+    """Certificates that are trusted behind `url` and the supervisor's; None for those of the system."""
+    cert: Path | None = None
+    """The certificate that is shown to the server, with its key unless `key` names that."""
+    key: Path | None = None
+
+    def tls(self) -> ssl.SSLContext | None:
+        """With the certificates that the command line names; None without."""
+        if self.cacert is None and self.cert is None:
+            return None
+        context = ssl.create_default_context(cafile=self.cacert)
+        if self.cert is not None:
+            context.load_cert_chain(self.cert, self.key)
+        return context
 
 
 @dataclass(frozen=True)
@@ -74,6 +97,8 @@ class Session:
     progress: Progress
     quiet: bool
     elsewhere: Elsewhere | None = None
+    tls: ssl.SSLContext | None = None
+    """For the supervisor's pages behind https; None for the system's."""
 
     @property
     def machine(self) -> Machine:
@@ -114,7 +139,7 @@ class Session:
             return Identity(wanted=wanted, found=None, why_unknown=why or err.message)
 
     def _served_sha256(self) -> str:
-        return target.served_sha256(self.target.supervisor)
+        return target.served_sha256(self.target.supervisor, tls=self.tls)
 
 
 @contextmanager
@@ -129,10 +154,12 @@ def open_session(
         with progress.step("start the server" if url is None else f"find {url}"):
             opened = stack.enter_context(_open_target(spec, where))
         request = packaged_request(package, where.out, opened.url) if package else spec_request(spec, opened.url)
-        cacert = None if where.cacert is None else str(where.cacert.absolute())
+        request = with_samples(request, spec, package.record if package else None)
+        files = {"cacert": where.cacert, "cert": where.cert, "key": where.key}
+        named = {name: None if file is None else str(file.absolute()) for name, file in files.items()}
         yield Session(
             opened,
-            request.model_copy(update={"headers": where.headers, "cacert": cacert}),
+            request.model_copy(update={"headers": where.headers, **named}),
             package,
             objective.p99_ms,
             processes,
@@ -141,6 +168,7 @@ def open_session(
             progress,
             quiet,
             where.elsewhere,
+            where.tls(),
         )
 
 

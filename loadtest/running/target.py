@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -137,11 +138,11 @@ def serve_command(spec: Path, out: Path | None = None) -> list[str]:
     return [sys.executable, "-m", "marina", "serve", str(spec), *where]
 
 
-def served_sha256(supervisor: str, timeout_s: float = 5.0) -> str:
+def served_sha256(supervisor: str, timeout_s: float = 5.0, tls: ssl.SSLContext | None = None) -> str:
     """The hash of the package behind a supervisor's page; InputError when it does not say."""
     page = f"{supervisor.rstrip('/')}/package"
     try:
-        with _OPENER.open(page, timeout=timeout_s) as answer:
+        with _opener(tls).open(page, timeout=timeout_s) as answer:
             return str(json.load(answer)["sha256"])
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as err:
         raise InputError(f"{page} does not name the package: {getattr(err, 'reason', None) or err}") from err
@@ -153,6 +154,12 @@ def await_ready(server: Target, timeout_s: float) -> bool:
     while not (ready := _is_ready(server.supervisor)) and time.monotonic() < until and server.exit_code() is None:
         time.sleep(0.05)
     return ready
+
+
+def _opener(tls: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
+    if tls is None:
+        return _OPENER
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls))
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], supervisor: str, timeout_s: float, log: Path) -> None:

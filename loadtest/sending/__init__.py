@@ -9,8 +9,9 @@ from loadtest.sending.arrivals import Arrivals, Schedule
 from loadtest.sending.generator import OnSecond, generate
 from loadtest.sending.headers import Header, header_of
 from loadtest.sending.log_lines import record_in, second_in
-from loadtest.sending.plan import Expected, LoadPlan, Request
+from loadtest.sending.plan import Body, Expected, LoadPlan, Request
 from loadtest.sending.sample import content_type_of, expected_of, packaged_request, spec_request
+from loadtest.sending.samples import with_samples
 from loadtest.sending.wire import HttpAnswer
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "REFUSED",
     "TIMEOUT",
     "Arrivals",
+    "Body",
     "Checker",
     "Expected",
     "Header",
@@ -34,4 +36,5 @@ __all__ = [
     "record_in",
     "second_in",
     "spec_request",
+    "with_samples",
 ]

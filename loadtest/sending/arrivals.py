@@ -32,6 +32,11 @@ class Schedule(BaseModel):
         return round(self.rate * self.duration_s)
 
     @property
+    def count(self) -> int:
+        """Arrivals of warm-up and window together."""
+        return round(self.rate * self.warmup_s) + self.planned
+
+    @property
     def total_s(self) -> float:
         """Warm-up and window together."""
         return self.warmup_s + self.duration_s

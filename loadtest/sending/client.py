@@ -61,18 +61,20 @@ class Client:
     """Sends one request to one server over as many connections as are needed at once."""
 
     def __init__(self, request: Request) -> None:
-        self._data = request.wire_bytes()
+        self._data = [request.wire_bytes(body) for body in request.all_bodies]
         self._host = request.address[0]
         self._tls = ssl.create_default_context(cafile=request.cacert) if request.tls else None
+        if self._tls is not None and request.cert is not None:
+            self._tls.load_cert_chain(request.cert, request.key)
         found: Any = socket.getaddrinfo(*request.address, type=socket.SOCK_STREAM)
         self._family, self._address = found[0][0], found[0][4]
         self._resting: list[Connection] = []
 
-    def send(self) -> HttpAnswer:
-        """One request and its answer; a request is never sent twice, a lost one must be seen."""
+    def send(self, which: int = 0) -> HttpAnswer:
+        """One request with one of the bodies, and its answer; it is never sent twice, a lost one must be seen."""
         connection = self._take()
         try:
-            answer = connection.exchange(self._data)
+            answer = connection.exchange(self._data[which])
         except BaseException:
             connection.close()
             raise

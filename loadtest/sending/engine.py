@@ -58,7 +58,10 @@ class OpenLoop:
         self._plan = plan
         self._times = plan.schedule.times(plan.part, plan.parts)
         self._client = Client(plan.request)
-        self._checker = Checker(plan.request.expected)
+        self._checkers = [Checker(body.expected) for body in plan.request.all_bodies]
+        # Chosen for the arrivals of all processes, so that together they send what one alone would.
+        which = plan.request.which(plan.schedule.count, plan.schedule.seed)
+        self._which = which[plan.part :: plan.parts]
         self._recorder = Recorder(plan)
         self._on_beat = on_beat
         self._stopped = Event()
@@ -91,7 +94,7 @@ class OpenLoop:
 
     def _follow_schedule(self) -> None:
         in_window = False
-        for due in self._times:
+        for due, which in zip(self._times, self._which, strict=True):
             if not self._wait_until(self._start + due):
                 break
             if not in_window and due >= self._plan.schedule.warmup_s:
@@ -100,7 +103,7 @@ class OpenLoop:
             dropped = len(self._open) >= self._most_open
             self._recorder.due(due, dropped=dropped)
             if not dropped:
-                self._open.start(gevent.Greenlet(self._send, due))
+                self._open.start(gevent.Greenlet(self._send, due, which))
         else:
             self._wait_until(self._start + self._plan.schedule.total_s)
         self._ran_s = max(0.0, min(self._now() - self._plan.schedule.warmup_s, self._plan.schedule.duration_s))
@@ -119,12 +122,12 @@ class OpenLoop:
                 return False
         return not self._stopped.is_set()
 
-    def _send(self, due: float) -> None:
+    def _send(self, due: float, which: int) -> None:
         begun, size = self._now(), 0
         try:
             with gevent.Timeout(self._plan.timeout_s):
-                answer = self._client.send()
-            failure, size = self._checker.failure(answer), len(answer.body)
+                answer = self._client.send(which)
+            failure, size = self._checkers[which].failure(answer), len(answer.body)
         except gevent.Timeout:
             failure = answers.TIMEOUT
         except ConnectionRefusedError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -23,6 +24,16 @@ class Expected(_Record):
     """Keys that the JSON object must have."""
 
 
+class Body(_Record):
+    """One of several bodies."""
+
+    body: Base64Bytes
+    content_type: str
+    expected: Expected = Expected()
+    weight: float = 1.0
+    """How often it is sent, beside the weights of the others."""
+
+
 class Request(_Record):
     """One request, encoded once and sent again and again."""
 
@@ -31,10 +42,15 @@ class Request(_Record):
     body: Base64Bytes
     content_type: str
     expected: Expected = Expected()
+    bodies: tuple[Body, ...] = ()
+    """Sent instead of `body`, each as often as its weight says; none: only `body`."""
     headers: tuple[Header, ...] = ()
     """Sent besides our own; a `Host` among them takes the place of the URL's."""
     cacert: str | None = None
     """File of the certificates that are trusted; None for those of the system."""
+    cert: str | None = None
+    """File of the certificate that the client shows, and of its key unless `key` names that; None for no one."""
+    key: str | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -53,8 +69,23 @@ class Request(_Record):
         parts = urlsplit(self.url)
         return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
-    def wire_bytes(self) -> bytes:
-        """The request as it is written to the connection."""
+    @property
+    def all_bodies(self) -> tuple[Body, ...]:
+        """What is sent: several bodies, or the one."""
+        return self.bodies or (
+            Body.model_construct(body=self.body, content_type=self.content_type, expected=self.expected),
+        )
+
+    def which(self, count: int, seed: int) -> list[int]:
+        """For each of so many arrivals, which of the bodies is sent; the same for the same seed."""
+        weights = [body.weight for body in self.all_bodies]
+        if len(weights) == 1:
+            return [0] * count
+        return random.Random(f"bodies {seed}").choices(range(len(weights)), weights, k=count)
+
+    def wire_bytes(self, of: Body | None = None) -> bytes:
+        """The request with a body as it is written to the connection."""
+        body, content_type = (of.body, of.content_type) if of else (self.body, self.content_type)
         named = any(name.lower() == "host" for name, _ in self.headers)
         head = [
             f"POST {self.path} HTTP/1.1",
@@ -62,10 +93,10 @@ class Request(_Record):
             *(f"{name}: {value}" for name, value in self.headers),
             "User-Agent: marina-loadtest",
             "Accept: */*",
-            f"Content-Type: {self.content_type}",
-            f"Content-Length: {len(self.body)}",
+            f"Content-Type: {content_type}",
+            f"Content-Length: {len(body)}",
         ]
-        return "\r\n".join([*head, "", ""]).encode() + self.body
+        return "\r\n".join([*head, "", ""]).encode() + body
 
 
 class LoadPlan(_Record):

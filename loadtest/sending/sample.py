@@ -13,7 +13,7 @@ from loadtest.sending.plan import Expected, Request
 
 # Of a language model's whole answer.
 _WRITTEN = ("choices", "usage")
-_CONTENT_TYPES = {
+CONTENT_TYPES = {
     ".jpg": "image/jpeg",
     ".jpeg": "image/jpeg",
     ".png": "image/png",
@@ -39,7 +39,7 @@ def spec_request(spec: Spec, url: str) -> Request:
     file = spec.path(spec.load.sample)
     kind = content_type_of(file)
     if kind is None:
-        allowed = ", ".join(f"`{suffix}`" for suffix in sorted(_CONTENT_TYPES))
+        allowed = ", ".join(f"`{suffix}`" for suffix in sorted(CONTENT_TYPES))
         raise InputError(
             f"{spec.file}: `load.sample`: got `{spec.load.sample}`, allowed: a file that ends in {allowed}"
         )
@@ -47,24 +47,30 @@ def spec_request(spec: Spec, url: str) -> Request:
         body = file.read_bytes()
     except OSError as err:
         raise InputError(f"{spec.file}: `load.sample`: {file} cannot be read: {err.strerror}") from err
+    return _request(url, spec.name, body, kind, expected_without_package(spec))
+
+
+def expected_without_package(spec: Spec) -> Expected:
+    """What is known of the answers from the spec alone."""
     keys = {"image": ("top_indices", "top_probs"), "text": _WRITTEN}.get(spec.model.handler, ())
-    return _request(url, spec.name, body, kind, Expected(form="json" if keys else "any", keys=keys))
+    return Expected(form="json" if keys else "any", keys=keys)
 
 
 def content_type_of(file: Path) -> str | None:
     """What a file is sent as; None for one that no model takes."""
-    return _CONTENT_TYPES.get(file.suffix.lower())
+    return CONTENT_TYPES.get(file.suffix.lower())
 
 
-def expected_of(record: Record) -> Expected:
-    """The structure of the package's answers; of an own handler's nothing is known."""
+def expected_of(record: Record, content_type: str | None = None) -> Expected:
+    """The structure of the package's answers to such a body, by default to its sample; of an own handler's nothing is
+    known."""
     if record.handler == "image":
         labels = ("top_labels",) if record.labels else ()
         return Expected(form="json", keys=("top_indices", "top_probs", *labels))
     if record.text is not None:
         return Expected(form="json", keys=_WRITTEN)
     if record.handler == "tensor":
-        if record.sample.content_type == _CONTENT_TYPES[".npy"]:
+        if (content_type or record.sample.content_type) == CONTENT_TYPES[".npy"]:
             return Expected(form="npy")
         return Expected(form="json", keys=tuple(port.name for port in record.outputs))
     return Expected()

@@ -163,6 +163,8 @@ ERRORS: list[Any] = [
                  "hint: lower `serving.max_batch_delay_ms`", id="an objective within the batch delay"),
     pytest.param({"scaling.min_replicas": 11}, "spec.yaml:6: `scaling.min_replicas`: got 11, but `max_replicas` is 10",
                  id="more at rest than at most"),
+    pytest.param({"load.samples": {"cat.png": 0}}, "spec.yaml:7: `load.samples.cat.png`: got `0`, allowed: more than 0",
+                 id="a sample that is never sent"),
     pytest.param({"load.sample": "cat.gif"}, "spec.yaml:6: `load.sample`: got `cat.gif`, allowed: a file that ends in "
                  "`.jpeg`, `.jpg`, `.json`, `.npy`, `.png`, `.webp`", id="a sample of an unknown kind"),
     pytest.param({"scaling.metric": "gpu"}, "spec.yaml:6: `scaling.metric`: got `gpu`, but `kubernetes.resources.gpu` is 0\n\nhint: metric: requests",

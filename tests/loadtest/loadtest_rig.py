@@ -71,3 +71,9 @@ def running_server(folder: Path) -> Iterator[str]:
 def behave(url: str, **rules: Any) -> None:
     request = urllib.request.Request(f"{url}/behave", json.dumps(rules).encode(), method="POST")
     urllib.request.urlopen(request, timeout=5).close()
+
+
+def sizes_seen(url: str) -> dict[str, int]:
+    """How many predictions of each size of body the server was asked for."""
+    with urllib.request.urlopen(f"{url}/sizes", timeout=5) as answer:
+        return dict(json.load(answer))

@@ -4,7 +4,8 @@
 middle), `silent` (never answers), `every` (only each n-th request misbehaves), `capacity` (requests/s of one worker
 with a queue of 100, then it sheds), `freeze_s` (the whole process stands still, once),
 `dies_after` (so many predictions it ends); `sha256` names another package.
-`GET /seen` says how many predictions were asked for since; `/ready` and `/package` are the supervisor's page.
+`GET /seen` says how many predictions were asked for since, `/sizes` how many of each size;
+`/ready` and `/package` are the supervisor's page.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 GOOD = b'{"top_indices": [7, 1], "top_probs": [0.9, 0.1]}'
@@ -27,6 +29,7 @@ class Behaviour:
         self.sha256 = sha256
         self.rules: dict[str, Any] = {}
         self.seen = 0
+        self.sizes: Counter[int] = Counter()
         self.free_at = 0.0
 
 
@@ -58,7 +61,10 @@ class Connection(asyncio.Protocol):
     def respond(self, head: bytes, body: bytes) -> None:
         path = head.split(b" ", 2)[1]
         if path.startswith(b"/predictions/"):
+            self.behaviour.sizes[len(body)] += 1
             self.predict()
+        elif path == b"/sizes":
+            self.transport.write(answer(200, json.dumps(self.behaviour.sizes).encode()))
         elif path == b"/package":
             sha256 = self.behaviour.rules.get("sha256", self.behaviour.sha256)
             record = {"name": "digits", "version": "1.0", "sha256": sha256}

@@ -34,16 +34,26 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"{}")
 
+    def do_GET(self) -> None:
+        body = json.dumps({"sha256": "ab" * 32}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
     def log_message(self, *_: object) -> None:
         pass
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The URL of a server that wants a token, and the certificate that it has."""
+@pytest.fixture(params=[False])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The URL of a server that wants a token, and by parameter a certificate of its clients; and the one it has."""
     certificate, key = self_signed(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
+    if request.param:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(certificate)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
         listening.socket = context.wrap_socket(listening.socket, server_side=True)
         thread = threading.Thread(target=listening.serve_forever)
@@ -83,3 +93,27 @@ def test_a_token_is_sent_and_written_nowhere(
     assert set(verdict["runs"][0]["measurement"]["errors"]) == {"malformed"}
     written = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
     assert not any(b"s3cret" in data for data in [*written, *map(str.encode, capfd.readouterr())])
+
+
+@pytest.mark.parametrize("server", [True], indirect=True)
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_server_that_wants_a_certificate_of_its_clients_is_shown_one(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: bool
+) -> None:
+    url, certificate = server
+    (tmp_path / "spec.yaml").write_text(SPEC, encoding="utf-8")
+    write_package(tmp_path / "build/digits")
+    monkeypatch.setenv("TOKEN", "s3cret")
+    words = ["loadtest", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "build"), "--url", url,
+             "--pages-url", url, "--cacert", str(certificate), "--header", "Authorization: Bearer $TOKEN",
+             "--rate", "20", "--duration", "2", "--warmup", "0", "--max-duration", "2"]  # fmt: skip
+    mine = ["--cert", str(certificate), "--key", str(tmp_path / "key.pem")] if shown else []
+    marina.main([*words, *mine])
+    verdict = json.loads((tmp_path / "build/digits/verdict.json").read_text(encoding="utf-8"))
+    assert set(verdict["runs"][0]["measurement"]["errors"]) == ({"malformed"} if shown else {"broken"})
+    assert verdict["tested"]["served"] == ("ab" * 32 if shown else None)
+
+
+def test_a_key_without_its_certificate_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert marina.main(["loadtest", "--url", "https://x", "--key", "mine.key"]) == 2
+    assert "`--key`: given without the `--cert` that it belongs to" in capsys.readouterr().err

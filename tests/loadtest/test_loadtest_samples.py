@@ -1,0 +1,102 @@
+"""Several bodies: read from a folder or by weight, chosen the same however many processes send, and really sent."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from loadtest_rig import SPEC, running_server, sizes_seen, write_package
+
+from config.errors import InputError
+from config.load import parse_spec
+from config.record import read_package
+from config.spec import Spec
+from loadtest.calibrating.evidence import Settings
+from loadtest.calibrating.retuning import tuned_spec
+from loadtest.running import RunOptions, Where, run
+from loadtest.sending import LoadPlan, Request, Schedule, packaged_request, with_samples
+
+
+def spec_with(folder: Path, samples: object) -> Spec:
+    return parse_spec(SPEC + f"load: {{samples: {json.dumps(samples)}}}\n", folder / "spec.yaml", files=False)
+
+
+def request_of(folder: Path, samples: object) -> Request:
+    write_package(folder / "build")
+    package = read_package(folder / "build")
+    request = packaged_request(package, folder / "build", "http://x:1")
+    return with_samples(request, spec_with(folder, samples), package.record)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "samples").mkdir()
+    for name, size in (("a.png", 10), ("b.jpg", 20), ("c.json", 30)):
+        (tmp_path / "samples" / name).write_bytes(b"x" * size)
+    (tmp_path / "samples/notes.txt").write_text("no body")
+    return tmp_path
+
+
+def test_all_bodies_of_a_folder_are_sent_as_often(folder: Path) -> None:
+    request = request_of(folder, {"samples": 3})
+    assert [(len(body.body), body.content_type, body.weight) for body in request.all_bodies] == [
+        (10, "image/png", 1),
+        (20, "image/jpeg", 1),
+        (30, "application/json", 1),
+    ]
+    assert b"Content-Type: image/jpeg" in request.wire_bytes(request.all_bodies[1])
+    assert request.wire_bytes(request.all_bodies[1]).endswith(b"\r\n\r\n" + b"x" * 20)
+
+
+def test_bodies_are_sent_as_often_as_their_weights_say(folder: Path) -> None:
+    request = request_of(folder, {"samples/a.png": 3, "samples/b.jpg": 1})
+    counted = Counter(request.which(10_000, seed=1))
+    assert 7300 < counted[0] < 7700
+    assert request.which(50, seed=1) == request.which(50, seed=1) != request.which(50, seed=2)
+
+
+def test_a_plan_that_went_through_json_has_the_same_bodies(folder: Path) -> None:
+    schedule = Schedule(arrivals="poisson", rate=10, warmup_s=0, duration_s=1)
+    plan = LoadPlan(request=request_of(folder, {"samples": 3}), schedule=schedule, timeout_s=10, limit_ms=50)
+    again = LoadPlan.model_validate_json(plan.model_dump_json())
+    assert [body.body for body in again.request.all_bodies] == [body.body for body in plan.request.all_bodies]
+
+
+@pytest.mark.parametrize(
+    ("samples", "text"),
+    [
+        ({"nowhere": 1}, "`load.samples`: got `nowhere`, allowed: files that end in "),
+        ({"empty": 1}, "empty holds no file that ends in "),
+        ({"samples/notes.txt": 1}, "`load.samples`: got `notes.txt`, allowed: files that end in "),
+        ({"gone.png": 1}, "gone.png cannot be read: No such file or directory"),
+    ],
+)
+def test_samples_that_cannot_be_sent_are_refused(folder: Path, samples: object, text: str) -> None:
+    (folder / "empty").mkdir()
+    with pytest.raises(InputError) as raised:
+        request_of(folder, samples)
+    assert text in raised.value.message
+
+
+@pytest.mark.parametrize("samples", [{"samples": 1.0}, {"samples/a.png": 2.0}])
+def test_a_tuned_spec_means_the_same_samples(folder: Path, samples: dict[str, float]) -> None:
+    settings = Settings(workers=1, threads=1, max_batch=1, max_batch_delay_ms=1)
+    tuned = tuned_spec(spec_with(folder, samples), settings, folder / "tuned").load.samples
+    assert tuned
+    assert all(Path(name).is_absolute() and Path(name).exists() for name in tuned)
+
+
+@pytest.mark.slow
+def test_a_load_of_several_processes_sends_every_sample(folder: Path) -> None:
+    out = folder / "build"
+    write_package(out)
+    with running_server(folder / "server") as url:
+        options = RunOptions(rate=100, duration_s=2, max_duration_s=2, warmup_s=0, processes=2)
+        outcome = run(spec_with(folder, {"samples": 1}), options, Where(out=out, url=url), quiet=True)
+        sizes = sizes_seen(url)
+    assert outcome.load.samples == 3
+    assert set(sizes) == {"10", "20", "30"}
+    assert sum(sizes.values()) == 200
+    assert min(sizes.values()) > 40
