@@ -175,9 +175,9 @@ def _shown(value: object) -> str:
     if value is None:
         return "nothing"
     text = json.dumps(value, default=str, ensure_ascii=False)
-    if isinstance(value, str) and "://" in value:
-        # A password or a signature in an address is shown to nobody.
-        value = re.sub(r"(?<=://)[^/?#]*@|(?<=[?#]).+", "…", value)
     if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
         text = value
+    if "://" in text:
+        # A password or a signature in an address is shown to nobody, alone or in a section.
+        text = re.sub(r'(?<=://)[^/?#"]*@|(?<=[?#])[^"]+', "…", text)
     return f"`{text if len(text) <= 60 else text[:57] + '...'}`"

@@ -26,3 +26,14 @@ def _policy_is_rendered(spec: Spec) -> Conflicts:
         if getattr(network, name) and not network.policy:
             field = f"kubernetes.network.{name}"
             yield field, "given, but `policy` is `false`, so nothing would come of it", f"delete `{name}`"
+
+
+@rule("kubernetes.model", "kubernetes.create_namespace")
+def _nodes_may_be_written(spec: Spec) -> Conflicts:
+    cache = spec.kubernetes.model.cache if spec.kubernetes.model else None
+    if cache and cache.host_path and spec.kubernetes.create_namespace:
+        yield (
+            "kubernetes.model.cache.host_path",
+            f"got `{cache.host_path}`, but the Namespace that is rendered forbids `hostPath`",
+            "`create_namespace: false` and a namespace whose owner allows it, or `cache: {claim: NAME}`",
+        )

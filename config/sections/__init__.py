@@ -9,6 +9,7 @@ from config.sections.model import Image, Model, Tensor
 from config.sections.objective import Load, Slo
 from config.sections.section import PATTERNS, Name, Section, Version
 from config.sections.serving import Serving
+from config.sections.store import ModelCache
 from config.sections.text import Text
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Kubernetes",
     "Load",
     "Model",
+    "ModelCache",
     "Name",
     "Patch",
     "Pod",

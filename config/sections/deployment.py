@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from ipaddress import ip_network
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
@@ -17,7 +16,6 @@ from config.sections.section import (
     DeviceName,
     HostName,
     ImageName,
-    InsidePath,
     Labels,
     Name,
     NamespacedName,
@@ -28,6 +26,7 @@ from config.sections.section import (
     Taint,
     Url,
 )
+from config.sections.store import ModelStore
 
 PodsOrShare = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=PERCENT)]
 
@@ -154,36 +153,6 @@ class Network(Section):
             if not (_is_network(network) and port.isdigit() and 0 < int(port) < 65536):
                 raise ValueError("allowed: `CIDR:PORT` such as `10.0.0.0/8:443`")
         return entries
-
-
-class ModelStore(Section):
-    """Where the pod gets the MAR from, instead of from its image; its checksum is compared before the server starts."""
-
-    url: Url | None = None
-    """Downloaded by an init container into the pod. Lands in the Deployment."""
-    claim: ObjectName | None = None
-    """A PersistentVolumeClaim that holds it; mounted read-only. Lands in the Deployment."""
-    image: ImageName | None = None
-    """An image that holds it, mounted as a volume (Kubernetes 1.35, or from 1.31 with the feature gate ImageVolume).
-    Lands in the Deployment."""
-    path: InsidePath = "model.mar"
-    """Where it lies in `claim` or `image`. Lands in the Deployment."""
-
-    @field_validator("url")
-    @classmethod
-    def _no_password(cls, url: str | None) -> str | None:
-        if url and "@" in urlsplit(url).netloc:
-            raise ValueError("allowed: an address without user and password: whoever may read pods reads it")
-        return url
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> ModelStore:
-        given = [name for name in ("url", "claim", "image") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError("allowed: exactly one of `claim`, `image`, `url`")
-        if self.url and "path" in self.model_fields_set:
-            raise ValueError("path|but what `url` names is no volume: put the path into it")
-        return self
 
 
 class Rollout(Section):

@@ -101,7 +101,7 @@ def _pod_spec(plan: Plan) -> V1PodSpec:
         topology_spread_constraints=_spread(plan),
         init_containers=[*log_shipper.sidecars(plan), *model_volume.loaders(plan)] or None,
         containers=[_server(plan, [mount for _, mount in mounted])],
-        volumes=[*(volume for volume, _ in mounted), *log_shipper.settings(plan)],
+        volumes=[*(volume for volume, _ in mounted), *model_volume.secrets(plan), *log_shipper.settings(plan)],
     )
 
 

@@ -154,7 +154,7 @@ class Plan:
         """What a pod may write in all: its volumes, and the container logs that the node keeps."""
         store = self.spec.kubernetes.model
         logs = 128 * MIB + (2 * LOG_BYTES if self.spec.kubernetes.log_shipper else 0)
-        return self.temporary_bytes + logs + (self.loaded_bytes if store and store.url else 0)
+        return self.temporary_bytes + logs + (self.loaded_bytes if store and store.downloads and not store.cache else 0)
 
     @property
     def scale_up_window_s(self) -> int:

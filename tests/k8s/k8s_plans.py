@@ -105,6 +105,8 @@ OPTIONS = [
       for kind in ("annotations", "none", "pod", "service")),
     pytest.param({"kubernetes.model": {"claim": "models", "path": "digits/1.mar"}}, id="claim"),
     pytest.param({"kubernetes.model": {"image": "registry.local/models:1"}}, id="image volume"),
+    pytest.param({"kubernetes.model": {"url": "s3://models/digits.mar", "secret": "store"}}, id="private store"),
+    pytest.param({"kubernetes.model": {"secret": "address", "cache": {"claim": "mars"}}}, id="cache"),
     pytest.param({"kubernetes.network.policy": False}, id="no policy"),
     pytest.param({"kubernetes": {"run_as_user": None}}, id="no user"),
     pytest.param({"kubernetes.create_namespace": False}, id="no namespace"),

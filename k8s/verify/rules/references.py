@@ -65,9 +65,10 @@ def _promised(scope: Scope) -> set[str]:
     if scope.plan is None:
         return set()
     kubernetes = scope.plan.spec.kubernetes
-    claim = kubernetes.model.claim if kubernetes.model else None
+    store = kubernetes.model
+    kept = (store.claim, store.secret, store.cache.claim if store.cache else None) if store else ()
     shipper = kubernetes.log_shipper.config_map if kubernetes.log_shipper else None
-    return {name for name in (claim, shipper, *kubernetes.pull_secrets, *_named_by(kubernetes.pod)) if name}
+    return {name for name in (*kept, shipper, *kubernetes.pull_secrets, *_named_by(kubernetes.pod)) if name}
 
 
 def _named_by(pod: Pod) -> Iterator[str]:

@@ -1,0 +1,88 @@
+"""The section of a spec about where the pods get the model from, when it is not in their image."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from pydantic import field_validator, model_validator
+
+from config.sections.section import ImageName, InsidePath, ObjectName, Section
+
+_ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s?#]*|(gs|s3)://[^\s/?#]+/[^\s?#]*[^\s/?#]")
+_HOST_PATH = re.compile(r"(/[\w.-]+)+")
+
+
+class ModelCache(Section):
+    """Where downloaded MARs are kept, so that the next pod does not download again. Nobody deletes old ones."""
+
+    host_path: str | None = None
+    """A folder of the node, which the pods' user may write; the namespace must allow `hostPath`. Lands in the
+    Deployment."""
+    claim: ObjectName | None = None
+    """A PersistentVolumeClaim that every pod may write (ReadWriteMany). Lands in the Deployment."""
+
+    @field_validator("host_path")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        if path is not None and not _HOST_PATH.fullmatch(path):
+            raise ValueError("allowed: a path such as `/var/cache/marina`")
+        return path
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> ModelCache:
+        if (self.host_path is None) == (self.claim is None):
+            raise ValueError("allowed: exactly one of `claim`, `host_path`")
+        return self
+
+
+class ModelStore(Section):
+    """Where the pod gets the MAR from, instead of from its image; its checksum is compared before the server starts."""
+
+    url: str | None = None
+    """Downloaded by an init container into the pod: `https://…`, `s3://BUCKET/KEY` or `gs://BUCKET/KEY`. Lands in the
+    Deployment."""
+    secret: ObjectName | None = None
+    """A Secret that the init container alone mounts, at `/store`, and whose keys are its variables: credentials such as
+    `AWS_ACCESS_KEY_ID`, or in `MODEL_URL`, without `url`, a presigned address, which is written nowhere else. Lands in
+    the Deployment."""
+    claim: ObjectName | None = None
+    """A PersistentVolumeClaim that holds it; mounted read-only. Lands in the Deployment."""
+    image: ImageName | None = None
+    """An image that holds it, mounted as a volume (Kubernetes 1.35, or from 1.31 with the feature gate ImageVolume).
+    Lands in the Deployment."""
+    path: InsidePath = "model.mar"
+    """Where it lies in `claim` or `image`. Lands in the Deployment."""
+    cache: ModelCache | None = None
+    """Where downloaded MARs are kept; default: nowhere, each pod downloads its own."""
+
+    @property
+    def downloads(self) -> bool:
+        """Whether it is downloaded, and not mounted."""
+        return self.claim is None and self.image is None
+
+    @field_validator("url")
+    @classmethod
+    def _harmless(cls, url: str | None) -> str | None:
+        if url is None:
+            return url
+        if "@" in urlsplit(url).netloc:
+            raise ValueError("allowed: an address without user and password: whoever may read pods reads it")
+        if not _ADDRESS.fullmatch(url):
+            allowed = "an address from `http://`, `https://`, `s3://` or `gs://` on, without a query"
+            raise ValueError(f"allowed: {allowed}; a presigned one goes into `secret` as `MODEL_URL`")
+        return url
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> ModelStore:
+        given = [name for name in ("url", "claim", "image") if getattr(self, name) is not None]
+        if len(given) != 1 and not (self.secret and not given):
+            raise ValueError(
+                "allowed: exactly one of `claim`, `image`, `url`, or `secret` alone with `MODEL_URL` in it"
+            )
+        for name in ("secret", "cache"):
+            if not self.downloads and getattr(self, name) is not None:
+                raise ValueError(f"{name}|but nothing is downloaded: delete it, or say `url`")
+        if self.downloads and "path" in self.model_fields_set:
+            raise ValueError("path|but what `url` names is no volume: put the path into it")
+        return self

