@@ -23,7 +23,7 @@ from handlers.machine import machine_key
 
 VARIABLE = "MARINA_CACHE"
 _MOST_BYTES = 4_000_000_000
-_OURS = ("compiling.py", "descriptors.py", "compile_cache.py")
+_OURS = ("compiling.py", "descriptors.py", "instructions.py", "compile_cache.py")
 
 
 def cache_folder() -> Path | None:

@@ -22,6 +22,7 @@ from torch.export import ExportedProgram
 
 from archiver.compile_cache import compile_key, keep, taken_out
 from archiver.descriptors import reproducible_descriptors
+from archiver.instructions import compiler_settings
 from archiver.lengths import varying_dimensions
 from archiver.sources import Source
 from archiver.toolchain import find_compiler
@@ -93,8 +94,9 @@ def compile_aot(
             "aot_inductor.enable_line_tables": False,
             # Its key holds the compiler's name, which is new in every run, and it needs the program `openssl`.
             "aot_inductor.precompile_headers": False,
+            **compiler_settings(spec.model.cpu_target),
         }
-        key = compile_key(program, settings)
+        key = compile_key(program, {"target": spec.model.cpu_target} | settings)
         if not taken_out(key, file):
             raw = scratch / "raw.pt2"
             settings["cpp.cxx"] = (str(_reproducible_compiler(scratch)),)

@@ -20,6 +20,7 @@ from archiver import agreement, compiling, lengths
 from archiver.archive import file_hashes, lay_out, write_archive
 from archiver.graph import build_graph, examples, output_ports
 from archiver.inputs import Rows, batches, checked_inputs
+from archiver.instructions import WITHOUT_VNNI, check_machine, key_of, targeting
 from archiver.quantize import quantize
 from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
@@ -45,7 +46,8 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
     """Writes `model.mar` and `package.json` into `out` and returns the record; AgreementError when the artifacts do not
     answer as the eager fp32 model does."""
     _check_tools(spec)
-    with tempfile.TemporaryDirectory(prefix="marina-package-") as scratch:
+    check_machine(spec)
+    with targeting(spec.model.cpu_target), tempfile.TemporaryDirectory(prefix="marina-package-") as scratch:
         staged = Path(scratch) / "staged"
         staged.mkdir()
         if spec.model.writes:
@@ -129,7 +131,7 @@ def _draft(spec: Spec, source: Source, staged: Path) -> dict[str, Any]:
         "max_request_bytes": round(serving.max_request_mb * 1_000_000),
         "max_response_bytes": round(serving.max_response_mb * 1_000_000),
         "sample": stage_sample(spec, source, staged).model_dump(mode="json"),
-        "key": machine_key(device),
+        "key": key_of(model.cpu_target, machine_key(device)),
         "artifacts": [],
         "program": None,
         "cache": None,
@@ -183,7 +185,8 @@ def _compile(
     module: nn.Module = program.module()
     if model.precision == "int8":
         with progress.step(f"calibrate int8 on {len(inputs[0])} inputs"):
-            module = quantize(program, [rows for rows, _ in batches(inputs, largest)])
+            observed = [rows for rows, _ in batches(inputs, largest)]
+            module = quantize(program, observed, reduce_range=model.cpu_target in WITHOUT_VNNI)
     if model.compile == "aot":
         artifacts: list[Artifact] = []
         for batch, length in product(model.batch_sizes, source.lengths.buckets if source.lengths else (None,)):

@@ -9,8 +9,9 @@ from torch import nn
 from torch.export import ExportedProgram
 
 
-def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]]) -> nn.Module:
-    """The program with observed int8 weights and activations; `batches` are what it is observed on."""
+def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]], *, reduce_range: bool) -> nn.Module:
+    """The program with observed int8 weights and activations; `batches` are what it is observed on. With `reduce_range`
+    activations have 7 bits, for CPUs that sum products of int8 in 16."""
     # torchao is imported here and not above: it costs seconds, and only int8 needs it. It reports each CUDA extension
     # that a CPU build of torch cannot load.
     for name in ("torchao", "torch.utils._pytree"):
@@ -22,7 +23,7 @@ def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]]) 
     )
 
     quantizer = X86InductorQuantizer()
-    quantizer.set_global(get_default_x86_inductor_quantization_config())
+    quantizer.set_global(get_default_x86_inductor_quantization_config(reduce_range=reduce_range))
     observed = prepare_pt2e(program.module(), quantizer)
     with torch.no_grad():
         for batch in batches:

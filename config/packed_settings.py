@@ -18,7 +18,9 @@ _MODEL_CONFIG = "model-config.yaml"
 
 def check_settings(spec: Spec, mar: Path, record: Record) -> None:
     """ArchiveError when a setting of the package is not the spec's; where the MAR is not here, its record is asked."""
-    wanted: dict[str, Any] = {"threads": spec.threads} | yaml.safe_load(render_model_config(spec))
+    wanted: dict[str, Any] = {"threads": spec.threads, "cpu_target": spec.model.cpu_target} | yaml.safe_load(
+        render_model_config(spec)
+    )
     packed = _packed(mar, record)
     stale = [f"`{key}` is {value}, now {wanted.get(key)}" for key, value in packed.items() if wanted.get(key) != value]
     stale += [f"`{key}` is None, now {wanted[key]}" for key in wanted if mar.exists() and key not in packed]
@@ -41,7 +43,7 @@ def check_compiled(spec: Spec, mar: Path, record: Record) -> None:
 
 def _packed(mar: Path, record: Record) -> dict[str, Any]:
     if not mar.exists():
-        return {"threads": record.threads, "minWorkers": record.workers, "maxWorkers": record.workers}
+        return _of_record(record) | {"minWorkers": record.workers, "maxWorkers": record.workers}
     with open_mar(mar) as archive:
         text = archive.read(_MODEL_CONFIG)
         # What else a start reads must be there, too.
@@ -52,4 +54,9 @@ def _packed(mar: Path, record: Record) -> dict[str, Any]:
         raise ArchiveError(f"{mar}: `{_MODEL_CONFIG}`: not readable as YAML", hint="marina package SPEC") from err
     if not isinstance(settings, dict):
         raise ArchiveError(f"{mar}: `{_MODEL_CONFIG}`: holds no mapping", hint="marina package SPEC")
-    return {"threads": record.threads} | settings
+    return _of_record(record) | settings
+
+
+def _of_record(record: Record) -> dict[str, Any]:
+    """What is compiled in, and in no file of TorchServe's."""
+    return {"threads": record.threads, "cpu_target": record.key.target}

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from config.cpu_targets import CpuTarget
 from config.errors import ArchiveError, InputError
 from config.mar import open_mar
 from config.sections import Image
@@ -66,6 +67,7 @@ class Key(_Part):
     torch: str
     device: Literal["cpu", "cuda"]
     isa: tuple[str, ...] = ()
+    target: CpuTarget = "native"
     capability: str | None = None
     cuda: str | None = None
 

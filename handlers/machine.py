@@ -29,7 +29,7 @@ def machine_key(device: torch.device, cpuinfo: Path = CPUINFO) -> dict[str, Any]
             "capability": f"{major}.{minor}",
             "cuda": torch.version.cuda,
         }
-    present = _cpu_flags(cpuinfo)
+    present = cpu_flags(cpuinfo)
     return {"torch": torch.__version__, "device": "cpu", "isa": sorted(filter(ISA_FLAGS.fullmatch, present))}
 
 
@@ -41,12 +41,13 @@ def differences(key: Mapping[str, Any], device: torch.device, cpuinfo: Path = CP
         for name in here
         if name != "isa" and key.get(name) != here[name]
     ]
-    if missing := sorted(set(key.get("isa", ())) - _cpu_flags(cpuinfo)) if device.type == "cpu" else []:
+    if missing := sorted(set(key.get("isa", ())) - cpu_flags(cpuinfo)) if device.type == "cpu" else []:
         found.append(f"`isa`: this CPU lacks `{'`, `'.join(missing)}`")
     return found
 
 
-def _cpu_flags(cpuinfo: Path) -> set[str]:
+def cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
+    """What the CPU can do, as Linux calls it."""
     for line in cpuinfo.read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):  # x86, arm64

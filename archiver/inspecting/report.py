@@ -58,7 +58,8 @@ class Report:
             if record.code is not None:
                 yield f"RUNS       the source of `{record.code.factory}` in source/{record.code.file}, in the worker"
             machine = " ".join(key.isa) or f"capability {key.capability}, CUDA {key.cuda}"
-            yield f"needs      torch {key.torch}, {key.device}: {machine}"
+            target = "" if key.target == "native" else f" {key.target}"
+            yield f"needs      torch {key.torch}, {key.device}{target}: {machine}"
             yield f"agreement  {agreed.agreement:.4f} ({agreed.measure} on {agreed.count} {agreed.inputs} inputs)"
         for name, size in self.files.items():
             yield f"  {size:>12,}  {name}"

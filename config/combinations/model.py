@@ -135,3 +135,23 @@ def _mismatch_needs_aot(spec: Spec) -> Conflicts:
             f"got `jit`, but `compile: {model.compile}` ships nothing that could mismatch",
             "delete `on_mismatch`",
         )
+
+
+@rule("model.cpu_target", "model.precision", "model.compile", "serving.device")
+def _target_is_compiled_for(spec: Spec) -> Conflicts:
+    model = spec.model
+    if model.cpu_target == "native":
+        return
+    if spec.serving.device != "cpu" or model.compile != "aot":
+        given = f"`device: {spec.serving.device}`" if spec.serving.device != "cpu" else f"`compile: {model.compile}`"
+        yield (
+            "model.cpu_target",
+            f"got `{model.cpu_target}`, but {given} compiles nothing for it",
+            "delete `cpu_target`",
+        )
+    elif model.cpu_target == "x86-64-v3" and model.precision == "bf16":
+        yield (
+            "model.cpu_target",
+            "got `x86-64-v3`, but bf16 needs AVX-512",
+            "cpu_target: x86-64-v4, or another `precision`",
+        )

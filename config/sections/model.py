@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from config.cpu_targets import CpuTarget
 from config.sections.section import Count, Identifier, Section, Share
 
 Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
@@ -127,6 +128,10 @@ class Model(Section):
     """aot: compiled when packaged; jit: compiled when a worker starts, from a shipped cache; export: the exported
     program runs as it is; eager: not exported either, the files of `./file.py:factory`, or our own code
     for a `text` model, run in the worker."""
+    cpu_target: CpuTarget = "native"
+    """The CPUs it is compiled for. native: those like the packaging machine's; x86-64-v3: all with AVX2; x86-64-v4:
+    all with AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and in the
+    Deployment's node selector."""
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
     """The batches that are compiled and warmed, rows; a batch is cut and padded to them. Lands in the MAR."""
     calibration: str | None = None

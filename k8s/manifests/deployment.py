@@ -96,7 +96,7 @@ def _pod_spec(plan: Plan) -> V1PodSpec:
         priority_class_name=kubernetes.priority_class,
         runtime_class_name=kubernetes.runtime_class,
         image_pull_secrets=[V1LocalObjectReference(name=name) for name in kubernetes.pull_secrets] or None,
-        node_selector=kubernetes.node_selector or None,
+        node_selector=plan.node_selector or None,
         tolerations=_tolerations(plan) or None,
         topology_spread_constraints=_spread(plan),
         init_containers=[*log_shipper.sidecars(plan), *model_volume.loaders(plan)] or None,

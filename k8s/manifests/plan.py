@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from config.cpu_targets import node_labels
 from config.errors import InputError
 from config.packed_settings import check_compiled, check_settings
 from config.quantity import canonical, quantity
@@ -182,6 +183,15 @@ class Plan:
     def scale_down_period_s(self) -> int:
         """At most a quarter of the pods goes in this time; the autoscaler allows half an hour at most."""
         return min(1800, max(120, 2 * math.ceil(self.cold_start_s or 0)))
+
+    @property
+    def node_selector(self) -> dict[str, str]:
+        """Labels that a node must have: for what the artifact was compiled for, and what the spec says."""
+        kubernetes, target = self.spec.kubernetes, self.spec.model.cpu_target
+        if target == "native":
+            return dict(kubernetes.node_selector)
+        known = node_labels(target) if kubernetes.cpu_labels is None else kubernetes.cpu_labels
+        return {"kubernetes.io/arch": "amd64", **known, **kubernetes.node_selector}
 
     @property
     def oldest_kubernetes(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from config.errors import ClusterError
-from k8s.cluster import ApiError, Cluster, Document, Ref, allocatable, grant, namespace_limits, unselected
+from k8s.cluster import ApiError, Cluster, Document, Ref, allocatable, fitting, grant, namespace_limits, unselected
 from k8s.manifests import SUPPORTED_VERSIONS
 
 # Objects of these groups help to watch the service; it runs without them.
@@ -22,6 +22,8 @@ _INSTALL = {
     "gateway.networking.k8s.io": "install the Gateway API and a controller of it, or leave `kubernetes.route` out",
 }
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+# Nodes that are named, of those that do not fit.
+_MOST_NODES = 5
 NO_RESOURCE_METRICS = "resource-metrics"
 _RESOURCE_TYPES = ("Resource", "ContainerResource")
 _METRICS = "custom.metrics.k8s.io"
@@ -90,6 +92,8 @@ def survey(cluster: Cluster, documents: Iterable[Document], namespace: str) -> S
     blockers += [*_namespace(cluster, known, namespace), *_permissions(cluster, known, namespace, user)]
     notes += [text for text in (allocatable(cluster), *namespace_limits(cluster, namespace)) if text]
     notes += unselected(cluster, known, namespace)
+    unfit, lacking = _nodes(cluster, known)
+    notes, blockers = [*notes, *unfit], [*blockers, *lacking]
     return Site(version.get("gitVersion", "?"), user, tuple(skipped), tuple(notes), tuple(blockers))
 
 
@@ -124,6 +128,26 @@ def _image(documents: list[Document]) -> Iterator[Blocker]:
                     image = f"container `{container['name']}`: `{container['image']}`"
                     text = f"{image} has no digest, so what runs can change"
                     yield Blocker("image", text, "marina image SPEC pushes it and records the digest", acceptable=True)
+
+
+def _nodes(cluster: Cluster, documents: list[Document]) -> tuple[list[str], list[Blocker]]:
+    """What is said of nodes that pods cannot come to, and whether there is one that they can."""
+    for document in documents:
+        selector = (
+            document["spec"]["template"]["spec"].get("nodeSelector") if document["kind"] == "Deployment" else None
+        )
+        if not selector or (found := fitting(cluster, selector)) is None:
+            continue
+        texts = [f"`{name}`, which lacks {', '.join(labels)}" for name, labels in sorted(found.others.items())]
+        if found.nodes:
+            return [f"no pod comes to node {text}" for text in texts[:_MOST_NODES]], []
+        text = f"no node has the labels that the pods select: {'; '.join(texts[:_MOST_NODES])}"
+        hint = (
+            "label the nodes (Node Feature Discovery labels their cpus), or change `model.cpu_target`, "
+            "`kubernetes.cpu_labels` or `kubernetes.node_selector`"
+        )
+        return [], [Blocker("nodes", text, hint, acceptable=True)]
+    return [], []
 
 
 def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list[str], list[Blocker]]:

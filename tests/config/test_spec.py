@@ -108,6 +108,11 @@ ERRORS: list[Any] = [
     pytest.param({"model.precision": "int8"}, "spec.yaml:2: `model.calibration`: missing: `precision: int8` is "
                  "calibrated on real inputs\n\nhint: add `calibration: ./calibration`, a folder of images or `.npy` "
                  "inputs", id="int8 without calibration"),
+    pytest.param({"model.cpu_target": "amx", "model.compile": "jit"}, "spec.yaml:5: `model.cpu_target`: got `amx`, but "
+                 "`compile: jit` compiles nothing for it\n\nhint: delete `cpu_target`", id="a target of nothing"),
+    pytest.param({"model.cpu_target": "x86-64-v3", "model.precision": "bf16"}, "spec.yaml:5: `model.cpu_target`: got "
+                 "`x86-64-v3`, but bf16 needs AVX-512\n\nhint: cpu_target: x86-64-v4, or another `precision`",
+                 id="bf16 without AVX-512"),
     pytest.param({"model.compile": "jit", "model.on_mismatch": "jit"}, "spec.yaml:6: `model.on_mismatch`: got `jit`, but "
                  "`compile: jit` ships nothing that could mismatch\n\nhint: delete `on_mismatch`",
                  id="a mismatch of nothing"),

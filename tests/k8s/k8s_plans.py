@@ -112,6 +112,7 @@ OPTIONS = [
     pytest.param({"kubernetes.create_namespace": False}, id="no namespace"),
     pytest.param({"slo": None}, id="no objective"),
     pytest.param({"name": "y", "version": "1e3"}, id="names that look like values"),
+    pytest.param({"model.cpu_target": "x86-64-v4"}, id="a target"),
     pytest.param({"serving.log": "json", "model.compile": "jit"}, id="jit"),
 ]  # fmt: skip
 
@@ -127,7 +128,8 @@ def fill(
     """Writes some records into a build folder."""
     if package:
         packed = {"workers": spec.workers, "threads": spec.threads}
-        packed |= {"compile": spec.model.compile, "precision": spec.model.precision}
+        key = RECORD["key"] | {"target": spec.model.cpu_target}
+        packed |= {"key": key, "compile": spec.model.compile, "precision": spec.model.precision}
         record = RECORD | {"name": spec.name, "version": spec.version} | packed
         (folder / "package.json").write_text(json.dumps(PACKAGE | {"record": record}), encoding="utf-8")
     for name, data in (("evidence.json", evidence), ("image.json", image)):
