@@ -86,7 +86,7 @@ def _stage_folder(spec: Spec, into: Path) -> Folder:
             read_shape(into)
     except FolderRefused as err:
         raise SourceError(f"{where}: {err}", hint=err.hint) from err
-    except (UnknownModel, TemplateRefused) as err:
+    except (UnknownModel, TemplateRefused, ValueError) as err:
         raise SourceError(f"{where}: `{spec.model.folder}`: {err}") from err
     return folder
 

@@ -13,6 +13,9 @@ from handlers.generation.sequence import Piece, Sequence, Wish
 
 logger = logging.getLogger(__name__)
 
+# TorchServe asks again and again while any answer is open, and not once more when the last client has left.
+ABANDONED_S = 5.0
+
 
 class EngineFailed(Exception):
     """The engine raised, and nothing more comes of it: only a new worker helps."""
@@ -48,13 +51,14 @@ class Loop:
         self._sequences: dict[str, Sequence] = {}
         self._running: dict[str, Sequence] = {}
         self._closing = self._failed = False
+        self._asked_at = clock()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     def submit(self, wish: Wish) -> Sequence:
         """Takes a wish in, or raises `Busy`."""
         with self._changed:
-            now = self._clock()
+            now = self._asked_at = self._clock()
             running = [each.wish.max_tokens - each.count for each in self._running.values()]
             self._scheduler.submit(wish, now, running=running)
             sequence = self._sequences[wish.id] = self._make(wish, now)
@@ -64,14 +68,18 @@ class Loop:
     def cancel(self, wish: str) -> None:
         """Its client is gone: the slot is free before the next step. One that has ended is none of the loop's."""
         with self._changed:
-            if sequence := self._sequences.pop(wish, None):
-                self._scheduler.cancel(wish)
-                self._watcher.cancelled(sequence)
+            self._forget(wish)
+
+    def _forget(self, wish: str) -> None:
+        if sequence := self._sequences.pop(wish, None):
+            self._scheduler.cancel(wish)
+            self._watcher.cancelled(sequence)
 
     def wait(self, sequences: Iterable[Sequence], timeout_s: float) -> bool:
         """Whether one of them has something to send, after waiting for it; EngineFailed when none ever will."""
         watched = list(sequences)
         with self._changed:
+            self._asked_at = self._clock()
             ready = self._changed.wait_for(lambda: self._failed or any(each.is_ready for each in watched), timeout_s)
             if self._failed:
                 raise EngineFailed
@@ -106,6 +114,9 @@ class Loop:
             self._watcher.usage(self._engine.usage(), len(self._scheduler))
             self._changed.wait_for(lambda: self._closing or self._running or len(self._scheduler))
             now = self._clock()
+            if now - self._asked_at > ABANDONED_S:
+                for abandoned in list(self._sequences):
+                    self._forget(abandoned)
             for sequence in [each for each in self._running.values() if each.wish.id not in self._sequences]:
                 self._release(sequence)
             for sequence in [each for each in self._sequences.values() if each.is_overdue(now)]:

@@ -16,7 +16,10 @@ class Tokens:
     """Text to tokens and back."""
 
     def __init__(self, folder: Path) -> None:
-        self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        except Exception as err:  # the library raises nothing narrower
+            raise ValueError(f"`{TOKENIZER}` cannot be read: {err}") from err
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.count = self._tokenizer.get_vocab_size()

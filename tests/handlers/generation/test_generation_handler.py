@@ -1,12 +1,13 @@
 """The handler's rounds with the fake engine, which says the prompt again: whole answers, streams, refusals, stops."""
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
 from generating import Rounds, events, write_text_package
 
-from handlers.generation import TextHandler
+from handlers.generation import TextHandler, loop
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 
@@ -174,6 +175,18 @@ def test_a_client_that_left_frees_its_slot(rounds: Rounds) -> None:
         rounds.round()
     assert events(rounds.bodies["c"])[-1] == "[DONE]"
     assert rounds.bodies["a"].count(b"data:") < 100
+
+
+@pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
+def test_the_last_client_to_leave_is_noticed_by_the_silence(rounds: Rounds, monkeypatch) -> None:
+    monkeypatch.setattr(loop, "ABANDONED_S", 0.2)
+    rounds.round({f"{index}": request(max_tokens=250, stream=True) for index in range(4)})
+    rounds.open.clear()
+    engine, until = rounds.handler.loop._engine, time.monotonic() + 4
+    while engine.usage().sequences and time.monotonic() < until:
+        time.sleep(0.01)
+    assert engine.usage().sequences == 0
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked()))
 
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 50}], indirect=True)

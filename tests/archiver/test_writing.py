@@ -1,0 +1,49 @@
+"""A language model into a package: what of its folder is packed, and how its answers are held against fp32."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from specs import TALES, tales_spec
+
+from archiver.writing import compare_text, draft_text
+from config.errors import SourceError
+
+
+def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
+    draft = draft_text(tales_spec({"model.precision": "bf16", "text": {"context": 128, "max_tokens": 64}}), tmp_path)
+    assert {file.name for file in (tmp_path / "model").iterdir()} == {
+        "chat_template.jinja",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    assert (draft["text"]["ends"], draft["text"]["waiting"], draft["batch_sizes"]) == ([0], 16, [])
+    agreed = compare_text(draft, tmp_path)
+    assert agreed.count > 500
+    assert agreed.agreement > 0.95
+    assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
+
+
+def test_an_engine_that_computes_nothing_packs_no_weights(tmp_path: Path) -> None:
+    draft = draft_text(tales_spec({"text": {"engine": "fake"}}), tmp_path)
+    assert not (tmp_path / "model" / "model.safetensors").exists()
+    assert compare_text(draft, tmp_path).count == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("config.json", '{"architectures": ["GPT2LMHeadModel"]}', "`architectures`: got `GPT2LMHeadModel`"),
+        ("chat_template.jinja", "{% for %}", "the chat template cannot be read"),
+        ("tokenizer.json", "{}", "`tokenizer.json` cannot be read"),
+    ],
+)
+def test_a_folder_that_would_not_serve_is_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
+    broken, staged = tmp_path / "broken", tmp_path / "staged"
+    shutil.copytree(TALES.parent / "model", broken)
+    (broken / name).write_text(text)
+    staged.mkdir()
+    with pytest.raises(SourceError, match=message):
+        draft_text(tales_spec({"model.source": f"hf:{broken}"}), staged)
