@@ -30,4 +30,4 @@ class Load(Section):
     """An image, `.json` or `.npy` file; default: one generated from the model's inputs. Lands in the MAR."""
     samples: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """What the load test sends instead: files, or folders of such, with how often each is sent beside the others,
-    `{cat.jpg: 3, pages/: 1}`; default: `sample` alone. Read by `marina loadtest` and `calibrate`."""
+    `{cat.jpg: 3, pages/: 1}`; default: `sample` alone. Read by `marina loadtest`, `calibrate` and `compare`."""

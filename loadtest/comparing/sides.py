@@ -20,7 +20,7 @@ from loadtest.comparing.comparison import Side
 from loadtest.judging import Outcome
 from loadtest.measuring import Identity
 from loadtest.running import Session, Target, Where, check_listening, existing, serve_command, started
-from loadtest.sending import Request, expected_of, packaged_request, spec_request
+from loadtest.sending import Request, expected_of, packaged_request, spec_request, with_samples
 
 _ALLOWED = "a MAR, a spec, a `verdict.json`, or the address of a server"
 # What a package fixes of its spec's `serving`, and its name in `model-config.yaml`.
@@ -169,8 +169,10 @@ def _target(side: Contender, where: Where, progress: Progress) -> Iterator[Targe
 
 
 def _request(side: Contender, of: Contender, url: str) -> Request:
-    """The sample of the new package, at this side's address, with this side's structure."""
+    """The samples of the new package's spec, at this side's address, with this side's structure."""
     request = packaged_request(of.package, of.folder, url) if of.package else spec_request(of.spec, url)
+    record = side.package.record if side.package else of.package.record if of.package else None
+    request = with_samples(request, of.spec, record)
     if side.package is None:
         return request
     path = f"{url.rstrip('/')}/predictions/{side.package.record.name}"

@@ -15,6 +15,7 @@ from config.record import read_package
 from config.spec import Spec
 from loadtest.calibrating.evidence import Settings
 from loadtest.calibrating.retuning import tuned_spec
+from loadtest.comparing.sides import Contender, _request
 from loadtest.running import RunOptions, Where, run
 from loadtest.sending import LoadPlan, Request, Schedule, packaged_request, with_samples
 
@@ -100,3 +101,13 @@ def test_a_load_of_several_processes_sends_every_sample(folder: Path) -> None:
     assert set(sizes) == {"10", "20", "30"}
     assert sum(sizes.values()) == 200
     assert min(sizes.values()) > 40
+
+
+def test_both_sides_of_a_comparison_get_the_samples_of_the_new_spec(folder: Path) -> None:
+    write_package(folder / "build")
+    package = read_package(folder / "build")
+    new = Contender("new", spec_with(folder, {"samples": 1}), package, folder / "build")
+    old = Contender("old", parse_spec(SPEC, folder / "old.yaml", files=False), package, folder / "build")
+    requests = [_request(side, new, "http://x:1") for side in (new, old)]
+    assert [len(request.bodies) for request in requests] == [3, 3]
+    assert requests[0].which(20, seed=1) == requests[1].which(20, seed=1)
