@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from config.quantity import quantity
-from config.sections import Image, Kubernetes, Load, Model, Name, Scaling, Section, Serving, Slo, Text, Version
+from config.sections import Cost, Image, Kubernetes, Load, Model, Name, Scaling, Section, Serving, Slo, Text, Version
 
 # What the handlers' limit on the values of a JSON body comes to.
 _JSON_MB = 116
@@ -36,6 +36,8 @@ class Spec(Section):
     """How a language model writes; only for `handler: text`."""
     slo: Slo | None = None
     """How well it must serve; without it nothing is judged."""
+    cost: Cost | None = None
+    """What a pod costs, and what requests may; without it nothing is said of cost."""
     load: Load = Load()
     """What the load test and the readiness inference send."""
     scaling: Scaling = Scaling()

@@ -3,6 +3,7 @@
 `section` is their base class and the types that more than one of them uses.
 """
 
+from config.sections.cost import Cost
 from config.sections.deployment import Kubernetes, Scaling
 from config.sections.extension import Patch, Pod
 from config.sections.model import Image, Model, Tensor
@@ -14,6 +15,7 @@ from config.sections.text import Text
 
 __all__ = [
     "PATTERNS",
+    "Cost",
     "Image",
     "Kubernetes",
     "Load",

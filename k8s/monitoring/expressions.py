@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from config.latency import around
+from config.sections import Cost
 from config.spec import Spec
 
 # The container of the server in its pod, and what Kubernetes makes of a Deployment's name: a hash for the ReplicaSet
@@ -116,6 +117,11 @@ class Queries:
         """The mean of a histogram."""
         total, count = (self.rate(self.of(f"{histogram}_{part}"), *by) for part in ("sum", "count"))
         return f"{total} / {count}"
+
+    def cost(self, cost: Cost) -> str:
+        """What 10,000 good answers cost now: every pod is paid, whether it is ready and asked or not."""
+        pods = f"count by (namespace) ({self.of('marina_ready')})"
+        return f"{pods} * {cost.per_10k(1.0):.6g} / {self.answers(GOOD)}"
 
     def queue_time(self) -> str:
         """Mean time that a request waits for a worker, seconds. Under a request a second it says too little: an idle

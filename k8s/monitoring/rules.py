@@ -54,6 +54,7 @@ def recording_rules(spec: Spec) -> list[Group]:
         "inference_shed:ratio_rate5m": _ratio(queries, "inference_shed", "inference_answered"),
         "inference_failed:ratio_rate5m": _ratio(queries, "inference_failed", "inference_answered"),
         **({"inference_slow:rate5m": queries.slow(limit)} if limit else {}),
+        **({"inference_cost_per_10k:rate5m": queries.cost(spec.cost)} if spec.cost else {}),
         **{f"inference_duration_seconds:p{share * 100:g}_rate5m": queries.latency(share) for share in _SHARES},
     }
     short: dict[str, str] = {}

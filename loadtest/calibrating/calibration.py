@@ -22,7 +22,7 @@ from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.calibrating.knee import Knee, Untrusted
 from loadtest.calibrating.search import Search
 from loadtest.calibrating.trials import OutOfTime, Trials
-from loadtest.judging import Reason, Verdict, objective_of
+from loadtest.judging import Reason, Verdict, costs_of, costs_text, objective_of
 from loadtest.measuring import Measurement, figure
 from loadtest.running import Target, Where, open_session
 
@@ -61,6 +61,7 @@ def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False)
             arrivals=options.arrivals,
             at=at,
             trials=tuple(_record(measurement, verdict) for measurement, verdict in trials.runs),
+            costs=costs_of(spec, found.rps, found.rps) if found else None,
         )
     write_json(where.out / "evidence.json", evidence.to_data())
     write_text(where.out / "evidence.html", evidence_html(evidence))
@@ -75,6 +76,9 @@ def evidence_text(evidence: Evidence) -> str:
         return "\n".join([f"knee: {evidence.status}", *lines])
     if found.limit == "generator":
         lines.append(f"  {MAY_HOLD_MORE}")
+    if evidence.costs:
+        over = evidence.costs.over
+        lines += [costs_text(evidence.costs), *([f"  {over.id}: {over.text}"] if over else [])]
     between = f", between {interval_text(found)}" if found.interval else ""
     return "\n".join([f"knee: {evidence.status} {knee_text(found)}{between}", *lines])
 

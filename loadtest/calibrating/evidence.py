@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from loadtest.calibrating.knee import Limit
-from loadtest.judging import Latency, Objective, Reason, Status
+from loadtest.judging import Costs, Latency, Objective, Reason, Status
 from loadtest.measuring import Machine, Memory, figure
 from loadtest.running import Confined
 from loadtest.sending import Arrivals
@@ -107,6 +107,8 @@ class Evidence(_Record):
     arrivals: Arrivals
     at: str
     trials: tuple[TrialRecord, ...]
+    costs: Costs | None = None
+    """At the knee (`at_seen`) and at the target rate; None without a `cost` in the spec."""
 
     def to_data(self) -> dict[str, Any]:
         """As JSON."""
@@ -118,4 +120,6 @@ class Evidence(_Record):
     @property
     def exit_code(self) -> int:
         """What the command line ends with."""
-        return 0 if self.status == "PASS" else 3
+        if self.status == "INVALID":
+            return 3
+        return 1 if self.costs and self.costs.over else 0

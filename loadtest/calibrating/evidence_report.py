@@ -11,6 +11,7 @@ from loadtest.reporting import (
     Chart,
     Line,
     arrivals_text,
+    cost_facts,
     drawing,
     facts,
     linear_axis,
@@ -31,9 +32,18 @@ def evidence_html(evidence: Evidence) -> str:
         '<p class="lead">The highest rate that meets the objective, found by a search and long runs.</p>',
         f'<section class="card"><h2>The knee</h2>{_knee(evidence)}{reason_list(evidence.reasons)}</section>',
         f'<div class="charts">{_chart(evidence)}{facts("What was measured", _measured(evidence))}</div>',
+        _costs(evidence),
         _trials(evidence),
     ]
     return page(f"{evidence.status}: {name}", "\n".join(filter(None, body)))
+
+
+def _costs(evidence: Evidence) -> str:
+    costs = evidence.costs
+    if costs is None:
+        return ""
+    over = reason_list([costs.over]) if costs.over else ""
+    return facts("Cost of 10,000 requests, idle time included", cost_facts(costs)) + over
 
 
 def _knee(evidence: Evidence) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,9 +22,19 @@ from loadtest.comparing.rounds import first_of, next_look
 from loadtest.comparing.sides import Contender, Opened, contender_of, opened
 from loadtest.comparing.standstill import standing_still
 from loadtest.comparing.suite import comparison_xml
-from loadtest.judging import Objective, Reason, Status, against_run, client_timeout_s, objective_of, samples_needed
+from loadtest.judging import (
+    Objective,
+    Reason,
+    Status,
+    against_run,
+    client_timeout_s,
+    costs_of,
+    costs_text,
+    objective_of,
+    samples_needed,
+)
 from loadtest.measuring import cpu_seconds, figure, this_machine
-from loadtest.running import Where, await_ready, find_package
+from loadtest.running import Where, await_ready, find_package, known_knee
 from loadtest.sending import Arrivals, Schedule
 
 _SHORTEST_S = 6.0
@@ -136,9 +147,11 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
         answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)
         course = _Course(sides[0], sides[1], turns, objective)
         said = _until_clear(course, options.most_rounds(turns), spec, objective, answers)
+        costs = costs_of(spec, _seen_rps(course.rounds), known_knee(where.out, package))
+        over = costs.over if costs else None
         result = Comparison(
-            status=said.status,
-            reasons=said.reasons,
+            status="FAIL" if over and said.status == "PASS" else said.status,
+            reasons=(*said.reasons, *([over] if over else [])),
             figures=said.figures,
             regression=_regression(spec),
             objective=objective,
@@ -149,6 +162,7 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
             machine=this_machine(),
             at=at,
             rounds=tuple(course.rounds),
+            costs=costs,
         )
     write_comparison(result, where.out)
     return result
@@ -173,6 +187,10 @@ def _until_clear(course: _Course, most: int, spec: Spec, objective: Objective, a
             return said
 
 
+def _seen_rps(rounds: Sequence[Round]) -> float:
+    return sum(each.new.in_time for each in rounds) / sum(each.new.asked_s for each in rounds)
+
+
 def _regression(spec: Spec) -> float:
     assert spec.slo is not None
     return spec.slo.regression
@@ -190,4 +208,5 @@ def comparison_text(comparison: Comparison) -> str:
     counted, load = len(comparison.counted), comparison.load
     each = f"{figure(load.rate)} requests/s for {load.turn_s:g} s each"
     lines = [f"compare: {comparison.status} new / old: {figures_text(comparison.figures)}; {counted} rounds, {each}"]
+    lines += [costs_text(comparison.costs)] if comparison.costs else []
     return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in comparison.every_reason())])

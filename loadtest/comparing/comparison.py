@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from loadtest.judging import EXIT_CODES, Objective, Reason, Status
+from loadtest.judging import EXIT_CODES, Costs, Objective, Reason, Status
 from loadtest.measuring import Latencies, Machine, Measurement
 from loadtest.sending import Arrivals
 
@@ -116,6 +116,8 @@ class Comparison(_Record):
     machine: Machine
     at: str
     rounds: tuple[Round, ...]
+    costs: Costs | None = None
+    """Of the new server; without a `cost` in the spec, none."""
 
     @property
     def exit_code(self) -> int:

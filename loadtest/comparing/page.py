@@ -15,6 +15,7 @@ from loadtest.reporting import (
     Chart,
     Line,
     arrivals_text,
+    cost_facts,
     drawing,
     facts,
     linear_axis,
@@ -43,6 +44,7 @@ def comparison_html(comparison: Comparison) -> str:
         _table(comparison),
         _charts(comparison),
         facts("What was compared", _compared(comparison)),
+        facts("Cost of 10,000 requests, idle time included", cost_facts(comparison.costs)) if comparison.costs else "",
         "<footer>Each round measures both under the same arrivals, one after the other, and has one say: the ratio is "
         "the geometric mean of the rounds' own. Each end of an interval is exceeded once in fifty.</footer>",
     ]

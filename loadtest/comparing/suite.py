@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from loadtest.comparing.comparison import Comparison, Figure
 from loadtest.measuring import figure, percent
-from loadtest.reporting import Case, arrivals_text, suite_xml
+from loadtest.reporting import Case, arrivals_text, cost_cases, suite_xml
 
 
 def comparison_xml(comparison: Comparison) -> str:
     """The file's text."""
-    against = comparison.reasons
+    against = [reason for reason in comparison.reasons if reason.id != "over-budget"]
     cases = [
         Case(figure_title(each), each.status, [*(against if each.status == "INVALID" else ()), *each.reasons])
         for each in comparison.figures
     ]
     if against:
         cases.insert(0, Case("can be compared", comparison.status, against))
+    cases += cost_cases(comparison.costs)
     load = comparison.load
     seconds = sum(each.old.asked_s + each.new.asked_s for each in comparison.rounds)
     properties = {

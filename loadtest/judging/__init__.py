@@ -1,6 +1,7 @@
 """From a measurement and an objective to PASS, FAIL or INVALID. Pure."""
 
 from loadtest.judging.certainty import SHARE, arrivals_needed, failed_clumps, samples_needed, slow_clumps
+from loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from loadtest.judging.early import decided_early
 from loadtest.judging.interval import student
 from loadtest.judging.outcome import Latency, Load, Outcome, Run, Subject, latency_of, run_of, together
@@ -30,6 +31,7 @@ __all__ = [
     "TOO_FEW",
     "UNDECIDED",
     "Check",
+    "Costs",
     "Latency",
     "Load",
     "Objective",
@@ -42,6 +44,8 @@ __all__ = [
     "against_run",
     "arrivals_needed",
     "client_timeout_s",
+    "costs_of",
+    "costs_text",
     "decided_early",
     "failed_clumps",
     "goes_on",
@@ -57,5 +61,6 @@ __all__ = [
     "student",
     "together",
     "value_text",
+    "with_costs",
     "worst",
 ]

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from loadtest.judging.cost import Costs
 from loadtest.judging.verdict import Objective, Verdict
 from loadtest.measuring import Histogram, Machine, Measurement
 from loadtest.sending import Arrivals
@@ -87,6 +88,8 @@ class Outcome(_Record):
     at: str
     """When the first run began, UTC."""
     runs: tuple[Run, ...]
+    costs: Costs | None = None
+    """Without a `cost` in the spec, none."""
 
     def to_data(self) -> dict[str, Any]:
         """As JSON."""

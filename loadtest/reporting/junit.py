@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from loadtest.judging import Outcome, Reason, Status
+from loadtest.judging import Costs, Outcome, Reason, Status
 from loadtest.measuring import figure
 from loadtest.reporting.words import arrivals_text, check_title
 
@@ -33,8 +33,18 @@ def verdict_xml(outcome: Outcome) -> str:
         Case(check_title(check), check.status, [*(against if check.status == "INVALID" else ()), *check.reasons])
         for check in outcome.verdict.checks
     ]
+    cases += cost_cases(outcome.costs)
     seconds = sum(run.measurement.ran_s for run in outcome.runs)
     return suite_xml("loadtest", outcome.tested.name, cases, _properties(outcome), at=outcome.at, seconds=seconds)
+
+
+def cost_cases(costs: Costs | None) -> list[Case]:
+    """The budget as a case; none without one."""
+    if costs is None or costs.budget is None:
+        return []
+    over = costs.over
+    name = f"10,000 requests cost at most {costs.budget:g} {costs.currency}"
+    return [Case(name, "FAIL" if over else "PASS", [over] if over else [])]
 
 
 def suite_xml(

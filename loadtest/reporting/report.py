@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from loadtest.judging import SHARE, Check, Outcome, Reason, goes_on, interval_text
+from loadtest.judging import SHARE, Check, Costs, Outcome, Reason, goes_on, interval_text
 from loadtest.measuring import figure, percent
 from loadtest.reporting.figures import figures
 from loadtest.reporting.theme import page
@@ -31,6 +31,7 @@ def verdict_html(outcome: Outcome) -> str:
         _runs_table(outcome) if len(outcome.runs) > 1 else "",
         facts("What was tested", _tested(outcome)),
         facts("The generator", _generator(outcome)),
+        facts("Cost of 10,000 requests, idle time included", cost_facts(outcome.costs)) if outcome.costs else "",
         "<footer>Latency counts from the time a request was meant to be sent, so a server that stands still is seen. "
         "Percentiles are nearest-rank, in buckets of 1 %; counts at the limit are exact.</footer>",
     ]
@@ -115,6 +116,18 @@ def _generator(outcome: Outcome) -> dict[str, str]:
         "Event loop late, p99": f"{loop:.2f} ms",
         "Requests sent": f"{sum(each.sent for each in measurements):,}",
     }
+
+
+def cost_facts(costs: Costs) -> dict[str, str]:
+    """What 10,000 requests cost, and may."""
+    rates = (("At the target rate", costs.at_target, costs.target_rps), ("As seen", costs.at_seen, costs.seen_rps))
+    found = {
+        name: f"{cost:.3g} {costs.currency}, {figure(rate or 0.0)} requests/s a pod"
+        for name, cost, rate in rates
+        if cost is not None
+    }
+    budget = {} if costs.budget is None else {"Allowed": f"{costs.budget:.3g} {costs.currency}"}
+    return found | budget | {"A pod": f"{costs.pod_hour:g} {costs.currency} an hour"}
 
 
 def facts(heading: str, facts: dict[str, str]) -> str:

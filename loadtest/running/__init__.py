@@ -1,6 +1,7 @@
 """A server to measure, and `run`, the verb: from a spec to a verdict and its files."""
 
 from loadtest.running.confinement import Confined
+from loadtest.running.known_knee import known_knee
 from loadtest.running.next_step import next_step
 from loadtest.running.runs import RunOptions, run, verdict_text
 from loadtest.running.session import Elsewhere, Session, Where, find_package, open_session
@@ -17,6 +18,7 @@ __all__ = [
     "check_listening",
     "existing",
     "find_package",
+    "known_knee",
     "next_step",
     "open_session",
     "run",

@@ -29,6 +29,7 @@ def next_step(outcome: Outcome, folder: Path) -> str | None:
         "backlog-grows": f"marina calibrate {spec} {_HOLDS}",
         "throughput-not-held": f"marina calibrate {spec} {_HOLDS}",
         "p99-over": f"marina calibrate {spec} {_HOLDS}",
+        "over-budget": f"marina calibrate {spec} --tune looks for settings that answer more with the same pod",
         TOO_FEW: f"{again} --duration {math.ceil(1.1 * samples_needed() / load.rate)}",
         UNDECIDED: f"{again} --max-duration {math.ceil(4 * measured_s)}",
     }

@@ -20,14 +20,19 @@ from loadtest.judging import (
     Run,
     Subject,
     arrivals_needed,
+    costs_of,
+    costs_text,
     goes_on,
     judge,
     objective_of,
+    pool,
     run_of,
     samples_needed,
+    with_costs,
 )
 from loadtest.measuring import Measurement
 from loadtest.reporting import figures_text, verdict_html, verdict_lines, verdict_xml
+from loadtest.running.known_knee import known_knee
 from loadtest.running.session import Session, Where, open_session
 from loadtest.sending import Arrivals, Schedule
 
@@ -113,14 +118,16 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
             runs.append(run_of(measured[-1], judge(measured[-1], objective)))
             verdict = judge(measured, objective)
             session.progress.say(f"  {label:<44} {verdict.status} {figures_text(verdict)}")
+        costs = costs_of(spec, pool(measured).held_rps, known_knee(where.out, session.package))
         outcome = Outcome(
-            verdict=judge(measured, objective),
+            verdict=with_costs(judge(measured, objective), costs),
             objective=objective,
             tested=_tested(spec, session, runs),
             load=_load(options, first, session),
             machine=session.machine,
             at=at,
             runs=tuple(runs),
+            costs=costs,
         )
     write_outcome(outcome, where.out)
     return outcome
@@ -136,7 +143,8 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
 def verdict_text(outcome: Outcome) -> str:
     """The verdict as a few lines for a terminal."""
     requests = sum(each.measurement.finished for each in outcome.runs)
-    return verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
+    lines = verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
+    return f"{lines}\n{costs_text(outcome.costs)}" if outcome.costs else lines
 
 
 def _tested(spec: Spec, session: Session, runs: list[Run]) -> Subject:

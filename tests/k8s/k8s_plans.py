@@ -38,6 +38,7 @@ IMAGE: dict[str, Any] = {
 
 GPU: dict[str, Any] = {"serving.device": "cuda", "kubernetes.resources.gpu": 1, "model.precision": "fp16"}
 FULL: dict[str, Any] = {
+    "cost": {"pod_hour": 0.18, "budget_per_10k": 0.01},
     "scaling.autoscaler": "keda",
     "kubernetes.pull_secrets": ["registry-key"],
     "kubernetes.node_selector": {"pool": "inference"},

@@ -2,17 +2,21 @@
 
 import json
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
 from k8s_plans import EVIDENCE, IMAGE, planned
+from rule_scenarios import OTHER, PAGE, run_rule_test, traffic
 from specs import digits_spec
 
 from k8s.manifests.objects import dashboard_text
 from k8s.monitoring.dashboard import render_dashboard
+from k8s.monitoring.rules import recording_rules
 
 CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
-VARIANTS = [{}, {"slo": None}, {"slo.error_rate": 0.0}, CUDA]
+VARIANTS = [{}, {"slo": None}, {"cost.pod_hour": 0.2}, {"slo.error_rate": 0.0}, CUDA]
+COST = {"cost.pod_hour": 3.6, "cost.budget_per_10k": 0.5, "cost.currency": "EUR"}
 # Units that Grafana knows by these names.
 UNITS = {"bytes", "cps", "none", "percent", "percentunit", "reqps", "s"}
 
@@ -143,3 +147,31 @@ def test_it_is_the_same_every_time_and_two_namespaces_do_not_share_an_identity()
 def test_a_changed_objective_changes_its_lines_and_nothing_else() -> None:
     before, after = (charts(render_dashboard(digits_spec({"slo.p99_ms": value}))) for value in (50, 60))
     assert {title for title in before if before[title] != after[title]} == {"p99", "Latency", "Within the objective"}
+
+
+def test_two_pods_are_paid_of_which_one_is_asked_and_not_ready_ones_too(tmp_path: Path) -> None:
+    # 100 requests/s at one of two pods, each 3.6 an hour: 20 for a million.
+    series = traffic("0+1500x80") | {
+        f"marina_ready{{{PAGE}}}": "1x80",
+        f'marina_ready{{namespace="marina",pod="{OTHER}",model="digits"}}': "0x80",
+    }
+    test = {
+        "promql_expr_test": [
+            {
+                "expr": "round(model:inference_cost_per_10k:rate5m, 0.001)",
+                "eval_time": "15m",
+                "exp_samples": [{"labels": '{model="digits",namespace="marina"}', "value": 0.2}],
+            }
+        ]
+    }
+    assert not run_rule_test(tmp_path, digits_spec(COST), series, test)
+
+
+def test_the_dashboard_has_the_budget_as_a_line_and_without_a_cost_no_panel() -> None:
+    panels = {panel["title"]: panel for panel in render_dashboard(digits_spec(COST))["panels"]}
+    shown = panels["Cost of 10,000"]
+    assert "EUR" in shown["description"]
+    assert [step["value"] for step in shown["fieldConfig"]["defaults"]["thresholds"]["steps"]] == [None, 0.5]
+    assert "Cost of 10,000" not in {panel["title"] for panel in render_dashboard(digits_spec())["panels"]}
+    recorded = {rule["record"] for group in recording_rules(digits_spec()) for rule in group["rules"]}
+    assert "model:inference_cost_per_10k:rate5m" not in recorded

@@ -1,0 +1,78 @@
+"""What requests cost: a pod is paid by the hour, so it is a matter of how many it answers. Pure."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from config.spec import Spec
+from loadtest.judging.verdict import Reason, Status, Verdict
+from loadtest.measuring import figure
+
+
+class Costs(BaseModel):
+    """What 10,000 requests cost, idle time included."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    currency: str
+    pod_hour: float
+    target_rps: float | None
+    """The rate that a pod is meant to run at; None where neither the spec nor a calibration says it."""
+    seen_rps: float
+    at_target: float | None
+    at_seen: float | None
+    """At the rate that was measured; None without an answer."""
+    budget: float | None
+
+    @property
+    def judged(self) -> float | None:
+        """What the budget is held against."""
+        return self.at_target or self.at_seen
+
+    @property
+    def over(self) -> Reason | None:
+        """The reason when 10,000 requests cost more than they may."""
+        if self.budget is None or self.judged is None or self.judged <= self.budget:
+            return None
+        rate = self.target_rps or self.seen_rps
+        text = f"10,000 requests cost {self.judged:.3g} {self.currency} at {figure(rate)} requests/s a pod"
+        return Reason(id="over-budget", text=f"{text}, allowed: {self.budget:.3g}")
+
+
+def costs_of(spec: Spec, seen_rps: float, knee_rps: float | None = None) -> Costs | None:
+    """The costs at the target rate and at the one that was seen; None where the spec says nothing of cost."""
+    cost, stated = spec.cost, spec.scaling.target_rps_per_pod
+    if cost is None:
+        return None
+    target = stated if isinstance(stated, float | int) else knee_rps and knee_rps * spec.scaling.headroom
+    return Costs(
+        currency=cost.currency,
+        pod_hour=cost.pod_hour,
+        target_rps=target,
+        seen_rps=seen_rps,
+        at_target=cost.per_10k(target) if target else None,
+        at_seen=cost.per_10k(seen_rps) if seen_rps > 0 else None,
+        budget=cost.budget_per_10k,
+    )
+
+
+def costs_text(costs: Costs) -> str:
+    """`cost: 0.0047 USD for 10,000 requests at 100 requests/s a pod (target), …`."""
+    parts = [
+        f"{each:.3g} {costs.currency} at {figure(rate)} requests/s a pod ({name})"
+        for each, rate, name in (
+            (costs.at_target, costs.target_rps or 0.0, "the target"),
+            (costs.at_seen, costs.seen_rps, "seen"),
+        )
+        if each is not None
+    ]
+    return "cost: 10,000 requests " + (", ".join(parts) or "were not answered")
+
+
+def with_costs(verdict: Verdict, costs: Costs | None) -> Verdict:
+    """The verdict, which a budget that is not kept makes a FAIL, unless the measurement cannot be trusted."""
+    over = costs.over if costs else None
+    if over is None:
+        return verdict
+    status: Status = "INVALID" if verdict.status == "INVALID" else "FAIL"
+    return verdict.model_copy(update={"status": status, "reasons": (*verdict.reasons, over)})

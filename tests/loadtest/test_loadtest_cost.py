@@ -1,0 +1,79 @@
+"""What requests cost, and what a budget makes of a verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loadtest_rig import write_package
+from queues import always, measured
+from specs import make_spec
+
+from config.record import read_package
+from loadtest.judging import costs_of, costs_text, judge, with_costs
+from loadtest.judging.verdict import Objective
+from loadtest.reporting import cost_cases, cost_facts
+from loadtest.running import known_knee
+from loadtest.sending import Schedule
+
+
+def costs(seen: float = 100, knee: float | None = None, **changes: Any) -> Any:
+    return costs_of(make_spec({"cost": {"pod_hour": 3.6} | changes}), seen, knee)
+
+
+def test_a_pod_is_paid_by_the_hour_however_little_it_is_asked() -> None:
+    assert costs(100).at_seen == pytest.approx(0.1)
+    assert costs(1).at_seen == pytest.approx(10)
+    assert costs(0).at_seen is None
+    assert costs_of(make_spec(), 100) is None
+
+
+def test_the_target_is_the_specs_or_the_knee_with_headroom() -> None:
+    stated = make_spec({"cost.pod_hour": 3.6, "scaling.target_rps_per_pod": 50})
+    found = costs_of(stated, 100, 400)
+    assert found is not None
+    assert (found.target_rps, found.at_target) == (50, pytest.approx(0.2))
+    assert (costs(100, 400).target_rps, costs(100).target_rps) == (280, None)
+
+
+def test_the_budget_is_held_against_the_target_and_without_one_against_what_was_seen() -> None:
+    assert costs(10, 400, budget_per_10k=0.05).over is None
+    over = costs(10, budget_per_10k=0.05).over
+    assert over.id == "over-budget"
+    assert over.text == "10,000 requests cost 1 USD at 10 requests/s a pod, allowed: 0.05"
+    assert costs(10).over is None
+
+
+def test_a_budget_that_is_not_kept_fails_but_what_is_invalid_stays_so() -> None:
+    schedule = Schedule(arrivals="poisson", rate=100, warmup_s=0, duration_s=40)
+    run = measured(always(0.001), schedule, 50, 0)
+    good = judge(run, Objective(p99_ms=50, error_rate=0.001, throughput_rps=None))
+    over, within = costs(100, budget_per_10k=0.05), costs(100, budget_per_10k=0.5)
+    assert [with_costs(good, each).status for each in (over, within, None)] == ["FAIL", "PASS", "PASS"]
+    assert [reason.id for reason in with_costs(good, over).every_reason()] == ["over-budget"]
+    invalid = good.model_copy(update={"status": "INVALID"})
+    assert with_costs(invalid, over).status == "INVALID"
+
+
+def test_costs_are_said_in_words_on_the_page_and_as_a_case() -> None:
+    found = costs(100, 400, budget_per_10k=0.01, currency="EUR")
+    assert costs_text(found) == (
+        "cost: 10,000 requests 0.0357 EUR at 280 requests/s a pod (the target), 0.1 EUR at 100 requests/s a pod (seen)"
+    )
+    assert cost_facts(found)["Allowed"] == "0.01 EUR"
+    assert [(case.name, case.status) for case in cost_cases(found)] == [
+        ("10,000 requests cost at most 0.01 EUR", "FAIL")
+    ]
+    assert cost_cases(costs()) == []
+
+
+def test_the_knee_of_another_package_says_nothing(tmp_path: Path) -> None:
+    sha256 = write_package(tmp_path)
+    package = read_package(tmp_path)
+    assert known_knee(tmp_path, package) is None
+    for recorded, status, knee in ((sha256, "PASS", 120), ("ab", "PASS", None), (sha256, "INVALID", None)):
+        evidence = {"package": recorded, "status": status, "knee": {"rps": 120}}
+        (tmp_path / "evidence.json").write_text(json.dumps(evidence), encoding="utf-8")
+        assert known_knee(tmp_path, package) == knee
