@@ -76,6 +76,9 @@ quick: setup  ## the tests for every edit: no servers, no compiling   (ARGS=pyte
 bench-serve: setup  ## requests a second of ResNet-50, against others and the ceiling
 	$(BIN)/python tests/bench/bench_serve.py $(ARGS)
 
+bench-lengths: setup  ## requests of many lengths, padded to buckets and to the largest
+	$(BIN)/python tests/bench/lengths/bench_lengths.py $(ARGS)
+
 bench-overhead: setup  ## what the tensor handler costs, against a handler that does nothing
 	$(BIN)/python tests/bench/bench_overhead.py $(ARGS)
 
