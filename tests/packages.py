@@ -28,7 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "export": {"model.compile": "export"},
     "eager": {"model.compile": "eager"},
     "v3": {"model.cpu_target": "x86-64-v3"},
-    "v3 int8": {"model.cpu_target": "x86-64-v3", "model.precision": "int8"},
+    "v3-int8": {"model.cpu_target": "x86-64-v3", "model.precision": "int8"},
     "fallback": {"model.on_mismatch": "jit"},
 }
 TALES_VARIANTS: dict[str, dict[str, Any]] = {

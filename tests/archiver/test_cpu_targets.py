@@ -69,7 +69,7 @@ def libraries(package: Path) -> list[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["v3", "v3 int8"])
+@pytest.mark.parametrize("variant", ["v3", "v3-int8"])
 def test_a_package_for_v3_holds_and_needs_nothing_of_avx512(packaged: Packaged, variant: str, tmp_path: Path) -> None:
     folder, package = packaged(variant)
     record = package.record
@@ -86,7 +86,7 @@ def test_a_package_for_v3_holds_and_needs_nothing_of_avx512(packaged: Packaged, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["v3", "v3 int8"])
+@pytest.mark.parametrize("variant", ["v3", "v3-int8"])
 def test_a_package_for_v3_answers_alike_where_torch_and_onednn_see_avx2_only(
     packaged: Packaged, variant: str, tmp_path: Path
 ) -> None:
