@@ -161,7 +161,8 @@ WRONG = [
     ),
     pytest.param(
         ["--source", "nets.py"],
-        "`--source`: got `./nets.py`, allowed: `torchvision:NAME`, `./file.py:factory` or `./program.pt2`",
+        "`--source`: got `./nets.py`, allowed: `torchvision:NAME`, `./file.py:factory`, `./program.pt2` or "
+        "`hf:./folder`",
         id="no factory named",
     ),
     pytest.param(
