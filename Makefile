@@ -13,6 +13,7 @@ setup: $(VENV)/.installed  ## one virtual environment with everything in it
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@echo 'import archiver.torchvision_import as finder; finder.install()' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/marina.pth"
 	@command -v $${CXX:-g++} >/dev/null || echo "note: no g++ here; 'compile: aot' and 'jit' need one (apt-get install g++)"
 	@touch $@
 

@@ -22,6 +22,7 @@ from torch.export import ExportedProgram
 
 from archiver.compile_cache import compile_key, keep, taken_out
 from archiver.descriptors import reproducible_descriptors
+from archiver.encoders import EncoderGraph
 from archiver.instructions import compiler_settings
 from archiver.lengths import varying_dimensions
 from archiver.sources import Source
@@ -51,7 +52,7 @@ def trace(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...], source
             hint=f"batch_sizes: [{only_batch}], or export it with a dynamic first dimension",
         )
     shapes = _any_size(spec, inputs, source)
-    if shapes is not None and isinstance(graph, TensorGraph):
+    if shapes is not None and isinstance(graph, (TensorGraph, EncoderGraph)):
         shapes = (shapes,)  # it takes its inputs as *inputs, one tuple
     try:
         # What torch could not export it also prints, as a graph of its own names.

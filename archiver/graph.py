@@ -10,6 +10,7 @@ import copy
 import torch
 from torch import nn
 
+from archiver.encoders import OUTPUTS, EncoderGraph
 from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
@@ -22,6 +23,8 @@ def build_graph(spec: Spec, source: Source, precision: str) -> nn.Module:
     dtype = DTYPES[precision]
     network = source.network if dtype == torch.float32 else copy.deepcopy(source.network).to(dtype)
     network = network.to(spec.serving.device)
+    if spec.model.task is not None:
+        return EncoderGraph(network, spec)
     if source.image is not None and source.inputs[0].name == "image":
         image = source.image
         mean, std = image.per_channel(image.mean), image.per_channel(image.std)
@@ -81,7 +84,7 @@ def output_ports(spec: Spec, graph: nn.Module, inputs: tuple[torch.Tensor, ...])
 def _output_names(spec: Spec, graph: nn.Module, count: int) -> tuple[str, ...]:
     if isinstance(graph, ImageGraph) and graph.top_k:
         return ("top_probs", "top_indices")
-    names = spec.model.outputs
+    names = OUTPUTS[spec.model.task] if spec.model.task else spec.model.outputs
     if names is None:
         return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
     if len(names) != count:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from archiver.encoders import read_texts
 from archiver.graph import examples
 from archiver.sources import Source
 from config.errors import SourceError, listed
@@ -34,10 +35,14 @@ def checked_inputs(spec: Spec, source: Source, image: ImageSpec | None) -> Rows:
         raise SourceError(f"{spec.file}: `model.calibration`: no such folder: `{folder}`")
     rows: list[tuple[np.ndarray, ...]] = []
     for file in sorted(folder.iterdir()):
-        if file.suffix.lower() in (*IMAGE_SUFFIXES, ".npy", ".npz") and len(rows) < MOST_ROWS:
+        if file.suffix.lower() == ".txt" and spec.model.task:
+            rows += read_texts(spec, file, source.inputs)[: MOST_ROWS - len(rows)]
+        elif file.suffix.lower() in (*IMAGE_SUFFIXES, ".npy", ".npz") and len(rows) < MOST_ROWS:
             rows += list(_rows_of(spec, source, image, file))[: MOST_ROWS - len(rows)]
     if not rows:
-        allowed = listed((*IMAGE_SUFFIXES, ".npy", ".npz") if image else (".npy", ".npz"))
+        allowed = (
+            "`.txt`" if spec.model.task else listed((*IMAGE_SUFFIXES, ".npy", ".npz") if image else (".npy", ".npz"))
+        )
         raise SourceError(f"{spec.file}: `model.calibration`: nothing to read in `{folder}`, allowed: {allowed}")
     return tuple(torch.from_numpy(np.stack(column)).to(spec.serving.device) for column in zip(*rows, strict=True))
 

@@ -18,6 +18,7 @@ from torch import nn
 
 from archiver import agreement, compiling, lengths
 from archiver.archive import file_hashes, lay_out, write_archive
+from archiver.encoders import EncoderGraph, stage_encoding
 from archiver.graph import build_graph, examples, output_ports
 from archiver.inputs import Rows, batches, checked_inputs
 from archiver.instructions import WITHOUT_VNNI, check_machine, key_of, targeting
@@ -128,6 +129,7 @@ def _draft(spec: Spec, source: Source, staged: Path) -> dict[str, Any]:
         "image": image,
         "inputs": [port.model_dump(mode="json") for port in source.inputs],
         "labels": stage_labels(source, staged),
+        "encoding": stage_encoding(spec, staged),
         "max_request_bytes": round(serving.max_request_mb * 1_000_000),
         "max_response_bytes": round(serving.max_response_mb * 1_000_000),
         "sample": stage_sample(spec, source, staged).model_dump(mode="json"),
@@ -142,11 +144,17 @@ def _draft(spec: Spec, source: Source, staged: Path) -> dict[str, Any]:
 
 def _check_classes(spec: Spec, source: Source, reference: nn.Module, sample: Rows) -> None:
     """Labels fit the classes the model tells apart."""
+    if isinstance(reference, EncoderGraph):
+        _check_labels(spec, source, reference.classes)
     if source.labels is None or not isinstance(reference, ImageGraph):
         return
     with torch.no_grad():
         classes = reference.network(reference.normalised(sample[0])).shape[-1]
-    if len(source.labels) != classes:
+    _check_labels(spec, source, classes)
+
+
+def _check_labels(spec: Spec, source: Source, classes: int) -> None:
+    if source.labels is not None and len(source.labels) != classes:
         raise SourceError(
             f"{spec.file}: `model.labels`: `{spec.model.labels}` has {len(source.labels)} labels, "
             f"but the model tells {classes} classes apart"
@@ -235,6 +243,7 @@ def _agreement(
     loaded = load_artifact(record, staged, device)
     measured: list[agreement.Compared] = []
     classes = isinstance(reference, ImageGraph) and reference.top_k > 0
+    classes |= isinstance(reference, EncoderGraph) and reference.task == "classify"
     for batch in spec.model.batch_sizes:
         if source.lengths is not None:
             pairs = lengths.answers_by_bucket(source, agreement.eager(reference), loaded.run, inputs, batch, record)

@@ -18,6 +18,7 @@ from urllib.error import URLError
 import torch
 from torch import nn
 
+from archiver.encoders import load_encoder
 from archiver.torchvision_import import import_torchvision
 from config.errors import SourceError, listed, nearest
 from config.record import Lengths, Port
@@ -46,6 +47,9 @@ def load_source(spec: Spec) -> Source:
     source = spec.model.source
     if source.startswith("torchvision:"):
         loaded = _from_torchvision(spec, source.removeprefix("torchvision:"))
+    elif spec.model.folder is not None:
+        network, ports, labels = load_encoder(spec)
+        loaded = Source(network, None, ports, _labels(spec, None) or labels)
     elif source.endswith(".pt2"):
         loaded = _from_program(spec, spec.path(source))
     else:

@@ -13,6 +13,7 @@ from PIL import Image as Picture
 
 import handlers
 from archiver.archive import ENTRY
+from archiver.encoders import sample_body
 from archiver.graph import examples
 from archiver.lengths import of_length, sent, typical_length
 from archiver.sources import Source, import_file
@@ -27,6 +28,8 @@ BUILT_IN = {
     "tensor": ("handlers.tensor", "TensorHandler"),
     "text": ("handlers.generation", "TextHandler"),
 }
+# What `text` is where the model has a task.
+ENCODER = ("handlers.encoder", "EncoderHandler")
 CONTENT_TYPES = {
     ".jpeg": "image/jpeg",
     ".jpg": "image/jpeg",
@@ -51,7 +54,8 @@ def stage_code(spec: Spec, folder: Path) -> str:
     in the record."""
     source = Path(handlers.__file__).parent
     shutil.copytree(source, folder / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
-    module, name, recorded = *BUILT_IN.get(spec.model.handler, ("", "")), spec.model.handler
+    module, name = ENCODER if spec.model.task is not None else BUILT_IN.get(spec.model.handler, ("", ""))
+    recorded = spec.model.handler
     if not module:
         file, _, name = spec.model.handler.partition(":")
         module = Path(file).stem
@@ -101,6 +105,8 @@ def stage_sample(spec: Spec, source: Source | None, folder: Path) -> Sample:
         if not file.is_file():
             raise SourceError(f"{spec.file}: `load.sample`: no such file: `{file}`")
         suffix, data = file.suffix.lower(), file.read_bytes()
+    elif spec.model.task is not None:
+        suffix, data = ".json", sample_body(spec)
     elif source is None:
         suffix, data = ".json", json.dumps({"prompt": PROMPT, "max_tokens": 8, "temperature": 0}).encode()
     elif source.image is not None:

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import re
 import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
-
-import torch
 
 from config.errors import SourceError
 
 # Kept alive: the schemas vanish with the library object that defined them.
-_defined: list[torch.library.Library] = []
+_defined: list[object] = []
+
+
+def prepare_torchvision() -> None:
+    """The same for whatever imports torchvision on its own: `transformers` does with every image model, and so with its
+    lists of models. Nothing happens where the binaries load, or where there is no torchvision."""
+    found = importlib.util.find_spec("torchvision")
+    if found is None or found.origin is None or "torchvision" in sys.modules or _defined:
+        return
+    import torch
+
+    for binary in Path(found.origin).parent.glob("_C*.so"):
+        try:
+            torch.ops.load_library(binary)  # type: ignore[no-untyped-call]
+        except OSError:
+            # Those that it registers shape functions for whether or not they are there.
+            registered = Path(found.origin).with_name("_meta_registrations.py").read_text(encoding="utf-8")
+            for operator in re.findall(r'register_fake\("torchvision::(\w+)"\)', registered):
+                _define(operator)
+
+
+def _define(operator: str) -> None:
+    import torch
+
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
+    _defined.append(library)
 
 
 def import_torchvision() -> ModuleType:
@@ -31,9 +58,23 @@ def import_torchvision() -> ModuleType:
             missing = re.search(r"operator torchvision::(\w+) does not exist", str(err))
             if missing is None:
                 raise
-            library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-            library.define(f"{missing[1]}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
-            _defined.append(library)
+            _define(missing[1])
             for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
                 del sys.modules[name]
     raise SourceError("torchvision does not fit the installed torch", hint="make setup")
+
+
+class Finder:
+    """Finds nothing, and is asked first: what `make setup` has Python load at its start, so that whoever imports
+    torchvision finds the schemas defined. Costs nothing until then."""
+
+    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
+        if name == "torchvision":
+            sys.meta_path.remove(self)
+            prepare_torchvision()
+        return None
+
+
+def install() -> None:
+    """Once a process."""
+    sys.meta_path.insert(0, Finder())

@@ -109,6 +109,16 @@ class Code(_Part):
     shared: tuple[str, ...] = ()
 
 
+class Encoding(_Part):
+    """How an encoder reads texts: the spec's `task` and `encoding`, and what the folder of the model says."""
+
+    task: Literal["classify", "embed", "rerank", "tokens"]
+    max_tokens: int
+    truncate: Literal["error", "left", "right"]
+    tokenizer: str
+    pad_id: int
+
+
 class Record(_Part):
     """What is in a MAR; everything a server or a handler must know about it."""
 
@@ -141,6 +151,7 @@ class Record(_Part):
     agreement: Agreement
     files: dict[str, str]
     text: Writing | None = None
+    encoding: Encoding | None = None
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=lambda name: name.rstrip("_"), populate_by_name=True

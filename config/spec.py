@@ -13,7 +13,21 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from config.quantity import quantity
-from config.sections import Cost, Image, Kubernetes, Load, Model, Name, Scaling, Section, Serving, Slo, Text, Version
+from config.sections import (
+    Cost,
+    Encoding,
+    Image,
+    Kubernetes,
+    Load,
+    Model,
+    Name,
+    Scaling,
+    Section,
+    Serving,
+    Slo,
+    Text,
+    Version,
+)
 
 # What the handlers' limit on the values of a JSON body comes to.
 _JSON_MB = 116
@@ -78,6 +92,11 @@ class Spec(Section):
         if isinstance(self.serving.threads, int):
             return self.serving.threads
         return max(1, self._whole_cores // self.workers)
+
+    @property
+    def encoding(self) -> Encoding:
+        """How an encoder reads texts, the defaults where the spec says nothing."""
+        return self.model.encoding or Encoding()
 
     @property
     def max_batch(self) -> int:

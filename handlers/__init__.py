@@ -5,7 +5,13 @@ from importlib import import_module
 from typing import Any
 
 _ERRORS = ("RequestError", "Malformed", "NotAcceptable", "TooLarge", "Unsupported", "Unprocessable")
-_HOMES = {"Handler": "base", "ImageHandler": "image", "TensorHandler": "tensor", "TextHandler": "generation"}
+_HOMES = {
+    "EncoderHandler": "encoder",
+    "Handler": "base",
+    "ImageHandler": "image",
+    "TensorHandler": "tensor",
+    "TextHandler": "generation",
+}
 _HOMES |= {"Answer": "request", "Request": "request"} | dict.fromkeys(_ERRORS, "validation")
 
 

@@ -105,6 +105,15 @@ class Handler:
     def encode(self, outputs: list[Array], request: Request) -> Answer:
         raise NotImplementedError
 
+    def exchange(self, request: Request) -> Exchange:
+        """The rows of a body and how they are answered; here one row."""
+        return Exchange([self.decode(request)], lambda rows: self.encode(rows[0], request))
+
+    @property
+    def tensor_names(self) -> set[str]:
+        """What a request that names tensors (V2) has to name."""
+        return {spec.name for spec in self.record.inputs}
+
     def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]:
         """The rows of a request that names tensors (V2), and whether they came as several; here the model's inputs."""
         return rows_of(tensors, self.record.inputs, self.most_rows)

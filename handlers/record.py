@@ -72,6 +72,17 @@ class ImageSpec:
 
 
 @dataclass(frozen=True)
+class EncodingSpec:
+    """How an encoder reads texts; `tokenizer` is a file of the package."""
+
+    task: str
+    max_tokens: int
+    truncate: str
+    tokenizer: str
+    pad_id: int
+
+
+@dataclass(frozen=True)
 class Sample:
     """A request that the model must answer, relative to the model's folder."""
 
@@ -136,6 +147,7 @@ class Record:
     program: str | None
     cache: str | None
     batch_sizes: tuple[int, ...]
+    encoding: EncodingSpec | None = None
     max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
     text: TextSpec | None = None
     code: Code | None = None
@@ -162,6 +174,7 @@ def parse_record(data: Mapping[str, Any]) -> Record:
         image=_optional(ImageSpec, data.get("image"), "image."),
         inputs=_list(TensorSpec, data, "inputs"),
         outputs=_list(TensorSpec, data, "outputs"),
+        encoding=_optional(EncodingSpec, data.get("encoding"), "encoding."),
         sample=_optional(Sample, data.get("sample"), "sample."),
         artifacts=_list(CompiledFile, data, "artifacts"),
         text=_optional(TextSpec, data.get("text"), "text."),

@@ -57,6 +57,8 @@ class Request:
     ) -> None:
         self.id = request_id
         self.parts = row
+        self.kept: Any = None
+        """What `decode` leaves for `encode`."""
         self.max_values = max_values
         self._raw_headers = raw_headers
         self._part = self._find_part()

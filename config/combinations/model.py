@@ -12,7 +12,7 @@ PRECISIONS = {"cpu": ("bf16", "fp32", "int8"), "cuda": ("bf16", "fp16", "fp32")}
 @rule("model.handler", "model.source", "model.image", "model.inputs", "model.labels")
 def _inputs_fit_handler(spec: Spec) -> Conflicts:
     model = spec.model
-    if model.writes:
+    if model.writes or model.task is not None:
         return
     if model.handler == "image":
         if model.image is None and not spec.model.from_torchvision:

@@ -16,7 +16,7 @@ def _folders_write(spec: Spec) -> Conflicts:
     model = spec.model
     if model.writes and model.folder is None:
         yield "model.source", f"got `{model.source}`, allowed for the `text` handler: `hf:./folder`", None
-    elif model.folder is not None and not model.writes:
+    elif model.folder is not None and not model.writes and model.task is None:
         yield "model.handler", f"got `{model.handler}`, allowed for `{model.source}`: `text`", "handler: text"
     if not model.writes and spec.text is not None:
         yield "text", f"not for the `{model.handler}` handler, which answers whole", "delete `text`"

@@ -5,6 +5,7 @@
 
 from config.sections.cost import Cost
 from config.sections.deployment import Kubernetes, Scaling
+from config.sections.encoding import Encoding
 from config.sections.extension import Patch, Pod
 from config.sections.model import Image, Model, Tensor
 from config.sections.objective import Load, Slo
@@ -16,6 +17,7 @@ from config.sections.text import Text
 __all__ = [
     "PATTERNS",
     "Cost",
+    "Encoding",
     "Image",
     "Kubernetes",
     "Load",

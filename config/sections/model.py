@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from config.cpu_targets import CpuTarget
+from config.sections.encoding import Encoding
 from config.sections.section import Count, Identifier, Section, Share
 
 Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
@@ -106,13 +107,18 @@ class Model(Section):
     """What is served."""
 
     source: Annotated[str, Field(min_length=1)]
-    """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export) or `hf:./folder`, a language model as
+    """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export) or `hf:./folder`, a model as
     `transformers` saves it. Read by `marina package`."""
     weights: str | None = None
     """`random` (seeded), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt` or `.pth`
     state dict; a `.pt2` program and a `hf:` folder hold their own. Read by `marina package`."""
     handler: str = "image"
     """`image`, `tensor`, `text` or `./file.py:Class` of your own. Lands in the MAR's entry module."""
+    task: Literal["classify", "embed", "rerank", "tokens"] | None = None
+    """What an encoder from a `hf:` folder answers. classify: the likeliest labels of a text; embed: its embedding;
+    rerank: how well documents fit a query; tokens: a label for each token. Compiled into the graph."""
+    encoding: Encoding | None = None
+    """How an encoder reads texts."""
     image: Image | None = None
     """Input of an `image` model; default for torchvision: the preset of the model's weights."""
     inputs: dict[Identifier, Tensor] | None = None
@@ -135,7 +141,8 @@ class Model(Section):
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
     """The batches that are compiled and warmed, rows; a batch is cut and padded to them. Lands in the MAR."""
     calibration: str | None = None
-    """Folder of images, or of `.npy` inputs: int8 is calibrated and every artifact is checked on them."""
+    """Folder of images, of `.npy` inputs, or of `.txt` files with a text a line: int8 is calibrated and every artifact
+    is checked on them."""
     min_agreement: Share = 0.99
     """Share of the checked inputs that must get the eager fp32 model's answer (image: the same top class; tensor:
     within `tolerance`); below it no MAR is written."""
@@ -161,7 +168,7 @@ class Model(Section):
     @property
     def writes(self) -> bool:
         """Whether it answers token by token."""
-        return self.handler == "text"
+        return self.handler == "text" and self.task is None
 
     @property
     def from_torchvision(self) -> bool:

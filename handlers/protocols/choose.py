@@ -29,7 +29,7 @@ def exchange(handler: Asked, request: Request, until: float, *, ours: bool) -> E
     part = request
     if protocol == "body":
         part = request.instance(v1.unwrapped(request.json()))
-    return Exchange([handler.decode(part)], lambda rows: handler.encode(rows[0], part))
+    return handler.exchange(part)
 
 
 def _by_body(handler: Asked, request: Request) -> str | None:

@@ -52,7 +52,7 @@ def exchange(handler: Asked, request: Request, until: float) -> Exchange:
             allowed='{"inputs": [{"name", "shape", "datatype", "data"}]}',
         )
     tensors = _tensors(value["inputs"], bytes_after)
-    expected = {spec.name for spec in handler.record.inputs}
+    expected = handler.tensor_names
     if tensors.keys() != expected:
         got = f"{len(tensors)}, {len(expected & tensors.keys())} by a known name"
         raise Unprocessable(

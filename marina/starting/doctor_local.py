@@ -130,7 +130,14 @@ def _torchvision() -> list[Finding]:
         if "torchvision::" not in str(err):
             return [Finding("torchvision", "missing", str(err), wanted_by, "make setup")]
         text = f"its C++ operators do not fit this torch: {err}"
-        return [Finding("torchvision", "note", text, "detection models only; classifiers package without them")]
+        return [
+            Finding(
+                "torchvision",
+                "note",
+                text,
+                "detection models only; classifiers and models of `transformers` package without them",
+            )
+        ]
 
 
 def _compiler() -> list[Finding]:

@@ -80,11 +80,16 @@ function told(answer, bytes, roundMs) {
     try { value = JSON.parse(text); } catch { /* shown as it came */ }
     answered(value, text);
   } else {
-    answered(null, bytes.byteLength ? `${bytes.byteLength} bytes of ${kind || "no type"}` : "no body");
+    const picture = answer.ok && kind.startsWith("image/") ? new Blob([bytes], { type: kind }) : null;
+    answered(null, bytes.byteLength ? `${bytes.byteLength} bytes of ${kind || "no type"}` : "no body", picture);
   }
 }
 
-function answered(value, text) {
+function answered(value, text, picture = null) {
+  const shown = byId("shown");
+  if (shown.src) URL.revokeObjectURL(shown.src);
+  shown.hidden = !picture;
+  if (picture) shown.src = URL.createObjectURL(picture);
   const list = byId("classes");
   list.replaceChildren();
   if (value && Array.isArray(value.top_probs))

@@ -23,6 +23,7 @@ from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.openapi import openapi
 from server.pages.openapi_text import routes
 from server.pages.pages import Answer, Post, json_answer
+from server.pages.snippets import further
 
 # Larger samples are sent as they are, not shown for editing.
 _EDITABLE_BYTES = 20_000
@@ -98,6 +99,7 @@ class Docs:
             "outputs": _rows(record.outputs),
             "curl": html.escape(self._curl()),
             "python": html.escape(self._python()),
+            "further": further(self._record, server=self._server),
             "facts": json.dumps(self._facts()).replace("<", "\\u003c"),
         }
 
@@ -116,8 +118,12 @@ class Docs:
         }
 
     @property
+    def _server(self) -> str:
+        return f"http://{_bracketed(self._host)}:{self._ports.inference}"
+
+    @property
     def _predictions(self) -> str:
-        return f"http://{_bracketed(self._host)}:{self._ports.inference}/predictions/{self._record.name}"
+        return f"{self._server}/predictions/{self._record.name}"
 
     def _curl(self) -> str:
         file, kind = Path(self._record.sample.file).name, self._record.sample.content_type
@@ -129,7 +135,8 @@ class Docs:
 
     def _python(self) -> str:
         file, kind = Path(self._record.sample.file).name, self._record.sample.content_type
-        as_json = self._record.handler in ("image", "tensor", "text") and kind != "application/x-npy"
+        shown = self._record.handler in ("image", "tensor") or self._record.encoding is not None
+        as_json = shown and kind != "application/x-npy"
         show = "json.load(urlopen(request))" if as_json else "urlopen(request).read()"
         return (
             ("import json\n" if as_json else "") + "from pathlib import Path\n"
@@ -148,6 +155,12 @@ def _takes(record: Record) -> str:
         return f"OpenAI's JSON, here by its form, and at {paths}"
     if record.handler == "tensor":
         return "JSON with the inputs by name" + (", the bare array, or .npy" if len(record.inputs) == 1 else "")
+    if record.encoding is not None:
+        return (
+            "`query` and `documents`"
+            if record.encoding.task == "rerank"
+            else "JSON with `text`, a list of texts, or text"
+        )
     return f"what {record.handler} takes, such as the sample"
 
 

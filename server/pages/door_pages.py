@@ -49,16 +49,24 @@ def door_pages(record: Record, *, ports: Ports, docs: bool) -> dict[str, dict[st
 def model_metadata(record: Record) -> dict[str, Any]:
     """The model's inputs and outputs as V2 names them, with a dimension of rows before each."""
     outputs = [_tensor(port) for port in record.outputs]
-    if record.handler == "image" and record.labels is not None:
+    if "top_indices" in [port.name for port in record.outputs] and record.labels is not None:
         shape = next(port.shape for port in record.outputs if port.name == "top_indices")
         outputs.append({"name": "top_labels", "datatype": "BYTES", "shape": [-1, *shape]})
     return {
         "name": record.name,
         "versions": [record.version],
         "platform": f"pytorch_{record.compile}",
-        "inputs": [_tensor(port) for port in record.inputs],
+        "inputs": _inputs(record),
         "outputs": outputs,
     }
+
+
+def _inputs(record: Record) -> list[dict[str, Any]]:
+    """Texts become the tokens of the model's own inputs in the handler."""
+    if record.encoding is None:
+        return [_tensor(port) for port in record.inputs]
+    names = ("query", "documents") if record.encoding.task == "rerank" else ("text",)
+    return [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in names]
 
 
 def _tensor(port: Port) -> dict[str, Any]:

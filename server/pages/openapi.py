@@ -75,6 +75,8 @@ def request_schema(record: Record) -> Schema:
         if list(named["properties"]) != ["inputs"]:
             forms.append(_object({"inputs": named}, closed=True))
         return {"anyOf": forms}
+    if record.encoding is not None:
+        return _text_schema(record.encoding.task)
     return _ANY
 
 
@@ -93,6 +95,15 @@ def answer_schema(record: Record) -> Schema:
     return _ANY
 
 
+def _text_schema(task: str) -> Schema:
+    text: Schema = {"type": "string"}
+    texts: Schema = {"type": "array", "items": text, "minItems": 1}
+    if task == "rerank":
+        return _object({"query": text, "documents": texts})
+    forms = [text, texts, _object({"text": {"anyOf": [text, texts]}}, closed=True)]
+    return {"anyOf": [*forms, _object({"input": {"anyOf": [text, texts]}})] if task == "embed" else forms}
+
+
 def body_types(record: Record) -> dict[str, Schema]:
     """The content types that are taken, each with its schema."""
     if record.handler == "image":
@@ -103,11 +114,13 @@ def body_types(record: Record) -> dict[str, Schema]:
         return {_JSON: request_schema(record)}
     if record.handler == "tensor":
         return {_JSON: request_schema(record)} | ({_NPY: _ANY} if len(record.inputs) == 1 else {})
+    if record.encoding is not None:
+        return {_JSON: request_schema(record), "text/plain": {"type": "string"}}
     return {record.sample.content_type: _ANY, "*/*": _ANY}
 
 
 def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
-    own = record.handler not in ("image", "tensor", "text")
+    own = record.handler not in ("image", "tensor") and record.encoding is None
     answers = {"*/*": _ANY} if own else {_JSON: answer_schema(record)}
     if record.handler == "tensor" and len(record.outputs) == 1:
         answers[_NPY] = _ANY

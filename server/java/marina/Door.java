@@ -79,7 +79,7 @@ final class Door extends ChannelDuplexHandler {
     }
 
     private void begin(ChannelHandlerContext context, HttpRequest message) {
-        current = new Request(message, settings.pages);
+        current = new Request(message, settings);
         ledger.open.incrementAndGet();
         if (current.inference) {
             ledger.inferences.incrementAndGet();

@@ -35,7 +35,7 @@ final class Request {
     /** The connection ends with the answer. */
     boolean last;
 
-    Request(HttpRequest message, Pages pages) {
+    Request(HttpRequest message, Settings settings) {
         String uri = message.uri();
         int query = uri.indexOf('?');
         String bare = query < 0 ? uri : uri.substring(0, query);
@@ -45,7 +45,7 @@ final class Request {
         declaredBytes = declaredBytes(message);
         host = Pages.host(message);
         String type = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim().toLowerCase();
-        Route route = Route.of(message, pages);
+        Route route = Route.of(message, settings);
         inference = route.inference;
         page = route.page;
         form = type.startsWith("application/x-www-form-urlencoded") && !route.protocol;

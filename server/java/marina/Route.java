@@ -32,14 +32,14 @@ final class Route {
     }
 
     /** The route of a request, whose head is changed to what TorchServe knows. */
-    static Route of(HttpRequest message, Pages pages) {
+    static Route of(HttpRequest message, Settings settings) {
         message.headers().remove(PROTOCOL);
         String uri = message.uri();
         int query = uri.indexOf('?');
         String path = query < 0 ? uri : uri.substring(0, query);
         HttpMethod method = message.method();
         if (method.equals(HttpMethod.GET) || method.equals(HttpMethod.HEAD)) {
-            Pages.Page page = pages.find(path);
+            Pages.Page page = settings.pages.find(path);
             if (page != null) {
                 return new Route(false, false, page);
             }
@@ -54,6 +54,11 @@ final class Route {
         } else if (v2.matches()) {
             protocol = "v2";
             path = "/predictions/" + v2.group(1) + (v2.group(2) == null ? "" : "/" + v2.group(2));
+        }
+        if (path.equals("/v1/embeddings")) {
+            // As OpenAI's clients ask; there is one model, whatever they call it.
+            path = settings.predictions;
+            message.setUri(path + rest);
         }
         if (protocol != null) {
             message.setUri(path + rest);

@@ -132,6 +132,17 @@ def test_the_lines_to_copy_work_as_they_are(docs: Browser, tmp_path: Path) -> No
     assert "'top_labels': ['3'," in done.stdout
 
 
+@pytest.mark.parametrize("snippet", ["requests", "triton", "javascript"])
+def test_what_is_to_be_copied_for_other_clients_works_as_it_is(docs: Browser, tmp_path: Path, snippet: str) -> None:
+    program = docs.run(f"document.querySelector('#{snippet} code').textContent")
+    (tmp_path / "sample.png").write_bytes(DIGIT)
+    if snippet == "javascript":
+        needs("node", package="nodejs")
+    command = ["node", "--input-type=module", "-e"] if snippet == "javascript" else [sys.executable, "-c"]
+    done = subprocess.run([*command, program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    assert re.search(r"top_labels\W+b?\W?3\W", done.stdout)
+
+
 def test_a_page_of_another_site_gets_no_inference(digits_server: Running) -> None:
     own = f"127.0.0.1:{digits_server.ports.supervisor}"
     cases = [

@@ -1,0 +1,178 @@
+"""Encoders from a folder as `transformers` saves them: the network, the graph of its task, and texts to check it on.
+
+`transformers` is on the packaging machine only: a pod has the compiled graph and the tokenizer's own file.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from archiver.torchvision_import import prepare_torchvision
+from config.errors import SourceError, ToolMissing
+from config.hf_folder import TOKENIZER, Folder, FolderRefused, read_folder
+from config.record import Encoding, Port
+from config.spec import Spec
+from handlers.encoder import Reader
+from handlers.record import EncodingSpec
+from handlers.validation import RequestError
+
+CLASSES = {
+    "classify": "AutoModelForSequenceClassification",
+    "embed": "AutoModel",
+    "rerank": "AutoModelForSequenceClassification",
+    "tokens": "AutoModelForTokenClassification",
+}
+OUTPUTS = {
+    "classify": ("top_probs", "top_indices"),
+    "embed": ("embedding",),
+    "rerank": ("score",),
+    "tokens": ("probabilities",),
+}
+MOST_CLASSES = 5
+SAMPLE_TEXT = "Hello."
+
+
+class EncoderGraph(nn.Module):
+    """Token ids and their mask in; what the task answers out, in float32."""
+
+    def __init__(self, network: nn.Module, spec: Spec) -> None:
+        super().__init__()
+        self.network = network
+        self.task = spec.model.task
+        self.classes = int(getattr(network.config, "num_labels", 0))
+        self.pooling, self.normalise = spec.encoding.pooling, spec.encoding.normalise
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        found = self.network(**dict(zip(names, inputs, strict=False)))
+        if self.task == "embed":
+            return (self._embedding(found.last_hidden_state.to(torch.float32), inputs[1]),)
+        logits = found.logits.to(torch.float32)
+        if self.task == "rerank":
+            return (torch.sigmoid(logits[:, 0]),)
+        probabilities = torch.softmax(logits, dim=-1)
+        if self.task == "tokens":
+            return (probabilities,)
+        top_probs, top_indices = torch.topk(probabilities, min(MOST_CLASSES, probabilities.shape[-1]))
+        return top_probs, top_indices
+
+    def _embedding(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if self.pooling == "cls":
+            pooled = states[:, 0]
+        else:
+            weights = mask.unsqueeze(-1).to(torch.float32)
+            pooled = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+        return torch.nn.functional.normalize(pooled, dim=-1) if self.normalise else pooled
+
+
+def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ...] | None]:
+    """The network in fp32, its inputs, and the labels that its configuration names."""
+    folder = _read(spec)
+    task = str(spec.model.task)
+    network = _network(spec, folder, CLASSES[task])
+    outputs = getattr(network.config, "num_labels", 0)
+    if task == "rerank" and outputs != 1:
+        raise SourceError(
+            f"{spec.file}: `model.task`: got `rerank`, but `{spec.model.source}` gives {outputs} numbers for a pair, "
+            "allowed: 1",
+            hint="task: classify",
+        )
+    vocabulary = int(network.config.vocab_size)
+    length = (spec.encoding.max_tokens,)
+    kinds = int(getattr(network.config, "type_vocab_size", 0) or 0)
+    ports = [
+        Port(name="input_ids", shape=length, dtype="int64", min=0, max=vocabulary - 1),
+        Port(name="attention_mask", shape=length, dtype="int64", min=1, max=1),
+    ]
+    if kinds > 1:
+        ports.append(Port(name="token_type_ids", shape=length, dtype="int64", min=0, max=0))
+    named = folder.config.get("id2label")
+    labels = tuple(str(named[str(index)]) for index in range(outputs)) if isinstance(named, dict) else None
+    return network, tuple(ports), labels if task in ("classify", "tokens") else None
+
+
+def stage_encoding(spec: Spec, staged: Path) -> dict[str, Any] | None:
+    """What the record says of the texts; the tokenizer's file is put into the staged folder."""
+    if spec.model.task is None:
+        return None
+    folder = _read(spec)
+    shutil.copy(folder.path / TOKENIZER, staged / TOKENIZER)
+    pad = folder.config.get("pad_token_id")
+    return Encoding(
+        task=spec.model.task,
+        max_tokens=spec.encoding.max_tokens,
+        truncate=spec.encoding.truncate,
+        tokenizer=TOKENIZER,
+        pad_id=pad if isinstance(pad, int) else 0,
+    ).model_dump(mode="json")
+
+
+def sample_body(spec: Spec) -> bytes:
+    """A request of the task's form."""
+    if spec.model.task == "rerank":
+        return json.dumps({"query": "Hello?", "documents": [SAMPLE_TEXT]}).encode()
+    return json.dumps({"text": SAMPLE_TEXT}).encode()
+
+
+def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np.ndarray, ...]]:
+    """The rows of a file with a text a line; for `rerank` a query, a tab and a document."""
+    folder = _read(spec)
+    how = EncodingSpec(
+        task=str(spec.model.task),
+        max_tokens=spec.encoding.max_tokens,
+        truncate="right" if spec.encoding.truncate == "error" else spec.encoding.truncate,
+        tokenizer=TOKENIZER,
+        pad_id=int(folder.config.get("pad_token_id") or 0),
+    )
+    reader = Reader(str(folder.path / TOKENIZER), how, [port.name for port in ports])
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    pairs = spec.model.task == "rerank"
+    try:
+        read = reader.read([(line.partition("\t")[0], line.partition("\t")[2]) if pairs else line for line in lines])
+    except RequestError as err:
+        raise SourceError(f"{spec.file}: `model.calibration`: `{file}`: {err}") from err
+    return [tuple(row) for row, _ in read]
+
+
+def _read(spec: Spec) -> Folder:
+    try:
+        return read_folder(spec.path(spec.model.folder or ""))
+    except FolderRefused as err:
+        raise SourceError(f"{spec.file}: `model.source`: {err}", hint=err.hint) from err
+
+
+def _network(spec: Spec, folder: Folder, kind: str) -> Any:
+    prepare_torchvision()
+    try:
+        import transformers
+    except ImportError as err:
+        raise ToolMissing("`transformers` is not installed", hint="pip install marina[package]") from err
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        network, loaded = getattr(transformers, kind).from_pretrained(
+            folder.path,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            dtype=torch.float32,
+        )
+    except Exception as err:
+        first = next((line for line in str(err).splitlines() if line.strip()), type(err).__name__)
+        raise SourceError(f"{spec.file}: `model.source`: `{spec.model.source}` cannot be loaded: {first}") from err
+    # What the file lacks would be random numbers.
+    if missing := sorted(name for name in loaded["missing_keys"] if "pooler" not in name or spec.model.task != "embed"):
+        raise SourceError(
+            f"{spec.file}: `model.task`: `{spec.model.source}` has no weights for `{missing[0]}`, "
+            f"which `task: {spec.model.task}` needs",
+            hint="task: embed" if spec.model.task != "embed" else None,
+        )
+    return network.eval()

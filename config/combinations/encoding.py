@@ -1,0 +1,54 @@
+"""Rules about encoders: where they come from, and what of a spec is not for them."""
+
+from __future__ import annotations
+
+from config.combinations.rule import FILES, FORMS, Conflicts, rule
+from config.hf_folder import FolderRefused, read_folder
+from config.spec import Spec
+
+_NOT_OF_ENCODERS = ("image", "inputs", "outputs")
+
+
+@rule("model.source", "model.handler", "model.task", into=FORMS)
+def _a_task_is_for_a_folder(spec: Spec) -> Conflicts:
+    model = spec.model
+    if model.task is None:
+        if model.encoding is not None:
+            yield "model.encoding", "only for a model with a `task`", "add `task: embed`, or delete `encoding`"
+        return
+    if model.folder is None:
+        yield "model.source", f"got `{model.source}`, allowed with a `task`: `hf:./folder`", "delete `task`"
+    if model.handler != "text":
+        yield "model.handler", f"got `{model.handler}`, allowed with a `task`: `text`", "handler: text"
+
+
+@rule("model")
+def _the_folder_says_the_rest(spec: Spec) -> Conflicts:
+    model = spec.model
+    if model.task is None:
+        return
+    for field in _NOT_OF_ENCODERS:
+        if getattr(model, field) is not None:
+            yield f"model.{field}", "not for the `text` handler, whose model is all in its folder", f"delete `{field}`"
+    if model.labels is not None and model.task in ("embed", "rerank"):
+        yield "model.labels", f"not for `task: {model.task}`, whose answers have no classes", "delete `labels`"
+    if model.encoding is not None and model.task != "embed":
+        for field in ("pooling", "normalise"):
+            if field in model.encoding.model_fields_set:
+                yield f"model.encoding.{field}", "only for `task: embed`", f"delete `{field}`"
+
+
+@rule("model.source", "model.task", into=FILES)
+def _the_folder_is_an_encoders(spec: Spec) -> Conflicts:
+    model = spec.model
+    if model.task is None or model.folder is None or not spec.path(model.folder).is_dir():
+        return
+    try:
+        folder = read_folder(spec.path(model.folder))
+    except FolderRefused as err:
+        yield "model.source", str(err), err.hint
+        return
+    longest = folder.longest
+    if longest is not None and spec.encoding.max_tokens > longest:
+        text = f"got {spec.encoding.max_tokens}, but the model was made for {longest} tokens"
+        yield "model.encoding.max_tokens", text, f"max_tokens: {longest}"

@@ -1,0 +1,239 @@
+"""`handler: text` with a `task`: texts in; labels, embeddings, scores or labelled tokens out.
+
+Takes `{"text": "..."}`, `{"text": [...]}`, a JSON string or a list of them, and plain text; for `rerank`
+`{"query": "...", "documents": [...]}`; for `embed` also what OpenAI's clients send to `/v1/embeddings`. Several texts
+get a list of answers. They become tokens here, by the Rust of `tokenizers`, and rows of one length for the model."""
+
+import base64
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from handlers.arrays import Array, to_json
+from handlers.base import Handler
+from handlers.protocols import Exchange, Row, Tensor, check_rows
+from handlers.record import EncodingSpec, RecordError
+from handlers.request import JSON, Answer, Request
+from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe
+
+# Longer ones would hold up the others of their batch before anything can be cut off.
+MOST_CHARACTERS = 200_000
+_TEXT = {"text": '{"text": "..."}, or a list of texts'}
+_PAIRS = '{"query": "...", "documents": ["...", ...]}'
+
+Text = str | tuple[str, str]
+
+
+class Reader:
+    """Texts to rows of token ids, their mask and, where the model has them, the kind of each token."""
+
+    def __init__(self, file: str, spec: EncodingSpec, inputs: Sequence[str]) -> None:
+        # A worker has its threads already; more of them would only take turns.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        from tokenizers import Tokenizer
+
+        self._spec, self._inputs = spec, tuple(inputs)
+        self._tokenizer: Any = Tokenizer.from_file(file)
+        self._tokenizer.no_padding()
+        if spec.truncate == "error":
+            self._tokenizer.no_truncation()
+        else:
+            self._tokenizer.enable_truncation(spec.max_tokens, direction=spec.truncate)
+
+    def read(self, texts: Sequence[Text]) -> list[tuple[Row, Any]]:
+        """Each text's row, and its encoding: which characters each token stands for."""
+        for text in texts:
+            length = sum(map(len, text)) if isinstance(text, tuple) else len(text)
+            if length > MOST_CHARACTERS:
+                got, allowed = f"{length} characters", f"at most {MOST_CHARACTERS}"
+                raise TooLarge("the text is too long", field="text", got=got, allowed=allowed)
+        found = self._tokenizer.encode_batch(list(texts))
+        return [(self._row(encoding), encoding) for encoding in found]
+
+    def _row(self, encoding: Any) -> Row:
+        longest, count = self._spec.max_tokens, len(encoding.ids)
+        if count > longest:
+            got, allowed = f"{count} tokens", f"at most {longest}"
+            raise Unprocessable("the text is too long", field="text", got=got, allowed=allowed)
+        values = {
+            "input_ids": encoding.ids,
+            "attention_mask": encoding.attention_mask,
+            "token_type_ids": encoding.type_ids,
+        }
+        row = [np.zeros(longest, np.int64) for _ in self._inputs]
+        for name, array in zip(self._inputs, row, strict=True):
+            array[:count] = values[name]
+            if name == "input_ids":
+                array[count:] = self._spec.pad_id
+        return row
+
+
+class EncoderHandler(Handler):
+    """A model of one task over texts."""
+
+    spec: EncodingSpec
+    labels: list[str] | None = None
+
+    def setup(self) -> None:
+        if self.record.encoding is None:
+            raise RecordError("`encoding`: missing, but the handler is `text`")
+        self.spec = self.record.encoding
+        names = [spec.name for spec in self.record.inputs]
+        self.reader = Reader(str(self.directory / self.spec.tokenizer), self.spec, names)
+        if self.record.labels is not None:
+            self.labels = (self.directory / self.record.labels).read_text("utf-8").rstrip("\n").split("\n")
+
+    @property
+    def tensor_names(self) -> set[str]:
+        return {"query", "documents"} if self.spec.task == "rerank" else {"text"}
+
+    def exchange(self, request: Request) -> Exchange:
+        """The rows of all texts in a body, and its one answer."""
+        value = _value(request)
+        if isinstance(value, Mapping) and "input" in value and self.spec.task == "embed":
+            return self._openai(value)
+        if self.spec.task == "rerank":
+            query, documents = _pairs(value)
+            return self._answered([(query, document) for document in documents], self._ranked)
+        texts, single = _texts(value)
+        return self._answered(texts, lambda answers: answers[0] if single else answers)
+
+    def decode(self, request: Request) -> Row:
+        """One text, as of one instance of a protocol of several."""
+        texts, single = _texts(_value(request)) if self.spec.task != "rerank" else (_one_pair(_value(request)), True)
+        if not single:
+            raise Unprocessable("one text is needed", field="text", got=f"{len(texts)} texts")
+        ((row, request.kept),) = self.reader.read(texts)
+        return row
+
+    def encode(self, outputs: Row, request: Request) -> Answer:
+        return Answer(to_json(self._said(outputs, request.kept)))
+
+    def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]:
+        columns = {name: _strings(tensor) for name, tensor in tensors.items()}
+        texts: list[Text]
+        if self.spec.task == "rerank":
+            if len(columns["query"]) != 1:
+                raise Unprocessable("one query is needed", field="query", got=f"{len(columns['query'])} elements")
+            texts = [(columns["query"][0], document) for document in columns["documents"]]
+        else:
+            texts = list(columns["text"])
+        check_rows(len(texts), self.most_rows, "text")
+        return [row for row, _ in self.reader.read(texts)], True
+
+    def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]:
+        named = dict(super().name_outputs(outputs))
+        if self.spec.task == "classify" and self.labels is not None:
+            named["top_labels"] = [self.labels[index] for index in outputs[1].tolist()]
+        return named
+
+    def _answered(self, texts: Sequence[Text], whole: Callable[[list[Any]], Any]) -> Exchange:
+        check_rows(len(texts), self.most_rows, "text")
+        read = self.reader.read(texts)
+
+        def answer(outputs: list[Row]) -> Answer:
+            found = [self._said(row, encoding) for row, (_, encoding) in zip(outputs, read, strict=True)]
+            return Answer(to_json_any(whole(found)))
+
+        return Exchange([row for row, _ in read], answer)
+
+    def _said(self, outputs: Row, encoding: Any) -> dict[str, Any]:
+        """What one text is answered."""
+        if any(output.dtype.kind == "f" and not np.isfinite(output).all() for output in outputs):
+            raise NonFiniteOutput
+        if self.spec.task == "tokens":
+            return {"tokens": self._labelled(outputs[0], encoding)}
+        return dict(self.name_outputs(outputs))
+
+    def _labelled(self, probabilities: Array, encoding: Any) -> list[dict[str, Any]]:
+        found = []
+        for place, (start, end) in enumerate(encoding.offsets):
+            if encoding.special_tokens_mask[place]:
+                continue
+            best = int(probabilities[place].argmax())
+            label = self.labels[best] if self.labels else best
+            found.append({"start": start, "end": end, "label": label, "score": float(probabilities[place, best])})
+        return found
+
+    @staticmethod
+    def _ranked(answers: list[Any]) -> dict[str, Any]:
+        scores = [float(answer["score"]) for answer in answers]
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])
+        return {"results": [{"index": index, "relevance_score": scores[index]} for index in order]}
+
+    def _openai(self, body: Mapping[str, Any]) -> Exchange:
+        """`/v1/embeddings`, as OpenAI's clients send it: in base64 unless they ask for floats."""
+        texts, _ = _texts(body["input"], field="input")
+        form = body.get("encoding_format", "float")
+        if form not in ("base64", "float"):
+            raise Unprocessable("the format is unknown", field="encoding_format", got=form, allowed="base64, float")
+        width = self.record.outputs[0].shape[0]
+        if body.get("dimensions") not in (None, width):
+            got = body["dimensions"]
+            raise Unprocessable("embeddings have one width", field="dimensions", got=got, allowed=width)
+        check_rows(len(texts), self.most_rows, "input")
+        read = self.reader.read(texts)
+        tokens = sum(len(encoding.ids) for _, encoding in read)
+
+        def answer(outputs: list[Row]) -> Answer:
+            vectors = [self._said(row, None)["embedding"].astype(np.float32) for row in outputs]
+            data = [
+                {"object": "embedding", "index": index, "embedding": _packed(vector) if form == "base64" else vector}
+                for index, vector in enumerate(vectors)
+            ]
+            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+            return Answer(to_json({"object": "list", "data": data, "model": self.record.name, "usage": usage}))
+
+        return Exchange([row for row, _ in read], answer)
+
+
+def to_json_any(value: Any) -> bytes:
+    """As `to_json`, for lists of answers too, whose numbers were looked at."""
+    return to_json(value) if isinstance(value, dict) else b"[" + b",".join(map(to_json, value)) + b"]"
+
+
+def _packed(vector: Array) -> str:
+    return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
+
+
+def _value(request: Request) -> object:
+    """The JSON of a body; plain text is the text."""
+    if request.is_decoded or request.content_type in ("", JSON, "application/octet-stream"):
+        return request.json()
+    try:
+        return bytes(request.body).decode("utf-8")
+    except UnicodeDecodeError as err:
+        raise Malformed("the text is not valid UTF-8", field="body") from err
+
+
+def _texts(value: object, field: str = "text") -> tuple[list[Text], bool]:
+    """The texts of a value, and whether it was one alone."""
+    given = value.get("text") if isinstance(value, Mapping) and value.keys() == {"text"} else value
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise Unprocessable("a text is needed", field=field, got=describe(given), allowed=_TEXT["text"])
+    return list(texts), isinstance(given, str)
+
+
+def _pairs(value: object) -> tuple[str, list[str]]:
+    query, documents = (value.get("query"), value.get("documents")) if isinstance(value, Mapping) else (None, None)
+    if not isinstance(documents, list) or not documents or not all(isinstance(one, str) for one in (query, *documents)):
+        raise Unprocessable("a query and documents are needed", field="query", got=describe(value), allowed=_PAIRS)
+    return str(query), documents
+
+
+def _one_pair(value: object) -> list[Text]:
+    given = dict(value) if isinstance(value, Mapping) else {}
+    query, documents = _pairs(given | {"documents": [given.get("document")]})
+    return [(query, documents[0])]
+
+
+def _strings(tensor: Tensor) -> list[str]:
+    if tensor.array is not None:
+        raise Unprocessable("the type is wrong", field=tensor.name, got="numbers", allowed="BYTES")
+    try:
+        return [element.decode("utf-8") for element in tensor.elements]
+    except UnicodeDecodeError as err:
+        raise Malformed("the text is not valid UTF-8", field=tensor.name) from err

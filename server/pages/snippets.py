@@ -1,0 +1,82 @@
+"""What to type to ask this server from one's own code: each a whole program that runs as it stands."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+
+from config.record import Record
+from server.pages.door_pages import DATATYPES
+
+
+def further(record: Record, *, server: str) -> str:
+    """The snippets after curl and Python's own library, as parts of the page; `server` is `http://HOST:PORT`."""
+    shown = {
+        "requests": ("Python, requests", _requests(record, server)),
+        "javascript": ("JavaScript", _javascript(record, server)),
+    }
+    if tritons := _triton(record, server):
+        shown["triton"] = ("Python, tritonclient", tritons)
+    return "\n  ".join(
+        f'<div class="snippet"><div class="row"><h3>{title}</h3>'
+        '<button type="button" class="plain copy">Copy</button></div>'
+        f'\n  <pre id="{name}"><code>{html.escape(text)}</code></pre></div>'
+        for name, (title, text) in shown.items()
+    )
+
+
+def _requests(record: Record, server: str) -> str:
+    file, kind = Path(record.sample.file).name, record.sample.content_type
+    return (
+        "import requests\n\n"
+        f'with open("{file}", "rb") as body:\n'
+        f'    url, headers = "{server}/predictions/{record.name}", {{"Content-Type": "{kind}"}}\n'
+        "    answer = requests.post(url, body, headers=headers)\n"
+        "answer.raise_for_status()\n"
+        "print(answer.text)\n"
+    )
+
+
+def _javascript(record: Record, server: str) -> str:
+    file, kind = Path(record.sample.file).name, record.sample.content_type
+    return (
+        'import { readFile } from "node:fs/promises";\n\n'
+        f'const answer = await fetch("{server}/predictions/{record.name}", {{\n'
+        '  method: "POST",\n'
+        f'  headers: {{ "Content-Type": "{kind}" }},\n'
+        f'  body: await readFile("{file}"),\n'
+        "});\n"
+        "console.log(answer.status, await answer.text());\n"
+    )
+
+
+def _triton(record: Record, server: str) -> str | None:
+    """With what the model takes: a picture, texts, or arrays of zeros to put one's own values into."""
+    file = Path(record.sample.file).name
+    lines = ["import numpy as np", "import tritonclient.http as triton", ""]
+    if record.handler == "image" and record.sample.content_type.startswith("image/"):
+        lines += [f'given = {{"image": np.array([open("{file}", "rb").read()], dtype=object)}}']
+    elif record.encoding is not None and record.encoding.task != "rerank":
+        lines += ['given = {"text": np.array([b"Hello."], dtype=object)}']
+    elif record.encoding is None and record.inputs:
+        zeros = (
+            f'"{port.name}": np.full({(1, *port.shape)}, {port.min or 0:g}, np.{port.dtype})' for port in record.inputs
+        )
+        lines += [f"given = {{{', '.join(zeros)}}}".replace("np.bool)", "bool)")]
+    else:
+        return None
+    kinds = {port.name: DATATYPES[port.dtype] for port in record.inputs}
+    if "dtype=object" in lines[-1]:
+        kinds = {name: "BYTES" for name in ("image", "text") if f'"{name}"' in lines[-1]}
+    return "\n".join(
+        [
+            *lines,
+            f"kinds = {kinds}",
+            "inputs = [triton.InferInput(name, list(array.shape), kinds[name]) for name, array in given.items()]",
+            "for tensor, array in zip(inputs, given.values()):",
+            "    tensor.set_data_from_numpy(array)",
+            f'answer = triton.InferenceServerClient("{server.removeprefix("http://")}").infer("{record.name}", inputs)',
+            'print({one["name"]: answer.as_numpy(one["name"]).tolist() for one in answer.get_response()["outputs"]})',
+            "",
+        ]
+    )

@@ -1,0 +1,245 @@
+"""Encoders from folders as `transformers` saves them: packaged, loaded as in a worker, and asked."""
+
+import base64
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import ask, start
+from specs import ROOT
+
+from archiver.package import package
+from config.errors import SourceError, SpecError
+from config.load import parse_spec
+from config.progress import Progress
+from handlers.encoder import EncoderHandler
+from handlers.protocols import HEADER
+
+pytestmark = pytest.mark.slow
+JSON = {"content-type": "application/json"}
+SPEC = """
+name: tiny
+model:
+  source: hf:./model
+  handler: text
+  task: {task}
+  compile: export
+  batch_sizes: [1, 4]
+  encoding: {encoding}
+"""
+KINDS = {
+    "classify": "SequenceClassification",
+    "embed": "",
+    "rerank": "SequenceClassification",
+    "tokens": "TokenClassification",
+}
+LABELS = ["calm", "loud", "odd"]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes the folder of a model for a task, whose tokens are words."""
+    from archiver.torchvision_import import prepare_torchvision
+
+    prepare_torchvision()
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    def make(task: str) -> Path:
+        into = tmp_path_factory.mktemp(task) / "model"
+        torch.manual_seed(0)
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat", "on", "a", "mat", "dog", "ran"]
+        labels = {"num_labels": 1} if task == "rerank" else {"id2label": dict(enumerate(LABELS))}
+        config = transformers.BertConfig(
+            vocab_size=len(words),
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=16,
+            **labels,
+        )
+        getattr(transformers, f"Bert{'For' if KINDS[task] else 'Model'}{KINDS[task]}")(config).save_pretrained(into)
+        tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, "[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        tokenizer.save(str(into / "tokenizer.json"))
+        return into
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def served(folder: Callable[[str], Path]) -> Callable[..., Any]:
+    """A handler for a task, ready; made once for each task and way of encoding."""
+    made: dict[tuple[str, str], Any] = {}
+
+    def serve(task: str, encoding: str = "{max_tokens: 8}") -> Any:
+        if (task, encoding) not in made:
+            where = folder(task).parent
+            spec = parse_spec(SPEC.format(task=task, encoding=encoding), where / "spec.yaml")
+            packaged = package(spec, where, progress=Progress(quiet=True))
+            with zipfile.ZipFile(where / packaged.mar) as archive:
+                archive.extractall(where / "unpacked")
+            made[task, encoding] = start(EncoderHandler(), where / "unpacked")
+        return made[task, encoding]
+
+    return serve
+
+
+def asked(handler: Any, body: object, **headers: str) -> Any:
+    (reply,) = ask(handler, json.dumps(body).encode(), headers=JSON | headers)
+    return reply
+
+
+def by_transformers(folder: Path, kind: str, texts: list[str]) -> Any:
+    """What `transformers` itself computes, each text alone and without padding."""
+    import transformers
+    from tokenizers import Tokenizer
+
+    network = getattr(transformers, kind).from_pretrained(folder).eval()
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    with torch.no_grad():
+        return [network(input_ids=torch.tensor([tokenizer.encode(text).ids])) for text in texts]
+
+
+def test_labels_of_texts_are_those_that_transformers_finds(served: Callable[..., Any]) -> None:
+    handler = served("classify")
+    texts = ["the cat sat", "a dog ran on the mat"]
+    expected = by_transformers(handler.directory.parent / "model", "BertForSequenceClassification", texts)
+    for reply, found in zip(asked(handler, {"text": texts}).json(), expected, strict=True):
+        probabilities = torch.softmax(found.logits[0], -1)
+        best = int(probabilities.argmax())
+        assert reply["top_labels"][0] == LABELS[best]
+        assert reply["top_probs"][0] == pytest.approx(float(probabilities[best]), abs=1e-5)
+
+
+@pytest.mark.parametrize("body", [{"text": "the cat sat"}, "the cat sat"])
+def test_one_text_gets_one_answer_and_a_list_a_list(served: Callable[..., Any], body: object) -> None:
+    handler = served("classify")
+    one = asked(handler, body).json()
+    assert set(one) == {"top_indices", "top_probs", "top_labels"}
+    assert asked(handler, ["the cat sat"]).json() == [one]
+    assert asked(handler, {"instances": ["the cat sat", {"text": "the cat sat"}]}).json() == {"predictions": [one, one]}
+    (plain,) = ask(handler, b"the cat sat", headers={"content-type": "text/plain; charset=utf-8"})
+    assert plain.json() == one
+
+
+def test_embeddings_are_the_mean_of_the_tokens_at_length_one(served: Callable[..., Any]) -> None:
+    handler = served("embed")
+    texts = ["the cat sat", "a dog"]
+    expected = by_transformers(handler.directory.parent / "model", "BertModel", texts)
+    for reply, found in zip(asked(handler, texts).json(), expected, strict=True):
+        mean = found.last_hidden_state[0].mean(0)
+        np.testing.assert_allclose(reply["embedding"], (mean / mean.norm()).numpy(), atol=1e-5)
+
+
+def test_openais_clients_get_embeddings_as_they_ask_for_them(served: Callable[..., Any]) -> None:
+    handler = served("embed")
+    texts = ["the cat sat", "a dog"]
+    plain = [one["embedding"] for one in asked(handler, texts).json()]
+    floats = asked(handler, {"model": "tiny", "input": texts}).json()
+    assert [one["embedding"] for one in floats["data"]] == plain
+    assert floats["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
+    packed = asked(handler, {"model": "tiny", "input": texts[0], "encoding_format": "base64"}).json()["data"][0]
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(packed["embedding"]), "<f4"), plain[0], atol=1e-6)
+    refused = asked(handler, {"input": texts, "dimensions": 4})
+    assert (refused.status, refused.json()["field"]) == (422, "dimensions")
+
+
+def test_documents_are_ranked_by_their_score(served: Callable[..., Any]) -> None:
+    handler = served("rerank")
+    documents = ["a mat", "the dog ran", "the cat"]
+    results = asked(handler, {"query": "cat", "documents": documents}).json()["results"]
+    scores = [one["relevance_score"] for one in results]
+    assert sorted(one["index"] for one in results) == [0, 1, 2]
+    assert scores == sorted(scores, reverse=True)
+    alone = asked(handler, {"query": "cat", "documents": [documents[results[0]["index"]]]}).json()["results"]
+    assert alone[0]["relevance_score"] == pytest.approx(scores[0], abs=1e-5)
+
+
+def test_tokens_are_labelled_where_they_stand_in_the_text(served: Callable[..., Any]) -> None:
+    handler = served("tokens")
+    tokens = asked(handler, {"text": "the  cat sat"}).json()["tokens"]
+    assert [(one["start"], one["end"]) for one in tokens] == [(0, 3), (5, 8), (9, 12)]
+    assert {one["label"] for one in tokens} <= set(LABELS)
+
+
+def test_texts_are_tensors_of_bytes(served: Callable[..., Any]) -> None:
+    handler = served("classify")
+    tensor = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["the cat sat", "a dog"]}
+    outputs = {one["name"]: one for one in asked(handler, {"inputs": [tensor]}, **{HEADER: "v2"}).json()["outputs"]}
+    assert outputs["top_labels"]["data"][0] == asked(handler, "the cat sat").json()["top_labels"][0]
+
+
+LONG = "the cat sat on a mat a dog ran"
+
+
+def test_a_text_that_is_too_long_is_refused_or_cut_at_one_end(served: Callable[..., Any]) -> None:
+    refused = asked(served("classify"), LONG)
+    assert (refused.status, refused.json()) == (
+        422,
+        {"error": "the text is too long", "field": "text", "got": "11 tokens", "allowed": "at most 8"},
+    )
+    for side, left in (("right", "the cat sat on a mat"), ("left", "on a mat a dog ran")):
+        handler = served("classify", f"{{max_tokens: 8, truncate: {side}}}")
+        assert asked(handler, LONG).json() == asked(handler, left).json()
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"text": 5}, 422),
+        ({"text": []}, 422),
+        ([1, 2], 422),
+        ({"txt": "a"}, 422),
+        (["a"] * 65, 413),
+        ("a" * 200_001, 413),
+    ],
+    ids=str,
+)
+def test_what_is_no_text_is_refused_alone(served: Callable[..., Any], body: object, status: int) -> None:
+    good, bad = json.dumps("the cat").encode(), json.dumps(body).encode()
+    first, refused, last = ask(served("classify"), good, bad, good, headers=JSON)
+    assert (first.status, refused.status, last.status) == (200, status, 200)
+    assert first.json() == last.json()
+
+
+def test_a_folder_with_code_or_pickles_is_refused(folder: Callable[[str], Path]) -> None:
+    model = folder("classify")
+    text, file = SPEC.format(task="classify", encoding="{max_tokens: 8}"), model.parent / "spec.yaml"
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "modeling.Evil"}}))
+    with pytest.raises(SpecError, match="the model brings code of its own, which is not run"):
+        parse_spec(text, file)
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    with pytest.raises(SpecError, match=r"has no `\.safetensors`"):
+        parse_spec(text, file)
+
+
+def test_a_task_that_the_weights_are_not_for_is_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    model = folder("embed")
+    spec = parse_spec(SPEC.format(task="tokens", encoding="{max_tokens: 8}"), model.parent / "spec.yaml")
+    with pytest.raises(SourceError, match=r"has no weights for `classifier\.bias`, which `task: tokens` needs"):
+        package(spec, tmp_path, progress=Progress(quiet=True))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_pod_needs_no_transformers() -> None:
+    code = "import sys; sys.modules['transformers'] = None; import handlers.encoder"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_transformers_is_imported_beside_a_torchvision_that_does_not_fit() -> None:
+    code = "import archiver.torchvision_import as finder; finder.install(); from transformers import BertModel"
+    subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"], cwd=ROOT, check=True
+    )
