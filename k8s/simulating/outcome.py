@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from config.sections import Cost
 from k8s.simulating.hpa import Hpa
 from k8s.simulating.traffic import Trace
 from k8s.simulating.world import Run, Service
@@ -71,6 +72,7 @@ class Simulation:
     outcomes: list[Outcome]
     assumed: list[str]
     """What was not measured."""
+    cost: Cost | None = None
 
     def to_data(self) -> dict[str, Any]:
         """As JSON."""
@@ -85,8 +87,11 @@ class Simulation:
             "cold_start_s": service.cold_start_s,
             "node_s": service.node_s,
             "assumed": self.assumed,
-            "outcomes": [one.to_data() for one in self.outcomes],
+            "outcomes": [outcome.to_data() | self._price_data(outcome) for outcome in self.outcomes],
         }
+
+    def _price_data(self, outcome: Outcome) -> dict[str, Any]:
+        return {"cost_per_10k": self._price(outcome), "currency": self.cost.currency} if self.cost else {}
 
     def to_text(self) -> str:
         """For a person."""
@@ -121,7 +126,15 @@ class Simulation:
             ["pods at most", *(str(one.most_pods) for one in self.outcomes)],
             ["pod-hours", *(f"{one.pod_hours:.2f}" for one in self.outcomes)],
         ]
+        if self.cost is not None:
+            prices = (self._price(one) for one in self.outcomes)
+            rows.append(["10,000 requests cost", *(f"{price:.3g} {self.cost.currency}" for price in prices)])
         return rows
+
+    def _price(self, outcome: Outcome) -> float:
+        """Of 10,000 requests of this traffic, the pods' idle time included."""
+        run = outcome.run
+        return self.cost.per_10k(run.requests / run.pod_seconds) if self.cost and run.requests else 0.0
 
 
 def make_outcome(label: str, hpa: Hpa, trace: Trace, service: Service, run: Run) -> Outcome:

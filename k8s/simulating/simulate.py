@@ -43,11 +43,11 @@ def simulate(plan: Plan, supposed: Supposed) -> Simulation:
     if supposed.up_window_s is not None:
         label = f"{supposed.up_window_s} s before more"
         outcomes.append(_outcome(label, hpa.with_up_window(supposed.up_window_s), trace, service))
-    return Simulation(plan.name, trace, service, outcomes, assumed)
+    return Simulation(plan.name, trace, service, outcomes, assumed, plan.spec.cost)
 
 
 def _outcome(label: str, hpa: Hpa, trace: Trace, service: Service) -> Outcome:
-    return make_outcome(label, hpa, trace, service, replay(trace, hpa, service, None))
+    return make_outcome(label, hpa, trace, service, replay(trace, hpa, service))
 
 
 def _autoscaler(plan: Plan) -> Hpa:

@@ -14,7 +14,7 @@ from statistics import median
 
 from config.errors import InputError
 
-DAY_S, WEEK_S = 86_400, 7 * 86_400
+DAY_S = 86_400
 _LONGEST_S = 35 * DAY_S
 _BEFORE_STEP_S, _STEP_S, _AFTER_STEP_S = 300, 1800, 1800
 
@@ -27,16 +27,6 @@ class Trace:
     rates: Sequence[float]
     step_s: int | None = None
     """When it rises, for a trace that is one step."""
-
-    def weekly(self, at_s: int) -> float | None:
-        """The median of the last three weeks at this hour. Weeks before the trace are taken to be as its first; None
-        where that does not reach."""
-        known = [rate for week in (1, 2, 3) if (rate := self._before(at_s - week * WEEK_S)) is not None]
-        return median(known) if known else None
-
-    def _before(self, at_s: int) -> float | None:
-        place = at_s if at_s >= 0 else at_s % WEEK_S
-        return self.rates[place] if place < len(self.rates) else None
 
 
 def step_trace(base_rps: float, factor: float) -> Trace:

@@ -83,17 +83,17 @@ class Run:
     """Second, pods before, pods after."""
 
 
-def replay(trace: Trace, hpa: Hpa, service: Service, forecast_s: int | None) -> Run:
-    """A trace through an autoscaler; with `forecast_s` it also sees what the weeks before had so much later."""
-    world = _World(trace, hpa, service, forecast_s)
+def replay(trace: Trace, hpa: Hpa, service: Service) -> Run:
+    """A trace through an autoscaler."""
+    world = _World(trace, hpa, service)
     for now_s in range(_BEFORE_S + len(trace.rates)):
         world.tick(now_s)
     return world.finished()
 
 
 class _World:
-    def __init__(self, trace: Trace, hpa: Hpa, service: Service, forecast_s: int | None) -> None:
-        self._trace, self._hpa, self._service, self._forecast_s = trace, hpa, service, forecast_s
+    def __init__(self, trace: Trace, hpa: Hpa, service: Service) -> None:
+        self._trace, self._hpa, self._service = trace, hpa, service
         self._controller = Controller(hpa)
         wanted = min(hpa.high, max(hpa.low, math.ceil(trace.rates[0] / service.target_rps - 1e-9)))
         self._pods = [_Pod(number, 0, 0, 0) for number in range(wanted)]
@@ -171,10 +171,7 @@ class _World:
 
     def _total(self, now_s: int) -> float | None:
         rates = [one for pod in self._pods if (one := self._rate(pod, now_s)) is not None]
-        if not rates:
-            return None
-        ahead = None if self._forecast_s is None else self._trace.weekly(now_s - _BEFORE_S + self._forecast_s)
-        return max(sum(rates), ahead or 0.0)
+        return sum(rates) if rates else None
 
     def _start(self, now_s: int) -> None:
         self._free_nodes = [at for at in self._free_nodes if at + _NODE_KEPT_S > now_s]

@@ -34,6 +34,15 @@ def test_on_a_step_of_2_2_times_the_target_pods_come_at_once_and_with_the_window
     assert now.run.decisions[0][1:] == (1, 2)
 
 
+def test_a_simulation_says_what_10_000_requests_cost_with_the_idle_time_of_pods() -> None:
+    steady = Supposed(Trace("steady", [35.0] * 3600), knee_rps=100, cold_start_s=5)
+    assert "10,000 requests cost" not in simulated(steady).to_text()
+    priced = simulated(steady, {"cost": {"pod_hour": 1.26, "currency": "EUR"}})
+    # One pod for an hour, asked 126,000 times: ten cents for 10,000.
+    assert priced.rows()[-1] == ["10,000 requests cost", "0.1 EUR"]
+    assert priced.to_data()["outcomes"][0]["cost_per_10k"] == pytest.approx(0.1)
+
+
 def test_the_knee_the_cold_start_and_the_time_for_a_node_change_what_comes_late() -> None:
     quick = at(simulated(Supposed(3, knee_rps=100, cold_start_s=5)))
     slow = at(simulated(Supposed(3, knee_rps=100, cold_start_s=120)))
