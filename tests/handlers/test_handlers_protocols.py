@@ -76,6 +76,8 @@ def test_instances_are_answered_by_predictions_in_their_order(double, headers):
 def test_pictures_in_base64_are_instances(classifier, wrapper):
     text = base64.b64encode(PICTURE).decode()
     alone = asked(classifier, PICTURE).json()
+    # A batch of two is another computation: its sums may end in another last digit.
+    alone["top_probs"] = pytest.approx(alone["top_probs"], rel=1e-5)
     assert asked(classifier, {"instances": [{wrapper: text}, {"image": text}]}).json() == {"predictions": [alone] * 2}
 
 

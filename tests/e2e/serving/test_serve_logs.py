@@ -47,7 +47,7 @@ def test_above_the_rate_only_errors_are_printed(start_tiny: Start) -> None:
 
 
 def test_nobody_reading_the_log_costs_no_request_and_no_count(tmp_path: Path) -> None:
-    spec, mar = make_tiny(tmp_path, access_log="all")
+    spec, mar = make_tiny(tmp_path, access_log="all", queue=5000)
     ports = Ports(free_port_base())
     process = subprocess.Popen(
         [sys.executable, "-m", "server", str(spec.file), "--mar", str(mar), "--port-base", str(ports.base)],

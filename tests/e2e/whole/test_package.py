@@ -182,8 +182,8 @@ def test_the_record_says_what_is_inside(packaged: Packaged) -> None:
 def spoiled(original: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
     """A quantiser that loses the sign of one layer's weights."""
 
-    def quantised(*arguments: Any) -> torch.nn.Module:
-        module = original(*arguments)
+    def quantised(*arguments: Any, **options: Any) -> torch.nn.Module:
+        module = original(*arguments, **options)
         frozen = next(buffer for name, buffer in module.named_buffers() if buffer.dtype == torch.int8)
         frozen.abs_()
         return module
