@@ -109,12 +109,12 @@ class Supervisor:
         return "loading" if self.health.generation is None else "warming"
 
     def _stop(self, serving: Serving) -> Exit:
-        # Not the state as last followed: it may have become ready, and been told so, since.
-        first, was = self.signals.stops[0], self._state()
+        first = self.signals.stops[0]
         self.state = "draining"
         self.health.take_out("the server is stopping")
         self._tell(ready=False)
-        if was in ("loading", "warming"):
+        # Not the state as last followed: it may have been ready, and told so, since, and be so no longer.
+        if not self.health.was_ready:
             self.say(f"{first.name}: stopped before it was ready")
             self._end()
             return Exit.DRAINED

@@ -107,6 +107,12 @@ class Health:
     def ready(self) -> bool:
         return not self.missing()
 
+    @property
+    def was_ready(self) -> bool:
+        """Whether requests may have been sent: an inference has succeeded, be it of workers that are gone since."""
+        with self._lock:
+            return self._proven is not None
+
     def missing(self) -> list[str]:
         """What readiness lacks, in words; looks for deaths first."""
         with self._lock:

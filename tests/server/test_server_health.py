@@ -70,6 +70,17 @@ def test_a_stopped_worker_is_noticed_at_once_and_is_well_when_it_goes_on(
     assert health.ready
 
 
+def test_who_was_ready_once_may_have_requests_whatever_became_of_its_workers(
+    health: Health, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    assert not health.was_ready
+    bring_up(health, processes[0].pid, processes[1].pid)
+    processes[0].kill()
+    processes[0].wait()
+    assert not health.ready
+    assert health.was_ready
+
+
 def test_death_is_noticed_without_a_description(
     health: Health, processes: list[subprocess.Popen[bytes]], clock: Clock
 ) -> None:

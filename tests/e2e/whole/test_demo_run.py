@@ -157,7 +157,11 @@ def _command(process: psutil.Process) -> list[str]:
         pytest.param("load", signal.SIGTERM, id="loading"),
     ],
 )
-def test_interrupted_it_leaves_nothing(stage: str, number: int, quick: Path, tmp_path: Path) -> None:
+def test_interrupted_it_leaves_nothing(
+    stage: str, number: int, quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What was compiled before would not be compiled again.
+    monkeypatch.setenv("MARINA_CACHE", "off")
     spec = DIGITS if stage == "package" else quick
     with demo(tmp_path, str(spec)) as started:
         assert started.process.stdout
