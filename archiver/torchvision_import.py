@@ -1,16 +1,18 @@
-"""Importing torchvision beside a torch that its C++ operators were not built for."""
+"""Importing torchvision beside a torch that its C++ operators were not built for.
+
+`make setup` has every Python of the environment load this module: it imports next to nothing before torchvision is.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
-from pathlib import Path
-from types import ModuleType
 
-from config.errors import SourceError
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 # Kept alive: the schemas vanish with the library object that defined them.
 _defined: list[object] = []
@@ -22,6 +24,9 @@ def prepare_torchvision() -> None:
     found = importlib.util.find_spec("torchvision")
     if found is None or found.origin is None or "torchvision" in sys.modules or _defined:
         return
+    import re
+    from pathlib import Path
+
     import torch
 
     for binary in Path(found.origin).parent.glob("_C*.so"):
@@ -49,6 +54,10 @@ def import_torchvision() -> ModuleType:
     registers shape functions for them. Models and weights need none, so a schema without a kernel is enough: calling
     such an operator still fails, and says so.
     """
+    import re
+
+    from config.errors import SourceError
+
     for _ in range(8):
         try:
             return importlib.import_module("torchvision")

@@ -1,12 +1,16 @@
 """The slots of an engine, and what its next step computes: one piece of one prompt, and a token for whoever has read
 theirs. A long prompt is read in pieces between the steps of the others, so that nobody's stream stalls."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Generic, TypeVar
 
-from handlers.generation.engine import Sampling, Usage
+from handlers.generation.engine import Sampling, Token, Usage
 from handlers.generation.sampling import Sampler
+
+Scores = TypeVar("Scores")
 
 
 @dataclass
@@ -75,3 +79,46 @@ class Slots:
     def usage(self) -> Usage:
         cached = sum(slot.cached for slot in self._held.values())
         return Usage(len(self._held), self._count, cached, self._count * self.context)
+
+
+class SlotEngine(ABC, Generic[Scores]):
+    """An engine by its slots: a step is a token for all who are past their prompt, then one piece of one prompt."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+
+    def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling) -> None:
+        self._slots.add(sequence, prompt, sampling)
+
+    def step(self) -> list[Token]:
+        decoding = self._slots.decoding()
+        tokens = [self._choose(slot, scores) for slot, scores in zip(decoding, self._decode(decoding), strict=True)]
+        if reading := self._slots.reading():
+            slot, piece = reading
+            scores = self._read(slot, piece)
+            if piece.stop == len(slot.tokens):
+                tokens.append(self._choose(slot, scores))
+            else:
+                slot.cached = piece.stop
+        return tokens
+
+    def cancel(self, sequence: str) -> None:
+        self._slots.cancel(sequence)
+
+    def usage(self) -> Usage:
+        return self._slots.usage()
+
+    def close(self) -> None:
+        """Memory goes with the process."""
+
+    @abstractmethod
+    def _decode(self, decoding: Sequence[Slot]) -> Sequence[Scores]:
+        """What the next token of each is chosen by."""
+
+    @abstractmethod
+    def _read(self, slot: Slot, piece: range) -> Scores:
+        """The same after a piece of a prompt."""
+
+    @abstractmethod
+    def _choose(self, slot: Slot, scores: Scores) -> Token:
+        """The next token, which is now the slot's last."""
