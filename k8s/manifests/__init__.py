@@ -5,6 +5,7 @@ from k8s.manifests.evidence import check_machine, suppose_evidence
 from k8s.manifests.image_record import read_load_image
 from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, selector_labels
 from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
+from k8s.manifests.notes import patch_notes
 from k8s.manifests.objects import Files, render
 from k8s.manifests.plan import Plan, in_mib, make_plan
 from k8s.manifests.pod import container_security, pod_security
@@ -42,6 +43,7 @@ __all__ = [
     "make_plan",
     "manifest_texts",
     "one_document",
+    "patch_notes",
     "plain",
     "pod_security",
     "read_load_image",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from config.quantity import canonical
+from k8s.manifests.objects import patched_fields
 from k8s.manifests.plan import (
     MEMORY_MARGIN,
     SCALE_DOWN_PERCENT,
@@ -106,7 +107,15 @@ def _measured(plan: Plan) -> Iterator[Note]:
         yield Note("40-deployment.yaml", text, calibrate)
 
 
+def patch_notes(plan: Plan) -> Iterator[Note]:
+    """Where a patch changed what Marina derives."""
+    for field in patched_fields(plan):
+        text = f"a patch changes `{field.path}`: {field.why}"
+        yield Note("40-deployment.yaml", text, "take it out of `kubernetes.patches`, unless that is what you want")
+
+
 def _chosen(plan: Plan) -> Iterator[Note]:
+    yield from patch_notes(plan)
     if plan.spec.scaling.min_replicas == 1:
         text = "one pod: while it is moved to another node, nothing answers"
         yield Note("60-disruption-budget.yaml", text, "scaling: {min_replicas: 2}")

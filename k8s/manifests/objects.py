@@ -11,7 +11,7 @@ from typing import Any
 
 from kubernetes.client import V1ConfigMap, V1Namespace, V1ObjectMeta
 
-from k8s.extending import extend
+from k8s.extending import Owned, extend, owned_changes
 from k8s.manifests import autoscaler, deployment, model_volume, network
 from k8s.manifests.config_map import config_map
 from k8s.manifests.custom_resources import CustomResource, Monitor, PrometheusRule
@@ -23,6 +23,7 @@ from k8s.monitoring import SERVER_CONTAINER, alert_rules, recording_rules, rende
 Manifest = dict[str, Any]
 Files = dict[str, list[Manifest]]
 
+_DEPLOYMENT = "40-deployment.yaml"
 # Folders that a cluster needs something for, and what that is.
 ADDONS = {
     "monitoring": "the Prometheus operator",
@@ -33,9 +34,20 @@ ADDONS = {
 
 def render(plan: Plan) -> Files:
     """Every object by the file it is in, in the order in which a cluster should see them, as the spec extends it."""
-    files = {name: documents for name, documents in (_base(plan) | _addons(plan)).items() if documents}
     containers = (SERVER_CONTAINER, model_volume.LOADER)
-    return extend(files, plan.spec, containers=containers, server=SERVER_CONTAINER)
+    return extend(_own(plan), plan.spec, containers=containers, server=SERVER_CONTAINER)
+
+
+def patched_fields(plan: Plan) -> list[Owned]:
+    """What patches changed that Marina derives."""
+    if not plan.spec.kubernetes.patches:
+        return []
+    before, after = (files[_DEPLOYMENT][0] for files in (_own(plan), render(plan)))
+    return list(owned_changes(before, after, SERVER_CONTAINER))
+
+
+def _own(plan: Plan) -> Files:
+    return {name: documents for name, documents in (_base(plan) | _addons(plan)).items() if documents}
 
 
 def _base(plan: Plan) -> Files:
@@ -46,7 +58,7 @@ def _base(plan: Plan) -> Files:
         "20-config.yaml": plain(config_map(plan)),
         # Before the pods, so that none of them is ever open.
         "30-network-policy.yaml": plain(network.network_policy(plan)) if spec.kubernetes.network.policy else [],
-        "40-deployment.yaml": plain(deployment.deployment(plan)),
+        _DEPLOYMENT: plain(deployment.deployment(plan)),
         "50-service.yaml": plain(network.service(plan)),
         "60-disruption-budget.yaml": plain(autoscaler.disruption_budget(plan)),
         "70-autoscaler.yaml": plain(autoscaler.autoscaler(plan)) if spec.scaling.autoscaler == "hpa" else [],

@@ -51,7 +51,7 @@ def _surveyed(
 ) -> list[Document]:
     """The documents as this cluster can take them; ClusterError with everything that is missing."""
     site = survey(placement.cluster, release.documents, placement.namespace)
-    site = replace(site, blockers=(*release.blockers, *site.blockers))
+    site = replace(site, blockers=(*release.blockers, *site.blockers), notes=(*release.notes, *site.notes))
     record.site = site.to_data()
     for note in site.notes:
         progress.say(f"note: {note}")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from config.spec import Spec
 from k8s.cluster import Document
-from k8s.manifests import Files, Plan, check_machine, make_plan, render
+from k8s.extending import summarise_patches
+from k8s.manifests import Files, Plan, check_machine, make_plan, patch_notes, render
 from k8s.rollout.inference import CanaryRequest, packaged_sample
 from k8s.rollout.preflight import Blocker
 from k8s.verify import Scope, rendered, verify
@@ -22,9 +23,11 @@ class Release:
     request: CanaryRequest | None
     """None where no package is at hand; then no inference is sent, and a note says so."""
     facts: dict[str, str] = field(default_factory=dict)
-    """Version, image, package and evidence: what `status` shows of a revision."""
+    """Version, image, package, evidence and patches: what `status` shows of a revision."""
     blockers: tuple[Blocker, ...] = ()
     """What is wrong with the documents themselves, wherever they are applied."""
+    notes: tuple[str, ...] = ()
+    """What to know of them before they are applied."""
 
 
 def make_release(spec: Spec, folder: Path, accepted: Collection[str] = ()) -> Release:
@@ -36,9 +39,12 @@ def make_release(spec: Spec, folder: Path, accepted: Collection[str] = ()) -> Re
     facts = {"version": spec.version, "image": plan.image}
     facts |= {"package": plan.package.sha256} if plan.package else {}
     facts |= {"evidence": plan.evidence.sha256} if plan.evidence else {}
+    patches = summarise_patches(spec)
+    facts |= {"patched": patches} if patches else {}
     mar = folder / "model.mar"
     request = packaged_sample(mar, plan.package) if plan.package and mar.exists() else None
-    return Release(documents, request, facts, errors_of(files, plan))
+    notes = tuple(note.text for note in patch_notes(plan))
+    return Release(documents, request, facts, errors_of(files, plan), notes)
 
 
 def errors_of(files: Files, plan: Plan) -> tuple[Blocker, ...]:

@@ -69,7 +69,7 @@ class Status:
             return f"{where}: not deployed"
         lines = [f"{where}: {_phase(state)}"]
         facts = self.facts
-        lines += [f"  {key:<11}{facts[key]}" for key in ("version", "image") if key in facts]
+        lines += [f"  {key:<11}{facts[key]}" for key in ("version", "image", "patched") if key in facts]
         lines += [f"  {key:<11}{facts[key][:_SHA]}…" for key in ("package", "evidence") if key in facts]
         lines += [f"  pods       {self.rollout or 'not all available'}"]
         lines += [f"    {pod}" for pod in self.pods]

@@ -10,6 +10,7 @@ from specs import DIGITS, changed
 
 from config.errors import InputError, SpecError
 from config.load import load_spec
+from k8s.manifests.notes import notes
 from k8s.manifests.objects import render
 from k8s.manifests.plan import make_plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
@@ -166,6 +167,24 @@ def test_a_patch_that_may_not_be_names_the_place(changes: dict[str, Any], text: 
     with pytest.raises((InputError, SpecError)) as caught:
         render(planned(changes))
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pod", "path"),
+    [
+        ({"terminationGracePeriodSeconds": 5}, "terminationGracePeriodSeconds"),
+        ({"containers": [{"name": "server", "readinessProbe": {"periodSeconds": 60}}]}, "containers[server].readinessProbe"),
+        ({"containers": [{"name": "server", "image": "elsewhere/digits:1"}]}, "containers[server].image"),
+        ({"containers": [{"name": "server", "resources": {"limits": {"cpu": "4"}}}]}, "containers[server].resources"),
+        ({"hostUsers": False, "containers": [{"name": "helper", "image": "a"}]}, None),
+    ],
+)  # fmt: skip
+def test_a_patch_of_a_field_that_marina_derives_is_noted(pod: dict[str, Any], path: str | None) -> None:
+    plan = planned(
+        patch(kind="Deployment", merge={"spec": {"template": {"spec": pod}}}), evidence=EVIDENCE, image=IMAGE
+    )
+    patched = [note.text.split("`")[1] for note in notes(plan) if "a patch changes" in note.text]
+    assert patched == ([path] if path else [])
 
 
 def test_what_a_patch_breaks_is_found_by_verify_and_stops_a_deploy(tmp_path: Path) -> None:

@@ -138,6 +138,52 @@ def test_the_verbs_print_records_that_say_how_it_ended(
     assert cluster.fake.get("Namespace", SPACE) is None
 
 
+def test_a_patched_revision_is_deployed_named_by_status_and_brought_back_with_its_patches(
+    cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ran(verb: str, *options: str) -> str:
+        assert run(verb, spec, cluster, *options) == 0
+        return capsys.readouterr().out
+
+    def label() -> Any:
+        service = cluster.fake.get("Service", NAME, SPACE)
+        return service and service["metadata"]["labels"].get("team")
+
+    patch = spec.parent / "team.yaml"
+    patch.write_text("metadata: {labels: {team: vision}}", encoding="utf-8")
+    write_spec(spec.parent, {"kubernetes.patches": [{"kind": "Service", "file": "./team.yaml"}]})
+    ran("deploy")
+    assert label() == "vision"
+    assert "\n  patched    Service by ./team.yaml\n" in ran("status")
+    assert "nothing to do" in ran("deploy")
+    patch.write_text("metadata: {labels: {team: sound}}", encoding="utf-8")
+    ran("deploy")
+    assert label() == "sound"
+    patch.unlink()
+    ran("rollback")
+    assert (label(), json.loads(ran("status", "--json"))["facts"]["patched"]) == ("vision", "Service by ./team.yaml")
+    write_spec(spec.parent, {})
+    ran("deploy")
+    assert label() is None
+    assert "patched" not in ran("status")
+
+
+def test_a_patch_of_what_marina_derives_is_named_before_it_is_applied(
+    cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inside = {
+        "terminationGracePeriodSeconds": 300,
+        "containers": [{"name": "server", "lifecycle": {"preStop": {"sleep": {"seconds": 5}}}}],
+    }
+    merge = {"spec": {"template": {"spec": inside}}}
+    write_spec(spec.parent, {"kubernetes.patches": [{"kind": "Deployment", "merge": merge}]})
+    where = ["--kubeconfig", str(cluster.fake.kubeconfig), "--out", str(spec.parent / "out")]
+    assert marina.main(["deploy", str(spec), *where]) == 0
+    said = capsys.readouterr().err
+    assert "note: a patch changes `terminationGracePeriodSeconds`: it covers the drain" in said
+    assert "note: a patch changes `containers[server].lifecycle`" in said
+
+
 def test_a_revision_that_fails_ends_with_1_and_says_why(
     cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
