@@ -1,10 +1,10 @@
 """From a running server to a verdict that can be trusted. Imports only `config` of ours.
 
-Its rooms, each of which imports only those before it: measuring, sending, judging, reporting, running, calibrating,
-comparing. Beside them `locustfile` and `closed_loop` make a verdict of plain Locust.
+Its rooms, each of which imports only those before it: measuring, scheduling, sending, judging, reporting, running,
+calibrating, comparing. Beside them `locustfile` and `closed_loop` make a verdict of plain Locust.
 
 Importing Locust patches the whole process, so load is always sent by processes of their own, and nothing that is named
-here imports it. A name is looked up when it is asked for: those processes need one room of seven.
+here imports it. A name is looked up when it is asked for: those processes need one room of eight.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
     "verdict_text",
     "with_samples",
 ]
-_ROOMS = ("measuring", "sending", "judging", "reporting", "running", "calibrating", "comparing")
+_ROOMS = ("measuring", "scheduling", "sending", "judging", "reporting", "running", "calibrating", "comparing")
 
 
 def __getattr__(name: str) -> Any:

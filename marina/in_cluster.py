@@ -92,11 +92,13 @@ def shown(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse
     if plan.package is None:
         raise InputError("nothing was packaged yet, so there is no sample to send", hint=f"marina package {spec.file}")
     objective = objective_of(spec)
+    request, schedule = (
+        packaged_request(plan.package, options.out / spec.name, url_of(plan)),
+        how.schedule(spec, objective),
+    )
     load = LoadPlan(
-        request=with_samples(
-            packaged_request(plan.package, options.out / spec.name, url_of(plan)), spec, plan.package.record
-        ),
-        schedule=how.schedule(spec, objective),
+        request=with_samples(request, spec, plan.package.record, schedule.trace),
+        schedule=schedule,
         parts=how.processes,
         timeout_s=client_timeout_s(objective, how.timeout_s),
         limit_ms=objective.p99_ms,

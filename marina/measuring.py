@@ -124,6 +124,9 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     add("--duration", dest="duration_s", metavar="S", type=float, help=text)
     text = "seconds that all runs together may take while the limit is in doubt (default: ten times the first run)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
+    text = "a trace of real traffic to replay: CSV or JSON lines of time and sample (default: the spec's `load.replay`)"
+    add("--replay", metavar="FILE", type=Path, help=text)
+    add("--speed", metavar="TIMES", type=float, help="how many times as fast the trace is replayed (default: 1)")
     add("--in-cluster", action="store_true", help="load the deployed service from pods beside it, one a process")
     add("--context", metavar="C", help="of the kubeconfig, for --in-cluster (default: the current one)")
     add("--kubeconfig", metavar="FILE", type=Path, help="for --in-cluster (default: $KUBECONFIG, ~/.kube/config)")

@@ -102,7 +102,7 @@ def test_the_command_line_starts_without_heavy_imports(arguments: list[str]) -> 
 # own face is entered.
 ROOMS: Rooms = {
     "k8s": ("monitoring", "extending", "manifests", "platforms", "simulating", "verify", "cluster", "rollout"),
-    "loadtest": ("measuring", "sending", "judging", "reporting", "running", "calibrating", "comparing"),
+    "loadtest": ("measuring", "scheduling", "sending", "judging", "reporting", "running", "calibrating", "comparing"),
     "server": ("system", "java", "watching", "pages"),
 }
 # Of these packages any module may be imported, and only their rooms have doors.

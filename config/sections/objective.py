@@ -31,3 +31,6 @@ class Load(Section):
     samples: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """What the load test sends instead: files, or folders of such, with how often each is sent beside the others,
     `{cat.jpg: 3, pages/: 1}`; default: `sample` alone. Read by `marina loadtest`, `calibrate` and `compare`."""
+    replay: str | None = None
+    """A trace of real traffic that is played instead of a rate: CSV or JSON lines with the `time` of each request
+    (seconds, or ISO 8601) and, where known, the file of its `sample`; default: none. Read by `marina loadtest`."""

@@ -63,8 +63,8 @@ def load_objects(plan: Plan, job: LoadJob) -> list[dict[str, Any]]:
     """The Job first: it owns the others, so that they go with it."""
     if len(job.text) > _LARGEST_PLAN:
         raise InputError(
-            f"the sample makes a plan of {len(job.text):,} bytes, and a ConfigMap holds {_LARGEST_PLAN:,}",
-            hint="name a smaller `load.sample` and package again, or load from outside with `--url`",
+            f"samples and trace make a plan of {len(job.text):,} bytes, and a ConfigMap holds {_LARGEST_PLAN:,}",
+            hint="name smaller samples (`load.sample` is packaged) or a shorter trace, or load it with `--url`",
         )
     return plain(_job(plan, job), _config(plan, job), _meeting_point(plan, job), _policy(plan, job))
 

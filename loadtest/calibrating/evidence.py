@@ -10,7 +10,7 @@ from loadtest.calibrating.knee import Limit
 from loadtest.judging import Costs, Latency, Objective, Reason, Status
 from loadtest.measuring import Machine, Memory, figure
 from loadtest.running import Confined
-from loadtest.sending import Arrivals
+from loadtest.scheduling import Arrivals
 
 SCHEMA: Final = "marina.evidence/1"
 

@@ -144,7 +144,7 @@ def tuned_spec(spec: Spec, settings: Settings, folder: Path) -> Spec:
     """The spec with other settings, written to a folder of its own; its paths still mean the same files."""
     data = spec.model_dump(mode="json", exclude_unset=True)
     data["serving"] = data.get("serving", {}) | settings.model_dump() | {"drain_propagation_s": 0}
-    for section, field in (*_PATHS, ("load", "sample")):
+    for section, field in (*_PATHS, ("load", "sample"), ("load", "replay")):
         value = data.get(section, {}).get(field)
         if value is not None and _is_path(spec, value):
             data[section][field] = str(spec.path(value).resolve())

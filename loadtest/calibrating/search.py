@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from loadtest.calibrating import knee
 from loadtest.judging import Objective, samples_needed
-from loadtest.sending import Arrivals
+from loadtest.scheduling import Arrivals
 
 _SHORTEST_TRIAL_S, _LONGEST_GROWTH_S = 8.0, 60.0
 _SPARE_SAMPLES = 1.1

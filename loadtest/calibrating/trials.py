@@ -26,7 +26,7 @@ from loadtest.judging import (
 from loadtest.measuring import Measurement, figure
 from loadtest.reporting import figures_text
 from loadtest.running import Session
-from loadtest.sending import Schedule
+from loadtest.scheduling import Schedule
 
 _FIRST_RPS = 20.0
 _BURST_S = 2.0

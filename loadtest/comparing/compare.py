@@ -35,7 +35,7 @@ from loadtest.judging import (
 )
 from loadtest.measuring import cpu_seconds, figure, this_machine
 from loadtest.running import Where, await_ready, find_package, known_knee
-from loadtest.sending import Arrivals, Schedule
+from loadtest.scheduling import Arrivals, Schedule
 
 _SHORTEST_S = 6.0
 _LONGER = 10

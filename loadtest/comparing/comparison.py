@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from loadtest.judging import EXIT_CODES, Costs, Objective, Reason, Status
 from loadtest.measuring import Latencies, Machine, Measurement
-from loadtest.sending import Arrivals
+from loadtest.scheduling import Arrivals
 
 SCHEMA: Final = "marina.comparison/1"
 Name = Literal["p50", "p99", "rate", "cpu", "errors", "answers"]

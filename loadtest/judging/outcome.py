@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from loadtest.judging.cost import Costs
 from loadtest.judging.verdict import Objective, Verdict
 from loadtest.measuring import Histogram, Machine, Measurement
-from loadtest.sending import Arrivals
+from loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.verdict/1"
 SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -24,10 +24,14 @@ class _Record(BaseModel):
 class Load(_Record):
     """What was sent."""
 
-    arrivals: Arrivals
+    arrivals: Spacing
     rate: float
     warmup_s: float
     duration_s: float
+    replay: str | None = None
+    """The file of the trace that was replayed."""
+    speed: float = 1.0
+    """How many times as fast."""
     repeat: int
     processes: int
     seed: int

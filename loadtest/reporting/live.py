@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from loadtest.measuring import Beat, Second
-from loadtest.sending import Schedule
+from loadtest.scheduling import Schedule
 
 
 class LiveLine:

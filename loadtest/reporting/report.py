@@ -90,13 +90,14 @@ def _tested(outcome: Outcome) -> dict[str, str]:
     cold = "" if tested.cold_start_s is None else f", started for the test in {tested.cold_start_s:.1f} s"
     each = f"{load.repeat} times " if load.repeat > 1 else ""
     same = tested.served is not None and tested.served == tested.package
+    replayed = f" of {load.replay}, {load.speed:g} times as fast" if load.replay else ""
     return {
         "Package": tested.package or "not known here",
         "Served": "the same" if same else tested.served or "not asked, or the server did not say",
         "Server": tested.url + cold,
         "Machine of the generator": f"{outcome.machine}, {outcome.machine.system}",
-        "Load": f"{each}{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}, {load.duration_s:g} s "
-        f"after {load.warmup_s:g} s of warm-up",
+        "Load": f"{each}{figure(load.rate)} requests/s, {arrivals_text(load.arrivals)}{replayed}, "
+        f"{load.duration_s:g} s after {load.warmup_s:g} s of warm-up",
         "Request": f"{load.sample_content_type}, {load.sample_bytes:,} bytes",
         "Spec": tested.spec,
         "Begun": outcome.at,

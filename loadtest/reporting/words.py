@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from loadtest.judging import Check, Verdict, interval_text
 from loadtest.measuring import figure, percent
-from loadtest.sending import Arrivals
+from loadtest.scheduling import Spacing
 
-_ARRIVALS: dict[Arrivals, str] = {"constant": "evenly spaced arrivals", "poisson": "Poisson arrivals"}
+_ARRIVALS: dict[Spacing, str] = {
+    "constant": "evenly spaced arrivals",
+    "poisson": "Poisson arrivals",
+    "replay": "replayed arrivals",
+}
 
 
-def verdict_lines(verdict: Verdict, requests: int, arrivals: Arrivals = "poisson") -> str:
+def verdict_lines(verdict: Verdict, requests: int, arrivals: Spacing = "poisson") -> str:
     """`slo: FAIL p99 412 ms > 250 ms, …`, then every reason on a line of its own.
 
-    Evenly spaced arrivals are named, since no users arrive like that and the same server looks better under them.
+    Arrivals that are not random are named: evenly spaced ones flatter a server, and replayed ones are of one trace.
     """
-    spacing = f", {arrivals_text(arrivals)}" if arrivals == "constant" else ""
+    spacing = f", {arrivals_text(arrivals)}" if arrivals != "poisson" else ""
     lines = [f"slo: {verdict.status} {figures_text(verdict)}, {requests:,} requests{spacing}"]
     return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in verdict.every_reason())])
 
 
-def arrivals_text(arrivals: Arrivals) -> str:
+def arrivals_text(arrivals: Spacing) -> str:
     """How the requests of a schedule are spaced."""
     return _ARRIVALS[arrivals]
 

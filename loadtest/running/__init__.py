@@ -3,7 +3,8 @@
 from loadtest.running.confinement import Confined
 from loadtest.running.known_knee import known_knee
 from loadtest.running.next_step import next_step
-from loadtest.running.runs import RunOptions, run, verdict_text
+from loadtest.running.options import RunOptions
+from loadtest.running.runs import run, verdict_text
 from loadtest.running.session import Elsewhere, Session, Where, find_package, open_session
 from loadtest.running.target import Target, await_ready, check_listening, existing, serve_command, started
 

@@ -20,17 +20,8 @@ from loadtest.reporting import LiveLine
 from loadtest.running import target
 from loadtest.running.confinement import Confinement, confine
 from loadtest.running.target import Target
-from loadtest.sending import (
-    Header,
-    LoadPlan,
-    OnSecond,
-    Request,
-    Schedule,
-    generate,
-    packaged_request,
-    spec_request,
-    with_samples,
-)
+from loadtest.scheduling import Schedule, Trace
+from loadtest.sending import Header, LoadPlan, OnSecond, Request, generate, packaged_request, spec_request, with_samples
 
 
 class Elsewhere(Protocol):
@@ -144,7 +135,14 @@ class Session:
 
 @contextmanager
 def open_session(
-    spec: Spec, where: Where, *, objective: Objective, processes: int, timeout_s: float | None, quiet: bool = False
+    spec: Spec,
+    where: Where,
+    *,
+    objective: Objective,
+    processes: int,
+    timeout_s: float | None,
+    trace: Trace | None = None,
+    quiet: bool = False,
 ) -> Iterator[Session]:
     """A session with the server at `where.url`, or with one that is started for it and stopped after it."""
     timeout_s = client_timeout_s(objective, timeout_s)
@@ -154,7 +152,7 @@ def open_session(
         with progress.step("start the server" if url is None else f"find {url}"):
             opened = stack.enter_context(_open_target(spec, where))
         request = packaged_request(package, where.out, opened.url) if package else spec_request(spec, opened.url)
-        request = with_samples(request, spec, package.record if package else None)
+        request = with_samples(request, spec, package.record if package else None, trace)
         files = {"cacert": where.cacert, "cert": where.cert, "key": where.key}
         named = {name: None if file is None else str(file.absolute()) for name, file in files.items()}
         yield Session(

@@ -5,20 +5,19 @@ started by `generate`.
 """
 
 from loadtest.sending.answers import BROKEN, REFUSED, TIMEOUT, Checker
-from loadtest.sending.arrivals import Arrivals, Schedule
 from loadtest.sending.generator import OnSecond, generate
 from loadtest.sending.headers import Header, header_of
 from loadtest.sending.log_lines import record_in, second_in
 from loadtest.sending.plan import Body, Expected, LoadPlan, Request
-from loadtest.sending.sample import content_type_of, expected_of, packaged_request, spec_request
+from loadtest.sending.sample import CONTENT_TYPES, content_type_of, expected_of, packaged_request, spec_request
 from loadtest.sending.samples import with_samples
 from loadtest.sending.wire import HttpAnswer
 
 __all__ = [
     "BROKEN",
+    "CONTENT_TYPES",
     "REFUSED",
     "TIMEOUT",
-    "Arrivals",
     "Body",
     "Checker",
     "Expected",
@@ -27,7 +26,6 @@ __all__ = [
     "LoadPlan",
     "OnSecond",
     "Request",
-    "Schedule",
     "content_type_of",
     "expected_of",
     "generate",

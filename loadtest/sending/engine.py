@@ -60,8 +60,8 @@ class OpenLoop:
         self._client = Client(plan.request)
         self._checkers = [Checker(body.expected) for body in plan.request.all_bodies]
         # Chosen for the arrivals of all processes, so that together they send what one alone would.
-        which = plan.request.which(plan.schedule.count, plan.schedule.seed)
-        self._which = which[plan.part :: plan.parts]
+        weights = [body.weight for body in plan.request.all_bodies]
+        self._which = plan.schedule.which(weights)[plan.part :: plan.parts]
         self._recorder = Recorder(plan)
         self._on_beat = on_beat
         self._stopped = Event()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from typing import Literal
 from urllib.parse import urlsplit
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict
 
-from loadtest.sending.arrivals import Schedule
+from loadtest.scheduling import Schedule
 from loadtest.sending.headers import Header
 
 
@@ -75,13 +74,6 @@ class Request(_Record):
         return self.bodies or (
             Body.model_construct(body=self.body, content_type=self.content_type, expected=self.expected),
         )
-
-    def which(self, count: int, seed: int) -> list[int]:
-        """For each of so many arrivals, which of the bodies is sent; the same for the same seed."""
-        weights = [body.weight for body in self.all_bodies]
-        if len(weights) == 1:
-            return [0] * count
-        return random.Random(f"bodies {seed}").choices(range(len(weights)), weights, k=count)
 
     def wire_bytes(self, of: Body | None = None) -> bytes:
         """The request with a body as it is written to the connection."""

@@ -1,4 +1,4 @@
-"""Several bodies instead of one: those that `load.samples` names, sent as often as their weights say."""
+"""Several bodies instead of one: those that a trace or `load.samples` names, sent as often as that says."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 from config.errors import InputError, listed
 from config.record import Record
 from config.spec import Spec
+from loadtest.scheduling import Trace
 from loadtest.sending.plan import Body, Request
 from loadtest.sending.sample import CONTENT_TYPES, expected_of, expected_without_package
 
 
-def with_samples(request: Request, spec: Spec, record: Record | None) -> Request:
-    """The request with the bodies of `load.samples`; as it is, where the spec names none."""
-    weights = _weights(spec)
+def with_samples(request: Request, spec: Spec, record: Record | None, trace: Trace | None = None) -> Request:
+    """The request with the bodies of a trace, or of `load.samples`; as it is, where neither names any."""
+    weights = {Path(name): 1.0 for name in trace.samples} if trace and trace.samples else _weights(spec)
     if not weights:
         return request
     bodies = tuple(_body(spec, file, weight, record) for file, weight in weights.items())

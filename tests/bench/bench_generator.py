@@ -15,7 +15,8 @@ import pytest
 from loadtest_rig import running_server
 
 from loadtest.measuring import Measurement
-from loadtest.sending import Expected, LoadPlan, Request, Schedule, generate
+from loadtest.scheduling import Schedule
+from loadtest.sending import Expected, LoadPlan, Request, generate
 
 WANTED_RPS, WANTED_LAG_MS = 2500.0, 5.0
 RATES = (WANTED_RPS, 5000.0, 7500.0, 10_000.0)

@@ -22,7 +22,7 @@ from queues import QUEUES, Queue, always, measured, true_p99_ms, two_workers, va
 
 from loadtest.judging import Objective, Status, judge  # noqa: E402
 from loadtest.running import RunOptions  # noqa: E402
-from loadtest.sending import Schedule  # noqa: E402
+from loadtest.scheduling import Schedule  # noqa: E402
 
 USED = (0.3, 0.5, 0.7, 0.85)
 # Not what the judgement was tuned on.

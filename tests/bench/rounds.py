@@ -19,7 +19,8 @@ from contestants import Contestant, Started
 
 from config.render import Ports
 from config.spec import Spec
-from loadtest.sending import LoadPlan, Schedule, generate
+from loadtest.scheduling import Schedule
+from loadtest.sending import LoadPlan, generate
 from server.java.checks import find_java
 from server.java.launch import plan_launch
 

@@ -34,7 +34,7 @@ from k8s.rollout.preflight import survey
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import Beat, Identity, Measurement, Others
-from loadtest.sending import Schedule
+from loadtest.scheduling import Schedule
 from server.java import checks
 
 

@@ -9,7 +9,7 @@ from queues import EDGES, Dice, Seconds, histogram, single
 
 from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, next_look
 from loadtest.judging import Objective
-from loadtest.sending import Schedule
+from loadtest.scheduling import Schedule
 
 RATE, SERVICE_S = 50, 0.008
 OBJECTIVE = Objective(p99_ms=500, error_rate=0.001, throughput_rps=None)

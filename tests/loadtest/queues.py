@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from config.progress import Progress
 from loadtest.judging import Objective
 from loadtest.measuring import Histogram, Measurement, Second, Slice
-from loadtest.sending import Schedule
+from loadtest.scheduling import Schedule
 
 Seconds = NDArray[np.float64]
 Dice = np.random.Generator

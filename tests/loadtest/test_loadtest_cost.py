@@ -16,7 +16,7 @@ from loadtest.judging import costs_of, costs_text, judge, with_costs
 from loadtest.judging.verdict import Objective
 from loadtest.reporting import cost_cases, cost_facts
 from loadtest.running import known_knee
-from loadtest.sending import Schedule
+from loadtest.scheduling import Schedule
 
 
 def costs(seen: float = 100, knee: float | None = None, **changes: Any) -> Any:

@@ -20,7 +20,7 @@ from loadtest.judging.interval import (
 )
 from loadtest.measuring import Measurement
 from loadtest.running import RunOptions
-from loadtest.sending import Schedule
+from loadtest.scheduling import Schedule
 
 
 @pytest.mark.parametrize(

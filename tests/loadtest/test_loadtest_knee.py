@@ -13,7 +13,7 @@ from loadtest.calibrating.tune import Space, Tuning, tune
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import Histogram, Measurement
-from loadtest.sending import Schedule
+from loadtest.scheduling import Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
 

@@ -20,7 +20,7 @@ from loadtest.reporting.junit import verdict_xml
 from loadtest.reporting.live import LiveLine, live_text
 from loadtest.reporting.report import verdict_html
 from loadtest.running import verdict_text
-from loadtest.sending import Arrivals, Schedule
+from loadtest.scheduling import Arrivals, Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
 MACHINE = Machine(

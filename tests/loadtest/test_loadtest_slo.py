@@ -9,7 +9,8 @@ from config.load import parse_spec
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, samples_needed
 from loadtest.judging.verdict import Objective, Status
 from loadtest.measuring import Beat, Histogram, Identity, Measurement, merge
-from loadtest.sending import LoadPlan, Request, Schedule
+from loadtest.scheduling import Schedule
+from loadtest.sending import LoadPlan, Request
 from loadtest.sending.recorder import Recorder
 
 OBJECTIVE = Objective(p99_ms=105, error_rate=0.001, throughput_rps=100)

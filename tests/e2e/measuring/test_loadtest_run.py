@@ -20,7 +20,8 @@ from config.load import parse_spec
 from config.spec import Spec
 from loadtest.judging.outcome import Outcome
 from loadtest.running import RunOptions, Where, run
-from loadtest.sending import LoadPlan, Request, Schedule
+from loadtest.scheduling import Schedule
+from loadtest.sending import LoadPlan, Request
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 

@@ -14,7 +14,8 @@ from certificates import self_signed
 from loadtest_rig import SPEC, write_package
 
 import marina
-from loadtest.sending import LoadPlan, Request, Schedule, generate
+from loadtest.scheduling import Schedule
+from loadtest.sending import LoadPlan, Request, generate
 
 pytestmark = pytest.mark.e2e
 

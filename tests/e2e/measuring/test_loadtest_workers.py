@@ -19,7 +19,8 @@ from waiting import eventually
 from config.errors import MarinaError
 from loadtest.judging import Objective, judge
 from loadtest.measuring import Measurement, this_machine
-from loadtest.sending import LoadPlan, Request, Schedule, generate, record_in, second_in
+from loadtest.scheduling import Schedule
+from loadtest.sending import LoadPlan, Request, generate, record_in, second_in
 
 pytestmark = pytest.mark.e2e
 PARTS = 3

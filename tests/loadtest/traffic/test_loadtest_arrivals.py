@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadtest.calibrating import Search
 from loadtest.running import RunOptions
-from loadtest.sending import Arrivals, Schedule
+from loadtest.scheduling import Arrivals, Schedule
 
 
 def schedule(arrivals: Arrivals = "constant", **changes: float) -> Schedule:

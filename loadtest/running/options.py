@@ -1,0 +1,125 @@
+"""How to load, as the command line says it, and the schedules that follow from that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from config.errors import InputError
+from config.spec import Spec
+from loadtest.judging import Objective, arrivals_needed, goes_on, judge, samples_needed
+from loadtest.measuring import Measurement
+from loadtest.scheduling import Arrivals, Schedule, Trace, read_trace
+from loadtest.sending import CONTENT_TYPES
+
+_SHORTEST_S = 30
+# So that a few dropped samples, or a schedule that drew few arrivals, do not make a run too small to judge.
+_SPARE_SAMPLES = 1.1
+# A first run that leaves it open is followed by others, until all are this many times as long.
+_LONGER = 10
+# What is left of the time allowed may be too little to say anything more.
+_SHORTEST_SHARE = 0.2
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class RunOptions(BaseModel):
+    """How to load; None is a default that depends on the objective."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rate: Positive | None = None
+    """Requests/s; default: the spec's `load.replay`, or its `slo.throughput_rps`."""
+    replay: Path | None = None
+    """A trace to play instead of a rate; default: the spec's `load.replay`, unless a rate is given."""
+    speed: Positive | None = None
+    """How many times as fast; default: 1."""
+    duration_s: Positive | None = None
+    """Length of the first run's measured window; default: 30 s, or as long as p99 and the error rate need."""
+    max_duration_s: Positive | None = None
+    """How long may be measured, all runs together, while the limit is inside an interval; default: ten times the first
+    run."""
+    warmup_s: Annotated[float, Field(ge=0)] = 5
+    repeat: Count = 1
+    """Runs at least, which are judged together."""
+    processes: Count = 1
+    arrivals: Arrivals = "poisson"
+    seed: int = 0
+    """Of the Poisson schedule; each repeat adds one."""
+    timeout_s: Positive | None = None
+    """How long a client waits for an answer; default: twice the latency limit, at least 10 s."""
+
+    def replayed(self, spec: Spec) -> Path | None:
+        """The file of the trace; None for a load at a rate."""
+        stated = spec.path(spec.load.replay) if spec.load.replay and self.rate is None else None
+        return self.replay or stated
+
+    def trace_of(self, spec: Spec) -> Trace | None:
+        """What is replayed; None for a load at a rate."""
+        if self.rate is not None and self.replay is not None:
+            raise InputError("`--replay`: a trace has its own rate, so `--rate` cannot be beside it", hint="--speed 2")
+        if (file := self.replayed(spec)) is None:
+            if self.speed is not None:
+                hint = "--replay trace.csv --speed 2"
+                raise InputError("`--speed`: is of a trace, and neither `--replay` nor the spec names any", hint=hint)
+            return None
+        return read_trace(file, self.speed or 1.0, tuple(CONTENT_TYPES))
+
+    def schedule(self, spec: Spec, objective: Objective) -> Schedule:
+        """The schedule of the first run; InputError when neither options nor spec say a rate."""
+        if (trace := self.trace_of(spec)) is not None:
+            return self._replayed(trace, objective)
+        rate = self.rate or objective.throughput_rps
+        if rate is None:
+            text = f"{spec.file}: `slo.throughput_rps`: missing, and no rate was asked for"
+            raise InputError(text, hint=f"marina loadtest {spec.file} --rate 50")
+        return self.schedule_of(rate, objective)
+
+    def schedule_of(self, rate: float, objective: Objective) -> Schedule:
+        """The schedule of the first run at a rate."""
+        duration_s = self.duration_s or max(_SHORTEST_S, math.ceil(_needed(objective) / rate))
+        return Schedule(
+            arrivals=self.arrivals, rate=rate, warmup_s=self.warmup_s, duration_s=duration_s, seed=self.seed
+        )
+
+    def _replayed(self, trace: Trace, objective: Objective) -> Schedule:
+        """The whole trace, as often as there must be for enough requests."""
+        rounds = math.ceil(_needed(objective) / len(trace.times))
+        duration_s = self.duration_s or rounds * trace.length_s
+        rate = trace.until(duration_s) / duration_s
+        return Schedule(
+            arrivals="poisson",
+            rate=rate,
+            warmup_s=self.warmup_s,
+            duration_s=duration_s,
+            seed=self.seed,
+            trace=trace,
+        )
+
+    def next_schedule(self, first: Schedule, objective: Objective, measured: Sequence[Measurement]) -> Schedule | None:
+        """The schedule after these runs; None when they are enough, or longer ones are not allowed.
+
+        Each further run doubles what was measured, so that there are few looks at what is not decided yet.
+        """
+        number, so_far_s = len(measured), sum(each.asked_s for each in measured)
+        if any(each.interrupted or each.server_end for each in measured):
+            return None
+        length_s = first.duration_s
+        if number >= self.repeat:
+            left_s = (self.max_duration_s or _LONGER * first.duration_s) - so_far_s
+            length_s = min(so_far_s, left_s)
+            if first.trace:
+                # Part of a trace would have another rate.
+                length_s -= length_s % first.duration_s
+            if length_s < _SHORTEST_SHARE * first.duration_s or not goes_on(judge(measured, objective)):
+                return None
+        return first.model_copy(update={"duration_s": length_s, "seed": self.seed + number})
+
+
+def _needed(objective: Objective) -> float:
+    """Requests of a first run."""
+    return _SPARE_SAMPLES * max(samples_needed(), arrivals_needed(objective.error_rate))

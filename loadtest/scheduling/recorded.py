@@ -1,0 +1,116 @@
+"""A trace of real traffic from a file: CSV or JSON lines with the time of each request and, if known, its sample."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from config.errors import InputError, listed
+from loadtest.scheduling.arrivals import Trace
+
+_HINT = (
+    "CSV lines such as `0.25,cat.jpg` or `2026-03-02T08:00:00.250Z,cat.jpg`, or JSON lines such as "
+    '`{"time": 0.25, "sample": "cat.jpg"}`; samples are files beside it, and may be left out of all lines'
+)
+Row = tuple[int, object, object]
+"""Number of the line, time, sample; what is not there is None."""
+
+
+def read_trace(file: Path, speed: float = 1.0, suffixes: Sequence[str] = ()) -> Trace:
+    """The trace in a file, its lines in any order, `speed` times as fast; InputError names the line that is wrong.
+
+    Samples must end in one of `suffixes`.
+    """
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as err:
+        reason = err.strerror if isinstance(err, OSError) else err
+        raise InputError(f"{file}: the trace cannot be read: {reason}", hint=_HINT) from err
+    rows = _from_json(file, text) if file.suffix in (".jsonl", ".ndjson") else _from_csv(file, text)
+    arrivals = [(_time(file, number, time), number, sample) for number, time, sample in rows]
+    arrivals.sort(key=lambda arrival: arrival[:2])
+    first, last = (arrivals[0][0], arrivals[-1][0]) if arrivals else (0.0, 0.0)
+    if last <= first:
+        text = f"{file}: holds {len(arrivals)} requests, allowed: two or more, at different times"
+        raise InputError(text, hint=_HINT)
+    samples = _samples(file, [(number, sample) for _, number, sample in arrivals], suffixes)
+    places = {sample: place for place, sample in enumerate(dict.fromkeys(samples))}
+    return Trace(
+        times=tuple(round((time - first) / speed, 6) for time, _, _ in arrivals),
+        # Where it begins again, there is a gap as elsewhere.
+        length_s=(last - first) / speed * len(arrivals) / (len(arrivals) - 1),
+        samples=tuple(places),
+        which=tuple(places[sample] for sample in samples),
+    )
+
+
+def _from_csv(file: Path, text: str) -> Iterator[Row]:
+    reader, time_at, sample_at = csv.reader(text.splitlines()), 0, 1
+    try:
+        for fields in reader:
+            cells = [field.strip() for field in fields]
+            if not any(cells):
+                continue
+            if "time" in cells:
+                time_at, sample_at = cells.index("time"), cells.index("sample") if "sample" in cells else len(cells)
+                continue
+            padded = cells + [""] * (max(time_at, sample_at) + 1 - len(cells))
+            yield reader.line_num, padded[time_at], padded[sample_at] or None
+    except csv.Error as err:
+        raise InputError(f"{file}:{reader.line_num}: cannot be read: {err}", hint=_HINT) from err
+
+
+def _from_json(file: Path, text: str) -> Iterator[Row]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except ValueError as err:
+            raise InputError(f"{file}:{number}: no JSON: {err}", hint=_HINT) from err
+        if not isinstance(fields, dict):
+            raise InputError(f"{file}:{number}: got `{line[:80]}`, allowed: an object", hint=_HINT)
+        yield number, fields.get("time"), fields.get("sample")
+
+
+def _time(file: Path, number: int, value: object) -> float:
+    """Seconds, from whatever begin."""
+    try:
+        if (
+            isinstance(value, str | int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(seconds := float(value))
+        ):
+            return seconds
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return datetime.fromisoformat(str(value)).timestamp()
+    except (ValueError, OverflowError) as err:
+        given = "nothing" if value in (None, "") else f"`{value}`"
+        text = f"{file}:{number}: time: got {given}, allowed: seconds, or a date and time as of ISO 8601"
+        raise InputError(text, hint=_HINT) from err
+
+
+def _samples(file: Path, named: list[tuple[int, object]], suffixes: Sequence[str]) -> list[str]:
+    """The file of each arrival; none when no line names one."""
+    if all(sample is None for _, sample in named):
+        return []
+    known: dict[str, str] = {}
+    for number, sample in sorted(named, key=lambda each: each[0]):
+        if not isinstance(sample, str):
+            given = "nothing" if sample is None else f"`{sample}`"
+            raise InputError(f"{file}:{number}: sample: got {given}, allowed: a file, as in other lines", hint=_HINT)
+        if sample not in known:
+            place = file.parent / sample
+            if not place.is_file():
+                raise InputError(f"{file}:{number}: sample: got `{sample}`, but there is no file {place}", hint=_HINT)
+            if place.suffix.lower() not in suffixes:
+                allowed = f"files that end in {listed(sorted(suffixes))}"
+                raise InputError(f"{file}:{number}: sample: got `{sample}`, allowed: {allowed}", hint=_HINT)
+            known[sample] = str(place)
+    return [known[str(sample)] for _, sample in named]
