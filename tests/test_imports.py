@@ -108,7 +108,7 @@ ROOMS: Rooms = {
 # Of these packages any module may be imported, and only their rooms have doors.
 ANNEXES: Rooms = {
     "archiver": ("containers", "inspecting"),
-    "config": ("combinations", "lint", "sections"),
+    "config": ("combinations", "lint", "pages", "sections"),
     "marina": ("starting",),
 }
 

@@ -4,76 +4,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
+from pathlib import Path
 
+from config.pages import Axis, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds, render
 from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn
 from loadtest.comparing.suite import figure_title
 from loadtest.judging import SHARE, together
 from loadtest.measuring import Histogram, figure, percent
-from loadtest.reporting import (
-    Axis,
-    Chart,
-    Line,
-    arrivals_text,
-    cost_facts,
-    drawing,
-    facts,
-    linear_axis,
-    log_axis,
-    milliseconds,
-    page,
-    percentile_axis,
-    reason_list,
-)
+from loadtest.reporting import arrivals_text, cost_facts, ms, percentile_axis, texts_by_id
 
 _MEANING = {
     "PASS": "The new server is surely not worse than the old one by more than is allowed.",
     "FAIL": "The new server is worse than the old one by more than is allowed.",
     "INVALID": "The measurement does not tell whether the new server is worse than the old one.",
 }
-_LEGEND = [("ink-two", "", "old"), ("ink-one", "", "new")]
+_LEGEND = [Entry("ink-two", "old"), Entry("ink-one", "new")]
 
 
 def comparison_html(comparison: Comparison) -> str:
     """The file's text."""
     status, new, old = comparison.status, comparison.new, comparison.old
     name = f"{new.name}: {_version(new)} against {_version(old)}"
-    body = [
-        f'<header><span class="badge {status}">{status}</span><h1>{escape(name)}</h1></header>',
-        f'<p class="lead">{_MEANING[status]}</p>',
-        _table(comparison),
-        _charts(comparison),
-        facts("What was compared", _compared(comparison)),
-        facts("Cost of 10,000 requests, idle time included", cost_facts(comparison.costs)) if comparison.costs else "",
-        "<footer>Each round measures both under the same arrivals, one after the other, and has one say: the ratio is "
-        "the geometric mean of the rounds' own. Each end of an interval is exceeded once in fifty.</footer>",
-    ]
-    return page(f"{status}: {escape(name)}", "\n".join(filter(None, body)))
+    return render(
+        Path(__file__).with_name("comparison.html"),
+        title=f"{status}: {name}",
+        heading=name,
+        status=status,
+        meaning=_MEANING[status],
+        rows=[_row(each) for each in comparison.figures],
+        reasons=texts_by_id(comparison.every_reason()),
+        drawings=_charts(comparison),
+        compared=_compared(comparison),
+        costs=cost_facts(comparison.costs),
+    )
 
 
 def _version(side: Side) -> str:
     return f"{side.version} ({side.package[:12]})" if side.package else side.url
 
 
-def _table(comparison: Comparison) -> str:
-    rows = "".join(_row(each) for each in comparison.figures)
-    head = "".join(f'<th class="number">{name}</th>' for name in ("Old", "New", "New / old", "Status"))
-    return (
-        f'<section class="card wide"><table><thead><tr><th>Figure</th>{head}</tr></thead><tbody>{rows}</tbody></table>'
-        f"{reason_list(comparison.every_reason())}</section>"
-    )
-
-
-def _row(each: Figure) -> str:
+def _row(each: Figure) -> dict[str, str]:
     between = ""
     if each.interval:
         low, high = each.interval
-        between = f'<br><span class="note">{low:.3g} to {f"{high:.3g}" if math.isfinite(high) else "∞"}</span>'
-    ratio = "-" if each.ratio is None else f"{each.ratio:.3g}{between}"
-    cells = [_value(each, each.old), _value(each, each.new), ratio]
-    numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
-    status = f'<td class="number"><span class="status {each.status}">{each.status}</span></td>'
-    return f"<tr><td>{escape(figure_title(each))}</td>{numbers}{status}</tr>"
+        between = f"{low:.3g} to {f'{high:.3g}' if math.isfinite(high) else '∞'}"
+    return {
+        "title": figure_title(each),
+        "old": _value(each, each.old),
+        "new": _value(each, each.new),
+        "ratio": "-" if each.ratio is None else f"{each.ratio:.3g}",
+        "between": "" if each.ratio is None else between,
+        "status": each.status,
+    }
 
 
 def _value(each: Figure, value: float | None) -> str:
@@ -81,23 +63,22 @@ def _value(each: Figure, value: float | None) -> str:
         return "-"
     if each.unit == "share":
         return percent(value)
-    return f"{figure(value)} ms" if each.unit == "ms" else f"{figure(value)}/s"
+    return ms(value) if each.unit == "ms" else f"{figure(value)}/s"
 
 
-def _charts(comparison: Comparison) -> str:
+def _charts(comparison: Comparison) -> list[Drawing]:
     counted = comparison.counted
     old, new = (together([turn.response for turn in turns]) if turns else Histogram() for turns in _turns(counted))
     if not old.count or not new.count:
-        return ""
-    drawn = [_cumulative(old, new), _tail(old, new), _each_round(counted)]
-    return f'<div class="charts">{"".join(drawn)}</div>'
+        return []
+    return [_cumulative(old, new), _tail(old, new), _each_round(counted)]
 
 
 def _turns(rounds: Sequence[Round]) -> tuple[list[Turn], list[Turn]]:
     return [each.old for each in rounds], [each.new for each in rounds]
 
 
-def _cumulative(old: Histogram, new: Histogram) -> str:
+def _cumulative(old: Histogram, new: Histogram) -> Drawing:
     low, high = min(old.min_ms, new.min_ms), max(old.ranked(_rank(old)), new.ranked(_rank(new)))
     chart = Chart(
         title="Cumulative latency",
@@ -105,7 +86,7 @@ def _cumulative(old: Histogram, new: Histogram) -> str:
         y=Axis(lambda share: share, [(share, f"{share:.0%}") for share in (0, 0.25, 0.5, 0.75, 1)]),
         lines=[Line("old", "two", _share_within(old)), Line("new", "one", _share_within(new))],
     )
-    return drawing(chart, "Share of requests answered within a time: the curve to the left is the faster one", _LEGEND)
+    return Drawing(chart, "Share of requests answered within a time: the curve to the left is the faster one", _LEGEND)
 
 
 def _rank(histogram: Histogram) -> int:
@@ -118,17 +99,17 @@ def _share_within(histogram: Histogram) -> list[tuple[float, float | None]]:
     return points + [(latency, share) for share, latency in histogram.curve()]
 
 
-def _tail(old: Histogram, new: Histogram) -> str:
+def _tail(old: Histogram, new: Histogram) -> Drawing:
     chart = Chart(
         title="Percentiles",
         x=percentile_axis(max(100, old.count, new.count)),
         y=log_axis(max(0.01, min(old.min_ms, new.min_ms)), max(old.max_ms, new.max_ms), milliseconds),
         lines=[Line(name, css, list(each.curve())) for name, css, each in (("old", "two", old), ("new", "one", new))],
     )
-    return drawing(chart, "The same, with the slowest requests drawn as wide as all others", _LEGEND)
+    return Drawing(chart, "The same, with the slowest requests drawn as wide as all others", _LEGEND)
 
 
-def _each_round(rounds: Sequence[Round]) -> str:
+def _each_round(rounds: Sequence[Round]) -> Drawing:
     dots, shown = [], []
     for share, name in ((0.5, "three"), (SHARE, "limit")):
         values = [_percentile(each.new, share) / _percentile(each.old, share) for each in rounds]
@@ -141,8 +122,12 @@ def _each_round(rounds: Sequence[Round]) -> str:
         dots=dots,
         limit=1.0,
     )
-    legend = [("ink-three", "block", "p50"), ("ink-limit", "block", "p99"), ("ink-limit", "dash", "no difference")]
-    return drawing(chart, "New / old of each round that counts", legend)
+    legend = [
+        Entry("ink-three block", "p50"),
+        Entry("ink-limit block", "p99"),
+        Entry("ink-limit dash", "no difference"),
+    ]
+    return Drawing(chart, "New / old of each round that counts", legend)
 
 
 def _percentile(turn: Turn, share: float) -> float:

@@ -5,37 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from html import escape
 from itertools import accumulate, pairwise
 
+from config.pages import Axis, Bars, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds
 from loadtest.judging import Outcome, together
 from loadtest.measuring import Histogram, Second
-from loadtest.reporting.chart import Axis, Bars, Chart, Line, linear_axis, log_axis, milliseconds, svg
 
 _SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
 _KINDS = 5
 _MOST_LABELS = 8
 
-Legend = Sequence[tuple[str, str, str]]
-"""(CSS class, shape, text) of each entry."""
 
-
-def drawing(chart: Chart, note: str, legend: Legend) -> str:
-    """A chart with its heading, a sentence, and a legend."""
-    entries = "".join(f'<span><i class="{css} {shape}"></i>{escape(text)}</span>' for css, shape, text in legend)
-    return (
-        f'<section class="card"><h2>{escape(chart.title)}</h2><p class="note">{escape(note)}</p>'
-        f'<div class="legend">{entries}</div>{svg(chart)}</section>'
-    )
-
-
-def figures(outcome: Outcome) -> str:
+def figures(outcome: Outcome) -> list[Drawing]:
     """All charts of an outcome."""
-    drawn = [_curve(outcome), _latency(outcome), _rate(outcome), _errors(outcome)]
-    return f'<div class="charts">{"".join(drawn)}</div>'
+    return [_curve(outcome), _latency(outcome), _rate(outcome), _errors(outcome)]
 
 
-def _curve(outcome: Outcome) -> str:
+def _curve(outcome: Outcome) -> Drawing:
     limit = outcome.objective.p99_ms
     response = together([run.measurement.response for run in outcome.runs])
     service = together([run.measurement.service for run in outcome.runs])
@@ -53,11 +39,11 @@ def _curve(outcome: Outcome) -> str:
         limit=limit,
     )
     legend = [
-        ("ink-one", "", "response, from the intended send"),
-        ("ink-three", "", "service, from the real send"),
-        ("ink-limit", "dash", f"p99 limit, {milliseconds(limit)}"),
+        Entry("ink-one", "response, from the intended send"),
+        Entry("ink-three", "service, from the real send"),
+        Entry("ink-limit dash", f"p99 limit, {milliseconds(limit)}"),
     ]
-    return drawing(chart, "Share of requests answered within a time, all runs together", legend)
+    return Drawing(chart, "Share of requests answered within a time, all runs together", legend)
 
 
 def percentile_axis(most: int) -> Axis:
@@ -73,7 +59,7 @@ def _steps(histogram: Histogram) -> list[tuple[float, float | None]]:
     return points + [(share, latency) for share, latency in histogram.curve()]
 
 
-def _latency(outcome: Outcome) -> str:
+def _latency(outcome: Outcome) -> Drawing:
     seconds, limit = _seconds(outcome), outcome.objective.p99_ms
     middle = [(at + 0.5, second.response.percentile(0.5)) for at, second in seconds]
     tail = [(at + 0.5, second.response.percentile(0.99)) for at, second in seconds]
@@ -87,15 +73,15 @@ def _latency(outcome: Outcome) -> str:
         shaded=_warmups(outcome),
     )
     legend = [
-        ("ink-one", "", "p50"),
-        ("ink-two", "", "p99"),
-        ("ink-limit", "dash", "p99 limit"),
-        ("ink-shade", "block", "warm-up"),
+        Entry("ink-one", "p50"),
+        Entry("ink-two", "p99"),
+        Entry("ink-limit dash", "p99 limit"),
+        Entry("ink-shade block", "warm-up"),
     ]
-    return drawing(chart, "Response time of the requests due in each second", legend)
+    return Drawing(chart, "Response time of the requests due in each second", legend)
 
 
-def _rate(outcome: Outcome) -> str:
+def _rate(outcome: Outcome) -> Drawing:
     seconds = _seconds(outcome)
     highest = max([second.due for _, second in seconds] + [second.answered for _, second in seconds] + [1])
     chart = Chart(
@@ -109,14 +95,14 @@ def _rate(outcome: Outcome) -> str:
         shaded=_warmups(outcome),
     )
     legend = [
-        ("ink-two", "", "intended"),
-        ("ink-one", "", "achieved: good answers"),
-        ("ink-shade", "block", "warm-up"),
+        Entry("ink-two", "intended"),
+        Entry("ink-one", "achieved: good answers"),
+        Entry("ink-shade block", "warm-up"),
     ]
-    return drawing(chart, "Requests a second", legend)
+    return Drawing(chart, "Requests a second", legend)
 
 
-def _errors(outcome: Outcome) -> str:
+def _errors(outcome: Outcome) -> Drawing:
     seconds = _seconds(outcome)
     total: Counter[str] = Counter()
     for _, second in seconds:
@@ -133,8 +119,8 @@ def _errors(outcome: Outcome) -> str:
     highest = max([sum(second.errors.values()) for _, second in seconds] + [4])
     chart = Chart(title="Errors", x=_time_axis(outcome), y=linear_axis(0, highest), bars=bars, shaded=_warmups(outcome))
     counts = {each.name: sum(value for _, value in each.values) for each in bars}
-    legend = [(each.css, "block", f"{each.name} {counts[each.name]:,.0f}") for each in bars]
-    return drawing(
+    legend = [Entry(f"{each.css} block", f"{each.name} {counts[each.name]:,.0f}") for each in bars]
+    return Drawing(
         chart,
         "Failed requests by the second they were due in, warm-up included" if names else "No request failed",
         legend,

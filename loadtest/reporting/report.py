@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+from pathlib import Path
 
-from loadtest.judging import SHARE, Check, Costs, Outcome, Reason, goes_on, interval_text
+from config.pages import render
+from loadtest.judging import SHARE, Check, Costs, Outcome, goes_on, interval_text
 from loadtest.measuring import figure, percent
 from loadtest.reporting.figures import figures
-from loadtest.reporting.theme import page
-from loadtest.reporting.words import arrivals_text, check_title
+from loadtest.reporting.words import arrivals_text, check_title, texts_by_id
 
 _MEANING = {
     "PASS": "The service met its objective, and the measurement can be trusted.",
@@ -21,68 +20,35 @@ _UNDECIDED = "What was measured is too little to tell whether the service met it
 
 def verdict_html(outcome: Outcome) -> str:
     """The file's text."""
-    status, tested = outcome.verdict.status, outcome.tested
-    name = escape(f"{tested.name} {tested.version}")
-    body = [
-        f'<header><span class="badge {status}">{status}</span><h1>{name}</h1></header>',
-        f'<p class="lead">{_UNDECIDED if goes_on(outcome.verdict) else _MEANING[status]}</p>',
-        _verdict_table(outcome),
-        figures(outcome),
-        _runs_table(outcome) if len(outcome.runs) > 1 else "",
-        facts("What was tested", _tested(outcome)),
-        facts("The generator", _generator(outcome)),
-        facts("Cost of 10,000 requests, idle time included", cost_facts(outcome.costs)) if outcome.costs else "",
-        "<footer>Latency counts from the time a request was meant to be sent, so a server that stands still is seen. "
-        "Percentiles are nearest-rank, in buckets of 1 %; counts at the limit are exact.</footer>",
-    ]
-    return page(f"{status}: {name}", "\n".join(filter(None, body)))
-
-
-def _verdict_table(outcome: Outcome) -> str:
-    rows = "".join(_check_row(check) for check in outcome.verdict.checks)
-    listed = reason_list(outcome.verdict.every_reason())
-    return (
-        '<section class="card"><table><thead><tr><th>Objective</th><th class="number">Measured</th>'
-        f'<th class="number">Status</th></tr></thead><tbody>{rows}</tbody></table>{listed}</section>'
+    verdict, tested = outcome.verdict, outcome.tested
+    name = f"{tested.name} {tested.version}"
+    return render(
+        Path(__file__).with_name("verdict.html"),
+        title=f"{verdict.status}: {name}",
+        heading=name,
+        status=verdict.status,
+        meaning=_UNDECIDED if goes_on(verdict) else _MEANING[verdict.status],
+        checks=[(check_title(check), _measured(check), _between(check), check.status) for check in verdict.checks],
+        reasons=texts_by_id(verdict.every_reason()),
+        drawings=figures(outcome),
+        runs=outcome.runs if len(outcome.runs) > 1 else (),
+        tested=_tested(outcome),
+        generator=_generator(outcome),
+        costs=cost_facts(outcome.costs),
+        ms=ms,
     )
 
 
-def reason_list(reasons: Sequence[Reason]) -> str:
-    """Reasons as a list, empty without any; one entry for each id, so that repeats do not repeat it."""
-    texts: dict[str, list[str]] = {}
-    for reason in reasons:
-        texts.setdefault(reason.id, []).append(escape(reason.text))
-    entries = "".join(f"<li><code>{escape(name)}</code>{'<br>'.join(lines)}</li>" for name, lines in texts.items())
-    return f'<ul class="reasons">{entries}</ul>' if entries else ""
+def _between(check: Check) -> str:
+    return interval_text(check) if check.interval else ""
 
 
-def _check_row(check: Check) -> str:
-    measured = "-" if check.measured is None else _figure(check, check.measured)
-    between = f'<br><span class="note">{escape(interval_text(check))}</span>' if check.interval else ""
-    return (
-        f'<tr><td>{escape(check_title(check))}</td><td class="number">{measured}{between}</td>'
-        f'<td class="number"><span class="status {check.status}">{check.status}</span></td></tr>'
-    )
-
-
-def _figure(check: Check, value: float) -> str:
+def _measured(check: Check) -> str:
+    if check.measured is None:
+        return "-"
     if check.unit == "share":
-        return percent(value)
-    return f"{figure(value)} ms" if check.unit == "ms" else f"{figure(value)}/s"
-
-
-def _runs_table(outcome: Outcome) -> str:
-    rows = "".join(
-        f'<tr><td>{number}</td><td><span class="status {run.verdict.status}">{run.verdict.status}</span></td>'
-        f'<td class="number">{ms(run.response.p50)}</td><td class="number">{ms(run.response.p99)}</td>'
-        f'<td class="number">{ms(run.response.max)}</td><td class="number">{run.measurement.failed:,}</td></tr>'
-        for number, run in enumerate(outcome.runs, 1)
-    )
-    return (
-        '<section class="card wide"><h2>Runs</h2><table><thead><tr><th>Run</th><th>Status</th>'
-        '<th class="number">p50</th><th class="number">p99</th><th class="number">Slowest</th>'
-        f'<th class="number">Errors</th></tr></thead><tbody>{rows}</tbody></table></section>'
-    )
+        return percent(check.measured)
+    return ms(check.measured) if check.unit == "ms" else f"{figure(check.measured)}/s"
 
 
 def _tested(outcome: Outcome) -> dict[str, str]:
@@ -119,22 +85,18 @@ def _generator(outcome: Outcome) -> dict[str, str]:
     }
 
 
-def cost_facts(costs: Costs) -> dict[str, str]:
-    """What 10,000 requests cost, and may."""
+def cost_facts(costs: Costs | None) -> dict[str, str]:
+    """What 10,000 requests cost, and may; nothing where it was not asked."""
+    if costs is None:
+        return {}
     rates = (("At the target rate", costs.at_target, costs.target_rps), ("As seen", costs.at_seen, costs.seen_rps))
-    found = {
+    cost_texts = {
         name: f"{cost:.3g} {costs.currency}, {figure(rate or 0.0)} requests/s a pod"
         for name, cost, rate in rates
         if cost is not None
     }
     budget = {} if costs.budget is None else {"Allowed": f"{costs.budget:.3g} {costs.currency}"}
-    return found | budget | {"A pod": f"{costs.pod_hour:g} {costs.currency} an hour"}
-
-
-def facts(heading: str, facts: dict[str, str]) -> str:
-    """A card of names and values."""
-    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
-    return f'<section class="card"><h2>{heading}</h2><dl>{rows}</dl></section>'
+    return cost_texts | budget | {"A pod": f"{costs.pod_hour:g} {costs.currency} an hour"}
 
 
 def ms(value: float | None) -> str:

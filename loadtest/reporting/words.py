@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from loadtest.judging import Check, Verdict, interval_text
+from collections.abc import Iterable
+
+from loadtest.judging import Check, Reason, Verdict, interval_text
 from loadtest.measuring import figure, percent
 from loadtest.scheduling import Spacing
 
@@ -51,3 +53,11 @@ def check_title(check: Check) -> str:
     if check.objective == "errors":
         return f"errors at most {percent(check.limit)}"
     return f"p99 at most {check.limit:g} ms" if check.objective == "p99" else f"holds {figure(check.limit)} requests/s"
+
+
+def texts_by_id(reasons: Iterable[Reason]) -> dict[str, list[str]]:
+    """One entry for each reason's id, in the order they came, so that repeats do not repeat it."""
+    texts: dict[str, list[str]] = {}
+    for reason in reasons:
+        texts.setdefault(reason.id, []).append(reason.text)
+    return texts

@@ -5,13 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from config.pages import render
 from config.record import write_json, write_text
 from loadtest.measuring import this_machine
-from loadtest.reporting.theme import page
 
 _BAR_WIDTH, _ROW, _LABEL, _FIGURE = 420, 26, 150, 56
 
@@ -69,39 +68,28 @@ def write_report(
     """`bench.json` and `bench.html` in a folder; `bars` names the figures that are drawn, with their titles."""
     machine = this_machine()
     write_json(folder / "bench.json", {**record, "machine": machine.model_dump(), "rows": rows})
-    charts = "".join(
-        f'<section class="card"><h2>{escape(heading)}</h2>{_bars(heading, rows, key)}</section>'
-        for key, heading in bars
+    page = render(
+        Path(__file__).with_name("board.html"),
+        title=title,
+        lead=f"{lead} On {machine}.",
+        charts=[_bars(heading, rows, key) for key, heading in bars],
+        columns=["", *(column.heading for column in columns)],
+        rows=[[name, *(column.text(row.get(column.key)) for column in columns)] for name, row in rows.items()],
     )
-    body = (
-        f"<header><h1>{escape(title)}</h1></header>\n"
-        f'<p class="lead">{escape(lead)} On {escape(str(machine))}.</p>\n'
-        f'<div class="charts">{charts}</div>\n<section class="card wide">{_html_table(rows, columns)}</section>'
-    )
-    write_text(folder / "bench.html", page(escape(title), body))
+    write_text(folder / "bench.html", page)
 
 
-def _bars(title: str, rows: Mapping[str, Mapping[str, Any]], key: str) -> str:
+def _bars(title: str, rows: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:
     values = {name: row[key] for name, row in rows.items() if row.get(key) is not None}
     longest = max(values.values(), default=0) or 1
     room = _BAR_WIDTH - _LABEL - _FIGURE
-    parts = [f'<svg viewBox="0 0 {_BAR_WIDTH} {_ROW * len(values)}" role="img" aria-label="{escape(title)}">']
-    for index, (name, value) in enumerate(values.items()):
-        y, length = _ROW * index, max(1.0, room * value / longest)
-        parts.append(
-            f'<text class="end" x="{_LABEL - 8}" y="{y + 17}">{escape(name)}</text>'
-            f'<rect class="bar e4" x="{_LABEL}" y="{y + 5}" width="{length:.1f}" height="{_ROW - 10}" rx="2"/>'
-            f'<text x="{_LABEL + length + 6:.1f}" y="{y + 17}">{value:,.3g}</text>'
-        )
-    return "".join([*parts, "</svg>"])
-
-
-def _html_table(rows: Mapping[str, Mapping[str, Any]], columns: Sequence[Column]) -> str:
-    head = "".join(f'<th class="number">{escape(column.heading)}</th>' for column in columns)
-    lines = [
-        f"<tr><th>{escape(name)}</th>"
-        + "".join(f'<td class="number">{escape(column.text(row.get(column.key)))}</td>' for column in columns)
-        + "</tr>"
-        for name, row in rows.items()
+    bars = [
+        {
+            "name": name,
+            "value": f"{value:,.3g}",
+            "y": _ROW * index,
+            "length": max(1.0, round(room * value / longest, 1)),
+        }
+        for index, (name, value) in enumerate(values.items())
     ]
-    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return {"title": title, "bars": bars, "width": _BAR_WIDTH, "height": _ROW * len(bars), "left": _LABEL, "row": _ROW}

@@ -138,7 +138,7 @@ def test_the_page_stands_alone_and_has_every_figure() -> None:
     assert text.count("<svg") == 3
     assert "prefers-color-scheme: dark" in text
     for row in found.rows()[1:]:
-        assert all(f"<td>{cell}</td>" in text for cell in row[1:])
+        assert all(f">{cell}</td>" in text for cell in row[1:])
 
 
 def test_the_verb_prints_the_table_and_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

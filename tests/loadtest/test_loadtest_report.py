@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from config.pages import linear_axis, log_axis, milliseconds
 from loadtest.calibrating.evidence import At, Evidence, KneeRecord, Settings, TrialRecord
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.judging.outcome import Load, Outcome, Subject, latency_of, run_of
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import Beat, Histogram, Identity, Machine, Measurement, Memory, Second, Slice
-from loadtest.reporting.chart import HEIGHT, WIDTH, linear_axis, log_axis, milliseconds
 from loadtest.reporting.junit import verdict_xml
 from loadtest.reporting.live import LiveLine, live_text
 from loadtest.reporting.report import verdict_html
@@ -173,7 +173,7 @@ def test_everything_drawn_is_inside_the_drawing(made: Outcome) -> None:
     points = re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", text)
     points += re.findall(r'<rect class="bar[^"]*" x="(-?[\d.]+)" y="(-?[\d.]+)"', text)
     assert len(points) > 20
-    assert all(0 <= float(x) <= WIDTH and 0 <= float(y) <= HEIGHT for x, y in points)
+    assert all(0 <= float(x) <= 420 and 0 <= float(y) <= 220 for x, y in points)
 
 
 def sliced(latency: float, slow: int) -> Measurement:

@@ -1,0 +1,18 @@
+"""How the pages that Marina writes look: one palette, one style sheet, charts. No network, no script."""
+
+from config.pages.chart import Axis, Bars, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds
+from config.pages.rendering import palette, render
+
+__all__ = [
+    "Axis",
+    "Bars",
+    "Chart",
+    "Drawing",
+    "Entry",
+    "Line",
+    "linear_axis",
+    "log_axis",
+    "milliseconds",
+    "palette",
+    "render",
+]
