@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -210,15 +209,20 @@ def test_a_name_that_kubernetes_would_refuse_is_refused(capsys: pytest.CaptureFi
 
 def test_what_is_no_python_in_our_packages_is_installed_too() -> None:
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    folders = [name.rstrip("*") for name in setuptools["packages"]["find"]["include"]]
+    installed = {
+        file
+        for package, patterns in setuptools["package-data"].items()
+        for pattern in patterns
+        for file in (ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    assert installed
     left_out = [
         file
-        for name in setuptools["packages"]
-        if name != "config"  # its examples are for readers of the repository
-        for file in (ROOT / name).rglob("*")
-        if file.is_file() and file.suffix not in (".py", ".pyc")
-        if not any(
-            fnmatch(file.relative_to(ROOT / name).as_posix(), pattern)
-            for pattern in setuptools["package-data"].get(name, [])
-        )
+        for folder in folders
+        for file in (ROOT / folder).rglob("*")
+        if file.is_file() and file.suffix not in (".py", ".pyc", ".java") and file not in installed
+        # Examples but the first are for readers of the repository.
+        if not file.is_relative_to(ROOT / "config" / "examples")
     ]
     assert left_out == []
