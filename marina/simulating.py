@@ -26,6 +26,7 @@ def add_verbs(verbs: Any) -> None:
     add("--knee", metavar="RPS", type=float, help="what a pod holds (default: what was measured)")
     add("--cold-start", metavar="S", type=float, help="until a pod is ready (default: what was measured)")
     add("--node-time", metavar="S", type=float, default=0, help="until there is a node for one more pod (default: 0)")
+    add("--forecast", action="store_true", help="compare with the other `scaling.forecast`")
     add("--scale-up-window", metavar="S", type=int, help="compare with another window before more pods are made")
 
 
@@ -39,7 +40,8 @@ def simulate(options: argparse.Namespace) -> int:
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
     trace: Any = k8s.read_trace(options.trace) if options.trace else options.step or "day"
-    supposed = k8s.Supposed(trace, options.knee, options.cold_start, options.node_time, options.scale_up_window)
+    others = (options.scale_up_window, options.forecast)
+    supposed = k8s.Supposed(trace, options.knee, options.cold_start, options.node_time, *others)
     simulation = k8s.simulate(k8s.make_plan(spec, out), supposed)
     page = out / "simulation.html"
     write_text(page, k8s.simulation_html(simulation))

@@ -19,6 +19,15 @@ def _gpus_can_be_watched(spec: Spec) -> Conflicts:
         yield "scaling.metric", "got `gpu`, but `kubernetes.resources.gpu` is 0", "metric: requests"
 
 
+@rule("scaling.forecast", "scaling.metric", "scaling.autoscaler")
+def _requests_are_forecast(spec: Spec) -> Conflicts:
+    scaling = spec.scaling
+    if scaling.forecast == "weekly" and (scaling.metric != "requests" or scaling.autoscaler == "none"):
+        field = "autoscaler" if scaling.autoscaler == "none" else "metric"
+        text = f"got `weekly`, but `{field}` is `{getattr(scaling, field)}`, and it is requests that are forecast"
+        yield "scaling.forecast", text, "forecast: none"
+
+
 @rule("kubernetes.network")
 def _policy_is_rendered(spec: Spec) -> Conflicts:
     network = spec.kubernetes.network

@@ -63,6 +63,10 @@ class Scaling(Section):
     cpu_percent: Annotated[int, Field(ge=1, le=100)] | None = 80
     """Safety net beside the metric, percent of the server's cpu request; null: none, for a cluster without
     `metrics.k8s.io`. Lands in the autoscaler."""
+    forecast: Literal["none", "weekly"] = "none"
+    """weekly: pods are there before traffic that comes every week: the autoscaler also looks at the median of the last
+    three weeks at this hour, earlier by the cold start. For `metric: requests`. Lands in the autoscaler, the rules and
+    the adapter's values."""
     prometheus: Url = "http://prometheus-operated.monitoring:9090"
     """For `autoscaler: keda`: the Prometheus it asks. Lands in the ScaledObject."""
 

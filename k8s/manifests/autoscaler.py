@@ -10,6 +10,7 @@ from kubernetes.client import (
     V1PodDisruptionBudgetSpec,
     V2ContainerResourceMetricSource,
     V2CrossVersionObjectReference,
+    V2ExternalMetricSource,
     V2HorizontalPodAutoscaler,
     V2HorizontalPodAutoscalerBehavior,
     V2HorizontalPodAutoscalerSpec,
@@ -25,7 +26,7 @@ from config.quantity import canonical
 from k8s.manifests.custom_resources import ScaledObject, Trigger
 from k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
 from k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, Plan
-from k8s.monitoring import METRICS, SERVER_CONTAINER, keda_query
+from k8s.monitoring import EXPECTED_METRIC, METRICS, SERVER_CONTAINER, expected_query, keda_query
 
 
 def disruption_budget(plan: Plan) -> V1PodDisruptionBudget:
@@ -68,8 +69,10 @@ def scaled_object(plan: Plan) -> ScaledObject:
         triggers.append(Trigger("cpu", "Utilization", settings))
     if (wanted := plan.scaling_target) is not None:
         kind = "Value" if scaling.metric == "queue_time" else "AverageValue"
-        settings = {"serverAddress": scaling.prometheus, "query": keda_query(plan.spec), "threshold": f"{wanted:g}"}
-        triggers.insert(0, Trigger("prometheus", kind, settings))
+        queries = [keda_query(plan.spec), *([expected_query(plan.spec)] if scaling.forecast == "weekly" else [])]
+        threshold = f"{wanted:g}"
+        asked = [{"serverAddress": scaling.prometheus, "query": one, "threshold": threshold} for one in queries]
+        triggers = [*(Trigger("prometheus", kind, one) for one in asked), *triggers]
     return ScaledObject(
         metadata=metadata(plan, annotations=_annotations(plan)),
         deployment=plan.name,
@@ -84,7 +87,13 @@ def _pod_metrics(plan: Plan) -> list[V2MetricSpec]:
         return []
     identifier = V2MetricIdentifier(name=METRICS[plan.spec.scaling.metric])
     metric_target = V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(wanted * 1000)}m"))
-    return [V2MetricSpec(type="Pods", pods=V2PodsMetricSource(metric=identifier, target=metric_target))]
+    metrics = [V2MetricSpec(type="Pods", pods=V2PodsMetricSource(metric=identifier, target=metric_target))]
+    if plan.spec.scaling.forecast == "weekly":
+        selector = V1LabelSelector(match_labels={"model": plan.name})
+        expected = V2MetricIdentifier(name=EXPECTED_METRIC, selector=selector)
+        source = V2ExternalMetricSource(metric=expected, target=metric_target)
+        metrics.append(V2MetricSpec(type="External", external=source))
+    return metrics
 
 
 def _cpu(plan: Plan) -> list[V2MetricSpec]:

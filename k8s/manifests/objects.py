@@ -96,7 +96,7 @@ def _monitoring(plan: Plan) -> Files:
 
 def rule_groups(plan: Plan) -> list[Manifest]:
     """All rules of a service, for a PrometheusRule and for a rule file alike."""
-    return [*recording_rules(plan.spec), *alert_rules(plan.spec)]
+    return [*recording_rules(plan.spec, plan.cold_start_s), *alert_rules(plan.spec)]
 
 
 def dashboard_text(plan: Plan) -> str:

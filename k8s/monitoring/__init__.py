@@ -1,15 +1,17 @@
 """What Prometheus and Grafana are given: series, expressions, rules, alerts, dashboard, the adapter's values."""
 
-from k8s.monitoring.adapter import METRICS, adapter_rules, adapter_values
+from k8s.monitoring.adapter import EXPECTED_METRIC, METRICS, adapter_rules, adapter_values, external_rules
 from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, series_of
 from k8s.monitoring.contract import Need, all_expressions, metric_contract, misuses
 from k8s.monitoring.dashboard import dashboard_identity, render_dashboard
-from k8s.monitoring.expressions import SERVER_CONTAINER, keda_query
+from k8s.monitoring.expressions import EXPECTED, SERVER_CONTAINER, expected_query, forecast_lead_s, keda_query
 from k8s.monitoring.promql import Matcher, Selector, selectors
 from k8s.monitoring.rules import alert_rules, recording_rules
 
 __all__ = [
     "CATALOGUE",
+    "EXPECTED",
+    "EXPECTED_METRIC",
     "METRICS",
     "SERVER_CONTAINER",
     "TARGET_LABELS",
@@ -21,7 +23,10 @@ __all__ = [
     "alert_rules",
     "all_expressions",
     "dashboard_identity",
+    "expected_query",
+    "external_rules",
     "find_series",
+    "forecast_lead_s",
     "keda_query",
     "metric_contract",
     "misuses",

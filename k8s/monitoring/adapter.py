@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from config.spec import Spec
-from k8s.monitoring.expressions import rate_window
+from k8s.monitoring.expressions import EXPECTED, rate_window
 
 # The metric of a pod for each `scaling.metric`, as the autoscaler names it.
 METRICS = {
@@ -18,12 +18,14 @@ METRICS = {
     "queue_time": "inference_queue_seconds",
     "gpu": "gpu_utilization_percent",
 }
+# The metric of all pods of a model together, with `scaling.forecast`.
+EXPECTED_METRIC = "inference_expected_requests_per_second"
 
 
 def adapter_values(spec: Spec) -> dict[str, Any]:
     """Values for the chart `prometheus-community/prometheus-adapter`; `rules.custom` is what an adapter that is already
     there lacks."""
-    address = urlsplit(spec.scaling.prometheus)
+    address, external = urlsplit(spec.scaling.prometheus), external_rules(spec)
     return {
         "prometheus": {
             "url": f"{address.scheme}://{address.hostname}",
@@ -32,7 +34,7 @@ def adapter_values(spec: Spec) -> dict[str, Any]:
         },
         # No older than what an autoscaler looks at: a pod's first reading names its series.
         "metricsRelistInterval": rate_window(spec),
-        "rules": {"default": False, "custom": adapter_rules(spec)},
+        "rules": {"default": False, "custom": adapter_rules(spec)} | ({"external": external} if external else {}),
     }
 
 
@@ -50,6 +52,21 @@ def adapter_rules(spec: Spec) -> list[dict[str, Any]]:
         _rule("gpu", "DCGM_FI_DEV_GPU_UTIL", used, also=',exported_pod=""'),
         _rule("gpu", "DCGM_FI_DEV_GPU_UTIL", used, prefix="exported_"),
     ]
+
+
+def external_rules(spec: Spec) -> list[dict[str, Any]]:
+    """What is known of a model, not of its pods; none without a forecast, because only one server may answer for such
+    metrics in a cluster, and where KEDA is it does."""
+    if spec.scaling.forecast == "none" or spec.scaling.autoscaler == "keda":
+        return []
+    series = f"model:{EXPECTED}"
+    rule = {
+        "seriesQuery": f'{series}{{namespace!="",model!=""}}',
+        "resources": {"overrides": {"namespace": {"resource": "namespace"}}},
+        "name": {"matches": f"^{series}$", "as": EXPECTED_METRIC},
+        "metricsQuery": "max(<<.Series>>{<<.LabelMatchers>>})",
+    }
+    return [rule]
 
 
 def _rule(metric: str, series: str, query: str, *, prefix: str = "", also: str = "") -> dict[str, Any]:

@@ -13,10 +13,10 @@ from typing import Any
 
 from config.errors import InputError, nearest
 from config.spec import Spec
-from k8s.monitoring.adapter import adapter_rules
+from k8s.monitoring.adapter import adapter_rules, external_rules
 from k8s.monitoring.catalogue import CATALOGUE, Series, find_series
 from k8s.monitoring.dashboard import render_dashboard
-from k8s.monitoring.expressions import keda_query, rate_window
+from k8s.monitoring.expressions import expected_query, keda_query, rate_window
 from k8s.monitoring.promql import Selector, selectors
 from k8s.monitoring.rules import alert_rules, recording_rules
 
@@ -57,22 +57,24 @@ def all_expressions(spec: Spec) -> list[Expression]:
         if asked := re.fullmatch(r"label_values\((.*), (\w+)\)", variable.get("definition", "")):
             text = f"count by ({asked[2]}) ({_filled(spec, asked[1])})"
             found.append(Expression(f"variable {variable['name']}", text))
-    for rule in adapter_rules(spec):
+    weekly = spec.scaling.forecast == "weekly"
+    forecast = [Expression("keda forecast", expected_query(spec))] if weekly else []
+    for rule in [*adapter_rules(spec), *external_rules(spec)]:
         place = f"adapter {rule['name']['as']}"
         found += [
             Expression(place, rule["seriesQuery"]),
             Expression(place, adapter_query(rule, spec.kubernetes.namespace)),
         ]
-    return [*found, Expression("keda", keda_query(spec))]
+    return [*found, Expression("keda", keda_query(spec)), *forecast]
 
 
 def adapter_query(rule: dict[str, Any], namespace: str, pods: str = ".*") -> str:
     """What prometheus-adapter asks Prometheus when an autoscaler asks it about some pods."""
     labels = {what["resource"]: label for label, what in rule["resources"]["overrides"].items()}
     series = rule["seriesQuery"].partition("{")[0]
-    matchers = f'{labels["namespace"]}="{namespace}",{labels["pod"]}=~"{pods}"'
+    matchers = f'{labels["namespace"]}="{namespace}"' + (f',{labels["pod"]}=~"{pods}"' if "pod" in labels else "")
     text: str = rule["metricsQuery"]
-    for name, value in (("Series", series), ("LabelMatchers", matchers), ("GroupBy", labels["pod"])):
+    for name, value in (("Series", series), ("LabelMatchers", matchers), ("GroupBy", labels.get("pod", ""))):
         text = text.replace(f"<<.{name}>>", value)
     return text
 

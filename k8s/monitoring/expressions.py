@@ -6,6 +6,7 @@ clients' and count neither as failed nor as answered. How fast it is, is asked o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from config.latency import around
@@ -20,6 +21,10 @@ _POD_NAME = "-[bcdfghjklmnpqrstvwxz2456789]{1,10}-[bcdfghjklmnpqrstvwxz2456789]{
 # How often rules are evaluated; the sums over recorded rates count on it.
 RULE_INTERVAL_S = 30
 READINGS_PER_RATE = 4
+# What the forecast is recorded as, how far back it looks, and the pods' start where that was never measured.
+EXPECTED = "inference_expected:rate"
+_WEEK_S, _WEEKS = 604_800, (1, 2, 3)
+_COLD_START_S = 60
 
 _DURATION = "inference_request_duration_seconds"
 FAILED, SHED, GOOD, OWED = 'code=~"5.."', 'code="503"', 'code=~"2.."', 'code!~"4.."'
@@ -132,6 +137,16 @@ class Queries:
         """A series that `rules` records."""
         return self.of(f"model:{name}")
 
+    def expected(self, now: str, lead_s: int) -> str:
+        """The larger of the rate now and the median of the last three weeks at this hour, earlier by `lead_s`; weeks
+        that nothing is known of do not count."""
+        arrivals = self.recorded("inference_arrivals:rate5m")
+        weeks = (
+            f'label_replace({arrivals} offset {week * _WEEK_S - lead_s}s, "week", "{week}", "", "")' for week in _WEEKS
+        )
+        before = f"quantile by (namespace) (0.5, {' or '.join(weeks)})"
+        return f'max by (namespace) ({now} or label_replace({before}, "of", "weeks", "", ""))'
+
     def recorded_ratio(self, part: str, whole: str, window: str) -> str:
         """The share of requests over a long window, each request with the same weight, from recorded rates."""
         sums = (f"sum_over_time({self.recorded(f'{name}:rate5m')}[{window}])" for name in (part, whole))
@@ -195,6 +210,17 @@ def dashboard_queries() -> Queries:
 def scaling_queries(spec: Spec) -> Queries:
     """With the spec's own names, over the window that the autoscaler looks at."""
     return Queries(spec.kubernetes.namespace, spec.name, rate_window(spec), autoscaler_names(spec))
+
+
+def expected_query(spec: Spec) -> str:
+    """What a KEDA trigger asks about the forecast."""
+    return f"max({rule_queries(spec).recorded(EXPECTED)})"
+
+
+def forecast_lead_s(cold_start_s: float | None) -> int:
+    """How much earlier the past is read: a cold start, in half minutes so that measuring again changes little, and
+    the five minutes that its rates are means of."""
+    return 300 + 30 * math.ceil((_COLD_START_S if cold_start_s is None else cold_start_s) / 30)
 
 
 def keda_query(spec: Spec) -> str:

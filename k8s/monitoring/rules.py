@@ -14,7 +14,19 @@ from typing import Any
 from config.errors import InputError
 from config.spec import Spec
 from k8s.monitoring.alerts import Alert, state_alerts
-from k8s.monitoring.expressions import FAILED, GOOD, OWED, RULE_INTERVAL_S, SHED, Queries, objective_s, rule_queries
+from k8s.monitoring.expressions import (
+    EXPECTED,
+    FAILED,
+    GOOD,
+    OWED,
+    RULE_INTERVAL_S,
+    SHED,
+    Queries,
+    forecast_lead_s,
+    objective_s,
+    rule_queries,
+    scaling_queries,
+)
 
 # The share of good answers that must be within the objective is 99 %: it is a p99.
 LATENCY_BUDGET = 0.01
@@ -42,8 +54,8 @@ class Budget:
     share: float
 
 
-def recording_rules(spec: Spec) -> list[Group]:
-    """What the alerts and the dashboard read instead of raw series."""
+def recording_rules(spec: Spec, cold_start_s: float | None = None) -> list[Group]:
+    """What the alerts and the dashboard read instead of raw series, and what the autoscaler is told to expect."""
     queries, limit = rule_queries(spec), _limit(spec)
     rates = {
         "inference_arrivals:rate5m": queries.arrivals(),
@@ -64,6 +76,8 @@ def recording_rules(spec: Spec) -> list[Group]:
         for window in sorted({window for pair in FAST + SLOW for window in pair[:2]} - {"5m"}):
             ratio = queries.recorded_ratio(budget.part, budget.whole, window)
             (short if window in ("30m", "1h") else long)[f"{budget.part}:ratio_rate{window}"] = ratio
+    if spec.scaling.forecast == "weekly":
+        short[EXPECTED] = queries.expected(scaling_queries(spec).arrivals(), forecast_lead_s(cold_start_s))
     groups = [_group(spec, "rates", RULE_INTERVAL_S, _records(spec, rates | short))]
     return groups + ([_group(spec, "budget", _LONG_INTERVAL_S, _records(spec, long))] if long else [])
 

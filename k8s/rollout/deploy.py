@@ -14,7 +14,7 @@ from k8s.rollout.history import Revision, State
 from k8s.rollout.hold import Hold, held
 from k8s.rollout.inventory import all_objects, mark_deployed, outgoing
 from k8s.rollout.placement import Placement, RolloutOptions
-from k8s.rollout.preflight import NO_RESOURCE_METRICS, look_up_namespace, survey, without_resource_metrics
+from k8s.rollout.preflight import SPARED, look_up_namespace, survey, without_metrics
 from k8s.rollout.record import Rollout, now, recorded, start_record
 from k8s.rollout.release import Release
 from k8s.rollout.rollback import restore
@@ -59,9 +59,9 @@ def _surveyed(
     for blocker in site.blockers:
         progress.say(f"accepted: {blocker.text}")
     documents = [document for document in release.documents if Ref.of(document) not in site.skipped]
-    if any(blocker.id == NO_RESOURCE_METRICS for blocker in site.blockers):
-        progress.say("note: the autoscaler goes without its cpu metric: with one that is unknown it removes no pod")
-        documents = list(map(without_resource_metrics, documents))
+    for types, name in (SPARED[blocker.id] for blocker in site.blockers if blocker.id in SPARED):
+        progress.say(f"note: the autoscaler goes without its {name} metric: with one that is unknown it removes no pod")
+        documents = [without_metrics(document, types) for document in documents]
     return documents
 
 

@@ -24,10 +24,13 @@ _INSTALL = {
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 # Nodes that are named, of those that do not fit.
 _MOST_NODES = 5
-NO_RESOURCE_METRICS = "resource-metrics"
+_NO_RESOURCE_METRICS, _NO_EXTERNAL_METRICS = "resource-metrics", "external-metrics"
 _RESOURCE_TYPES = ("Resource", "ContainerResource")
-_METRICS = "custom.metrics.k8s.io"
+# What the autoscaler can go without: by blocker, types of metrics and their name in a sentence.
+SPARED = {_NO_RESOURCE_METRICS: (_RESOURCE_TYPES, "cpu"), _NO_EXTERNAL_METRICS: (("External",), "forecast")}
+_METRICS, _EXTERNAL_METRICS = "custom.metrics.k8s.io", "external.metrics.k8s.io"
 _RESOURCE_METRICS = "metrics.k8s.io"
+_SERVED_BY = {"External": _EXTERNAL_METRICS}
 # Verbs on what is rendered; `delete` is for what a later revision no longer renders.
 _OURS = ("create", "delete", "get", "patch")
 # What is looked at while a rollout is waited for, and how its inference is sent.
@@ -175,7 +178,7 @@ def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list
 def _metrics(cluster: Cluster, documents: list[Document]) -> Iterator[Blocker]:
     """What a HorizontalPodAutoscaler asks must be there to be asked."""
     wanted = {
-        _RESOURCE_METRICS if metric["type"] in _RESOURCE_TYPES else _METRICS
+        _RESOURCE_METRICS if metric["type"] in _RESOURCE_TYPES else _SERVED_BY.get(metric["type"], _METRICS)
         for document in documents
         if document["kind"] == "HorizontalPodAutoscaler"
         for metric in document["spec"].get("metrics", [])
@@ -184,16 +187,19 @@ def _metrics(cluster: Cluster, documents: list[Document]) -> Iterator[Blocker]:
     if _METRICS in wanted and (why := _unserved(cluster, _METRICS, served)):
         hint = "install prometheus-adapter with the rendered values, or say `scaling.autoscaler: none`"
         yield Blocker("custom-metrics", f"the autoscaler's rate cannot be asked: {why}", hint, acceptable=True)
+    if _EXTERNAL_METRICS in wanted and (why := _unserved(cluster, _EXTERNAL_METRICS, served)):
+        hint = "give prometheus-adapter the rendered values, or say `scaling.forecast: none`"
+        yield Blocker(_NO_EXTERNAL_METRICS, f"the autoscaler's forecast cannot be asked: {why}", hint, acceptable=True)
     if _RESOURCE_METRICS in wanted and (why := _unserved(cluster, _RESOURCE_METRICS, served)):
         text = f"the autoscaler's cpu cannot be asked: {why}"
-        yield Blocker(NO_RESOURCE_METRICS, text, "install metrics-server", acceptable=True)
+        yield Blocker(_NO_RESOURCE_METRICS, text, "install metrics-server", acceptable=True)
 
 
-def without_resource_metrics(document: Document) -> Document:
+def without_metrics(document: Document, types: Collection[str]) -> Document:
     """A HorizontalPodAutoscaler without the metrics that nobody serves, as long as another one is left."""
     if document["kind"] != "HorizontalPodAutoscaler":
         return document
-    left = [metric for metric in document["spec"].get("metrics", []) if metric["type"] not in _RESOURCE_TYPES]
+    left = [metric for metric in document["spec"].get("metrics", []) if metric["type"] not in types]
     return document | {"spec": document["spec"] | {"metrics": left}} if left else document
 
 

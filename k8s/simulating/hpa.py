@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from config.quantity import quantity
+from k8s.monitoring import EXPECTED, EXPECTED_METRIC
 
 Manifest = dict[str, Any]
 Select = Literal["Disabled", "Max", "Min"]
@@ -20,6 +21,11 @@ class Metric:
     name: str
     target: float
     """In the metric's own unit, per pod; percent of the request for a resource."""
+
+    @property
+    def forecasts(self) -> bool:
+        """Whether it knows the weeks before."""
+        return self.name == EXPECTED_METRIC or f"model:{EXPECTED}{{" in self.name
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from config.errors import InputError
 from k8s.manifests import Plan, render, suppose_evidence
+from k8s.monitoring import forecast_lead_s
 from k8s.simulating.hpa import Hpa, read_hpa
 from k8s.simulating.outcome import Outcome, Simulation, make_outcome
 from k8s.simulating.traffic import Trace, day_trace, step_trace
@@ -29,6 +30,8 @@ class Supposed:
     node_s: float = 0
     up_window_s: int | None = None
     """Another window before more pods, to compare with."""
+    forecast: bool = False
+    """Whether to compare with the other `scaling.forecast`."""
 
 
 def simulate(plan: Plan, supposed: Supposed) -> Simulation:
@@ -43,7 +46,25 @@ def simulate(plan: Plan, supposed: Supposed) -> Simulation:
     if supposed.up_window_s is not None:
         label = f"{supposed.up_window_s} s before more"
         outcomes.append(_outcome(label, hpa.with_up_window(supposed.up_window_s), trace, service))
+    if supposed.forecast:
+        other, label = ("none", "no forecast") if _forecasts(hpa) else ("weekly", "weekly forecast")
+        outcomes.append(_outcome(label, _autoscaler(_with_forecast(plan, other)), trace, service))
+    if any(_forecasts(one.hpa) for one in outcomes) and not trace.has_weeks:
+        assumed.append("the weeks before: the same traffic at the same times")
     return Simulation(plan.name, trace, service, outcomes, assumed, plan.spec.cost)
+
+
+def _forecasts(hpa: Hpa) -> bool:
+    return any(metric.forecasts for metric in hpa.metrics)
+
+
+def _with_forecast(plan: Plan, forecast: str) -> Plan:
+    scaling = plan.spec.scaling
+    if scaling.metric != "requests":
+        text = f"`scaling.metric`: got `{scaling.metric}`, and it is requests that are forecast"
+        raise InputError(f"{plan.spec.file}: {text}", hint="simulate it without `--forecast`")
+    changed = scaling.model_copy(update={"forecast": forecast})
+    return replace(plan, spec=plan.spec.model_copy(update={"scaling": changed}))
 
 
 def _outcome(label: str, hpa: Hpa, trace: Trace, service: Service) -> Outcome:
@@ -85,6 +106,7 @@ def _service(plan: Plan, supposed: Supposed) -> tuple[Service, list[str]]:
         metric=spec.scaling.metric,
         scrape_s=scrape_s,
         window_s=_READINGS * scrape_s,
+        forecast_lead_s=forecast_lead_s(cold_start_s),
         propagation_s=spec.serving.drain_propagation_s,
     )
     return service, assumed

@@ -8,13 +8,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 
 from config.errors import InputError
 
 DAY_S = 86_400
+_WEEK_S, _RECORDED_S = 7 * DAY_S, 300
 _LONGEST_S = 35 * DAY_S
 _BEFORE_STEP_S, _STEP_S, _AFTER_STEP_S = 300, 1800, 1800
 
@@ -27,6 +29,25 @@ class Trace:
     rates: Sequence[float]
     step_s: int | None = None
     """When it rises, for a trace that is one step."""
+
+    @property
+    def has_weeks(self) -> bool:
+        """Whether it is long enough to be its own past."""
+        return len(self.rates) > _WEEK_S + DAY_S
+
+    def weeks_before(self, at_s: int) -> list[float]:
+        """What came at this second of the three weeks before, as rules record it, a mean of five minutes. A short trace
+        is taken to have come in each of them."""
+        weeks = [at_s - week * _WEEK_S for week in (1, 2, 3)] if self.has_weeks else [at_s]
+        return [self._mean(end) for end in weeks if 0 < end <= len(self.rates)]
+
+    def _mean(self, end_s: int) -> float:
+        start_s = max(0, end_s - _RECORDED_S)
+        return (self._sums[end_s] - self._sums[start_s]) / (end_s - start_s)
+
+    @cached_property
+    def _sums(self) -> list[float]:
+        return list(accumulate(self.rates, initial=0.0))
 
 
 def step_trace(base_rps: float, factor: float) -> Trace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from statistics import median
 
 from k8s.simulating.controller import SYNC_S, Controller
 from k8s.simulating.hpa import Hpa, Metric
@@ -33,6 +34,8 @@ class Service:
     scrape_s: int
     window_s: int
     """What rates are taken over."""
+    forecast_lead_s: int
+    """How much earlier the weeks before are read."""
     propagation_s: float
     """How long a pod that is told to stop serves on."""
 
@@ -142,7 +145,11 @@ class _World:
     def _look(self, now_s: int) -> None:
         pods = [pod.state(now_s) for pod in self._pods]
         readings = {one.name: self._readings(one, now_s) for one in self._hpa.metrics}
-        totals = {one.name: self._total(now_s) for one in self._hpa.metrics if one.kind == "External"}
+        totals = {
+            one.name: self._expected(now_s) if one.forecasts else self._total(now_s)
+            for one in self._hpa.metrics
+            if one.kind == "External"
+        }
         wanted = self._controller.look(now_s, len(pods), pods, readings, totals).replicas
         while len(self._pods) < wanted:
             self._start(now_s)
@@ -172,6 +179,12 @@ class _World:
     def _total(self, now_s: int) -> float | None:
         rates = [one for pod in self._pods if (one := self._rate(pod, now_s)) is not None]
         return sum(rates) if rates else None
+
+    def _expected(self, now_s: int) -> float | None:
+        """The larger of now and the median of the weeks before, as it is recorded."""
+        past = self._trace.weeks_before(now_s - _BEFORE_S + self._service.forecast_lead_s)
+        known = [self._total(now_s), median(past) if past else None]
+        return max((one for one in known if one is not None), default=None)
 
     def _start(self, now_s: int) -> None:
         self._free_nodes = [at for at in self._free_nodes if at + _NODE_KEPT_S > now_s]

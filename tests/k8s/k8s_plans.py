@@ -104,6 +104,7 @@ OPTIONS = [
       for kind in ("hpa", "keda", "none") for metric in ("requests", "queue_time", "gpu")),
     *(pytest.param({"kubernetes.monitoring.monitor": kind}, id=f"monitor {kind}")
       for kind in ("annotations", "none", "pod", "service")),
+    pytest.param({"scaling.forecast": "weekly", "scaling.target_rps_per_pod": 70}, id="a forecast"),
     pytest.param({"kubernetes.model": {"claim": "models", "path": "digits/1.mar"}}, id="claim"),
     pytest.param({"kubernetes.model": {"image": "registry.local/models:1"}}, id="image volume"),
     pytest.param({"kubernetes.model": {"url": "s3://models/digits.mar", "secret": "store"}}, id="private store"),

@@ -26,6 +26,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"slo.p99_ms": 1000},
     {"model.on_mismatch": "jit"},
     {"scaling.autoscaler": "keda", "scaling.metric": "queue_time"},
+    {"scaling.forecast": "weekly"},
     {**CUDA, "scaling.metric": "gpu"},
 ]
 HISTOGRAM = "inference_request_duration_seconds"

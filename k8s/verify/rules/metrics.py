@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import yaml
 
 from config.errors import InputError, listed, nearest
-from k8s.monitoring import CATALOGUE, Selector, find_series, misuses, selectors
+from k8s.monitoring import CATALOGUE, Selector, external_rules, find_series, misuses, selectors
 from k8s.monitoring import adapter_rules as marina_rules
 from k8s.verify.application import Application
 from k8s.verify.located import LocatedDocument, Place, adapter_rules, is_settings
@@ -135,7 +135,8 @@ def _counter(application: Application, _: Scope) -> Iterator[Remark]:
 def _adapter(application: Application, scope: Scope) -> Iterator[Remark]:
     made = _made(application)
     if scope.plan and made is not None:
-        made |= {str(rule["name"]["as"]) for rule in marina_rules(scope.plan.spec)}
+        spec = scope.plan.spec
+        made |= {str(rule["name"]["as"]) for rule in [*marina_rules(spec), *external_rules(spec)]}
     for scaler in application.of("HorizontalPodAutoscaler") if made else []:
         for kind, metric in sources(scaler.root.at("spec")):
             name = metric.at("metric", "name")

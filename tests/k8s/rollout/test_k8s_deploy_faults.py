@@ -164,6 +164,20 @@ def test_what_is_accepted_is_said_and_passed_over(cluster: Rig) -> None:
     assert "accepted: the autoscaler's rate cannot be asked" in cluster.said.getvalue()
 
 
+def test_an_autoscaler_goes_without_the_forecast_that_nobody_serves_once_that_is_accepted(cluster: Rig) -> None:
+    scaler = autoscaler("rate")
+    expected = {"metric": {"name": "expected"}, "target": {"type": "AverageValue", "averageValue": "41"}}
+    scaler["spec"]["metrics"].append({"type": "External", "external": expected})
+    with pytest.raises(ClusterError, match="external-metrics: the autoscaler's forecast cannot be asked"):
+        cluster.deploy(*documents("good:1", scaler))
+    assert cluster.deploy(*documents("good:1", scaler), accepted=["external-metrics"]).result == "deployed"
+    live = cluster.fake.get("HorizontalPodAutoscaler", NAME, SPACE)
+    assert live
+    assert [metric["type"] for metric in live["spec"]["metrics"]] == ["Resource", "Pods"]
+    cluster.fake.metrics_groups.append("external.metrics.k8s.io")
+    assert cluster.deploy(*documents("good:1", scaler)).result == "deployed"
+
+
 def test_an_autoscaler_goes_without_the_cpu_that_nobody_serves_once_that_is_accepted(cluster: Rig) -> None:
     cluster.fake.metrics_groups = ["custom.metrics.k8s.io"]
     wanted = documents("good:1", autoscaler("rate"))

@@ -1,0 +1,109 @@
+"""`scaling.forecast: weekly`: what is recorded, who looks at it, and what it is worth on traffic that comes again."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from k8s_plans import EVIDENCE, IMAGE, planned
+from specs import digits_spec
+from tools import needs
+
+from k8s.manifests.objects import render
+from k8s.monitoring.adapter import adapter_values
+from k8s.monitoring.rules import recording_rules
+from k8s.simulating import Supposed, Trace, simulate
+from k8s.verify import Scope, rendered, verify
+
+WEEKLY = {"scaling.forecast": "weekly"}
+DAY_MIN, WEEK_MIN = 1440, 10_080
+
+
+def expected_at_22_days(folder: Path, weeks: str, now: str | None) -> str:
+    """What promtool complains about when nothing but `rates` is as it should be."""
+    spec = digits_spec(WEEKLY | {"kubernetes.monitoring.scrape_interval_s": 60})
+    rule = next(one for group in recording_rules(spec) for one in group["rules"] if "expected" in one["record"])
+    series = {'model:inference_arrivals:rate5m{namespace="marina",model="digits"}': weeks}
+    series |= {'ts_inference_requests_total{namespace="marina",model_name="digits",pod="a"}': now} if now else {}
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [{
+            "expr": "model:inference_expected:rate", "eval_time": "528h",
+            "exp_samples": [{"labels": 'model:inference_expected:rate{namespace="marina",model="digits"}',
+                             "value": 100 if now else 40}],
+        }],
+    }  # fmt: skip
+    content = {"rule_files": ["rules.yaml"], "evaluation_interval": "528h", "tests": [test]}
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "a", "rules": [rule]}]}))
+    (folder / "test.yaml").write_text(yaml.safe_dump(content, width=100_000))
+    command = [needs("promtool", package="prometheus"), "test", "rules", "test.yaml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("now", [None, f"0+6000x{22 * DAY_MIN}"], ids=["nothing now", "more now"])
+def test_what_is_expected_is_the_larger_of_now_and_the_median_of_three_weeks_a_cold_start_earlier(
+    now: str | None, tmp_path: Path
+) -> None:
+    # Each week's rate begins four minutes after this one's time: six minutes earlier, which are the five of a mean and
+    # the cold start, it is known already.
+    known_from = DAY_MIN + 4
+    weeks = f"500x{known_from - 1} 10x{WEEK_MIN - 1} 90x{WEEK_MIN - 1} 40x{WEEK_MIN}"
+    assert expected_at_22_days(tmp_path, weeks, now) == ""
+
+
+def test_a_week_of_which_nothing_is_known_does_not_count(tmp_path: Path) -> None:
+    weeks = f"_x{DAY_MIN + WEEK_MIN + 4} 40x{2 * WEEK_MIN}"
+    assert expected_at_22_days(tmp_path, weeks, None) == ""
+
+
+def test_a_longer_start_reads_the_weeks_before_earlier() -> None:
+    spec = digits_spec(WEEKLY)
+    for cold_start_s, offset in ((None, 604_440), (3, 604_470), (91, 604_380)):
+        texts = [one["expr"] for group in recording_rules(spec, cold_start_s) for one in group["rules"]]
+        assert [text for text in texts if f"offset {offset}s" in text]
+
+
+def test_the_autoscaler_looks_at_it_beside_the_pods_own_rate() -> None:
+    plan = planned(WEEKLY, evidence=EVIDENCE, image=IMAGE)
+    pods, expected, cpu = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
+    assert (pods["type"], cpu["type"]) == ("Pods", "ContainerResource")
+    name = "inference_expected_requests_per_second"
+    asked = {"name": name, "selector": {"matchLabels": {"model": "digits"}}}
+    assert expected == {"type": "External", "external": {"metric": asked, "target": pods["pods"]["target"]}}
+    (rule,) = adapter_values(plan.spec)["rules"]["external"]
+    assert rule["name"]["as"] == name
+    assert not verify(rendered(render(plan)), Scope(plan=plan))
+    assert "external" not in adapter_values(digits_spec())["rules"]
+
+
+def test_keda_asks_prometheus_for_both() -> None:
+    plan = planned(WEEKLY | {"scaling.autoscaler": "keda"}, evidence=EVIDENCE, image=IMAGE)
+    triggers = render(plan)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
+    queries = [one["metadata"]["query"] for one in triggers if one["type"] == "prometheus"]
+    assert queries[1] == 'max(model:inference_expected:rate{namespace="marina",model="digits"})'
+    assert not verify(rendered(render(plan)), Scope(plan=plan))
+
+
+@pytest.mark.parametrize("autoscaler", ["hpa", "keda"])
+def test_traffic_that_comes_every_week_finds_its_pods_ready(autoscaler: str) -> None:
+    changes: dict[str, Any] = {"scaling.min_replicas": 1, "scaling.autoscaler": autoscaler} | WEEKLY
+    found = simulate(planned(changes, evidence=EVIDENCE), Supposed(3, knee_rps=100, cold_start_s=120, forecast=True))
+    weekly, without = found.outcomes
+    assert (weekly.label, without.label) == ("as rendered", "no forecast")
+    assert weekly.share == 0
+    assert without.share > 0.05
+    assert weekly.asked_s is not None
+    assert "the weeks before: the same traffic at the same times" in found.assumed
+
+
+def test_a_trace_of_weeks_is_its_own_past_and_a_short_one_is_taken_to_have_come_before() -> None:
+    week_s = 604_800
+    weeks = Trace("three weeks", [10.0] * week_s + [90.0] * week_s + [40.0] * week_s)
+    assert weeks.weeks_before(3 * week_s) == [90, 10]
+    assert weeks.weeks_before(2 * week_s + 150) == [50, 10]
+    assert weeks.weeks_before(100) == []
+    short = Trace("a step", [10.0] * 600 + [30.0] * 600)
+    assert [short.weeks_before(at) for at in (0, 600, 750, 900, 1300)] == [[], [10], [20], [30], []]
