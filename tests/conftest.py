@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from packages import packaged_digits
+from side_by_side import longest_first
 from side_by_side import pytest_runtest_logreport as pytest_runtest_logreport
 from specs import ROOT, Packaged
 
@@ -14,6 +15,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 # What one test has compiled, no other compiles again, and nothing of the user's own cache is in it.
 os.environ.setdefault("MARINA_CACHE", str(ROOT / "build" / "compiled"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In several processes: the order in which they take the files."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        longest_first(items)
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,9 @@
 
 python tests/side_by_side.py [pytest's arguments]
 
-Two processes share the test files. Then the files that are marked `alone`, because a neighbour's load would change what
-they measure, run one after another. What failed in either part runs once more with nothing beside it: what passes then
-is named and is no failure, what fails twice is one. The exit code is pytest's.
+Four processes share the test files: most tests that start a server wait longer than they compute. What fails there runs
+once more with nothing beside it: what passes then is named and is no failure, what fails twice is one. The exit code is
+pytest's.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-PROCESSES = 2
-PASSED, FAILED, NOTHING_SELECTED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED
+PROCESSES = 4
+PASSED, FAILED = pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED
 # Where a run of pytest writes which of its tests failed.
 FAILURES = "MARINA_FAILED_TESTS"
 
@@ -29,38 +29,35 @@ RunPytest = Callable[[Sequence[str]], tuple[int, list[str]]]
 
 
 def run_all(arguments: Sequence[str], run_pytest: RunPytest) -> int:
-    """Runs both parts and what failed in them once more; the exit code."""
-    beside, failed_beside = run_pytest(["-n", str(PROCESSES), "--dist", "loadfile", "-m", "not alone", *arguments])
-    if beside not in (PASSED, FAILED, NOTHING_SELECTED):
-        return beside
-    alone, failed_alone = run_pytest(["-m", "alone", *arguments])
-    if alone not in (PASSED, FAILED, NOTHING_SELECTED):
-        return alone
-    if beside == alone == NOTHING_SELECTED:
-        return NOTHING_SELECTED
-    if FAILED not in (beside, alone):
-        return PASSED
-    return run_again(failed_beside, failed_alone, run_pytest)
-
-
-def run_again(failed_beside: list[str], failed_alone: list[str], run_pytest: RunPytest) -> int:
-    """Runs failed tests once more, with nothing beside them, and says what came of each."""
-    failed_once = list(dict.fromkeys(failed_beside + failed_alone))
-    if not failed_once:
+    """Runs the tests side by side, and what failed once more with nothing beside it; the exit code."""
+    # The files in the order of `longest_first`, not of how many tests they have.
+    code, failed = run_pytest(["-n", str(PROCESSES), "--dist", "loadfile", "--no-loadscope-reorder", *arguments])
+    if code != FAILED:
+        return code
+    if not failed:
         print("pytest failed and named no test: see above")
         return FAILED
-    print(f"\n{len(failed_once)} failed; once more, with nothing beside them:", flush=True)
-    again, failed_twice = run_pytest(failed_once)
+    failed = list(dict.fromkeys(failed))
+    print(f"\n{len(failed)} failed; once more, with nothing beside them:", flush=True)
+    again, failed_twice = run_pytest(failed)
     if again not in (PASSED, FAILED):
         return again
     for title, tests in (
-        ("failed beside others, passed alone", [test for test in failed_beside if test not in failed_twice]),
-        ("failed alone, passed the second time", [test for test in failed_alone if test not in failed_twice]),
+        ("failed beside others, passed alone", [test for test in failed if test not in failed_twice]),
         ("failed twice", failed_twice),
     ):
         if tests:
             print(f"{title}:", *tests, sep="\n  ")
     return again
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Puts the files of long tests to the front, so that no process is left with one of them at the end."""
+    marked: dict[Path, int] = {}
+    for item in items:
+        marks = [mark for mark in ("e2e", "slow") if item.get_closest_marker(mark)]
+        marked[item.path] = max(marked.get(item.path, 0), len(marks))
+    items.sort(key=lambda item: -marked[item.path])
 
 
 def pytest_in_a_process(arguments: Sequence[str]) -> tuple[int, list[str]]:

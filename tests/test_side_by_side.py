@@ -24,7 +24,6 @@ def runs(name):
         print(os.environ.get("PYTEST_XDIST_WORKER", "one process"), file=file)
     return len((RAN / name).read_text().splitlines())
 """
-ALONE = REMEMBERS + "pytestmark = pytest.mark.alone\ndef test_quiet(): runs('quiet')\n"
 BESIDE = REMEMBERS + "def test_good(): runs('good')\n"
 FLAKY = "def test_flaky(): assert runs(__name__) == 2\n"
 NO_SERVER = "@pytest.fixture\ndef server(): assert runs('setup') == 2\ndef test_served(server): pass\n"
@@ -47,9 +46,11 @@ def test_waits(server):
 def project(tmp_path: Path) -> Path:
     (tmp_path / "ran").mkdir()
     (tmp_path / "tests").mkdir()
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\naddopts = -p xdist\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = e2e\n slow\naddopts = -p xdist\n")
     (tmp_path / "tests/conftest.py").write_text(
+        "from side_by_side import longest_first\n"
         "from side_by_side import pytest_runtest_logreport as pytest_runtest_logreport\n"
+        "def pytest_collection_modifyitems(items): longest_first(items)\n"
     )
     return tmp_path
 
@@ -79,64 +80,64 @@ def ran(project: Path, name: str) -> list[str]:
 
 def test_files_share_processes_and_what_fails_once_is_named_and_no_failure(project: Path) -> None:
     files = {"beside": BESIDE + FLAKY, "served": REMEMBERS + NO_SERVER, "dies": REMEMBERS + DIES}
-    done = run_side_by_side(project, **files, alone=ALONE + FLAKY)
+    done = run_side_by_side(project, **files)
     assert done.returncode == 0, done.stdout
     assert ran(project, "good")[0].startswith("gw")
-    assert ran(project, "quiet") == ["one process"]
-    once_more, first = "\nfailed beside others, passed alone:\n", "\nfailed alone, passed the second time:\n"
-    _, beside = done.stdout.split(once_more)
-    beside, alone = beside.split(first)
+    assert ran(project, "test_beside")[1:] == ["one process"]
+    _, passed = done.stdout.split("\nfailed beside others, passed alone:\n")
     names = ["tests/test_beside.py::test_flaky", "tests/test_dies.py::test_dies", "tests/test_served.py::test_served"]
-    assert sorted(beside.split()) == names
-    assert alone == "  tests/test_alone.py::test_flaky\n"
+    assert sorted(passed.split()) == names
     assert len(ran(project, "good")) == 1
 
 
 def test_what_fails_twice_is_a_failure(project: Path) -> None:
-    done = run_side_by_side(project, beside=BESIDE + FLAKY + BROKEN, alone=ALONE + BROKEN)
+    done = run_side_by_side(project, beside=BESIDE + FLAKY + BROKEN)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    twice = [f"tests/test_{file}.py::test_broken[{text}]" for file in ("beside", "alone") for text in ("a b", "c[d]")]
+    twice = [f"tests/test_beside.py::test_broken[{text}]" for text in ("a b", "c[d]")]
     assert done.stdout.endswith("\nfailed twice:\n  " + "\n  ".join(twice) + "\n")
     assert "\nfailed beside others, passed alone:\n  tests/test_beside.py::test_flaky\n" in done.stdout
-    assert len(ran(project, "broken")) == 8
+    assert len(ran(project, "broken")) == 4
+
+
+def test_the_files_of_long_tests_are_the_first_and_stay_as_they_are(project: Path) -> None:
+    logs = "def test_logs():\n    with (RAN / 'order').open('a') as file: print(__name__, file=file)\n"
+    mark, both = "import pytest\n@pytest.mark.slow\n", "pytestmark = [pytest.mark.e2e, pytest.mark.slow]\n"
+    files = {"a": logs, "b": f"{logs}{mark}def test_last(): runs('b')\n", "c": f"{both}{logs}"}
+    for name, text in files.items():
+        (project / f"tests/test_{name}.py").write_text(REMEMBERS + text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    subprocess.run(command, cwd=project, env=environment(project), check=True, stdout=subprocess.DEVNULL)
+    assert ran(project, "order") == ["test_c", "test_b", "test_a"]
 
 
 def test_files_that_cannot_be_imported_are_no_noise(project: Path) -> None:
-    done = run_side_by_side(project, beside="import nothing_of_this_name\n", alone=ALONE)
-    assert done.returncode not in (0, pytest.ExitCode.TESTS_FAILED)
+    done = run_side_by_side(project, beside="import nothing_of_this_name\n")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "once more" not in done.stdout
 
 
 def test_ctrl_c_ends_everything_after_the_fixtures_were_taken_down(project: Path) -> None:
-    (project / "tests/test_alone.py").write_text(ALONE + WAITS)
+    (project / "tests/test_waits.py").write_text(REMEMBERS + WAITS)
     command = [sys.executable, str(ROOT / "tests/side_by_side.py"), "-q", "-p", "no:cacheprovider"]
     process = subprocess.Popen(command, cwd=project, env=environment(project), start_new_session=True)
     while not (project / "ran/waits").exists():
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == pytest.ExitCode.INTERRUPTED
-    assert ran(project, "stopped") == ["one process"]
+    assert ran(project, "stopped") == ran(project, "waits")
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        pytest.param(pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.OK, pytest.ExitCode.OK, id="all alone"),
-        pytest.param(pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.OK, id="none alone"),
-        pytest.param(*[pytest.ExitCode.NO_TESTS_COLLECTED] * 3, id="no tests at all"),
-        pytest.param(pytest.ExitCode.OK, *[pytest.ExitCode.INTERRUPTED] * 2, id="interrupted"),
-        pytest.param(pytest.ExitCode.OK, *[pytest.ExitCode.TESTS_FAILED] * 2, id="failed without a name"),
-    ],
-)
-def test_the_exit_code_is_pytests(first: int, second: int, expected: int) -> None:
-    codes = [second, first]
-
+@pytest.mark.parametrize("code", [pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.INTERRUPTED])
+def test_the_exit_code_is_pytests(code: int) -> None:
     def run_pytest(arguments: Sequence[str]) -> tuple[int, list[str]]:
         assert arguments[-1] == "tests/k8s"
-        return codes.pop(), []
+        return code, []
 
-    assert run_all(["tests/k8s"], run_pytest) == expected
-    assert codes == []
+    assert run_all(["tests/k8s"], run_pytest) == code
+
+
+def test_a_failure_without_a_name_is_one() -> None:
+    assert run_all([], lambda _: (pytest.ExitCode.TESTS_FAILED, [])) == pytest.ExitCode.TESTS_FAILED
 
 
 def test_tests_can_be_interrupted_where_the_shell_ignores_it() -> None:

@@ -15,7 +15,7 @@ from tools import needs
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.reporting.report import verdict_html
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 
 FLAGS = [
     "--headless",

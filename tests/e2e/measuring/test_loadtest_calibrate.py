@@ -12,7 +12,7 @@ from loadtest.calibrating.calibration import Search, calibrate, evidence_text
 from loadtest.measuring import figure
 from loadtest.running import Where
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 
 
 def test_the_knee_of_a_server_is_found_and_recorded(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import marina
 from config.render import Ports
 from marina import in_cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 SPACE = "marina"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from loadtest_rig import SPEC, behave, running_server, write_package
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[3]
 

@@ -15,7 +15,7 @@ from config.spec import Spec
 from loadtest.judging.verdict import Reason
 from loadtest.running import RunOptions, Where, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture

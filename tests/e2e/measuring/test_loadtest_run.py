@@ -23,7 +23,7 @@ from loadtest.running import RunOptions, Where, run
 from loadtest.scheduling import Schedule
 from loadtest.sending import LoadPlan, Request
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 
 PLAIN_LOCUST = """
 from locust import FastHttpUser, constant_throughput, task

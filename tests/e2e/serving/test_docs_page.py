@@ -20,7 +20,7 @@ from specs import ROOT
 from tools import needs
 from waiting import DIGIT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 
 SEVEN = ROOT / "config/examples/digits/samples/7.png"
 # What overlaps, and what sticks out to the right.

@@ -16,7 +16,7 @@ from waiting import DIGIT, ask, eventually, metric, scan, worker_pids
 from config.spec import Spec
 from server import Exit
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 
 # Half of a worker's time at this rate, so that every stop finds requests in the middle of their work.
 BODY, TYPE, RATE = scan(512), "image/png", 50

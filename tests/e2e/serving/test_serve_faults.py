@@ -28,7 +28,7 @@ from config.render import Ports
 from server import Exit
 from server.system.processes import children, identify
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from waiting import DIGIT, ask, eventually, metric, scan
 
 from config.latency import EDGES_S
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 
 ARRIVED = "ts_inference_requests_total"
 ANSWERED = "inference_request_duration_seconds_count"

@@ -13,7 +13,7 @@ from waiting import ask, eventually, metric, scan
 
 from server import Exit
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 SHED = "overloaded: the queue is full, or no worker is there"
 
 MINUTE_S, WINDOW_S = 60, 3

@@ -28,7 +28,7 @@ from waiting import eventually
 from config.render import Ports
 from server.java.checks import check_ports
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 class Demo:

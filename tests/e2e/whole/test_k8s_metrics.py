@@ -31,7 +31,7 @@ from k8s.monitoring.contract import adapter_query, metric_contract
 from k8s.monitoring.rules import alert_rules, recording_rules
 from k8s.verify.live import check_live, check_page
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 QUICK, BUSY = "tiny-6b5f9c7d8c-x2k4p", "tiny-6b5f9c7d8c-zz7vq"
 SCRAPE_S = 2

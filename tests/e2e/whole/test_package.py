@@ -27,7 +27,7 @@ from config.errors import AgreementError, SourceError
 from config.progress import Progress
 from config.record import RECORD, Package, file_sha256, read_package, read_record
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 # What train.py prints; every precision has to keep it within one image of 450.
 TRAINED_ACCURACY = 0.9956
