@@ -127,11 +127,19 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     text = "a trace of real traffic to replay: CSV or JSON lines of time and sample (default: the spec's `load.replay`)"
     add("--replay", metavar="FILE", type=Path, help=text)
     add("--speed", metavar="TIMES", type=float, help="how many times as fast the trace is replayed (default: 1)")
+    text = "a rate that rises evenly, to see at which the objective breaks"
+    add("--ramp", metavar="FROM:TO", type=_ramp, help=text)
     add("--in-cluster", action="store_true", help="load the deployed service from pods beside it, one a process")
     add("--context", metavar="C", help="of the kubeconfig, for --in-cluster (default: the current one)")
     add("--kubeconfig", metavar="FILE", type=Path, help="for --in-cluster (default: $KUBECONFIG, ~/.kube/config)")
     add("--image", metavar="REF", help="what those pods run (default: what `marina image --target loadtest` made)")
     add("--dry-run", action="store_true", help="print the manifests of --in-cluster and load nothing")
+
+
+def _ramp(text: str) -> tuple[float, float]:
+    """`10:200`; what is wrong with it, argparse says."""
+    begin, end = text.split(":")
+    return float(begin), float(end)
 
 
 def _calibrate_options(parser: argparse.ArgumentParser) -> None:

@@ -1,10 +1,11 @@
 """From a measurement and an objective to PASS, FAIL or INVALID. Pure."""
 
 from loadtest.judging.certainty import SHARE, arrivals_needed, failed_clumps, samples_needed, slow_clumps
+from loadtest.judging.climb import MOST_STEPS, STEP_REQUESTS, climb_of, climb_text, judge_climb
 from loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from loadtest.judging.early import decided_early
 from loadtest.judging.interval import student
-from loadtest.judging.outcome import Latency, Load, Outcome, Run, Subject, latency_of, run_of, together
+from loadtest.judging.outcome import Climb, Latency, Load, Outcome, Run, Subject, latency_of, run_of, together
 from loadtest.judging.pooling import pool
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, on_balance
 from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, against_run
@@ -27,10 +28,13 @@ __all__ = [
     "BUSY_CPU",
     "EXIT_CODES",
     "GENERATOR_REASONS",
+    "MOST_STEPS",
     "SHARE",
+    "STEP_REQUESTS",
     "TOO_FEW",
     "UNDECIDED",
     "Check",
+    "Climb",
     "Costs",
     "Latency",
     "Load",
@@ -44,6 +48,8 @@ __all__ = [
     "against_run",
     "arrivals_needed",
     "client_timeout_s",
+    "climb_of",
+    "climb_text",
     "costs_of",
     "costs_text",
     "decided_early",
@@ -51,6 +57,7 @@ __all__ = [
     "goes_on",
     "interval_text",
     "judge",
+    "judge_climb",
     "latency_of",
     "objective_of",
     "on_balance",

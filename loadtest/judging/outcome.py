@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from loadtest.judging.cost import Costs
-from loadtest.judging.verdict import Objective, Verdict
+from loadtest.judging.verdict import Objective, Status, Verdict
 from loadtest.measuring import Histogram, Machine, Measurement
 from loadtest.scheduling import Spacing
 
@@ -80,6 +80,34 @@ class Run(_Record):
     measurement: Measurement
 
 
+class Step(_Record):
+    """A part of a ramp."""
+
+    begin_rps: float
+    end_rps: float
+    requests: int
+    p99_ms: float | None
+    error_rate: float
+    status: Status
+    """FAIL when its p99 or its errors surely miss the limit, PASS when its p99 surely meets it and no more failed."""
+
+
+class Climb(_Record):
+    """What a rising rate showed."""
+
+    begin_rps: float
+    end_rps: float
+    held_rps: float | None
+    """It surely held at this rate; None where that is sure of no rate."""
+    broke_rps: tuple[float, float] | None
+    """From there, or 0, to a rate at which it surely did not hold; None without such a rate."""
+    about_rps: float | None
+    """The rate that parts the steps that met the objective from those that did not best; None where all met it."""
+    recovered: bool
+    """Whether it surely held again at a higher rate."""
+    steps: tuple[Step, ...]
+
+
 class Outcome(_Record):
     """The whole record."""
 
@@ -94,6 +122,8 @@ class Outcome(_Record):
     runs: tuple[Run, ...]
     costs: Costs | None = None
     """Without a `cost` in the spec, none."""
+    ramp: Climb | None = None
+    """Of a rate that rose."""
 
     def to_data(self) -> dict[str, Any]:
         """As JSON."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
 from config.pages import Axis, Bars, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds
-from loadtest.judging import Outcome, together
+from loadtest.judging import Climb, Outcome, together
 from loadtest.measuring import Histogram, Second
 
 _SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
@@ -18,7 +18,8 @@ _MOST_LABELS = 8
 
 def figures(outcome: Outcome) -> list[Drawing]:
     """All charts of an outcome."""
-    return [_curve(outcome), _latency(outcome), _rate(outcome), _errors(outcome)]
+    rising = [_climb(outcome.ramp, outcome)] if outcome.ramp else []
+    return [*rising, _curve(outcome), _latency(outcome), _rate(outcome), _errors(outcome)]
 
 
 def _curve(outcome: Outcome) -> Drawing:
@@ -44,6 +45,24 @@ def _curve(outcome: Outcome) -> Drawing:
         Entry("ink-limit dash", f"p99 limit, {milliseconds(limit)}"),
     ]
     return Drawing(chart, "Share of requests answered within a time, all runs together", legend)
+
+
+def _climb(climb: Climb, outcome: Outcome) -> Drawing:
+    limit = outcome.objective.p99_ms
+    points = [((step.begin_rps + step.end_rps) / 2, step.p99_ms) for step in climb.steps]
+    shown = [value for _, value in points if value is not None] or [limit]
+    rates = linear_axis(climb.begin_rps, climb.end_rps)
+    chart = Chart(
+        title="Latency by rate",
+        x=Axis(rates.place, [tick for tick in rates.ticks if tick[0] <= climb.end_rps]),
+        y=log_axis(max(0.01, min(*shown, limit)), max(*shown, limit), milliseconds),
+        lines=[Line("p99", "two", points)],
+        dots=[Line("steps", "two", points)],
+        limit=limit,
+        shaded=[climb.broke_rps] if climb.broke_rps else [],
+    )
+    legend = [Entry("ink-two", "p99"), Entry("ink-limit dash", "p99 limit"), Entry("ink-shade block", "where it broke")]
+    return Drawing(chart, "Response time of each step of the ramp, requests/s", legend)
 
 
 def percentile_axis(most: int) -> Axis:

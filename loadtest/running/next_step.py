@@ -26,6 +26,7 @@ def next_step(outcome: Outcome, folder: Path) -> str | None:
         "generator-stalled": f"{again} --url URL from another machine than the server's",
         "generator-saturated": f"{again} --processes {load.processes + 1}",
         "errors-over": f"less {folder / 'server.log'}" if outcome.tested.started else None,
+        "broke": f"marina calibrate {spec} {_HOLDS}",
         "backlog-grows": f"marina calibrate {spec} {_HOLDS}",
         "throughput-not-held": f"marina calibrate {spec} {_HOLDS}",
         "p99-over": f"marina calibrate {spec} {_HOLDS}",

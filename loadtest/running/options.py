@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from config.errors import InputError
 from config.spec import Spec
-from loadtest.judging import Objective, arrivals_needed, goes_on, judge, samples_needed
+from loadtest.judging import MOST_STEPS, STEP_REQUESTS, Objective, arrivals_needed, goes_on, judge, samples_needed
 from loadtest.measuring import Measurement
-from loadtest.scheduling import Arrivals, Schedule, Trace, read_trace
+from loadtest.scheduling import Arrivals, Ramp, Schedule, Trace, read_trace
 from loadtest.sending import CONTENT_TYPES
 
 _SHORTEST_S = 30
@@ -36,6 +36,8 @@ class RunOptions(BaseModel):
     """Requests/s; default: the spec's `load.replay`, or its `slo.throughput_rps`."""
     replay: Path | None = None
     """A trace to play instead of a rate; default: the spec's `load.replay`, unless a rate is given."""
+    ramp: tuple[Positive, Positive] | None = None
+    """A rate that rises evenly from the first to the second, instead of one rate."""
     speed: Positive | None = None
     """How many times as fast; default: 1."""
     duration_s: Positive | None = None
@@ -55,7 +57,7 @@ class RunOptions(BaseModel):
 
     def replayed(self, spec: Spec) -> Path | None:
         """The file of the trace; None for a load at a rate."""
-        stated = spec.path(spec.load.replay) if spec.load.replay and self.rate is None else None
+        stated = spec.path(spec.load.replay) if spec.load.replay and self.rate is None and self.ramp is None else None
         return self.replay or stated
 
     def trace_of(self, spec: Spec) -> Trace | None:
@@ -71,6 +73,8 @@ class RunOptions(BaseModel):
 
     def schedule(self, spec: Spec, objective: Objective) -> Schedule:
         """The schedule of the first run; InputError when neither options nor spec say a rate."""
+        if self.ramp is not None:
+            return self._rising(self.ramp)
         if (trace := self.trace_of(spec)) is not None:
             return self._replayed(trace, objective)
         rate = self.rate or objective.throughput_rps
@@ -84,6 +88,26 @@ class RunOptions(BaseModel):
         duration_s = self.duration_s or max(_SHORTEST_S, math.ceil(_needed(objective) / rate))
         return Schedule(
             arrivals=self.arrivals, rate=rate, warmup_s=self.warmup_s, duration_s=duration_s, seed=self.seed
+        )
+
+    def _rising(self, rates: tuple[float, float]) -> Schedule:
+        """Long enough for steps that can be told apart."""
+        ramp = Ramp(begin=rates[0], end=rates[1])
+        if ramp.end <= ramp.begin:
+            raise InputError(f"`--ramp`: got `{ramp.begin:g}:{ramp.end:g}`, allowed: a rate that rises, `10:200`")
+        others = {"rate": self.rate, "replay": self.replay, "speed": self.speed, "max-duration": self.max_duration_s}
+        beside = [f"`--{name}`" for name, value in others.items() if value is not None]
+        if beside or self.repeat > 1:
+            first = (*beside, "`--repeat`")[0]
+            raise InputError(f"`--ramp`: is one run with its own rates, so {first} cannot be beside it")
+        needed = _SPARE_SAMPLES * MOST_STEPS * STEP_REQUESTS
+        return Schedule(
+            arrivals=self.arrivals,
+            rate=ramp.mean,
+            warmup_s=self.warmup_s,
+            duration_s=self.duration_s or max(_SHORTEST_S, math.ceil(needed / ramp.mean)),
+            seed=self.seed,
+            ramp=ramp,
         )
 
     def _replayed(self, trace: Trace, objective: Objective) -> Schedule:
@@ -109,6 +133,8 @@ class RunOptions(BaseModel):
         if any(each.interrupted or each.server_end for each in measured):
             return None
         length_s = first.duration_s
+        if number and first.ramp:
+            return None
         if number >= self.repeat:
             left_s = (self.max_duration_s or _LONGER * first.duration_s) - so_far_s
             length_s = min(so_far_s, left_s)

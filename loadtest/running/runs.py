@@ -12,9 +12,12 @@ from loadtest.judging import (
     Outcome,
     Run,
     Subject,
+    climb_of,
+    climb_text,
     costs_of,
     costs_text,
     judge,
+    judge_climb,
     objective_of,
     pool,
     run_of,
@@ -50,12 +53,13 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
         while (schedule := options.next_schedule(first, objective, measured)) is not None:
             label = f"{spec.name}, run {len(runs) + 1}" if runs or options.repeat > 1 else spec.name
             measured.append(session.measure(schedule, label))
-            runs.append(run_of(measured[-1], judge(measured[-1], objective)))
-            verdict = judge(measured, objective)
+            climb = climb_of(measured[0], first.ramp, objective) if first.ramp else None
+            verdict = judge_climb(measured[0], climb, objective) if climb else judge(measured, objective)
+            runs.append(run_of(measured[-1], verdict if climb else judge(measured[-1], objective)))
             session.progress.say(f"  {label:<44} {verdict.status} {figures_text(verdict)}")
         costs = costs_of(spec, pool(measured).held_rps, known_knee(where.out, session.package))
         outcome = Outcome(
-            verdict=with_costs(judge(measured, objective), costs),
+            verdict=with_costs(verdict, costs),
             objective=objective,
             tested=_tested(spec, session, runs),
             load=_load(spec, options, first, session),
@@ -63,6 +67,7 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
             at=at,
             runs=tuple(runs),
             costs=costs,
+            ramp=climb,
         )
     write_outcome(outcome, where.out)
     return outcome
@@ -79,7 +84,8 @@ def verdict_text(outcome: Outcome) -> str:
     """The verdict as a few lines for a terminal."""
     requests = sum(each.measurement.finished for each in outcome.runs)
     lines = verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
-    return f"{lines}\n{costs_text(outcome.costs)}" if outcome.costs else lines
+    ramp = [climb_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
+    return "\n".join([lines, *ramp, *([costs_text(outcome.costs)] if outcome.costs else [])])
 
 
 def _tested(spec: Spec, session: Session, runs: list[Run]) -> Subject:

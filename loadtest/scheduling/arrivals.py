@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 Arrivals = Literal["constant", "poisson"]
 Spacing = Literal["constant", "poisson", "replay"]
+_FEWEST_SLICES, _SLICES_OF_RAMP = 120, 1000
 
 
 class _Record(BaseModel):
@@ -98,6 +99,11 @@ class Schedule(_Record):
     def count(self) -> int:
         """Arrivals of warm-up and window together."""
         return self._warming + self.planned
+
+    @property
+    def slices(self) -> int:
+        """In how many stretches the measured window is counted: enough to resample it, or each step of a ramp."""
+        return max(_SLICES_OF_RAMP if self.ramp else _FEWEST_SLICES, math.ceil(self.duration_s))
 
     @property
     def total_s(self) -> float:

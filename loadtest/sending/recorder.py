@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 
 from loadtest.measuring import Beat, Histogram, Measurement, Second, Slice
 from loadtest.sending import answers
 from loadtest.sending.plan import LoadPlan
-
-# Enough to resample even a short run; a long one has one a second.
-_FEWEST_SLICES = 120
 
 
 class _Bin:
@@ -50,8 +46,7 @@ class Recorder:
         self._lag, self._loop_lag = Histogram(limits), Histogram(limits)
         self._errors: Counter[str] = Counter()
         self._bins: list[_Bin] = []
-        count = max(_FEWEST_SLICES, math.ceil(self._schedule.duration_s))
-        self._slices = [_Stretch(limits) for _ in range(count)]
+        self._slices = [_Stretch(limits) for _ in range(self._schedule.slices)]
         self._recent = _Bin()
         self._beats: list[Beat] = []
         self._worst_loop_lag_ms = 0.0

@@ -118,7 +118,7 @@ def measured(queue: Queue, schedule: Schedule, limit_ms: float, seed: int) -> Me
     due, latency = times[inside] - schedule.warmup_s, took[inside] * 1000
     in_time = times[inside] + took[inside] <= schedule.total_s + limit_ms / 1000
     edges = np.array(sorted({*EDGES, limit_ms}))
-    count = max(120, int(np.ceil(schedule.duration_s)))
+    count = schedule.slices
     which = np.minimum((due / schedule.duration_s * count).astype(int), count - 1)
     cuts = np.searchsorted(which, np.arange(1, count))
     slices = [

@@ -1,0 +1,143 @@
+"""At which rate an objective broke: a run whose rate rises is cut into steps, each with intervals of its own. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from loadtest.judging.certainty import SHARE, errors_between, latency_between
+from loadtest.judging.outcome import Climb, Step
+from loadtest.judging.pooling import joined
+from loadtest.judging.trust import against_run, disturbed, server_died
+from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reason, Status, Verdict
+from loadtest.measuring import Measurement, Slice, figure, percent
+from loadtest.scheduling import Ramp
+
+# With so many requests in each of so many steps, simulated queues break surely within a quarter of their true knee.
+STEP_REQUESTS, MOST_STEPS = 1000, 20
+_FEWEST_STEPS = 4
+# Steps that are judged together.
+_ROWS = (1, 2, 4)
+_AS_PROMISED = 0.99
+
+
+def climb_of(run: Measurement, ramp: Ramp, objective: Objective) -> Climb:
+    """The steps of a run, and between which rates the objective broke.
+
+    No server gets quicker by being asked for more: if some steps in a row surely miss the objective, the last of their
+    rates does, and if they surely meet it, the first of them does.
+    """
+    cuts = _cut(run.slices)
+    steps = tuple(_step(run, cut, ramp, objective) for cut in cuts)
+    rows = [(begin, end) for row in _ROWS[1:] for (begin, _), (_, end) in zip(cuts, cuts[row - 1 :], strict=False)]
+    windows = [*steps, *(_step(run, row, ramp, objective) for row in rows)]
+    broke = min((window.end_rps for window in windows if window.status == "FAIL"), default=None)
+    met = [window.begin_rps for window in windows if window.status == "PASS"]
+    held = max((rate for rate in met if broke is None or rate < broke), default=None)
+    return Climb(
+        begin_rps=ramp.begin,
+        end_rps=ramp.end,
+        held_rps=held,
+        broke_rps=None if broke is None else (held or 0.0, broke),
+        about_rps=_about(steps, objective),
+        recovered=broke is not None and any(rate >= broke for rate in met),
+        steps=steps,
+    )
+
+
+def _about(steps: Sequence[Step], objective: Objective) -> float | None:
+    """The rate that parts the steps that met the objective from those that did not best; None where all met it."""
+    missed = [_misses(step, objective) for step in steps]
+    wrong = [sum(missed[:place]) + missed[place:].count(False) for place in range(len(missed) + 1)]
+    place = len(wrong) - 1 - wrong[::-1].index(min(wrong))
+    return steps[place].begin_rps if place < len(steps) else None
+
+
+def _misses(step: Step, objective: Objective) -> bool:
+    return step.error_rate > objective.error_rate or (step.p99_ms or 0.0) > objective.p99_ms
+
+
+def judge_climb(run: Measurement, climb: Climb, objective: Objective) -> Verdict:
+    """Whether the objective held up to the rate that is promised, or up to the end of the ramp."""
+    promised = objective.throughput_rps or climb.end_rps
+    check = Check(
+        objective="throughput",
+        status="PASS",
+        limit=promised,
+        measured=climb.about_rps or climb.end_rps,
+        interval=climb.broke_rps,
+        unit="requests/s",
+    )
+    against, died = against_run(run, objective), server_died(run)
+    status, reasons = _said_of(climb, promised, objective)
+    check = check.model_copy(update={"status": "INVALID" if against else status, "reasons": reasons})
+    whole: Status = "FAIL" if died else check.status
+    busy = disturbed(run) if whole == "FAIL" else []
+    return Verdict(status=whole, reasons=(*died, *against, *busy), checks=(check,))
+
+
+def climb_text(climb: Climb, objective: Objective) -> str:
+    """`ramp: the objective broke at about 140 requests/s, surely between 120 and 155: p99 812 ms`."""
+    if climb.broke_rps:
+        return f"ramp: {_broke(climb, objective)}"
+    held = "no rate" if climb.held_rps is None else f"{figure(climb.held_rps)} requests/s"
+    return f"ramp: surely held up to {held}, and broke nowhere for sure"
+
+
+def _said_of(climb: Climb, promised: float, objective: Objective) -> tuple[Status, tuple[Reason, ...]]:
+    if len(climb.steps) < _FEWEST_STEPS:
+        text = f"{sum(step.requests for step in climb.steps):,} requests are too few for a ramp"
+        return "INVALID", (Reason(id=TOO_FEW, text=f"{text}, needed: {_FEWEST_STEPS * STEP_REQUESTS:,}"),)
+    if climb.broke_rps and climb.broke_rps[1] <= promised:
+        return "FAIL", (Reason(id="broke", text=_broke(climb, objective)),)
+    if climb.held_rps is not None and climb.held_rps >= _AS_PROMISED * promised:
+        return "PASS", ()
+    if climb.end_rps < _AS_PROMISED * promised:
+        text = f"the ramp ended at {figure(climb.end_rps)} requests/s, the objective is {figure(promised)}"
+        return "INVALID", (Reason(id="rate-below-objective", text=text),)
+    return "INVALID", (Reason(id=UNDECIDED, text=f"whether it held at {figure(promised)} requests/s is not clear"),)
+
+
+def _broke(climb: Climb, objective: Objective) -> str:
+    low, high = climb.broke_rps or (0.0, 0.0)
+    step = next((step for step in climb.steps if step.end_rps >= high), climb.steps[-1])
+    slow = step.p99_ms is not None and step.p99_ms > objective.p99_ms
+    what = f"p99 {figure(step.p99_ms or 0.0)} ms" if slow else f"errors {percent(step.error_rate)}"
+    where = f"between {figure(low)} and {figure(high)}" if low else f"below {figure(high)}"
+    about = (
+        f"at about {figure(climb.about_rps)} requests/s, surely {where}" if climb.about_rps else f"{where} requests/s"
+    )
+    later = ", and was met again at a higher rate, so it was not the rate alone" if climb.recovered else ""
+    return f"the objective broke {about}: {what}{later}"
+
+
+def _step(run: Measurement, cut: tuple[int, int], ramp: Ramp, objective: Objective) -> Step:
+    begin, end = cut
+    slices = run.slices[begin:end]
+    whole = joined(slices)
+    part = run.model_copy(update={"slices": slices, "response": whole.response})
+    errors = errors_between(part, objective.error_rate).status
+    latency: Status = latency_between(part, objective.p99_ms).status if whole.response.count else "INVALID"
+    share = whole.failed / whole.due
+    status: Status = "INVALID"
+    if "FAIL" in (errors, latency):
+        status = "FAIL"
+    elif latency == "PASS" and share <= objective.error_rate:
+        status = "PASS"
+    return Step(
+        begin_rps=ramp.rate(begin / len(run.slices)),
+        end_rps=ramp.rate(end / len(run.slices)),
+        requests=whole.due,
+        p99_ms=whole.response.percentile(SHARE),
+        error_rate=share,
+        status=status,
+    )
+
+
+def _cut(slices: Sequence[Slice]) -> list[tuple[int, int]]:
+    """Where each step begins and ends, all with about as many requests."""
+    so_far = list(accumulate((piece.due for piece in slices), initial=0))
+    steps = min(MOST_STEPS, so_far[-1] // STEP_REQUESTS)
+    cuts = [bisect_right(so_far, so_far[-1] * number / steps - 0.5) for number in range(steps + 1)] if steps else []
+    return [(begin, end) for begin, end in pairwise(cuts) if so_far[end] > so_far[begin]]
