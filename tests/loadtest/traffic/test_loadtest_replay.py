@@ -13,7 +13,7 @@ from config.load import parse_spec
 from loadtest.judging import Objective
 from loadtest.judging.trend import backlog_grows
 from loadtest.measuring import Histogram, Slice
-from loadtest.running import RunOptions, Where, run
+from loadtest.running import RunOptions, Where, next_step, run
 from loadtest.scheduling import read_trace
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.1, throughput_rps=7)
@@ -162,5 +162,6 @@ def test_a_trace_in_the_spec_is_replayed_by_several_processes_with_its_samples(f
     assert outcome.runs[0].measurement.sent == 200
     assert (outcome.load.arrivals, outcome.load.speed, outcome.load.rate) == ("replay", 2, 200)
     assert outcome.load.replay == str(folder / "trace.csv")
+    assert f"--replay {folder}/trace.csv --speed 2 --duration" in (next_step(outcome, folder) or "")
     throughput = outcome.verdict.checks[2]
     assert throughput.limit == 200
