@@ -98,7 +98,7 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
     return network, tuple(ports), labels if task in ("classify", "tokens") else None
 
 
-def stage_encoding(spec: Spec, staged: Path) -> dict[str, Any] | None:
+def stage_encoding(spec: Spec, staged: Path) -> Encoding | None:
     """What the record says of the texts; the tokenizer's file is put into the staged folder."""
     if spec.model.task is None:
         return None
@@ -111,7 +111,7 @@ def stage_encoding(spec: Spec, staged: Path) -> dict[str, Any] | None:
         truncate=spec.encoding.truncate,
         tokenizer=TOKENIZER,
         pad_id=pad if isinstance(pad, int) else 0,
-    ).model_dump(mode="json")
+    )
 
 
 def sample_body(spec: Spec) -> bytes:

@@ -9,38 +9,47 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from archiver import agreement, compiling, lengths
 from archiver.archive import file_hashes, lay_out, write_archive
-from archiver.encoders import EncoderGraph, stage_encoding
+from archiver.encoders import EncoderGraph
 from archiver.graph import build_graph, examples, output_ports
 from archiver.inputs import Rows, batches, checked_inputs
-from archiver.instructions import WITHOUT_VNNI, check_machine, key_of, targeting
+from archiver.instructions import WITHOUT_VNNI, check_machine, targeting
 from archiver.quantize import quantize
 from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
-from archiver.stage import stage_code, stage_labels, stage_sample
+from archiver.stage import start_draft
 from archiver.toolchain import find_compiler
-from archiver.writing import compare_text, draft_text
+from archiver.writing import compare_text, stage_text
 from config.errors import AgreementError, SourceError, ToolMissing
 from config.progress import Progress
-from config.record import Agreement, Artifact, Package, Record, file_sha256, write_json
+from config.record import RECORD, Agreement, Artifact, Draft, Package, Record, file_sha256, write_json
 from config.spec import Spec
 from handlers.artifact import load_artifact, pick_device
-from handlers.machine import machine_key
 from handlers.networks import ImageGraph
-from handlers.record import parse_record
+from handlers.record import ImageSpec, parse_record
 
 # Of a language model's package, by the model in fp32.
 LARGEST_PERPLEXITY_RATIO = 1.02
 CACHE = "compile-cache"
 PROGRAM = "program.pt2"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A staged package: its record as far as it is known, and how its answers are held against eager fp32."""
+
+    draft: Draft
+    comparing: str
+    compare: Callable[[], Agreement]
 
 
 def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
@@ -51,46 +60,45 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
     with targeting(spec.model.cpu_target), tempfile.TemporaryDirectory(prefix="marina-package-") as scratch:
         staged = Path(scratch) / "staged"
         staged.mkdir()
-        if spec.model.writes:
-            draft, agreed = _package_text(spec, staged, progress)
-            return _write(spec, staged, Path(scratch) / "laid-out", out, draft, agreed)
-        with progress.step(f"load {spec.model.source}"):
-            source = load_source(spec)
-        draft = _draft(spec, source, staged)
-        inputs = checked_inputs(spec, source, parse_record(draft | {"outputs": draft["inputs"]}).image)
-        reference = build_graph(spec, source, "fp32")
-        sample = next(batches(inputs, max(spec.model.batch_sizes)))[0]
-        outputs = lengths.varying_outputs(spec, source, reference, output_ports(spec, reference, sample), sample)
-        _check_classes(spec, source, reference, sample)
-        draft["outputs"] = [port.model_dump(mode="json") for port in outputs]
-        if spec.model.compile == "eager":
-            _check_rows_are_apart(spec, reference, sample)
-            draft["code"] = stage_source(spec, source, staged).model_dump(mode="json")
-        else:
-            _compile(spec, source, reference, inputs, staged, draft, progress)
-        _write_draft(staged, draft)
+        built = (_text if spec.model.writes else _network)(spec, staged, progress)
+        _write_draft(staged, built.draft)
         with progress.step("answer the sample as a worker"):
             _rehearse(spec, staged)
-        comparing = progress.step(f"compare {len(inputs[0])} answers with eager fp32")
         # With a worker's threads: Inductor makes other kernels for other numbers of them.
-        with comparing, compiling.quiet(), compiling.threads(spec.threads):
-            agreed = _agreement(spec, source, reference, inputs, staged, draft)
+        with progress.step(built.comparing), compiling.quiet(), compiling.threads(spec.threads):
+            agreed = built.compare()
         compiling.prune_cache(staged / CACHE)
         _check_agreement(spec, agreed)
-        return _write(spec, staged, Path(scratch) / "laid-out", out, draft, agreed)
+        return _write(staged, Path(scratch) / "laid-out", out, built.draft, agreed)
 
 
-def _package_text(spec: Spec, staged: Path, progress: Progress) -> tuple[dict[str, Any], Agreement]:
+def _text(spec: Spec, staged: Path, progress: Progress) -> Built:
+    """A language model: its files as they are."""
     with progress.step(f"load {spec.model.source}"):
-        draft = draft_text(spec, staged)
-        _write_draft(staged, draft)
-    with progress.step("answer the sample as a worker"):
-        _rehearse(spec, staged)
-    comparing = progress.step("compare what it writes with eager fp32")
-    with comparing, compiling.threads(spec.threads):
-        agreed = compare_text(draft, staged)
-    _check_agreement(spec, agreed)
-    return draft, agreed
+        draft = stage_text(spec, staged)
+    return Built(draft, "compare what it writes with eager fp32", lambda: compare_text(draft, staged))
+
+
+def _network(spec: Spec, staged: Path, progress: Progress) -> Built:
+    """Every other model: its source as it is, or compiled."""
+    with progress.step(f"load {spec.model.source}"):
+        source = load_source(spec)
+    draft = start_draft(spec, source, staged)
+    inputs = checked_inputs(spec, source, ImageSpec(**draft.image.model_dump()) if draft.image else None)
+    reference = build_graph(spec, source, "fp32")
+    sample = next(batches(inputs, max(spec.model.batch_sizes)))[0]
+    outputs = lengths.varying_outputs(spec, source, reference, output_ports(spec, reference, sample), sample)
+    _check_classes(spec, source, reference, sample)
+    if spec.model.compile == "eager":
+        _check_rows_are_apart(spec, reference, sample)
+        added: dict[str, object] = {"code": stage_source(spec, source, staged)}
+    else:
+        added = _compile(spec, source, reference, inputs, staged, progress)
+    draft = draft.model_copy(update={"outputs": outputs, **added})
+    if draft.cache is not None:
+        _fill_cache(spec, staged, draft, progress)
+    comparing = f"compare {len(inputs[0])} answers with eager fp32"
+    return Built(draft, comparing, lambda: _agreement(spec, source, reference, inputs, staged, draft))
 
 
 def _check_tools(spec: Spec) -> None:
@@ -101,45 +109,6 @@ def _check_tools(spec: Spec) -> None:
             f"{spec.file}: `serving.device`: got `cuda`, but torch {torch.__version__} sees no GPU on this machine",
             hint="package on a machine with the GPU that will serve, or use `device: cpu`",
         )
-
-
-def _draft(spec: Spec, source: Source, staged: Path) -> dict[str, Any]:
-    """The record as far as it is known before compiling; stages the files it names."""
-    model, serving = spec.model, spec.serving
-    device = torch.device("cuda", 0) if serving.device == "cuda" else torch.device("cpu")
-    image = None
-    if source.image is not None:
-        image = source.image.model_dump(mode="json")
-        image["mean"], image["std"] = (source.image.per_channel(image[field]) for field in ("mean", "std"))
-        image["resize"] = image["resize"] or max(source.image.height, source.image.width)
-    return {
-        "schema": "marina.package/1",
-        "name": spec.name,
-        "version": spec.version,
-        "source": model.source,
-        "weights": model.weights,
-        "handler": stage_code(spec, staged),
-        "precision": model.precision,
-        "compile": model.compile,
-        "on_mismatch": model.on_mismatch,
-        "device": serving.device,
-        "workers": spec.workers,
-        "threads": spec.threads,
-        "batch_sizes": list(model.batch_sizes),
-        "image": image,
-        "inputs": [port.model_dump(mode="json") for port in source.inputs],
-        "labels": stage_labels(source, staged),
-        "encoding": stage_encoding(spec, staged),
-        "max_request_bytes": round(serving.max_request_mb * 1_000_000),
-        "max_response_bytes": round(serving.max_response_mb * 1_000_000),
-        "sample": stage_sample(spec, source, staged).model_dump(mode="json"),
-        "key": key_of(model.cpu_target, machine_key(device)),
-        "artifacts": [],
-        "program": None,
-        "cache": None,
-        "code": None,
-        "lengths": source.lengths.model_dump(mode="json") if source.lengths else None,
-    }
 
 
 def _check_classes(spec: Spec, source: Source, reference: nn.Module, sample: Rows) -> None:
@@ -176,15 +145,9 @@ def _check_rows_are_apart(spec: Spec, reference: nn.Module, sample: Rows) -> Non
 
 
 def _compile(
-    spec: Spec,
-    source: Source,
-    reference: nn.Module,
-    inputs: Rows,
-    staged: Path,
-    draft: dict[str, Any],
-    progress: Progress,
-) -> None:
-    """Puts the compiled files into the staged folder and their names into the draft."""
+    spec: Spec, source: Source, reference: nn.Module, inputs: Rows, staged: Path, progress: Progress
+) -> dict[str, object]:
+    """Puts the compiled files into the staged folder; what the record says of them."""
     model, largest = spec.model, max(spec.model.batch_sizes)
     graph = reference if model.precision == "fp32" else build_graph(spec, source, model.precision)
     example = examples(spec, source, largest)
@@ -195,28 +158,34 @@ def _compile(
         with progress.step(f"calibrate int8 on {len(inputs[0])} inputs"):
             observed = [rows for rows, _ in batches(inputs, largest)]
             module = quantize(program, observed, reduce_range=model.cpu_target in WITHOUT_VNNI)
+    artifacts: list[Artifact] = []
     if model.compile == "aot":
-        artifacts: list[Artifact] = []
         for batch, length in product(model.batch_sizes, source.lengths.buckets if source.lengths else (None,)):
             of_length = f", length {length}" if length else ""
             with progress.step(f"compile {model.precision} for batch {batch}{of_length}"):
                 rows = lengths.of_length(source, example, length)
                 artifacts.append(compiling.compile_aot(spec, module, rows, batch, staged, length))
-        draft["artifacts"] = [artifact.model_dump(mode="json") for artifact in artifacts]
-    if model.compile != "aot" or model.on_mismatch == "jit":
+    needs_program = model.compile != "aot" or model.on_mismatch == "jit"
+    if needs_program:
         compiling.save_program(compiling.export_again(spec, module, example, source), staged / PROGRAM)
-        draft["program"] = PROGRAM
-    if model.compile == "jit":
-        (staged / CACHE).mkdir()
-        draft["cache"] = CACHE
-        _write_draft(staged, draft)
-        compiling_kernels = progress.step("compile as a worker does, keeping its kernels")
-        with compiling_kernels, compiling.reproducible_compiler() as environment:
-            _rehearse(spec, staged, environment)
+    return {
+        "artifacts": tuple(artifacts),
+        "program": PROGRAM if needs_program else None,
+        "cache": CACHE if model.compile == "jit" else None,
+    }
 
 
-def _write_draft(staged: Path, draft: dict[str, Any]) -> None:
-    (staged / "marina.json").write_text(json.dumps(draft), encoding="utf-8")
+def _fill_cache(spec: Spec, staged: Path, draft: Draft, progress: Progress) -> None:
+    """A worker starts, and what it compiles meanwhile stays in the package."""
+    (staged / CACHE).mkdir()
+    _write_draft(staged, draft)
+    compiling_kernels = progress.step("compile as a worker does, keeping its kernels")
+    with compiling_kernels, compiling.reproducible_compiler() as environment:
+        _rehearse(spec, staged, environment)
+
+
+def _write_draft(staged: Path, draft: Draft) -> None:
+    (staged / RECORD).write_text(draft.json_text(), encoding="utf-8")
 
 
 def _rehearse(spec: Spec, staged: Path, environment: dict[str, str] | None = None) -> None:
@@ -234,10 +203,8 @@ def _rehearse(spec: Spec, staged: Path, environment: dict[str, str] | None = Non
         raise SourceError(text, hint=hint)
 
 
-def _agreement(
-    spec: Spec, source: Source, reference: nn.Module, inputs: Rows, staged: Path, draft: dict[str, Any]
-) -> Agreement:
-    record = parse_record(draft)
+def _agreement(spec: Spec, source: Source, reference: nn.Module, inputs: Rows, staged: Path, draft: Draft) -> Agreement:
+    record = parse_record(draft.json_data())
     device = pick_device(record, 0 if spec.serving.device == "cuda" else None)
     path = sys.path[:]
     loaded = load_artifact(record, staged, device)
@@ -285,10 +252,10 @@ def _check_agreement(spec: Spec, agreed: Agreement) -> None:
         )
 
 
-def _write(spec: Spec, staged: Path, laid_out: Path, out: Path, draft: dict[str, Any], agreed: Agreement) -> Package:
-    (staged / "marina.json").unlink()
-    lay_out(staged, laid_out, name=spec.name, version=spec.version)
-    finished = draft | {"agreement": agreed.model_dump(), "files": file_hashes(laid_out)}
+def _write(staged: Path, laid_out: Path, out: Path, draft: Draft, agreed: Agreement) -> Package:
+    (staged / RECORD).unlink()
+    lay_out(staged, laid_out, name=draft.name, version=draft.version)
+    finished = draft.json_data() | {"agreement": agreed.model_dump(mode="json"), "files": file_hashes(laid_out)}
     record = Record.model_validate_json(json.dumps(finished))
     mar = out / "model.mar"
     write_archive(laid_out, record, mar)

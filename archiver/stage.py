@@ -1,4 +1,5 @@
-"""What goes into a MAR besides the compiled model: handlers, entry module, labels, sample, TorchServe's file."""
+"""What goes into a MAR besides the compiled model: handlers, entry module, labels, sample, TorchServe's file; and what
+the record says of them."""
 
 from __future__ import annotations
 
@@ -9,19 +10,23 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image as Picture
 
 import handlers
 from archiver.archive import ENTRY
-from archiver.encoders import sample_body
+from archiver.encoders import sample_body, stage_encoding
 from archiver.graph import examples
+from archiver.instructions import key_of
 from archiver.lengths import of_length, sent, typical_length
 from archiver.sources import Source, import_file
 from config.errors import SourceError, listed, nearest
-from config.record import Sample
+from config.record import Draft, Key, Sample
 from config.render import render_model_config
+from config.sections import Image
 from config.spec import Spec
 from handlers.base import Handler
+from handlers.machine import machine_key
 
 BUILT_IN = {
     "image": ("handlers.image", "ImageHandler"),
@@ -49,7 +54,54 @@ class Service({name}):
 '''
 
 
-def stage_code(spec: Spec, folder: Path) -> str:
+def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
+    """The record as far as it is known before anything is compiled; stages the files it names. A language model has no
+    source: the files of its folder are packed as they are."""
+    model, serving = spec.model, spec.serving
+    device = torch.device("cuda", 0) if serving.device == "cuda" else torch.device("cpu")
+    draft = Draft(
+        name=spec.name,
+        version=spec.version,
+        source=model.source,
+        handler=_stage_code(spec, folder),
+        precision=model.precision,
+        compile=model.compile,
+        on_mismatch=model.on_mismatch,
+        device=serving.device,
+        workers=spec.workers,
+        threads=spec.threads,
+        max_request_bytes=round(serving.max_request_mb * 1_000_000),
+        max_response_bytes=round(serving.max_response_mb * 1_000_000),
+        sample=_stage_sample(spec, source, folder),
+        key=Key.model_validate(key_of(model.cpu_target, machine_key(device))),
+    )
+    if source is None:
+        return draft
+    return draft.model_copy(
+        update={
+            "weights": model.weights,
+            "batch_sizes": model.batch_sizes,
+            "image": source.image and _spelt_out(source.image),
+            "inputs": source.inputs,
+            "labels": _stage_labels(source, folder),
+            "encoding": stage_encoding(spec, folder),
+            "lengths": source.lengths,
+        }
+    )
+
+
+def _spelt_out(image: Image) -> Image:
+    """How pictures are read, with nothing left to a default that depends on other fields."""
+    return image.model_copy(
+        update={
+            "mean": tuple(image.per_channel(image.mean)),
+            "std": tuple(image.per_channel(image.std)),
+            "resize": image.resize or max(image.height, image.width),
+        }
+    )
+
+
+def _stage_code(spec: Spec, folder: Path) -> str:
     """The `handlers` package, the user's own handler if there is one, and the entry module; what `handler` is called
     in the record."""
     source = Path(handlers.__file__).parent
@@ -90,7 +142,7 @@ def _check_own_handler(spec: Spec, file: Path, module: str, name: str) -> None:
         )
 
 
-def stage_labels(source: Source, folder: Path) -> str | None:
+def _stage_labels(source: Source, folder: Path) -> str | None:
     """`labels.txt`, when the model has labels."""
     if source.labels is None:
         return None
@@ -98,7 +150,7 @@ def stage_labels(source: Source, folder: Path) -> str | None:
     return "labels.txt"
 
 
-def stage_sample(spec: Spec, source: Source | None, folder: Path) -> Sample:
+def _stage_sample(spec: Spec, source: Source | None, folder: Path) -> Sample:
     """The spec's sample, or one made from the inputs; without a source it is a prompt."""
     if spec.load.sample is not None:
         file = spec.path(spec.load.sample)

@@ -8,14 +8,13 @@ import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from archiver.stage import PROMPT, stage_code, stage_sample
+from archiver.stage import PROMPT, start_draft
 from config.errors import SourceError
 from config.hf_folder import Folder, FolderRefused, read_folder
-from config.record import Agreement
+from config.record import Agreement, Draft, Writing
 from config.spec import Spec
 from handlers.generation import (
     Llama,
@@ -27,7 +26,6 @@ from handlers.generation import (
     make_engine,
     read_shape,
 )
-from handlers.machine import machine_key
 from handlers.record import TextSpec, parse_record
 
 FOLDER = "model"
@@ -35,42 +33,12 @@ FOLDER = "model"
 _TEXTS, _LENGTH = 8, 96
 
 
-def draft_text(spec: Spec, staged: Path) -> dict[str, Any]:
+def stage_text(spec: Spec, staged: Path) -> Draft:
     """The record of a language model as far as it is known before the comparison; stages the files it names."""
     folder = _stage_folder(spec, staged / FOLDER)
-    text = spec.writing.model_dump(mode="json") | {
-        "folder": FOLDER,
-        "waiting": spec.waiting,
-        "ends": _ends(folder, staged / FOLDER),
-    }
-    serving = spec.serving
-    return {
-        "schema": "marina.package/1",
-        "name": spec.name,
-        "version": spec.version,
-        "source": spec.model.source,
-        "weights": None,
-        "handler": stage_code(spec, staged),
-        "precision": spec.model.precision,
-        "compile": spec.model.compile,
-        "on_mismatch": spec.model.on_mismatch,
-        "device": serving.device,
-        "workers": spec.workers,
-        "threads": spec.threads,
-        "batch_sizes": [],
-        "image": None,
-        "inputs": [],
-        "outputs": [],
-        "labels": None,
-        "max_request_bytes": round(serving.max_request_mb * 1_000_000),
-        "max_response_bytes": round(serving.max_response_mb * 1_000_000),
-        "sample": stage_sample(spec, None, staged).model_dump(mode="json"),
-        "key": machine_key(torch.device("cpu")),
-        "artifacts": [],
-        "program": None,
-        "cache": None,
-        "text": text,
-    }
+    settings = spec.writing.model_dump() | {"waiting": spec.waiting}
+    writing = Writing(folder=FOLDER, ends=_ends(folder, staged / FOLDER), **settings)
+    return start_draft(spec, None, staged).model_copy(update={"text": writing})
 
 
 def _stage_folder(spec: Spec, into: Path) -> Folder:
@@ -91,13 +59,13 @@ def _stage_folder(spec: Spec, into: Path) -> Folder:
     return folder
 
 
-def _ends(folder: Folder, staged: Path) -> list[int]:
+def _ends(folder: Folder, staged: Path) -> tuple[int, ...]:
     """Tokens after which the model has nothing more to say, from `generation_config.json` too, where chats have more of
     them."""
     ends = folder.config.get("eos_token_id")
     if (folder.path / "generation_config.json").is_file():
         ends = json.loads((staged / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id", ends)
-    return list(ends) if isinstance(ends, list) else [] if ends is None else [ends]
+    return tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
 
 
 @dataclass
@@ -109,10 +77,10 @@ class _Text:
     reports: list[Token]
 
 
-def compare_text(draft: dict[str, Any], staged: Path) -> Agreement:
+def compare_text(draft: Draft, staged: Path) -> Agreement:
     """The engine's likeliest next tokens against those of the model in fp32, on texts that the engine has written with
     its slots full."""
-    record = parse_record(draft)
+    record = parse_record(draft.json_data())
     text = record.text
     if text is None or text.engine == "fake":
         # What says the prompt again has nothing to agree with.

@@ -119,14 +119,14 @@ class Encoding(_Part):
     pad_id: int
 
 
-class Record(_Part):
-    """What is in a MAR; everything a server or a handler must know about it."""
+class Draft(_Part):
+    """What is known of a package before its answers were compared; what it does not have keeps its default."""
 
     schema_: str = SCHEMA
     name: str
     version: str
     source: str
-    weights: str | None
+    weights: str | None = None
     handler: str
     precision: Literal["bf16", "fp16", "fp32", "int8"]
     compile: Literal["aot", "eager", "export", "jit"]
@@ -134,22 +134,20 @@ class Record(_Part):
     device: Literal["cpu", "cuda"]
     workers: int
     threads: int
-    batch_sizes: tuple[int, ...]
-    image: Image | None
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    labels: str | None
+    batch_sizes: tuple[int, ...] = ()
+    image: Image | None = None
+    inputs: tuple[Port, ...] = ()
+    outputs: tuple[Port, ...] = ()
+    labels: str | None = None
     max_request_bytes: int
     max_response_bytes: int
     sample: Sample
     key: Key
-    artifacts: tuple[Artifact, ...]
-    program: str | None
-    cache: str | None
+    artifacts: tuple[Artifact, ...] = ()
+    program: str | None = None
+    cache: str | None = None
     code: Code | None = None
     lengths: Lengths | None = None
-    agreement: Agreement
-    files: dict[str, str]
     text: Writing | None = None
     encoding: Encoding | None = None
 
@@ -157,9 +155,20 @@ class Record(_Part):
         frozen=True, extra="forbid", alias_generator=lambda name: name.rstrip("_"), populate_by_name=True
     )
 
+    def json_data(self) -> dict[str, Any]:
+        """What is written of it: the fields by their names in JSON."""
+        return self.model_dump(mode="json", by_alias=True)
+
     def json_text(self) -> str:
         """The record as the bytes that are packed: sorted, indented, ending in a newline."""
-        return json.dumps(self.model_dump(mode="json", by_alias=True), indent=2, sort_keys=True) + "\n"
+        return json.dumps(self.json_data(), indent=2, sort_keys=True) + "\n"
+
+
+class Record(Draft):
+    """What is in a MAR; everything a server or a handler must know about it."""
+
+    agreement: Agreement
+    files: dict[str, str]
 
 
 class Package(_Part):

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from specs import TALES, tales_spec
 
-from archiver.writing import compare_text, draft_text
+from archiver.writing import compare_text, stage_text
 from config.errors import SourceError
 
 
 def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
-    draft = draft_text(tales_spec({"model.precision": "bf16", "text": {"context": 128, "max_tokens": 64}}), tmp_path)
+    draft = stage_text(tales_spec({"model.precision": "bf16", "text": {"context": 128, "max_tokens": 64}}), tmp_path)
     assert {file.name for file in (tmp_path / "model").iterdir()} == {
         "chat_template.jinja",
         "config.json",
@@ -19,7 +19,8 @@ def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
         "tokenizer.json",
         "tokenizer_config.json",
     }
-    assert (draft["text"]["ends"], draft["text"]["waiting"], draft["batch_sizes"]) == ([0], 16, [])
+    assert draft.text is not None
+    assert (draft.text.ends, draft.text.waiting, draft.batch_sizes) == ((0,), 16, ())
     agreed = compare_text(draft, tmp_path)
     assert agreed.count > 500
     assert agreed.agreement > 0.95
@@ -27,7 +28,7 @@ def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_computes_nothing_packs_no_weights(tmp_path: Path) -> None:
-    draft = draft_text(tales_spec({"text": {"engine": "fake"}}), tmp_path)
+    draft = stage_text(tales_spec({"text": {"engine": "fake"}}), tmp_path)
     assert not (tmp_path / "model" / "model.safetensors").exists()
     assert compare_text(draft, tmp_path).count == 0
 
@@ -46,4 +47,4 @@ def test_a_folder_that_would_not_serve_is_refused(name: str, text: str, message:
     (broken / name).write_text(text)
     staged.mkdir()
     with pytest.raises(SourceError, match=message):
-        draft_text(tales_spec({"model.source": f"hf:{broken}"}), staged)
+        stage_text(tales_spec({"model.source": f"hf:{broken}"}), staged)
