@@ -20,8 +20,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "hurried": ("server",),
     "told": ("k8s", "marina"),
     "said": ("loadtest", "marina", "server"),
-    "one": ("archiver", "config", "handlers", "k8s", "loadtest", "server"),
-    "found": ("archiver", "config", "handlers", "k8s", "loadtest", "marina", "server"),
+    "one": ("archiver", "config", "handlers", "loadtest", "server"),
+    "found": ("archiver", "config", "handlers", "loadtest", "marina", "server"),
 }
 PHRASES = ("everything that lacks", "a handler of one's own", "is what is there", "but not without the arrivals")
 

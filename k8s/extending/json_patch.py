@@ -40,8 +40,8 @@ def _checked(operation: Any) -> dict[str, Any]:
 def _done(document: Any, operation: dict[str, Any]) -> Any:
     kind, pointer = operation["op"], operation["path"]
     if kind == "test":
-        if not _same(found := _found(document, pointer), operation["value"]):
-            raise PatchError(pointer, f"the test failed: got `{found}`, tested for `{operation['value']}`")
+        if not _same(current := _found(document, pointer), operation["value"]):
+            raise PatchError(pointer, f"the test failed: got `{current}`, tested for `{operation['value']}`")
         return document
     if kind in ("copy", "move"):
         source = operation["from"]
@@ -128,10 +128,10 @@ def _steps(pointer: str) -> list[str]:
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(left: Any, other: Any) -> bool:
     """Equal as JSON: a truth is no number."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    if isinstance(left, dict) and isinstance(other, dict):
+        return left.keys() == other.keys() and all(_same(left[key], other[key]) for key in left)
+    if isinstance(left, list) and isinstance(other, list):
+        return len(left) == len(other) and all(map(_same, left, other))
+    return isinstance(left, bool) == isinstance(other, bool) and bool(left == other)

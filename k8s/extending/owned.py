@@ -42,7 +42,9 @@ def owned_changes(rendered: dict[str, Any], patched: dict[str, Any], server: str
     for name, why in _OF_POD.items():
         if before.get(name) != after.get(name):
             yield Owned(name, why)
-    servers = [next(one for one in pod["containers"] if one["name"] == server) for pod in (before, after)]
+    servers = [
+        next(container for container in pod["containers"] if container["name"] == server) for pod in (before, after)
+    ]
     for name, why in _OF_SERVER.items():
         if servers[0].get(name) != servers[1].get(name):
             yield Owned(f"containers[{server}].{name}", why)

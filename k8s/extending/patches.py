@@ -112,7 +112,11 @@ def _checked(before: Manifest, after: Any, server: str) -> Manifest:
         if new != old:
             raise PatchError(path, f"must stay as it is rendered: by it others find the {before['kind']}")
     if before["kind"] == "Deployment":
-        names = [one.get("name") for one in _at(after, "/spec/template/spec/containers") or () if isinstance(one, dict)]
+        names = [
+            container.get("name")
+            for container in _at(after, "/spec/template/spec/containers") or ()
+            if isinstance(container, dict)
+        ]
         if server not in names:
             raise PatchError("/spec/template/spec/containers", f"the container `{server}` must stay")
     result: Manifest = after

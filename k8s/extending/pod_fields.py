@@ -55,7 +55,7 @@ def _add_to_pod(inside: dict[str, Any], pod: Pod, spec: Spec) -> None:
 
 def _add_to_container(container: dict[str, Any], pod: Pod, spec: Spec) -> None:
     if pod.env:
-        _refuse(spec, "env", set(pod.env) & {one["name"] for one in container.get("env", [])})
+        _refuse(spec, "env", set(pod.env) & {variable["name"] for variable in container.get("env", [])})
         container["env"] = [*container.get("env", []), *({"name": key, "value": pod.env[key]} for key in pod.env)]
     if pod.env_from:
         container["envFrom"] = [*container.get("envFrom", []), *map(_source, pod.env_from)]

@@ -123,7 +123,7 @@ def _in_order(old: dict[Any, Any], new: dict[Any, Any]) -> list[Any]:
 def _action(patch: dict[str, Any], path: str) -> str | None:
     action = patch.get(_DIRECTIVE)
     if action is not None and action not in _ACTIONS:
-        allowed = ", ".join(f"`{one}`" for one in _ACTIONS)
+        allowed = ", ".join(f"`{name}`" for name in _ACTIONS)
         raise PatchError(path, f"`{_DIRECTIVE}`: got `{action}`, allowed: {allowed}")
     return action
 

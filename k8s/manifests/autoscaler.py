@@ -71,8 +71,8 @@ def scaled_object(plan: Plan) -> ScaledObject:
         kind = "Value" if scaling.metric == "queue_time" else "AverageValue"
         queries = [keda_query(plan.spec), *([expected_query(plan.spec)] if scaling.forecast == "weekly" else [])]
         threshold = f"{wanted:g}"
-        asked = [{"serverAddress": scaling.prometheus, "query": one, "threshold": threshold} for one in queries]
-        triggers = [*(Trigger("prometheus", kind, one) for one in asked), *triggers]
+        asked = [{"serverAddress": scaling.prometheus, "query": query, "threshold": threshold} for query in queries]
+        triggers = [*(Trigger("prometheus", kind, trigger) for trigger in asked), *triggers]
     return ScaledObject(
         metadata=metadata(plan, annotations=_annotations(plan)),
         deployment=plan.name,

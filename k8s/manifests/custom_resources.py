@@ -96,7 +96,9 @@ class ScaledObject(CustomResource):
     def spec(self) -> dict[str, Any]:
         low, high = self.replicas
         # Without an answer from Prometheus, what is there stays; KEDA can do that for averages only.
-        averaged = any((one.kind, one.metric_type) == ("prometheus", "AverageValue") for one in self.triggers)
+        averaged = any(
+            (trigger.kind, trigger.metric_type) == ("prometheus", "AverageValue") for trigger in self.triggers
+        )
         fallback = {"failureThreshold": 3, "replicas": low, "behavior": "currentReplicasIfHigher"}
         return {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": self.deployment},

@@ -116,7 +116,7 @@ def _from(peers: list[V1NetworkPolicyPeer], port: int) -> V1NetworkPolicyIngress
 
 
 def _to(networks: list[str], port: int) -> V1NetworkPolicyEgressRule:
-    blocks = [V1IPBlock.model_validate({"cidr": one, "except": _LINK_LOCAL.get(one)}) for one in networks]
+    blocks = [V1IPBlock.model_validate({"cidr": block, "except": _LINK_LOCAL.get(block)}) for block in networks]
     return V1NetworkPolicyEgressRule(to=[V1NetworkPolicyPeer(ip_block=block) for block in blocks], ports=[_port(port)])
 
 

@@ -48,7 +48,7 @@ def derived(plan: Plan) -> list[Derived]:
     """The numbers that nobody wrote."""
     cold, serving, scaling = plan.cold_start_s, plan.spec.serving, plan.spec.scaling
     start = "unmeasured" if cold is None else f"cold start {cold:.1f} s"
-    found = [
+    numbers = [
         Derived("memory of a pod", plan.memory, _memory_reason(plan)),
         Derived("startup probe gives up after", f"{plan.startup_budget_s} s",
                 f"the larger of startup_timeout_s {serving.startup_timeout_s} + 60 and 2 × cold start; {start}"),
@@ -59,7 +59,7 @@ def derived(plan: Plan) -> list[Derived]:
         Derived("room for a rollout", _room(plan), f"max_surge {plan.max_surge} of the most pods there may be"),
     ]  # fmt: skip
     if plan.autoscaled:
-        found += [
+        numbers += [
             Derived("autoscaler's target", _target_text(plan), _target_reason(plan)),
             Derived(
                 "more pods", f"+{SCALE_UP_PERCENT} % or +{SCALE_UP_PODS} in {plan.scale_up_period_s} s, at once", start
@@ -71,7 +71,7 @@ def derived(plan: Plan) -> list[Derived]:
             ),
             Derived("pods", f"{scaling.min_replicas} to {scaling.max_replicas}", "scaling"),
         ]
-    return found
+    return numbers
 
 
 def _built(plan: Plan) -> Iterator[Note]:

@@ -138,5 +138,5 @@ def _chosen(plan: Plan, name: str) -> V1ObjectMeta:
     return named
 
 
-def _custom(one: CustomResource) -> list[Manifest]:
-    return [one.to_data()]
+def _custom(resource: CustomResource) -> list[Manifest]:
+    return [resource.to_data()]

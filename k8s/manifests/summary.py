@@ -13,9 +13,9 @@ def summarise(written: Written, spec: Spec) -> str:
     """For a person."""
     lines = [f"{written.folder}  {written.image}"]
     lines += [f"  {name:<29} {', '.join(objects)}" for name, objects in written.files.items()]
-    widest = max(len(one.value) for one in written.derived)
+    widest = max(len(number.value) for number in written.derived)
     lines += ["derived"]
-    lines += [f"  {one.name:<29} {one.value:<{widest}}  {one.reason}" for one in written.derived]
+    lines += [f"  {number.name:<29} {number.value:<{widest}}  {number.reason}" for number in written.derived]
     return "\n".join([*lines, "next", *_next(written, spec)])
 
 

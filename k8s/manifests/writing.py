@@ -33,7 +33,7 @@ class Written:
 
     def to_data(self) -> dict[str, Any]:
         """As JSON."""
-        parts = {"notes": [asdict(one) for one in self.notes], "derived": [asdict(one) for one in self.derived]}
+        parts = {"notes": [asdict(note) for note in self.notes], "derived": [asdict(number) for number in self.derived]}
         return {"folder": str(self.folder), "files": self.files, "image": self.image, **parts}
 
 
@@ -49,7 +49,8 @@ def write_manifests(plan: Plan, out: Path, form: Form = "files") -> Written:
 def written(plan: Plan, folder: Path, files: Files) -> Written:
     """What is said about a folder of objects."""
     named = {
-        name: [f"{one['kind']} {one['metadata']['name']}" for one in documents] for name, documents in files.items()
+        name: [f"{document['kind']} {document['metadata']['name']}" for document in documents]
+        for name, documents in files.items()
     }
     return Written(folder=folder, files=named, image=plan.image, notes=notes(plan), derived=derived(plan))
 

@@ -32,7 +32,7 @@ _Dumper.add_representer(str, _text)
 
 def plain(*objects: BaseModel) -> list[dict[str, Any]]:
     """Typed objects as plain data in the order in which people read it."""
-    return [ordered(one.model_dump(mode="json", by_alias=True, exclude_none=True)) for one in objects]
+    return [ordered(model.model_dump(mode="json", by_alias=True, exclude_none=True)) for model in objects]
 
 
 def ordered(data: Any) -> Any:

@@ -50,8 +50,8 @@ _CADVISOR = "namespace pod container id image name node cpu"
 _DCGM = "gpu UUID device modelName Hostname namespace pod container exported_namespace exported_pod exported_container"
 
 CATALOGUE: dict[str, Series] = {
-    one.name: one
-    for one in [
+    series.name: series
+    for series in [
         *_series("page", "counter", "ts_inference_requests_total", "model_name model_version"),
         *_series("page", "counter", "ts_queue_latency_seconds_total", "model_name model_version"),
         *_series("page", "histogram", "inference_request_duration_seconds", "model version code"),
@@ -109,14 +109,22 @@ CATALOGUE: dict[str, Series] = {
 
 def find_series(stored: str) -> Series | None:
     """The metric that a stored name belongs to: `x_bucket` is a part of histogram `x`."""
-    if found := CATALOGUE.get(stored):
-        return found if found.kind != "histogram" else None
+    if series := CATALOGUE.get(stored):
+        return series if series.kind != "histogram" else None
     for part in HISTOGRAM_PARTS:
-        if (found := CATALOGUE.get(stored.removesuffix(part))) and stored.endswith(part) and found.kind == "histogram":
-            return found
+        if (
+            (series := CATALOGUE.get(stored.removesuffix(part)))
+            and stored.endswith(part)
+            and series.kind == "histogram"
+        ):
+            return series
     return None
 
 
 def series_of(spec: Spec) -> list[Series]:
     """What the page of this spec's pods must have, sooner or later."""
-    return [one for one in CATALOGUE.values() if one.source == "page" and one.only_on in ("", spec.serving.device)]
+    return [
+        series
+        for series in CATALOGUE.values()
+        if series.source == "page" and series.only_on in ("", spec.serving.device)
+    ]

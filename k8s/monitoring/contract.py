@@ -42,30 +42,33 @@ class Need:
 
 def all_expressions(spec: Spec) -> list[Expression]:
     """Every expression of the rules, the dashboard, the adapter and KEDA, their templates filled in."""
-    found = []
+    expressions = []
     for group in recording_rules(spec) + alert_rules(spec):
         for rule in group["rules"]:
             name = f"record {rule['record']}" if "record" in rule else f"alert {rule['alert']}"
-            found.append(Expression(name, rule["expr"]))
+            expressions.append(Expression(name, rule["expr"]))
     page = render_dashboard(spec)
     for panel in page["panels"]:
-        found += [Expression(f"panel {panel['title']}", _filled(spec, one["expr"])) for one in panel.get("targets", [])]
-    found += [
-        Expression("annotation " + one["name"], _filled(spec, one["expr"])) for one in page["annotations"]["list"]
+        expressions += [
+            Expression(f"panel {panel['title']}", _filled(spec, target["expr"])) for target in panel.get("targets", [])
+        ]
+    expressions += [
+        Expression("annotation " + annotation["name"], _filled(spec, annotation["expr"]))
+        for annotation in page["annotations"]["list"]
     ]
     for variable in page["templating"]["list"]:
         if asked := re.fullmatch(r"label_values\((.*), (\w+)\)", variable.get("definition", "")):
             text = f"count by ({asked[2]}) ({_filled(spec, asked[1])})"
-            found.append(Expression(f"variable {variable['name']}", text))
+            expressions.append(Expression(f"variable {variable['name']}", text))
     weekly = spec.scaling.forecast == "weekly"
     forecast = [Expression("keda forecast", expected_query(spec))] if weekly else []
     for rule in [*adapter_rules(spec), *external_rules(spec)]:
         place = f"adapter {rule['name']['as']}"
-        found += [
+        expressions += [
             Expression(place, rule["seriesQuery"]),
             Expression(place, adapter_query(rule, spec.kubernetes.namespace)),
         ]
-    return [*found, Expression("keda", keda_query(spec)), *forecast]
+    return [*expressions, Expression("keda", keda_query(spec)), *forecast]
 
 
 def adapter_query(rule: dict[str, Any], namespace: str, pods: str = ".*") -> str:
@@ -85,11 +88,11 @@ def metric_contract(spec: Spec) -> list[Need]:
     labels: dict[str, set[str]] = {}
     places: dict[str, dict[str, None]] = {}
     for expression in all_expressions(spec):
-        if faults := [text for one in selectors(expression.text) for text in misuses(one, recorded)]:
+        if faults := [text for selector in selectors(expression.text) for text in misuses(selector, recorded)]:
             raise InputError(f"{expression.place}: {'; '.join(faults)}")
-        for one in selectors(expression.text):
-            if series := find_series(one.name):
-                labels.setdefault(series.name, set()).update(one.labels)
+        for selector in selectors(expression.text):
+            if series := find_series(selector.name):
+                labels.setdefault(series.name, set()).update(selector.labels)
                 places.setdefault(series.name, {})[expression.place] = None
     return [Need(CATALOGUE[name], frozenset(labels[name]), tuple(places[name])) for name in sorted(labels)]
 
@@ -116,7 +119,9 @@ def misuses(selector: Selector, recorded: set[str]) -> Iterator[str]:
 
 def _discovers(selector: Selector) -> bool:
     """Whether this only asks which series there are, as the adapter does."""
-    return bool(selector.matchers) and all((one.op, one.value) in (("!=", ""), ("=", "")) for one in selector.matchers)
+    return bool(selector.matchers) and all(
+        (matcher.op, matcher.value) in (("!=", ""), ("=", "")) for matcher in selector.matchers
+    )
 
 
 def _filled(spec: Spec, expression: str) -> str:

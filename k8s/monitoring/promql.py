@@ -65,33 +65,33 @@ def selectors(expression: str) -> list[Selector]:
         tree = parse(expression)
     except ValueError as err:
         raise InputError(f"`{expression}`: not PromQL: {err}") from err
-    found: list[Selector] = []
-    _walk(tree, _Around(), found)
-    return found
+    seen: list[Selector] = []
+    _walk(tree, _Around(), seen)
+    return seen
 
 
-def _walk(node: Any, around: _Around, found: list[Selector]) -> None:
+def _walk(node: Any, around: _Around, seen: list[Selector]) -> None:
     if isinstance(node, VectorSelector):
-        found.append(_selector(node, around))
+        seen.append(_selector(node, around))
     elif isinstance(node, MatrixSelector):
-        found.append(_selector(node.vector_selector, around))
+        seen.append(_selector(node.vector_selector, around))
     elif isinstance(node, AggregateExpr):
-        _walk(node.expr, _aggregated(node, around), found)
+        _walk(node.expr, _aggregated(node, around), seen)
     elif isinstance(node, BinaryExpr):
         matching = node.modifier.matching if node.modifier else None
         # `ignoring` names labels that may be missing; `on` ones that must be there.
         labels = matching.labels if matching is not None and matching.type == LabelModifierType.Include else []
         for side in (node.lhs, node.rhs):
-            _walk(side, around.also(labels), found)
+            _walk(side, around.also(labels), seen)
     elif isinstance(node, Call):
         inner = replace(around, function=node.func.name)
         if node.func.name == "label_replace":
             made = node.args[1].val
             inner = replace(inner, needed=around.needed - {made} | {node.args[3].val})
         for argument in node.args:
-            _walk(argument, inner, found)
+            _walk(argument, inner, seen)
     elif isinstance(node, ParenExpr | SubqueryExpr | UnaryExpr):
-        _walk(node.expr, around, found)
+        _walk(node.expr, around, seen)
 
 
 def _aggregated(node: AggregateExpr, around: _Around) -> _Around:
@@ -101,14 +101,16 @@ def _aggregated(node: AggregateExpr, around: _Around) -> _Around:
 
 
 def _selector(node: VectorSelector, around: _Around) -> Selector:
-    matchers = tuple(Matcher(one.name, _op(one.op), one.value) for one in node.matchers.matchers)
-    name = node.name or next((one.value for one in matchers if (one.label, one.op) == ("__name__", "=")), "")
-    own = tuple(one for one in matchers if one.label != "__name__")
+    matchers = tuple(Matcher(matcher.name, _op(matcher.op), matcher.value) for matcher in node.matchers.matchers)
+    name = node.name or next(
+        (matcher.value for matcher in matchers if (matcher.label, matcher.op) == ("__name__", "=")), ""
+    )
+    own = tuple(matcher for matcher in matchers if matcher.label != "__name__")
     return Selector(name, own, around.function, around.needed)
 
 
 def _op(op: MatchOp) -> str:
-    return next(text for one, text in _OPS if one == op)
+    return next(text for known, text in _OPS if known == op)
 
 
 # The parser's operators cannot be keys of a dict.

@@ -92,7 +92,7 @@ def alert_rules(spec: Spec) -> list[Group]:
         alerts.append(_outage_alert(queries, "MostRequestsSlow", "inference_slow", _OUTAGE))
         alerts.append(_p99_alert(queries, limit))
     groups = {"objective": alerts, "state": state_alerts(spec, queries)}
-    return [_group(spec, name, RULE_INTERVAL_S, [one.rule(spec) for one in some]) for name, some in groups.items()]
+    return [_group(spec, name, RULE_INTERVAL_S, [rule.rule(spec) for rule in some]) for name, some in groups.items()]
 
 
 def budgets(spec: Spec) -> list[Budget]:

@@ -145,7 +145,7 @@ def make_values(plan: Plan, files: Files) -> Values:
 
 def _server(document: dict[str, Any]) -> dict[str, Any]:
     containers: list[dict[str, Any]] = document["spec"]["template"]["spec"]["containers"]
-    return next(one for one in containers if one["name"] == "server")
+    return next(container for container in containers if container["name"] == "server")
 
 
 def _set(document: dict[str, Any], path: str, mark: str) -> None:

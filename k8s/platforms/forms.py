@@ -55,15 +55,15 @@ def differences(plan: Plan, out: Path, form: str, folder: Path, progress: Progre
     committed = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
     there = {name: file.read_text(encoding="utf-8", errors="replace") for name, file in committed.items()}
     ours = {name: text for name, text in there.items() if name in texts or ORIGIN in "".join(text.splitlines()[:2])}
-    found = []
+    differing = []
     for name in sorted({*texts, *ours}):
         old, new = ours.get(name, ""), texts.get(name, "")
         if old != new:
             lines = unified_diff(
                 old.splitlines(), new.splitlines(), str(folder / name), f"{name} as rendered", lineterm=""
             )
-            found.append(Difference(name, "\n".join(lines)))
-    return found
+            differing.append(Difference(name, "\n".join(lines)))
+    return differing
 
 
 def _texts(plan: Plan, out: Path, form: str, progress: Progress) -> dict[str, str]:

@@ -139,10 +139,10 @@ def _nodes(cluster: Cluster, documents: list[Document]) -> tuple[list[str], list
         selector = (
             document["spec"]["template"]["spec"].get("nodeSelector") if document["kind"] == "Deployment" else None
         )
-        if not selector or (found := fitting(cluster, selector)) is None:
+        if not selector or (candidates := fitting(cluster, selector)) is None:
             continue
-        texts = [f"`{name}`, which lacks {', '.join(labels)}" for name, labels in sorted(found.others.items())]
-        if found.nodes:
+        texts = [f"`{name}`, which lacks {', '.join(labels)}" for name, labels in sorted(candidates.others.items())]
+        if candidates.nodes:
             return [f"no pod comes to node {text}" for text in texts[:_MOST_NODES]], []
         text = f"no node has the labels that the pods select: {'; '.join(texts[:_MOST_NODES])}"
         hint = (

@@ -50,8 +50,8 @@ class Controller:
         elif replicas < hpa.low:
             wished, wanted = None, hpa.low
         else:
-            wishes = [self._wish(one, now_s, replicas, known, readings, totals) for one in hpa.metrics]
-            known_wishes = [one for one in wishes if one is not None]
+            wishes = [self._wish(metric, now_s, replicas, known, readings, totals) for metric in hpa.metrics]
+            known_wishes = [pods for pods in wishes if pods is not None]
             wished = max(known_wishes, default=None)
             # One metric without a value leaves the way up open, and the way down closed.
             if wished is None or (len(known_wishes) < len(wishes) and wished < replicas):
@@ -78,9 +78,9 @@ class Controller:
     def _stabilized(self, now_s: float, replicas: int, wished: int) -> int:
         """Up by the lowest wish of its window, down by the highest of its own."""
         longest = max(self._hpa.up.window_s, self._hpa.down.window_s)
-        self._recommended = [(at, one) for at, one in self._recommended if at >= now_s - longest]
-        up = min([wished, *(one for at, one in self._recommended if at > now_s - self._hpa.up.window_s)])
-        down = max([wished, *(one for at, one in self._recommended if at > now_s - self._hpa.down.window_s)])
+        self._recommended = [(at, pods) for at, pods in self._recommended if at >= now_s - longest]
+        up = min([wished, *(pods for at, pods in self._recommended if at > now_s - self._hpa.up.window_s)])
+        down = max([wished, *(pods for at, pods in self._recommended if at > now_s - self._hpa.down.window_s)])
         self._recommended.append((now_s, wished))
         return min(max(replicas, up), down)
 

@@ -83,14 +83,14 @@ def read_hpa(manifest: Manifest) -> Hpa:
     spec = manifest["spec"]
     if manifest["kind"] == "ScaledObject":
         return _of_keda(spec)
-    metrics = tuple(_metric(one) for one in spec["metrics"])
+    metrics = tuple(_metric(metric) for metric in spec["metrics"])
     return _hpa(spec.get("minReplicas", 1), spec["maxReplicas"], metrics, spec.get("behavior", {}))
 
 
 def _of_keda(spec: Manifest) -> Hpa:
     """KEDA gives its metrics as external ones, and leaves the behavior as it is written."""
     behavior = spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", {}).get("behavior", {})
-    metrics = tuple(_trigger(one) for one in spec["triggers"])
+    metrics = tuple(_trigger(trigger) for trigger in spec["triggers"])
     return _hpa(spec.get("minReplicaCount", 1), spec["maxReplicaCount"], metrics, behavior)
 
 
@@ -99,23 +99,23 @@ def _hpa(low: int, high: int, metrics: tuple[Metric, ...], behavior: Manifest) -
     return Hpa(low, high, metrics, _rules(_UP | up), _rules(_DOWN | down))
 
 
-def _metric(one: Manifest) -> Metric:
-    if one["type"] == "Pods":
-        return Metric("Pods", one["pods"]["metric"]["name"], float(quantity(one["pods"]["target"]["averageValue"])))
-    if one["type"] == "External":
-        external = one["external"]
+def _metric(given: Manifest) -> Metric:
+    if given["type"] == "Pods":
+        return Metric("Pods", given["pods"]["metric"]["name"], float(quantity(given["pods"]["target"]["averageValue"])))
+    if given["type"] == "External":
+        external = given["external"]
         return Metric("External", external["metric"]["name"], float(quantity(external["target"]["averageValue"])))
-    resource = one["containerResource"]
+    resource = given["containerResource"]
     return Metric("ContainerResource", resource["name"], resource["target"]["averageUtilization"])
 
 
-def _trigger(one: Manifest) -> Metric:
-    if one["type"] == "cpu":
-        return Metric("ContainerResource", "cpu", float(one["metadata"]["value"]))
-    return Metric("External", one["metadata"]["query"], float(one["metadata"]["threshold"]))
+def _trigger(trigger: Manifest) -> Metric:
+    if trigger["type"] == "cpu":
+        return Metric("ContainerResource", "cpu", float(trigger["metadata"]["value"]))
+    return Metric("External", trigger["metadata"]["query"], float(trigger["metadata"]["threshold"]))
 
 
 def _rules(given: Manifest) -> Rules:
-    policies = tuple(Policy(one["type"], one["value"], one["periodSeconds"]) for one in given["policies"])
+    policies = tuple(Policy(policy["type"], policy["value"], policy["periodSeconds"]) for policy in given["policies"])
     tolerance = float(quantity(str(given.get("tolerance", _TOLERANCE))))
     return Rules(given["stabilizationWindowSeconds"], given["selectPolicy"], policies, tolerance)

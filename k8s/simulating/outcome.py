@@ -115,19 +115,19 @@ class Simulation:
 
     def rows(self) -> list[list[str]]:
         """The table: a label, and a value of each outcome."""
-        rows = [["", *(one.label for one in self.outcomes)]]
+        rows = [["", *(outcome.label for outcome in self.outcomes)]]
         if self.trace.step_s is not None:
-            rows.append(["more pods asked for after", *(_seconds(one.asked_s) for one in self.outcomes)])
-            rows.append(["enough pods ready after", *(_seconds(one.enough_s) for one in self.outcomes)])
+            rows.append(["more pods asked for after", *(_seconds(outcome.asked_s) for outcome in self.outcomes)])
+            rows.append(["enough pods ready after", *(_seconds(outcome.enough_s) for outcome in self.outcomes)])
         rows += [
-            ["asked for more than the knee", *(duration(one.run.short_s) for one in self.outcomes)],
-            ["requests beyond the objective", *(f"{one.share:.2%}" for one in self.outcomes)],
-            ["of all requests, shed", *(_share(one.run.shed, one.run.requests) for one in self.outcomes)],
-            ["pods at most", *(str(one.most_pods) for one in self.outcomes)],
-            ["pod-hours", *(f"{one.pod_hours:.2f}" for one in self.outcomes)],
+            ["asked for more than the knee", *(duration(outcome.run.short_s) for outcome in self.outcomes)],
+            ["requests beyond the objective", *(f"{outcome.share:.2%}" for outcome in self.outcomes)],
+            ["of all requests, shed", *(_share(outcome.run.shed, outcome.run.requests) for outcome in self.outcomes)],
+            ["pods at most", *(str(outcome.most_pods) for outcome in self.outcomes)],
+            ["pod-hours", *(f"{outcome.pod_hours:.2f}" for outcome in self.outcomes)],
         ]
         if self.cost is not None:
-            prices = (self._price(one) for one in self.outcomes)
+            prices = (self._price(outcome) for outcome in self.outcomes)
             rows.append(["10,000 requests cost", *(f"{price:.3g} {self.cost.currency}" for price in prices)])
         return rows
 
@@ -141,11 +141,13 @@ def make_outcome(label: str, hpa: Hpa, trace: Trace, service: Service, run: Run)
     """A run with what a step's trace can say besides."""
     if trace.step_s is None:
         return Outcome(label, hpa, run, None, None)
-    after = [one for one in run.moments if one.at_s >= trace.step_s and one.rate == trace.rates[trace.step_s]]
+    after = [
+        moment for moment in run.moments if moment.at_s >= trace.step_s and moment.rate == trace.rates[trace.step_s]
+    ]
     before = run.moments[0].wanted
     aimed = service.target_rps * (1 + hpa.up.tolerance)
-    asked = next((one.at_s - trace.step_s for one in after if one.wanted > before), None)
-    enough = next((one.at_s - trace.step_s for one in after if one.ready * aimed >= one.rate), None)
+    asked = next((moment.at_s - trace.step_s for moment in after if moment.wanted > before), None)
+    enough = next((moment.at_s - trace.step_s for moment in after if moment.ready * aimed >= moment.rate), None)
     return Outcome(label, hpa, run, asked, enough)
 
 

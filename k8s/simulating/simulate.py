@@ -49,7 +49,7 @@ def simulate(plan: Plan, supposed: Supposed) -> Simulation:
     if supposed.forecast:
         other, label = ("none", "no forecast") if _forecasts(hpa) else ("weekly", "weekly forecast")
         outcomes.append(_outcome(label, _autoscaler(_with_forecast(plan, other)), trace, service))
-    if any(_forecasts(one.hpa) for one in outcomes) and not trace.has_weeks:
+    if any(_forecasts(outcome.hpa) for outcome in outcomes) and not trace.has_weeks:
         assumed.append("the weeks before: the same traffic at the same times")
     return Simulation(plan.name, trace, service, outcomes, assumed, plan.spec.cost)
 
@@ -76,7 +76,7 @@ def _autoscaler(plan: Plan) -> Hpa:
     if plan.spec.scaling.metric == "queue_time":
         text = f"{where}.metric`: got `queue_time`, and how long requests wait below the knee is not known"
         raise InputError(text, hint="simulate `metric: requests`, which scales before requests wait")
-    for manifest in (one for documents in render(plan).values() for one in documents):
+    for manifest in (document for documents in render(plan).values() for document in documents):
         if manifest["kind"] in ("HorizontalPodAutoscaler", "ScaledObject"):
             return read_hpa(manifest)
     raise InputError(f"{where}.autoscaler`: got `none`: the pods stay as many as they are", hint="autoscaler: hpa")

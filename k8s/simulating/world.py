@@ -144,11 +144,11 @@ class _World:
 
     def _look(self, now_s: int) -> None:
         pods = [pod.state(now_s) for pod in self._pods]
-        readings = {one.name: self._readings(one, now_s) for one in self._hpa.metrics}
+        readings = {metric.name: self._readings(metric, now_s) for metric in self._hpa.metrics}
         totals = {
-            one.name: self._expected(now_s) if one.forecasts else self._total(now_s)
-            for one in self._hpa.metrics
-            if one.kind == "External"
+            metric.name: self._expected(now_s) if metric.forecasts else self._total(now_s)
+            for metric in self._hpa.metrics
+            if metric.kind == "External"
         }
         wanted = self._controller.look(now_s, len(pods), pods, readings, totals).replicas
         while len(self._pods) < wanted:
@@ -157,8 +157,8 @@ class _World:
             self._stop(now_s)
 
     def _readings(self, metric: Metric, now_s: int) -> Readings:
-        found = {pod.name: self._reading(metric, pod, now_s) for pod in self._pods if pod.running_s <= now_s}
-        return {name: one for name, one in found.items() if one is not None}
+        readings = {pod.name: self._reading(metric, pod, now_s) for pod in self._pods if pod.running_s <= now_s}
+        return {name: reading for name, reading in readings.items() if reading is not None}
 
     def _reading(self, metric: Metric, pod: _Pod, now_s: int) -> Reading | None:
         if metric.kind == "ContainerResource":
@@ -177,14 +177,14 @@ class _World:
         return rate(times, values, now_s, service.window_s)
 
     def _total(self, now_s: int) -> float | None:
-        rates = [one for pod in self._pods if (one := self._rate(pod, now_s)) is not None]
+        rates = [measured for pod in self._pods if (measured := self._rate(pod, now_s)) is not None]
         return sum(rates) if rates else None
 
     def _expected(self, now_s: int) -> float | None:
         """The larger of now and the median of the weeks before, as it is recorded."""
         past = self._trace.weeks_before(now_s - _BEFORE_S + self._service.forecast_lead_s)
         known = [self._total(now_s), median(past) if past else None]
-        return max((one for one in known if one is not None), default=None)
+        return max((value for value in known if value is not None), default=None)
 
     def _start(self, now_s: int) -> None:
         self._free_nodes = [at for at in self._free_nodes if at + _NODE_KEPT_S > now_s]

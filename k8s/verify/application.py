@@ -108,7 +108,11 @@ class Workload:
     @property
     def long_lived(self) -> list[Place]:
         """Containers that run as long as the pod: sidecars are init containers that start again."""
-        sidecars = [one for one in self.pod.at("initContainers").items() if one.at("restartPolicy").text == "Always"]
+        sidecars = [
+            container
+            for container in self.pod.at("initContainers").items()
+            if container.at("restartPolicy").text == "Always"
+        ]
         return [*sidecars, *self.containers]
 
     def ports(self) -> Iterator[Place]:
@@ -153,7 +157,7 @@ class Application:
 
     def of(self, *kinds: str) -> list[LocatedDocument]:
         """The documents of some kinds."""
-        return [one for one in self.documents if one.kind in kinds]
+        return [document for document in self.documents if document.kind in kinds]
 
     @cached_property
     def schemas(self) -> Schemas:
@@ -161,21 +165,55 @@ class Application:
 
     @cached_property
     def workloads(self) -> list[Workload]:
-        known = [Workload(one, one.root.at(*_TEMPLATES[one.kind])) for one in self.of(*_TEMPLATES)]
-        return known + [Workload(one, one.root.at("spec", "template")) for one in self.documents if makes_pods(one)]
+        known = [Workload(document, document.root.at(*_TEMPLATES[document.kind])) for document in self.of(*_TEMPLATES)]
+        return known + [
+            Workload(document, document.root.at("spec", "template"))
+            for document in self.documents
+            if makes_pods(document)
+        ]
+
+    @cached_property
+    def serving(self) -> list[Workload]:
+        """Those whose pods are there to be asked."""
+        return [workload for workload in self.workloads if workload.serves]
+
+    @cached_property
+    def torchserves(self) -> list[Workload]:
+        return [workload for workload in self.workloads if workload.has_torchserve]
+
+    @cached_property
+    def ours(self) -> list[Workload]:
+        return [workload for workload in self.workloads if workload.ours]
+
+    @cached_property
+    def exposed(self) -> list[Workload]:
+        """Those that a Service sends requests to."""
+        return [workload for workload in self.workloads if self.services_of(workload)]
+
+    @cached_property
+    def containers(self) -> list[Place]:
+        """Of all workloads, those that start first, too."""
+        return [container for workload in self.workloads for container in workload.all_containers]
+
+    @cached_property
+    def long_lived(self) -> list[Place]:
+        """Of all workloads."""
+        return [container for workload in self.workloads for container in workload.long_lived]
 
     @cached_property
     def namespaces(self) -> set[str]:
         """Those that objects name; a document without one goes to whatever namespace it is applied in."""
-        return {one.namespace for one in self.documents if one.namespace}
+        return {document.namespace for document in self.documents if document.namespace}
 
     def find(self, kind: str, name: str, near: LocatedDocument) -> LocatedDocument | None:
         """An object by name, in the namespace of another."""
-        return next((one for one in self.of(kind) if one.name == name and self.together(one, near)), None)
+        return next(
+            (document for document in self.of(kind) if document.name == name and self.together(document, near)), None
+        )
 
-    def together(self, one: LocatedDocument, other: LocatedDocument) -> bool:
+    def together(self, document: LocatedDocument, other: LocatedDocument) -> bool:
         """Whether two objects end up in one namespace; one that names none goes with any."""
-        return one.namespace == other.namespace or not (one.namespace and other.namespace)
+        return document.namespace == other.namespace or not (document.namespace and other.namespace)
 
     def selected(self, selector: Place, plain: bool = False) -> list[Workload]:
         """Serving workloads in the selector's namespace that it takes; `plain` is a Service's mapping of labels."""
@@ -243,5 +281,5 @@ class Application:
     def enforces_restricted(self, document: LocatedDocument) -> bool:
         """Whether an object's Namespace is here and refuses pods that are not `restricted`."""
         label = "pod-security.kubernetes.io/enforce"
-        spaces = [one for one in self.of("Namespace") if not document.namespace or one.name == document.namespace]
-        return any(one.root.at("metadata", "labels").texts.get(label) == "restricted" for one in spaces)
+        spaces = [space for space in self.of("Namespace") if not document.namespace or space.name == document.namespace]
+        return any(space.root.at("metadata", "labels").texts.get(label) == "restricted" for space in spaces)

@@ -69,7 +69,7 @@ def verify(
 ) -> list[Violation]:
     """Every finding, by file and line."""
     application, known = Application(tuple(documents)), scope or Scope()
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for version in known.versions:
         # The schemas are what takes time: reading them is a step for each version, the rules then find them read.
         with (steps or _NoReporter()).step(f"Kubernetes {version}"):
@@ -77,20 +77,20 @@ def verify(
                 application.schemas.mistakes(document, version)
     with (steps or _NoReporter()).step(f"{len(all_rules())} rules"):
         for rule in all_rules():
-            found += _findings(rule, application, known)
-    return sorted(found)
+            violations += _findings(rule, application, known)
+    return sorted(violations)
 
 
 def _findings(rule: Rule, application: Application, scope: Scope) -> Iterator[Violation]:
-    for one in rule.check(application, scope):
-        document = one.at.document
+    for violation in rule.check(application, scope):
+        document = violation.at.document
         yield Violation(
             file=document.file,
-            line=one.at.line or 0,
+            line=violation.at.line or 0,
             object=document.reference,
-            field=one.at.field,
+            field=violation.at.field,
             rule=rule.id,
-            level=one.level or rule.level,
-            text=one.text,
-            hint=one.hint or rule.fix,
+            level=violation.level or rule.level,
+            text=violation.text,
+            hint=violation.hint or rule.fix,
         )

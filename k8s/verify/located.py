@@ -67,12 +67,12 @@ class Place:
 
     def all(self, path: str) -> list[Place]:
         """Every written place of a path such as `ports[].protocol`."""
-        found = [self]
+        nodes = [self]
         for part in path.split("."):
-            found = [one.at(part.removesuffix("[]")) for one in found]
+            nodes = [node.at(part.removesuffix("[]")) for node in nodes]
             if part.endswith("[]"):
-                found = [item for one in found for item in one.items()]
-        return [one for one in found if one.given]
+                nodes = [item for node in nodes for item in node.items()]
+        return [node for node in nodes if node.given]
 
     def entries(self) -> Iterator[tuple[str, Place]]:
         """The places of a mapping's values by name."""
@@ -174,8 +174,8 @@ def read_file(file: Path) -> list[LocatedDocument]:
     documents: list[LocatedDocument] = []
     problems: list[Problem] = []
     # JSON is YAML, and read as such it has lines; the tabs that YAML forbids are never inside its texts.
-    for data, lines, found in read_documents(text.expandtabs(2) if file.suffix == ".json" else text, str(file)):
-        problems += found
+    for data, lines, wrong in read_documents(text.expandtabs(2) if file.suffix == ".json" else text, str(file)):
+        problems += wrong
         document = LocatedDocument(data if isinstance(data, dict) else {}, str(file), lines)
         if document.kind and document.api_version:
             documents += _items(document) if document.kind.endswith("List") else [document]
@@ -190,12 +190,12 @@ def read_file(file: Path) -> list[LocatedDocument]:
 
 
 def _items(document: LocatedDocument) -> list[LocatedDocument]:
-    found = []
+    documents = []
     for item in document.root.at("items").items():
         depth = len(item.path)
         below = {path[depth:]: line for path, line in document.lines.items() if path[:depth] == item.path}
-        found.append(LocatedDocument(item.table, document.file, below))
-    return found or [document]
+        documents.append(LocatedDocument(item.table, document.file, below))
+    return documents or [document]
 
 
 def is_settings(document: LocatedDocument) -> bool:

@@ -30,7 +30,7 @@ class Verified:
 
     @property
     def errors(self) -> int:
-        return sum(one.level == "error" for one in self.findings)
+        return sum(finding.level == "error" for finding in self.findings)
 
     @property
     def warnings(self) -> int:
@@ -39,13 +39,13 @@ class Verified:
     def to_data(self) -> dict[str, Any]:
         """As JSON."""
         counts = {"objects": self.objects, "rules": len(all_rules()), "errors": self.errors, "warnings": self.warnings}
-        findings = [asdict(one) | {"line": one.line or None} for one in self.findings]
+        findings = [asdict(finding) | {"line": finding.line or None} for finding in self.findings]
         known = {"origin": self.origin, "versions": list(self.versions), "notes": self.notes}
         return {"schema": "marina.verify/1", **known, **counts, "findings": findings}
 
     def to_text(self) -> str:
         """A paragraph a finding, and a last line of counts."""
-        lines = [f"{one.level}: {one} ({one.rule})\n  hint: {one.hint}" for one in self.findings]
+        lines = [f"{finding.level}: {finding} ({finding.rule})\n  hint: {finding.hint}" for finding in self.findings]
         looked = f"{self.objects} objects of {self.origin}, Kubernetes {self.versions[0]}"
         looked += f"–{self.versions[-1]}" if len(self.versions) > 1 else ""
         counts = f"{_counted(self.errors, 'error')}, {_counted(self.warnings, 'warning')}"
@@ -71,7 +71,11 @@ def verify_spec(
         documents = read_folder(folder)
         if sorted(map(_key, documents)) != sorted(map(_key, fresh)):
             notes.append(f"{folder}: the spec renders something else by now: marina manifests {spec.file}")
-    known = [one for one in _ordered(versions) or SUPPORTED_VERSIONS if _minor(one) >= _minor(plan.oldest_kubernetes)]
+    known = [
+        version
+        for version in _ordered(versions) or SUPPORTED_VERSIONS
+        if _minor(version) >= _minor(plan.oldest_kubernetes)
+    ]
     if not known:
         raise InputError(f"`--kubernetes`: the spec needs {plan.oldest_kubernetes} or later")
     if len(known) < len(versions or SUPPORTED_VERSIONS):

@@ -52,7 +52,7 @@ class Schemas:
     def __init__(self, documents: Iterable[LocatedDocument] = ()) -> None:
         """CustomResourceDefinitions among the documents add their schemas, and win over those of the kit. The documents
         are kept by whoever asks."""
-        self._custom = _shipped() | {key: one for document in documents for key, one in _defined(document)}
+        self._custom = _shipped() | {key: schema for document in documents for key, schema in _defined(document)}
         self._found: dict[tuple[int, str], list[SchemaMistake]] = {}
 
     def knows(self, document: LocatedDocument, version: str) -> bool:
@@ -65,7 +65,7 @@ class Schemas:
         if key not in self._found:
             validator = self._validator(document, version)
             errors = validator.iter_errors(document.data) if validator else ()
-            self._found[key] = list(dict.fromkeys(one for error in errors for one in _told(error)))
+            self._found[key] = list(dict.fromkeys(sentence for error in errors for sentence in _told(error)))
         return self._found[key]
 
     def custom_kinds(self) -> list[str]:
@@ -81,12 +81,12 @@ class Schemas:
 
 def served(kind: str, version: str) -> list[str]:
     """The API versions in which Kubernetes `version` has a kind."""
-    found = []
+    apis = []
     for file in _folder(version).iterdir():
         if re.fullmatch(rf"{re.escape(kind.lower())}(-[a-z]+)?-v\d\w*\.json", file.name):
             kinds = json.loads(file.read_text(encoding="utf-8")).get("x-kubernetes-group-version-kind", [])
-            found += [api for name, api in map(_api, kinds) if name == kind]
-    return sorted(found)
+            apis += [api for name, api in map(_api, kinds) if name == kind]
+    return sorted(apis)
 
 
 def is_built_in(document: LocatedDocument) -> bool:
@@ -102,7 +102,9 @@ def _folder(version: str) -> Traversable:
         raise ToolMissing("the schemas of Kubernetes are not installed", hint="pip install 'marina[deploy]'") from err
     folder = root / f"v{version}.0-local-strict"
     if not folder.is_dir():
-        known = [match[1] for one in root.iterdir() if (match := re.fullmatch(r"v(1\.\d+)\.0-local-strict", one.name))]
+        known = [
+            match[1] for kept in root.iterdir() if (match := re.fullmatch(r"v(1\.\d+)\.0-local-strict", kept.name))
+        ]
         raise InputError(f"`--kubernetes`: got `{version}`, allowed: {listed(known)}")
     return folder
 
@@ -117,13 +119,13 @@ def _definitions(version: str) -> Registry[Any]:
 @cache
 def _shipped() -> dict[tuple[str, str], dict[str, Any]]:
     """Our own schemas by kind and API version."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    schemas: dict[tuple[str, str], dict[str, Any]] = {}
     for file in (files("k8s.verify") / "schemas").iterdir():
         if file.name.endswith(".json"):
             schema = json.loads(file.read_text(encoding="utf-8"))
             fields = schema["properties"]
-            found |= {(fields["kind"]["const"], api): schema for api in fields["apiVersion"]["enum"]}
-    return found
+            schemas |= {(fields["kind"]["const"], api): schema for api in fields["apiVersion"]["enum"]}
+    return schemas
 
 
 def _defined(document: LocatedDocument) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
@@ -148,7 +150,7 @@ def _strict(schema: Any, *, top: bool = False) -> Any:
         if key in schema
     }
     if "properties" in schema:
-        strict["properties"] = {name: _strict(one) for name, one in schema["properties"].items()}
+        strict["properties"] = {name: _strict(part) for name, part in schema["properties"].items()}
         strict["additionalProperties"] = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
         if top:
             strict["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
@@ -199,8 +201,8 @@ def _told(error: ValidationError) -> Iterator[SchemaMistake]:
         yield SchemaMistake(path, f"got {got}, allowed: {listed(wanted)}")
     elif error.validator == "type":
         yield SchemaMistake(path, f"got {got}, allowed: {_kinds(wanted)}")
-    elif error.validator == "oneOf" and all("type" in one for one in wanted):
-        types = [name for one in wanted for name in _listed(one["type"]) if name != "null"]
+    elif error.validator == "oneOf" and all("type" in branch for branch in wanted):
+        types = [name for branch in wanted for name in _listed(branch["type"]) if name != "null"]
         yield SchemaMistake(path, f"got {got}, allowed: {_kinds(types)}")
     else:
         yield SchemaMistake(path, f"got {got}, allowed: {_wanted(error)}")

@@ -100,8 +100,12 @@ def _budget_selector(application: Application, _: Scope) -> Iterator[Remark]:
 )
 def _no_budget(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in _replicated(application):
-        budgets = [one for one in application.of("PodDisruptionBudget") if application.together(one, workload.document)]
-        if not any(matches(one.root.at("spec", "selector"), workload.labels) for one in budgets):
+        budgets = [
+            budget
+            for budget in application.of("PodDisruptionBudget")
+            if application.together(budget, workload.document)
+        ]
+        if not any(matches(budget.root.at("spec", "selector"), workload.labels) for budget in budgets):
             yield Remark(workload.document.root, "no PodDisruptionBudget selects its pods")
 
 
@@ -192,7 +196,7 @@ def _progress(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         deadline = workload.document.root.at("spec", "progressDeadlineSeconds")
         allowed = _DEFAULT_PROGRESS_S if deadline.number is None else deadline.number
-        budget = max((startup_budget_s(one) or 0 for one in workload.containers), default=0)
+        budget = max((startup_budget_s(container) or 0 for container in workload.containers), default=0)
         if workload.document.kind == "Deployment" and budget > allowed:
             told = f"got {allowed} s" if deadline.given else f"missing, so it is {allowed} s"
             yield Remark(

@@ -140,8 +140,10 @@ def _name(application: Application, _: Scope) -> Iterator[Remark]:
     fix="a value has at most 63 letters, digits, `-`, `_` and `.`, and begins and ends with a letter or digit",
 )
 def _label(application: Application, _: Scope) -> Iterator[Remark]:
-    templates = [one.template for one in application.workloads if one.template.path]
-    for place in [one.at("metadata", "labels") for one in (*(one.root for one in _objects(application)), *templates)]:
+    templates = [workload.template for workload in application.workloads if workload.template.path]
+    for place in [
+        node.at("metadata", "labels") for node in (*(document.root for document in _objects(application)), *templates)
+    ]:
         for key, value in place.entries():
             if not _QUALIFIED.fullmatch(key):
                 yield Remark(value, f"got `{key}` as the name of a label")
@@ -157,8 +159,8 @@ def _label(application: Application, _: Scope) -> Iterator[Remark]:
     fix="write the same `metadata.namespace` in each of them",
 )
 def _namespace(application: Application, _: Scope) -> Iterator[Remark]:
-    spaced = [one for one in _objects(application) if not _CLUSTER_WIDE.fullmatch(one.kind)]
-    used = [one.namespace for one in spaced]
+    spaced = [item for item in _objects(application) if not _CLUSTER_WIDE.fullmatch(item.kind)]
+    used = [item.namespace for item in spaced]
     # The usual one, so that the stray object is reported and not all the others.
     usual = max(dict.fromkeys(used), key=used.count, default="")
     for document in spaced:
@@ -185,7 +187,7 @@ def _labels(application: Application, _: Scope) -> Iterator[Remark]:
 
 
 def _objects(application: Application) -> list[LocatedDocument]:
-    return [one for one in application.documents if not is_settings(one)]
+    return [document for document in application.documents if not is_settings(document)]
 
 
 def _span(versions: list[str]) -> str:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from k8s.manifests import CONFIG_ANNOTATION, CONFIG_FILE, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, config_sha256
-from k8s.verify.application import Application, Workload
+from k8s.verify.application import Application
 from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Evidence")
-
-
-def _ours(application: Application) -> list[Workload]:
-    return [one for one in application.workloads if one.ours]
 
 
 @TOPIC.rule(
@@ -24,7 +20,7 @@ def _ours(application: Application) -> list[Workload]:
 )
 def _package(application: Application, scope: Scope) -> Iterator[Remark]:
     package = scope.plan.package if scope.plan else None
-    for workload in _ours(application) if package else []:
+    for workload in application.ours if package else []:
         node = workload.template.at("metadata", "annotations", PACKAGE_ANNOTATION)
         if package and node.value != package.sha256:
             got = f"got `{str(node.value)[:12]}…`" if node.given else "missing"
@@ -42,8 +38,8 @@ def _evidence(application: Application, scope: Scope) -> Iterator[Remark]:
     if scope.plan is None:
         return
     measured = scope.plan.evidence.sha256 if scope.plan.evidence else None
-    ours = [one for one in application.scalers if one.name == scope.plan.name]
-    for document in [*(one.document for one in _ours(application)), *ours]:
+    ours = [scaler for scaler in application.scalers if scaler.name == scope.plan.name]
+    for document in [*(workload.document for workload in application.ours), *ours]:
         node = document.root.at("metadata", "annotations", EVIDENCE_ANNOTATION)
         if node.value != measured:
             got, has = str(node.value)[:12], f"`{measured[:12]}…`" if measured else "nothing was measured"
@@ -60,7 +56,7 @@ def _evidence(application: Application, scope: Scope) -> Iterator[Remark]:
 def _config(application: Application, scope: Scope) -> Iterator[Remark]:
     if scope.plan is None:
         return
-    for workload in _ours(application):
+    for workload in application.ours:
         node, wanted = workload.template.at("metadata", "annotations", CONFIG_ANNOTATION), config_sha256(scope.plan)
         if node.value != wanted:
             yield Remark(

@@ -25,11 +25,11 @@ def _exposed(application: Application, _: Scope) -> Iterator[Remark]:
         workloads = application.selected(selector, plain=True) if selector.texts else []
         for port in service.root.at("spec", "ports").items():
             target = port.at("targetPort") if port.at("targetPort").given else port.at("port")
-            numbers = {one.port_number(target) for one in workloads if one.has_torchserve}
+            numbers = {workload.port_number(target) for workload in workloads if workload.has_torchserve}
             for number in sorted(numbers & TORCHSERVE_PORTS.keys(), key=str):
                 yield Remark(target, f"leads to {number}, TorchServe's {TORCHSERVE_PORTS[number or 0]}")
     for policy in application.of("NetworkPolicy"):
-        if any(one.has_torchserve for one in _isolated_by(application, policy)):
+        if any(workload.has_torchserve for workload in _isolated_by(application, policy)):
             for port in policy.root.all("spec.ingress[].ports[].port"):
                 if port.number in TORCHSERVE_PORTS:
                     yield Remark(port, f"opens {port.number}, TorchServe's {TORCHSERVE_PORTS[port.number]}")
@@ -61,7 +61,7 @@ def _public(application: Application, _: Scope) -> Iterator[Remark]:
 def _no_policy(application: Application, scope: Scope) -> Iterator[Remark]:
     if scope.plan and not scope.plan.spec.kubernetes.network.policy:
         return
-    for workload in (one for one in application.workloads if application.services_of(one)):
+    for workload in application.exposed:
         closed = {way for policy in _policies_of(application, workload) for way in _ways(policy)}
         missing = {"Egress", "Ingress"} - closed
         if missing:
@@ -69,18 +69,18 @@ def _no_policy(application: Application, scope: Scope) -> Iterator[Remark]:
 
 
 def _policies_of(application: Application, workload: Workload) -> list[LocatedDocument]:
-    policies = [one for one in application.of("NetworkPolicy") if application.together(one, workload.document)]
-    return [one for one in policies if matches(one.root.at("spec", "podSelector"), workload.labels)]
+    policies = [policy for policy in application.of("NetworkPolicy") if application.together(policy, workload.document)]
+    return [policy for policy in policies if matches(policy.root.at("spec", "podSelector"), workload.labels)]
 
 
 def _isolated_by(application: Application, policy: LocatedDocument) -> list[Workload]:
-    return [one for one in application.workloads if policy in _policies_of(application, one)]
+    return [workload for workload in application.workloads if policy in _policies_of(application, workload)]
 
 
 def _ways(policy: LocatedDocument) -> set[str]:
     """The directions that a policy closes: those it names, else Ingress, and Egress if it has rules for it."""
     spec = policy.root.at("spec")
-    named = {one.text for one in spec.at("policyTypes").items()}
+    named = {entry.text for entry in spec.at("policyTypes").items()}
     return named or ({"Ingress", "Egress"} if spec.at("egress").items() else {"Ingress"})
 
 
@@ -108,13 +108,13 @@ def _open(application: Application, _: Scope) -> Iterator[Remark]:
 )
 def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        policies = [one for one in _policies_of(application, workload) if "Ingress" in _ways(one)]
+        policies = [policy for policy in _policies_of(application, workload) if "Ingress" in _ways(policy)]
         if not policies:
             continue
         for port in _needed(application, workload):
             number = workload.port_number(port)
-            if number is not None and not any(_opens(one, workload, number) for one in policies):
-                names = listed(one.reference for one in policies)
+            if number is not None and not any(_opens(policy, workload, number) for policy in policies):
+                names = listed(policy.reference for policy in policies)
                 yield Remark(port, f"leads to {number}, and {names} lets nobody in there", _ingress(number))
 
 
@@ -152,10 +152,12 @@ def _opens(policy: LocatedDocument, workload: Workload, number: int) -> bool:
     fix="add `--disable-token-auth`, and authenticate at the gateway",
 )
 def _tokens(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in (box for one in application.workloads for box in one.containers):
+    for container in application.long_lived:
         words = [*container.at("command").items(), *container.at("args").items()]
-        line = " ".join(str(one.value) for one in words)
-        variables = {one.at("name").text: str(one.at("value").value) for one in container.at("env").items()}
+        line = " ".join(str(word.value) for word in words)
+        variables = {
+            variable.at("name").text: str(variable.at("value").value) for variable in container.at("env").items()
+        }
         off = variables.get("TS_DISABLE_TOKEN_AUTHORIZATION", "").lower() == "true" or "--disable-token-auth" in line
         repository = container.at("image").text.partition("@")[0].rpartition("/")[2].partition(":")[0]
         if repository == "torchserve" and not words and not off:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 import yaml
 
@@ -11,7 +12,7 @@ from config.errors import InputError, listed, nearest
 from k8s.monitoring import CATALOGUE, Selector, external_rules, find_series, misuses, selectors
 from k8s.monitoring import adapter_rules as marina_rules
 from k8s.verify.application import Application
-from k8s.verify.located import LocatedDocument, Place, adapter_rules, is_settings
+from k8s.verify.located import Place, adapter_rules, is_settings
 from k8s.verify.rule import Remark, Scope, Topic
 from k8s.verify.rules.scaling import sources
 
@@ -33,16 +34,16 @@ def _expressions(application: Application) -> Iterator[tuple[Place, str]]:
         for trigger in scaler.root.at("spec", "triggers").items():
             if trigger.at("type").text == "prometheus" and trigger.at("metadata", "query").given:
                 yield trigger.at("metadata", "query"), trigger.at("metadata", "query").text
-    for rule_of_adapter in (one for document in application.documents for one in _settings(document)):
-        series = _SERIES.search(rule_of_adapter.at("seriesQuery").text)
-        query = rule_of_adapter.at("metricsQuery")
+    for adapter_rule in _adapter_rules(application):
+        series = _SERIES.search(adapter_rule.at("seriesQuery").text)
+        query = adapter_rule.at("metricsQuery")
         filled = query.text.replace("<<.Series>>", series[0] if series else "up").replace("<<.GroupBy>>", "pod")
         if query.text:
             yield query, re.sub(r"<<.*?>>", 'pod!=""', filled)
 
 
-def _settings(document: LocatedDocument) -> list[Place]:
-    return adapter_rules(document) if is_settings(document) else []
+def _adapter_rules(application: Application) -> list[Place]:
+    return [rule for document in application.documents if is_settings(document) for rule in adapter_rules(document)]
 
 
 def _read(text: str) -> list[Selector]:
@@ -76,9 +77,9 @@ def _expression(application: Application, _: Scope) -> Iterator[Remark]:
 )
 def _unknown(application: Application, scope: Scope) -> Iterator[Remark]:
     recorded = _recorded(application)
-    served = any(one.ours for one in application.workloads)
+    served = bool(application.ours)
     for node, text in _expressions(application):
-        for name in dict.fromkeys(one.name for one in _read(text)):
+        for name in dict.fromkeys(selector.name for selector in _read(text)):
             judged = scope.plan is not None or (served and name.startswith(_OURS))
             if judged and name and name not in recorded and find_series(name) is None:
                 near = nearest(name, [*CATALOGUE, *recorded])
@@ -93,7 +94,7 @@ def _unknown(application: Application, scope: Scope) -> Iterator[Remark]:
     fix="`rate(COUNTER[5m])`; a gauge as it is; labels that the metrics page shows",
 )
 def _misused(application: Application, scope: Scope) -> Iterator[Remark]:
-    judged = scope.plan is not None or any(one.ours for one in application.workloads)
+    judged = scope.plan is not None or bool(application.ours)
     for node, text in _expressions(application):
         for selector in _read(text) if judged and node.document.kind == "PrometheusRule" else []:
             if find_series(selector.name) is not None:
@@ -102,7 +103,9 @@ def _misused(application: Application, scope: Scope) -> Iterator[Remark]:
 
 def _recorded(application: Application) -> set[str]:
     return {
-        name.text for one in application.of("PrometheusRule") for name in one.root.all("spec.groups[].rules[].record")
+        name.text
+        for document in application.of("PrometheusRule")
+        for name in document.root.all("spec.groups[].rules[].record")
     }
 
 
@@ -120,9 +123,9 @@ def _counter(application: Application, _: Scope) -> Iterator[Remark]:
             if _COUNTER.fullmatch(name.text):
                 yield Remark(name, f"got `{name.text}`, a counter")
     for node, text in _expressions(application):
-        for one in _read(text) if node.document.kind != "PrometheusRule" else []:
-            if _COUNTER.fullmatch(one.name) and one.function not in _PER_TIME:
-                yield Remark(node, f"`{one.name}` is a counter, and no rate is taken of it")
+        for selector in _read(text) if node.document.kind != "PrometheusRule" else []:
+            if _COUNTER.fullmatch(selector.name) and selector.function not in _PER_TIME:
+                yield Remark(node, f"`{selector.name}` is a counter, and no rate is taken of it")
 
 
 @TOPIC.rule(
@@ -150,18 +153,17 @@ def _adapter(application: Application, scope: Scope) -> Iterator[Remark]:
 
 def _made(application: Application) -> set[str] | None:
     """The names that rules of prometheus-adapter make, in its values or its ConfigMap; None when some are computed."""
-    rules = [one.value for document in application.documents for one in _settings(document)]
-    for text in (one for document in application.of("ConfigMap") for one in document.root.at("data").texts.values()):
-        if "metricsQuery" in text:
-            try:
-                settings = yaml.safe_load(text)
-            except yaml.YAMLError:
-                continue
-            found = settings.get("rules") if isinstance(settings, dict) else None
-            rules += found if isinstance(found, list) else []
+    rules = [rule.value for rule in _adapter_rules(application)]
+    for document in application.of("ConfigMap"):
+        for text in document.root.at("data").texts.values():
+            if "metricsQuery" in text:
+                with suppress(yaml.YAMLError):
+                    settings = yaml.safe_load(text)
+                    added = settings.get("rules") if isinstance(settings, dict) else None
+                    rules += added if isinstance(added, list) else []
     names = [rule.get("name") if isinstance(rule, dict) else None for rule in rules]
     made = [name.get("as") if isinstance(name, dict) else None for name in names]
-    return None if any(not isinstance(one, str) or "$" in one for one in made) else {str(one) for one in made}
+    return None if any(not isinstance(name, str) or "$" in name for name in made) else {str(name) for name in made}
 
 
 @TOPIC.rule(

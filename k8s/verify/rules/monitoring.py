@@ -32,7 +32,7 @@ def _endpoints(monitor: LocatedDocument) -> list[Place]:
 def _is_elsewhere(monitor: LocatedDocument) -> bool:
     """Whether a monitor looks at namespaces that need not be here."""
     spaces = monitor.root.at("spec", "namespaceSelector")
-    names = [one.text for one in spaces.at("matchNames").items()]
+    names = [name.text for name in spaces.at("matchNames").items()]
     return spaces.at("any").value is True or bool(names and monitor.namespace not in names)
 
 
@@ -55,10 +55,10 @@ def _scraped(application: Application, monitor: LocatedDocument) -> list[set[str
     """The names of the ports of everything that a monitor selects."""
     selector = monitor.root.at("spec", "selector")
     if monitor.kind == "PodMonitor":
-        ports = [list(one.ports()) for one in application.selected(selector)]
+        ports = [list(workload.ports()) for workload in application.selected(selector)]
     else:
-        ports = [one.root.at("spec", "ports").items() for one in application.of("Service")
-                 if matches(selector, one.root.at("metadata", "labels").texts)]  # fmt: skip
+        ports = [service.root.at("spec", "ports").items() for service in application.of("Service")
+                 if matches(selector, service.root.at("metadata", "labels").texts)]  # fmt: skip
     return [{port.at("name").text for port in some} for some in ports]
 
 
@@ -109,7 +109,7 @@ def _timeout(application: Application, _: Scope) -> Iterator[Remark]:
 def _annotation(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         port = workload.template.at("metadata", "annotations", "prometheus.io/port")
-        numbers = {str(one.at("containerPort").value) for one in workload.ports()}
+        numbers = {str(declared.at("containerPort").value) for declared in workload.ports()}
         if port.given and numbers and str(port.value) not in numbers:
             yield Remark(port, f"got `{port.value}`, the pods declare {listed(numbers)}")
 

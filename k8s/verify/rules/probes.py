@@ -35,7 +35,9 @@ _SAFE_START_S = 60
 )
 def _no_readiness(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        if application.services_of(workload) and not any(one.at("readinessProbe").given for one in workload.long_lived):
+        if application.services_of(workload) and not any(
+            container.at("readinessProbe").given for container in workload.long_lived
+        ):
             yield Remark(workload.pod.at("containers", 0, "readinessProbe"), "missing")
 
 
@@ -48,7 +50,9 @@ def _no_readiness(application: Application, _: Scope) -> Iterator[Remark]:
 )
 def _no_liveness(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        if application.services_of(workload) and not any(one.at("livenessProbe").given for one in workload.long_lived):
+        if application.services_of(workload) and not any(
+            container.at("livenessProbe").given for container in workload.long_lived
+        ):
             yield Remark(workload.pod.at("containers", 0, "livenessProbe"), "missing")
 
 
@@ -63,7 +67,7 @@ def _same(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         for container in workload.long_lived:
             ready, live = container.at("readinessProbe"), container.at("livenessProbe")
-            asked = [tuple(repr(one.at(name).value) for name in _HANDLERS) for one in (ready, live)]
+            asked = [tuple(repr(probe.at(name).value) for name in _HANDLERS) for probe in (ready, live)]
             # One that waits longer leaves a busy pod alone for a while, which is what counts.
             if ready.given and live.given and asked[0] == asked[1] and _patience_s(live) <= _patience_s(ready):
                 yield Remark(live, "asks what `readinessProbe` asks")
@@ -95,7 +99,7 @@ def _line(command: Place) -> str:
     fix="ask whether the process answers at all: `/live` of Marina's supervisor, `/ping` of a bare TorchServe",
 )
 def _live_model(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in (one for workload in application.workloads for one in workload.long_lived):
+    for container in application.long_lived:
         for place, path in _asked_paths(container.at("livenessProbe")):
             if _under(path, _OF_MODEL):
                 yield Remark(place, f"got `{path}`")
@@ -113,7 +117,7 @@ def _under(path: str, roots: tuple[str, ...]) -> bool:
     fix="ask `/ready` of Marina's supervisor, or an exec probe that reads `GET :8081/models/NAME`",
 )
 def _ping(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in (one for one in application.workloads if one.has_torchserve):
+    for workload in application.torchserves:
         for container in workload.long_lived:
             for probe in ("startupProbe", "readinessProbe"):
                 for place, path in _asked_paths(container.at(probe)):
@@ -129,7 +133,7 @@ def _ping(application: Application, _: Scope) -> Iterator[Remark]:
     fix="write the name of one of the container's ports, or a number",
 )
 def _probe_port(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in (one for workload in application.workloads for one in workload.long_lived):
+    for container in application.long_lived:
         names = [port.at("name").text for port in container.at("ports").items() if port.at("name").text]
         for probe in _PROBES:
             for port in (container.at(probe, handler, "port") for handler in ("httpGet", "tcpSocket")):
@@ -145,7 +149,7 @@ def _probe_port(application: Application, _: Scope) -> Iterator[Remark]:
     fix="add a startupProbe with `failureThreshold` × `periodSeconds` over twice the cold start",
 )
 def _no_startup(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in (one for one in application.workloads if application.services_of(one)):
+    for workload in application.exposed:
         for container in workload.containers:
             allowed = startup_budget_s(container)
             if not container.at("startupProbe").given and allowed is not None and allowed < _SAFE_START_S:
@@ -161,7 +165,7 @@ def _no_startup(application: Application, _: Scope) -> Iterator[Remark]:
 )
 def _startup(application: Application, scope: Scope) -> Iterator[Remark]:
     cold = scope.plan.cold_start_s if scope.plan else None
-    for workload in (one for one in application.workloads if one.ours and cold is not None):
+    for workload in application.ours:
         for container in workload.containers:
             allowed = startup_budget_s(container)
             if cold is not None and allowed is not None and allowed < 2 * cold:
@@ -178,7 +182,7 @@ def _startup(application: Application, scope: Scope) -> Iterator[Remark]:
     fix="`timeoutSeconds` of at most `periodSeconds`",
 )
 def _timing(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in (one for workload in application.workloads for one in workload.long_lived):
+    for container in application.long_lived:
         for probe in map(container.at, _PROBES):
             timeout, period = probe.at("timeoutSeconds"), probe.at("periodSeconds").number or 10
             if timeout.number is not None and timeout.number > period:
@@ -228,7 +232,7 @@ def _drain(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         if not workload.has_torchserve or workload.ours or not application.services_of(workload):
             continue
-        if not any(one.at("lifecycle", "preStop").given for one in workload.containers):
+        if not any(container.at("lifecycle", "preStop").given for container in workload.containers):
             yield Remark(workload.containers[0].at("lifecycle", "preStop"), "missing")
 
 

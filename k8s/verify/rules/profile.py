@@ -89,9 +89,9 @@ def _escalation(workload: Workload) -> Iterator[tuple[Place, str]]:
 def _capabilities(workload: Workload) -> Iterator[tuple[Place, str]]:
     for container in workload.all_containers:
         own = container.at("securityContext", "capabilities")
-        if "ALL" not in [one.value for one in own.at("drop").items()]:
+        if "ALL" not in [capability.value for capability in own.at("drop").items()]:
             yield own.at("drop"), f"got {own.at('drop').value}, `ALL` is missing" if own.at("drop").given else "missing"
-        added = {one.text for one in own.at("add").items()} - {"NET_BIND_SERVICE"}
+        added = {capability.text for capability in own.at("add").items()} - {"NET_BIND_SERVICE"}
         if added:
             yield own.at("add"), f"got {listed(added)}, allowed: `NET_BIND_SERVICE`"
 
@@ -149,7 +149,10 @@ def _host_ports(workload: Workload) -> Iterator[tuple[Place, str]]:
     fix="delete `privileged: true`, `procMount`, and options of SELinux, AppArmor or Windows that open it",
 )
 def _privileged(workload: Workload) -> Iterator[tuple[Place, str]]:
-    contexts = [workload.pod.at("securityContext"), *(one.at("securityContext") for one in workload.all_containers)]
+    contexts = [
+        workload.pod.at("securityContext"),
+        *(container.at("securityContext") for container in workload.all_containers),
+    ]
     for context in contexts:
         if context.at("privileged").value is True:
             yield context.at("privileged"), "got `true`"

@@ -110,7 +110,7 @@ def _keys(application: Application, _: Scope) -> Iterator[Remark]:
         asked = [(volume, f"{kind}.items[].key", kind) for volume in workload.pod.at("volumes").items()
                  for kind in ("configMap", "secret")]  # fmt: skip
         for container in workload.all_containers:
-            asked += [(one, f"{kind}.key", kind) for one in container.all("env[].valueFrom")
+            asked += [(node, f"{kind}.key", kind) for node in container.all("env[].valueFrom")
                       for kind in ("configMapKeyRef", "secretKeyRef")]  # fmt: skip
         for root, path, field in asked:
             kind = "ConfigMap" if field.startswith("configMap") else "Secret"
@@ -118,7 +118,7 @@ def _keys(application: Application, _: Scope) -> Iterator[Remark]:
             holder = application.find(kind, name, workload.document)
             for key in root.all(path) if holder and root.at(field, "optional").value is not True else []:
                 parts = [holder.root.at(part).table for part in ("data", "binaryData", "stringData")] if holder else []
-                keys = {one for part in parts for one in part}
+                keys = set().union(*parts)
                 if key.text not in keys:
                     yield Remark(key, f"got `{key.value}`, {kind} `{name}` has {listed(keys) or 'no key'}")
 
@@ -133,8 +133,8 @@ def _keys(application: Application, _: Scope) -> Iterator[Remark]:
 def _unused(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         containers = workload.all_containers
-        mounts = {mount.text for one in containers for mount in one.all("volumeMounts[].name")}
-        mounts |= {device.text for one in containers for device in one.all("volumeDevices[].name")}
+        mounts = {mount.text for container in containers for mount in container.all("volumeMounts[].name")}
+        mounts |= {device.text for container in containers for device in container.all("volumeDevices[].name")}
         for volume in workload.pod.at("volumes").items():
             if volume.at("name").text and volume.at("name").text not in mounts:
                 yield Remark(volume.at("name"), f"`{volume.at('name').text}` is mounted by no container")

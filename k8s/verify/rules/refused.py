@@ -83,9 +83,11 @@ _PORT_NAME = re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?"
 )
 def _values(application: Application, _: Scope) -> Iterator[Remark]:
     places = [
-        (one.root, path, words) for one in application.documents for path, words in _WORDS.get(one.kind, {}).items()
+        (document.root, path, words)
+        for document in application.documents
+        for path, words in _WORDS.get(document.kind, {}).items()
     ]
-    places += [(one.pod, path, words) for one in application.workloads for path, words in _OF_PODS.items()]
+    places += [(workload.pod, path, words) for workload in application.workloads for path, words in _OF_PODS.items()]
     for root, path, words in places:
         for node in root.all(path):
             if isinstance(node.value, str) and node.value not in words:
@@ -196,7 +198,9 @@ def _repeated(places: list[Place], key: str) -> Iterator[Remark]:
 def _mounts(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         names = {volume.at("name").text for volume in workload.pod.at("volumes").items()}
-        names |= {one.at("metadata", "name").text for one in workload.document.root.all("spec.volumeClaimTemplates[]")}
+        names |= {
+            claim.at("metadata", "name").text for claim in workload.document.root.all("spec.volumeClaimTemplates[]")
+        }
         for container in workload.all_containers:
             for mount in container.at("volumeMounts").items():
                 if mount.at("name").text and mount.at("name").text not in names:

@@ -123,7 +123,7 @@ def _gpu(application: Application, _: Scope) -> Iterator[Remark]:
     fix="emptyDir: {sizeLimit: 1Gi}, and resources: {limits: {ephemeral-storage: …}}",
 )
 def _scratch(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in (one for one in application.workloads if one.serves):
+    for workload in application.serving:
         for volume in workload.pod.at("volumes").items():
             scratch = volume.at("emptyDir")
             if scratch.given and not scratch.at("sizeLimit").given:

@@ -61,7 +61,7 @@ def _target(application: Application, _: Scope) -> Iterator[Remark]:
     for scaler in application.scalers:
         reference, workload = scaler.root.at("spec", "scaleTargetRef"), application.scaled(scaler)
         kind, name = application.target(scaler)
-        there = sorted(f"{one.kind}/{one.name}" for one in application.of(*SCALABLE))
+        there = sorted(f"{document.kind}/{document.name}" for document in application.of(*SCALABLE))
         if workload is None and (kind in SCALABLE or not kind):
             yield Remark(reference, f"got `{kind}/{name}`, there is {listed(there) or 'none'}")
         elif workload is not None and reference.at("apiVersion").value not in (None, workload.document.api_version):

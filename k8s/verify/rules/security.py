@@ -27,7 +27,7 @@ _TEMPORARY = ("/tmp", "/var/tmp")
     fix="securityContext: {readOnlyRootFilesystem: true}, and an emptyDir where it has to write",
 )
 def _read_only(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in (one for one in application.workloads if one.serves):
+    for workload in application.serving:
         for container in workload.all_containers:
             node = container.at("securityContext", "readOnlyRootFilesystem")
             if node.value is not True:
@@ -42,12 +42,12 @@ def _read_only(application: Application, _: Scope) -> Iterator[Remark]:
     fix="an emptyDir with a sizeLimit, mounted at `/tmp`",
 )
 def _writable(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in (one for one in application.workloads if one.has_torchserve):
+    for workload in application.torchserves:
         for container in workload.containers:
             locked = container.at("securityContext", "readOnlyRootFilesystem").value is True
             writable = [mount.at("mountPath").text for mount in container.at("volumeMounts").items()
                         if mount.at("readOnly").value is not True]  # fmt: skip
-            moved = any(one.at("name").text in ("TEMP", "TMPDIR") for one in container.at("env").items())
+            moved = any(variable.at("name").text in ("TEMP", "TMPDIR") for variable in container.at("env").items())
             if locked and not moved and not set(writable) & set(_TEMPORARY):
                 yield Remark(container.at("volumeMounts"), f"writable: {listed(writable) or 'nothing'}")
 
@@ -60,7 +60,7 @@ def _writable(application: Application, _: Scope) -> Iterator[Remark]:
     fix="automountServiceAccountToken: false",
 )
 def _token(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in (one for one in application.workloads if one.serves):
+    for workload in application.serving:
         account = application.find("ServiceAccount", workload.pod.at("serviceAccountName").text, workload.document)
         of_pod = workload.pod.at("automountServiceAccountToken")
         of_account = account.root.at("automountServiceAccountToken").value if account else None
@@ -76,7 +76,7 @@ def _token(application: Application, _: Scope) -> Iterator[Remark]:
     fix="`serviceAccountName` with an account of its own",
 )
 def _account(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in (one for one in application.workloads if one.serves):
+    for workload in application.serving:
         name = workload.pod.at("serviceAccountName")
         if name.value in (None, "", "default"):
             yield Remark(name, "got `default`" if name.given else "missing, so it is `default`")
@@ -90,9 +90,7 @@ def _account(application: Application, _: Scope) -> Iterator[Remark]:
     fix="a Secret, mounted as a file",
 )
 def _secret(application: Application, _: Scope) -> Iterator[Remark]:
-    for variable in (
-        item for one in application.workloads for box in one.all_containers for item in box.at("env").items()
-    ):
+    for variable in (item for container in application.containers for item in container.at("env").items()):
         name = variable.at("name").text
         if _SECRET_NAME.search(name) and not _NAMES_A_FILE.search(name) and _is_secret(variable.at("value").text):
             yield Remark(variable.at("value"), f"`{variable.at('name').text}` has its value here")
@@ -111,7 +109,7 @@ def _is_secret(value: str) -> bool:
     fix="mount the Secret as a file",
 )
 def _secret_env(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in (box for one in application.workloads for box in one.all_containers):
+    for container in application.containers:
         for path in ("env[].valueFrom.secretKeyRef", "envFrom[].secretRef"):
             for node in container.all(path):
                 yield Remark(node, f"Secret `{node.at('name').value}`")
@@ -125,7 +123,7 @@ def _secret_env(application: Application, _: Scope) -> Iterator[Remark]:
     fix="registry/name:VERSION@sha256:DIGEST",
 )
 def _latest(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in (box for one in application.workloads for box in one.all_containers):
+    for container in application.containers:
         name, digest, _hash = container.at("image").text.partition("@")
         _repository, colon, tag = name.rpartition("/")[2].partition(":")
         if name and not digest and (not colon or tag == "latest" or tag.startswith("latest-")):
@@ -140,7 +138,7 @@ def _latest(application: Application, _: Scope) -> Iterator[Remark]:
     fix="registry/name:VERSION@sha256:DIGEST; `marina image SPEC --push` records the digest",
 )
 def _digest(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in (box for one in application.workloads for box in one.all_containers):
+    for container in application.containers:
         name, digest, _hash = container.at("image").text.partition("@")
         tag = name.rpartition("/")[2].partition(":")[2]
         if name and not digest and tag and tag != "latest" and not tag.startswith("latest-"):

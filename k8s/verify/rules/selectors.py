@@ -48,9 +48,9 @@ def _selector(application: Application, _: Scope) -> Iterator[Remark]:
 def _changing(application: Application, _: Scope) -> Iterator[Remark]:
     for document in application.documents:
         for path in ("spec.selector.matchLabels", "spec.selector", "spec.podSelector.matchLabels"):
-            for found in document.root.all(path):
-                for key in sorted(found.texts.keys() & _CHANGING):
-                    yield Remark(found.at(key), f"selects on `{key}`", f"delete `{key}` from the selector")
+            for selector in document.root.all(path):
+                for key in sorted(selector.texts.keys() & _CHANGING):
+                    yield Remark(selector.at(key), f"selects on `{key}`", f"delete `{key}` from the selector")
 
 
 @TOPIC.rule(
@@ -64,7 +64,9 @@ def _service(application: Application, _: Scope) -> Iterator[Remark]:
     for service in application.of("Service"):
         selector = service.root.at("spec", "selector")
         # Pods of a Job find each other by one, too.
-        labelled = [one.labels for one in application.workloads if application.together(one.document, service)]
+        labelled = [
+            workload.labels for workload in application.workloads if application.together(workload.document, service)
+        ]
         if selector.texts and not any(selector.texts.items() <= labels.items() for labels in labelled):
             pairs = [f"{key}={value}" for key, value in selector.texts.items()]
             yield Remark(selector, f"no pod here has {listed(pairs)}", _nearest_labels(application, selector))
@@ -73,7 +75,7 @@ def _service(application: Application, _: Scope) -> Iterator[Remark]:
 def _nearest_labels(application: Application, selector: Place) -> str | None:
     """The labels of the pods of which the most terms hold."""
     wanted = selector.texts.items()
-    best = max((one.labels for one in application.workloads if one.serves),
+    best = max((workload.labels for workload in application.serving),
                key=lambda labels: len(wanted & labels.items()), default=None)  # fmt: skip
     shown = {key: best[key] for key, _ in wanted if key in best} if best else None
     return f"the pods have {listed(f'{key}: {value}' for key, value in shown.items())}" if shown else None
@@ -129,11 +131,11 @@ def _route(application: Application, _: Scope) -> Iterator[Remark]:
 def _backend(application: Application, route: LocatedDocument, name: Place, port: Place) -> Iterator[Remark]:
     service = application.find("Service", name.text, route)
     if service is None:
-        there = [one.name for one in application.of("Service")]
+        there = [document.name for document in application.of("Service")]
         yield Remark(name, f"got `{name.value}`, Services here: {listed(there) or 'none'}")
         return
     ports = service.root.at("spec", "ports").items()
-    known = [one.at("name" if port.text else "port").value for one in ports]
+    known = [declared.at("name" if port.text else "port").value for declared in ports]
     if port.value not in known:
         yield Remark(port, f"got `{port.value}`, the Service has {listed(known)}" if port.given else "missing")
 
@@ -148,7 +150,9 @@ def _backend(application: Application, route: LocatedDocument, name: Place, port
 def _policy(application: Application, _: Scope) -> Iterator[Remark]:
     for policy in application.of("NetworkPolicy"):
         selector = policy.root.at("spec", "podSelector")
-        labelled = [one.labels for one in application.workloads if application.together(one.document, policy)]
+        labelled = [
+            workload.labels for workload in application.workloads if application.together(workload.document, policy)
+        ]
         if not any(matches(selector, labels) for labels in labelled):
             yield Remark(selector, "no pod here has these labels")
 
