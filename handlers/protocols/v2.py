@@ -109,15 +109,15 @@ def _tensors(inputs: Sequence[Mapping[str, Any]], after: memoryview) -> dict[str
         name, datatype, shape = item["name"], item["datatype"], item["shape"]
         if not isinstance(name, str) or name in found:
             raise Unprocessable("each input needs a name of its own", field="inputs")
-        if datatype not in TYPES and datatype != "BYTES":
-            allowed = ", ".join((*TYPES, "BYTES"))
-            raise Unprocessable("the datatype is unknown", field="datatype", got=datatype, allowed=allowed)
+        if not isinstance(datatype, str) or (datatype not in TYPES and datatype != "BYTES"):
+            allowed, got = ", ".join((*TYPES, "BYTES")), datatype if isinstance(datatype, str) else describe(datatype)
+            raise Unprocessable("the datatype is unknown", field="datatype", got=got, allowed=allowed)
         sides = shape if isinstance(shape, list) and len(shape) <= _MOST_DIMENSIONS else None
         if sides is None or not all(type(side) is int and 0 < side < 2**31 for side in sides):
             raise Unprocessable(
                 "the shape is wrong", field="shape", got=describe(shape), allowed="a list of sizes from 1"
             )
-        size = (item.get("parameters") or {}).get("binary_data_size") if "data" not in item else None
+        size = _parameters(item).get("binary_data_size") if "data" not in item else None
         if size is None:
             found[name] = _from_json(name, datatype, tuple(sides), item.get("data"))
             continue
@@ -176,7 +176,7 @@ def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvi
 
 def _wanted(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
     """The outputs that are asked for by name, all where that is None; and whether bytes are the default."""
-    binary = bool((value.get("parameters") or {}).get("binary_data_output", False))
+    binary = bool(_parameters(value).get("binary_data_output", False))
     outputs = value.get("outputs")
     if not outputs:
         return None, binary
@@ -185,11 +185,19 @@ def _wanted(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
         name = item.get("name") if isinstance(item, Mapping) else None
         if not isinstance(name, str):
             raise Unprocessable("an output is asked for by its name", field="outputs", got=describe(item))
-        parameters = item.get("parameters") or {}
+        parameters = _parameters(item)
         if "classification" in parameters:
             raise Unprocessable("classification is not offered", field="outputs", allowed="binary_data")
         wanted[name] = bool(parameters.get("binary_data", binary))
     return wanted, binary
+
+
+def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a request, an input or an output."""
+    parameters = item.get("parameters") or {}
+    if not isinstance(parameters, Mapping):
+        raise Unprocessable("parameters are an object", field="parameters", got=describe(parameters))
+    return parameters
 
 
 def _answer(

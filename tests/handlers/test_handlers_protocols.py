@@ -186,6 +186,16 @@ BROKEN = [
     ({"inputs": []}, "named tensors are needed in `inputs`"),
     ({"inputs": [tensor("value", ROW)]}, "the inputs are not those of the model in `inputs`: got 1, 0 by a known name"),
     ({"inputs": [tensor("values", ROW, "FP8")]}, "the datatype is unknown"),
+    ({"inputs": [tensor("values", ROW) | {"datatype": {}}]}, "the datatype is unknown"),
+    ({"inputs": [tensor("values", ROW)], "parameters": "x"}, "parameters are an object"),
+    (
+        {"inputs": [{"name": "values", "shape": [2, 3], "datatype": "FP32", "parameters": [1]}]},
+        "parameters are an object in",
+    ),
+    (
+        {"inputs": [tensor("values", ROW)], "outputs": [{"name": "out", "parameters": 1}]},
+        "parameters are an object in `par",
+    ),
     ({"inputs": [tensor("values", ROW, "BYTES", data=["a"] * 6)]}, "the type is wrong in `values`: got BYTES"),
     ({"inputs": [tensor("values", ROW, data=[1.0])]}, "the shape is wrong in `values`: got a list of 1"),
     ({"inputs": [tensor("values", ROW, shape=[2, -3])]}, "the shape is wrong in `shape`"),

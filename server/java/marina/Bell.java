@@ -13,7 +13,7 @@ final class Bell extends ChannelInboundHandlerAdapter {
 
     @Override
     public void channelRead(ChannelHandlerContext context, Object bytes) {
-        door.rings();
+        door.rings(context);
         context.fireChannelRead(bytes);
     }
 }

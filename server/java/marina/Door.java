@@ -6,6 +6,7 @@ import io.netty.channel.ChannelFuture;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.ChannelPromise;
 import io.netty.channel.socket.DuplexChannel;
+import io.netty.handler.codec.DecoderException;
 import io.netty.handler.codec.http.FullHttpResponse;
 import io.netty.handler.codec.http.HttpContent;
 import io.netty.handler.codec.http.HttpHeaderNames;
@@ -44,6 +45,9 @@ final class Door extends ChannelDuplexHandler {
     /** The last answer of this connection is written: what still comes in is thrown away. */
     private boolean closing;
     private Future<?> end;
+    /** Looks from time to time at a connection that owes something. */
+    private final Patience patience = new Patience();
+    private Future<?> look;
 
     Door(Ledger ledger, Settings settings) {
         this.ledger = ledger;
@@ -52,15 +56,49 @@ final class Door extends ChannelDuplexHandler {
 
     @Override
     public void channelActive(ChannelHandlerContext context) {
-        rings();
+        rings(context);
         context.fireChannelActive();
     }
 
     /** Somebody is here, or has sent bytes of which nothing is known. */
-    void rings() {
+    void rings(ChannelHandlerContext context) {
         if (!expecting && current == null && !closing) {
             expecting = true;
             ledger.expected.incrementAndGet();
+            await(context);
+        }
+    }
+
+    /** From now on the client owes the rest of a head, or of a body. */
+    private void await(ChannelHandlerContext context) {
+        patience.begins();
+        if (look == null) {
+            lookIn(context, Patience.SHORTEST_NS);
+        }
+    }
+
+    private void lookIn(ChannelHandlerContext context, long nanoseconds) {
+        look = context.channel().eventLoop().schedule(() -> look(context), nanoseconds, TimeUnit.NANOSECONDS);
+    }
+
+    /** Whoever sends a request a byte at a time is told so once, and is gone. */
+    private void look(ChannelHandlerContext context) {
+        look = null;
+        boolean sending = current != null && !current.received;
+        if (closing || !(expecting || sending)) {
+            return;
+        }
+        long left = patience.left(sending ? current.bodyBytes : 0);
+        if (left > 0) {
+            lookIn(context, left);
+        } else if (sending) {
+            refuse(context, Refusal.late(), null);
+        } else {
+            understood();
+            FullHttpResponse answer = Refusal.late().answer(null);
+            answer.headers().set(HttpHeaderNames.CONNECTION, HttpHeaderValues.CLOSE);
+            closing = true;
+            context.writeAndFlush(answer).addListener(done -> close(context));
         }
     }
 
@@ -85,8 +123,11 @@ final class Door extends ChannelDuplexHandler {
             ledger.inferences.incrementAndGet();
         }
         understood();
+        await(context);
         if (message.decoderResult().isFailure()) {
             refuse(context, Refusal.malformed(message.decoderResult().cause(), true), message);
+        } else if (!current.addressed) {
+            refuse(context, Refusal.target(settings), message);
         } else if (current.form) {
             refuse(context, Refusal.form(settings), message);
         } else if (current.declaredBytes < 0) {
@@ -119,6 +160,16 @@ final class Door extends ChannelDuplexHandler {
             if (current.received) {
                 context.channel().writeAndFlush(current.page.answer(ledger.ready, current.host));
             }
+        }
+    }
+
+    /** What the decoder throws, as at a chunk of less than no bytes, instead of saying it by a message. */
+    @Override
+    public void exceptionCaught(ChannelHandlerContext context, Throwable cause) {
+        if (cause instanceof DecoderException && current != null && !current.received) {
+            refuse(context, Refusal.malformed(null, false), null);
+        } else if (!closing) {
+            context.fireExceptionCaught(cause);
         }
     }
 
@@ -244,6 +295,9 @@ final class Door extends ChannelDuplexHandler {
         forget();
         if (end != null) {
             end.cancel(false);
+        }
+        if (look != null) {
+            look.cancel(false);
         }
         context.fireChannelInactive();
     }

@@ -56,6 +56,15 @@ final class Refusal {
                 .with("allowed", "at most " + settings.bodyBytes + " bytes");
     }
 
+    static Refusal late() {
+        return new Refusal(408, "the request did not arrive in time");
+    }
+
+    /** A request that is not about anything here, as `OPTIONS *` or `CONNECT`. */
+    static Refusal target(Settings settings) {
+        return new Refusal(400, "the request's target is no path").with("allowed", settings.predictions);
+    }
+
     /** What the HTTP decoder could make nothing of. */
     static Refusal malformed(Throwable cause, boolean inHead) {
         if (inHead && cause instanceof TooLongFrameException) {
@@ -69,6 +78,9 @@ final class Refusal {
 
     /** What to answer instead of an error that TorchServe itself answers; null for what a handler answers. */
     static Refusal instead(FullHttpResponse answer, Request request, Settings settings) {
+        if (answer.status().code() == 417) {
+            return new Refusal(417, "the expectation is not known").with("allowed", "100-continue");
+        }
         if (answer.content().readableBytes() > LONGEST || !isJson(answer.headers())) {
             return null;
         }

@@ -16,6 +16,8 @@ final class Request {
     final String protocol;
     /** Of the client's choosing, or null: TorchServe gives one then. */
     final String id;
+    /** Its target is a path, or an address with one. */
+    final boolean addressed;
     final boolean inference;
     /** What the door answers itself, or null; and for which name of this server. */
     final Pages.Page page;
@@ -42,6 +44,7 @@ final class Request {
         method = printable(message.method().name(), LONGEST_WORD);
         path = printable(bare, LONGEST_PATH);
         protocol = printable(message.protocolVersion().text(), LONGEST_WORD);
+        addressed = uri.startsWith("/") || uri.contains("://");
         declaredBytes = declaredBytes(message);
         host = Pages.host(message);
         String type = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim().toLowerCase();

@@ -1,5 +1,6 @@
 import json
 import os
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -84,6 +85,32 @@ def test_the_clients_own_request_id_comes_back_and_an_unsafe_one_does_not(server
     assert len(answered(b"x" * 200)) == 36
     refused = posted(PATH, b"X-Request-Id: 7\r\nContent-Type: application/x-www-form-urlencoded\r\n")
     assert exchange(server.ports.inference, refused).headers["x-request-id"] == "7"
+
+
+def test_who_sends_a_request_a_byte_at_a_time_is_refused_and_nobody_else_waits(start_tiny: Start) -> None:
+    server = start_tiny(environment={"JAVA_TOOL_OPTIONS": "-Dmarina.patience_s=1"})
+    head = b"POST /predictions/tiny HTTP/1.1\r\nHost: x\r\nX-Slow: "
+    body = head + b"1\r\nContent-Length: 900000\r\n\r\n{"
+    # No line, half a head, half a body; and the same after a request on the same connection.
+    beginnings = [b"\x16\x03\x01", head, body]
+
+    def trickle(number: int) -> int:
+        with socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60) as slow:
+            first = posted(PATH, b"", b"{}") if number % 2 else b""
+            slow.sendall(first + beginnings[number % 3])
+            if first:
+                assert read_answer(slow).status == 200
+            while not select.select([slow], [], [], 0.1)[0]:
+                slow.sendall(b"a")
+            return read_answer(slow).status
+
+    with ThreadPoolExecutor(60) as pool:
+        slow = [pool.submit(trickle, number) for number in range(60)]
+        while not all(one.done() for one in slow):
+            assert ask(server, b"{}") == 200
+        assert {one.result() for one in slow} == {408}
+    eventually(lambda: metric(server, "marina_in_flight") == 0)
+    assert server.stop() == Exit.DRAINED
 
 
 def test_a_client_that_leaves_is_no_longer_open(server: Running) -> None:
