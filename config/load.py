@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from config.combinations import find_conflicts
 from config.complaints import complaint, field_location, is_section, meant_field
 from config.errors import InputError, Problem, SpecError
+from config.sections import Text
 from config.spec import Spec
 from config.yaml_lines import Location, read_yaml
 
@@ -83,6 +84,7 @@ def _validate(
 ) -> tuple[Spec, set[Location]]:
     """The spec built from what is right in `data`, and the locations of what was not."""
     broken: set[Location] = set()
+    data = _with_whole_answers(data)
     # Taking a wrong field out can uncover another one around it, never more than the file is deep.
     for _ in range(10):
         try:
@@ -100,6 +102,19 @@ def _validate(
                 if location not in moved:
                     _repair(data, location)
     raise AssertionError(f"{file}: the spec could not be repaired: {sorted(map(str, broken))}")
+
+
+def _with_whole_answers(data: dict[str, Any]) -> dict[str, Any]:
+    """With the objective of whole answers, where that of their pieces says it."""
+    slo, text = (data.get(name) for name in ("slo", "text"))
+    if not isinstance(slo, dict) or "p99_ms" in slo:
+        return data
+    longest = text.get("max_tokens") if isinstance(text, dict) else None
+    parts = (slo.get("ttft_p99_ms"), slo.get("itl_p99_ms"), longest or Text.model_fields["max_tokens"].default)
+    if not all(isinstance(part, int | float) for part in parts):
+        return data
+    first, gap, tokens = parts
+    return data | {"slo": slo | {"p99_ms": max(0.001, first + gap * (tokens - 1))}}
 
 
 def _without_other_types(errors: list[tuple[ErrorDetails, Location]]) -> list[tuple[ErrorDetails, Location]]:

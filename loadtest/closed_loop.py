@@ -9,22 +9,26 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import locust.stats
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
-from loadtest.judging import BUSY_CPU, Objective, judge
-from loadtest.measuring import Beat, Histogram, Measurement, bucket_ms
-from loadtest.reporting import verdict_lines
-from loadtest.sending import TIMEOUT
+from loadtest.judging import BUSY_CPU, Objective, judge, pieces_of
+from loadtest.measuring import Beat, Histogram, Measurement, Streams, bucket_ms, merge_streams
+from loadtest.reporting import pieces_lines, verdict_lines
+from loadtest.sending import TIMEOUT, Heard
 
 CLOSED_LOOP_WARNING = (
     "closed loop: a user waits for its answer before it sends again, so a server that stands still gets no requests "
     "and these figures flatter it; for a verdict that counts: marina loadtest"
 )
 _KEY = "marina"
+# In the context of a request: the events of its answer.
+HEARD = "heard"
 
 
 class ClosedLoop:
@@ -56,7 +60,8 @@ class ClosedLoop:
         measurement = self.measurement()
         verdict = judge(measurement, self._objective)
         self._environment.process_exit_code = verdict.exit_code
-        print(verdict_lines(verdict, measurement.finished), CLOSED_LOOP_WARNING, sep="\n", file=sys.stderr)
+        lines = [verdict_lines(verdict, measurement.finished), *pieces_lines(pieces_of(measurement))]
+        print(*lines, CLOSED_LOOP_WARNING, sep="\n", file=sys.stderr)
 
     def measurement(self) -> Measurement:
         """The test as a measurement: what was offered is what was answered, for a closed loop knows no schedule."""
@@ -80,6 +85,7 @@ class ClosedLoop:
             lag=Histogram(),
             loop_lag=Histogram(),
             seconds=(),
+            streams=self._streams(),
             generators=((Beat(cpu=BUSY_CPU, loop_lag_ms=0),),) if busy else (),
         )
 
@@ -91,6 +97,8 @@ class ClosedLoop:
     def _forget(self) -> None:
         self._response = Histogram((self._objective.p99_ms,))
         self._errors: Counter[str] = Counter()
+        self._heard: Heard | None = None
+        self._of_workers: Streams | None = None
 
     def _end(self) -> None:
         self._ended = self._ended or time.monotonic()
@@ -101,19 +109,35 @@ class ClosedLoop:
             self._begun = time.monotonic()
             self._forget()
 
-    def _requested(self, response_time: float, exception: BaseException | None, **_: object) -> None:
+    def _requested(
+        self, response_time: float, exception: BaseException | None, context: Mapping[str, Any], **_: object
+    ) -> None:
         failure = None if exception is None else str(exception)
         # A timeout counts at the time it was given up, as in the open loop: it is the slowest of all.
         if failure in (None, TIMEOUT):
             self._response.add(response_time)
         if failure is not None:
             self._errors[failure] += 1
+        if (heard := context.get(HEARD)) is not None:
+            self._heard = self._heard or Heard(
+                self._objective.p99_ms, self._objective.ttft_p99_ms, self._objective.itl_p99_ms
+            )
+            self._heard.add(0.0, response_time / 1000, heard, failure)
+            for before, now in pairwise(heard.times):
+                self._heard.gap(now - before)
+
+    def _streams(self) -> Streams | None:
+        return merge_streams([self._of_workers, self._heard.frozen() if self._heard else None])
 
     def _report(self, data: dict[str, Any], **_: object) -> None:
         data[_KEY] = {"response": self._response.to_data(), "errors": dict(self._errors)}
+        if (streams := self._streams()) is not None:
+            data[_KEY]["streams"] = streams.model_dump(mode="json")
         self._forget()
 
     def _merge(self, data: dict[str, Any], **_: object) -> None:
         if _KEY in data:
             self._response.merge(Histogram.from_data(data[_KEY]["response"]))
             self._errors.update(data[_KEY]["errors"])
+            if "streams" in data[_KEY]:
+                self._of_workers = merge_streams([self._of_workers, Streams.model_validate(data[_KEY]["streams"])])

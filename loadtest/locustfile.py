@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import gevent
 from locust import FastHttpUser, constant, constant_throughput, events, task
 from locust.env import Environment
+from locust.exception import CatchResponseError
 
 # Locust runs this file by its path; the packages it belongs to are one folder up.
 if str(Path(__file__).resolve().parent.parent) not in sys.path:
@@ -22,15 +24,17 @@ if str(Path(__file__).resolve().parent.parent) not in sys.path:
 from config.errors import MarinaError
 from config.load import load_spec
 from config.record import read_package
-from loadtest.closed_loop import CLOSED_LOOP_WARNING, ClosedLoop
+from loadtest.closed_loop import CLOSED_LOOP_WARNING, HEARD, ClosedLoop
 from loadtest.judging import client_timeout_s, objective_of
 from loadtest.sending import (
     BROKEN,
     REFUSED,
     TIMEOUT,
     Checker,
+    Client,
     HttpAnswer,
     Request,
+    ask,
     packaged_request,
     spec_request,
     with_samples,
@@ -81,12 +85,16 @@ class ModelUser(FastHttpUser):
     request: Request
     checkers: list[Checker]
     wait_time: Any = constant(0)
+    _events: Client | None = None
 
     @task
     def predict(self) -> None:
         """One inference."""
         bodies = self.request.all_bodies
         (which,) = random.choices(range(len(bodies)), [body.weight for body in bodies])
+        if bodies[which].expected.form == "events":
+            self._hear(which)
+            return
         headers = {"Content-Type": bodies[which].content_type}
         client: Any = self.client
         with client.post(self.request.path, bodies[which].body, headers=headers, catch_response=True) as response:
@@ -95,6 +103,23 @@ class ModelUser(FastHttpUser):
                 response.success()
             else:
                 response.failure(failure)
+
+    def _hear(self, which: int) -> None:
+        """An answer in events, which Locust's own client would give only as a whole."""
+        if self._events is None:
+            self._events = Client(self.request.model_copy(update={"url": f"{self.host}{self.request.path}"}))
+        begun = time.perf_counter()
+        timeout_s = float(self.network_timeout)
+        asked = ask(self._events, which, self.checkers[which], timeout_s, lambda: time.perf_counter() - begun)
+        request: Any = self.environment.events.request
+        request.fire(
+            request_type="POST",
+            name=self.request.path,
+            response_time=(time.perf_counter() - begun) * 1000,
+            response_length=asked.size,
+            exception=CatchResponseError(asked.failure) if asked.failure else None,
+            context={HEARD: asked.heard},
+        )
 
     def _failure(self, response: Any, checker: Checker) -> str | None:
         if response.status_code:

@@ -101,7 +101,7 @@ def shown(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse
         schedule=schedule,
         parts=how.processes,
         timeout_s=client_timeout_s(objective, how.timeout_s),
-        limit_ms=objective.p99_ms,
+        **objective.limits,
     )
     return to_yaml(load_objects(plan, job_of(image, load, f"{plan.name}-load")))
 

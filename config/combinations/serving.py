@@ -78,7 +78,8 @@ def _retry_covers_startup(spec: Spec) -> Conflicts:
 
 @rule("slo.p99_ms", "serving.response_timeout_s")
 def _slo_below_timeout(spec: Spec) -> Conflicts:
-    if spec.slo and spec.slo.p99_ms > spec.serving.response_timeout_s * 1000:
+    # A worker that writes answers in pieces, and is asked for the next ones long before.
+    if spec.slo and not spec.model.writes and spec.slo.p99_ms > spec.serving.response_timeout_s * 1000:
         yield (
             "slo.p99_ms",
             f"got {spec.slo.p99_ms:g}, but workers are killed after {spec.serving.response_timeout_s} s",

@@ -74,6 +74,21 @@ def _a_drain_lets_answers_end(spec: Spec) -> Conflicts:
         yield "serving.drain_timeout_s", text, "raise it, or lower `text.max_tokens`"
 
 
+@rule("model.handler", "slo", "load", "text")
+def _only_for_pieces(spec: Spec) -> Conflicts:
+    if not spec.model.writes:
+        for section, fields in (("slo", ("ttft_p99_ms", "itl_p99_ms", "goodput")), ("load", ("max_tokens",))):
+            for field in fields:
+                if getattr(getattr(spec, section), field, None) is not None:
+                    text = f"not for the `{spec.model.handler}` handler, which answers whole"
+                    yield f"{section}.{field}", text, f"delete `{field}`"
+        return
+    longest = max(spec.load.max_tokens or {1: 1.0})
+    if longest > spec.writing.max_tokens:
+        text = f"got {longest}, but no answer is longer than `text.max_tokens`, {spec.writing.max_tokens}"
+        yield "load.max_tokens", text, None
+
+
 @rule("model.handler", "load.sample")
 def _sample_is_json(spec: Spec) -> Conflicts:
     if spec.model.writes and spec.load.sample and not spec.load.sample.endswith(".json"):

@@ -13,7 +13,17 @@ class Slo(Section):
     """How well it must serve."""
 
     p99_ms: Annotated[float, Field(gt=0)]
-    """99 of 100 requests are answered within it, ms. Judged by the load test; lands in the alerts and dashboard."""
+    """99 of 100 requests are answered within it, ms; default for a language model with both of the next two: what they
+    come to for an answer of `text.max_tokens`. Judged by the load test; lands in the alerts and dashboard."""
+    ttft_p99_ms: Annotated[float, Field(gt=0)] | None = None
+    """For a language model: 99 of 100 requests have their first text within it, ms. Judged by the load test; lands in
+    the alerts and dashboard."""
+    itl_p99_ms: Annotated[float, Field(gt=0)] | None = None
+    """For a language model: 99 of 100 pieces of text come within it after the one before, ms. Judged by the load test;
+    lands in the alerts and dashboard."""
+    goodput: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """For a language model: share of requests that must meet all of these: the first text and the end in time, and
+    their tokens on average within `itl_p99_ms`. Judged by the load test."""
     error_rate: Share = 0.001
     """Largest share of requests that may fail; shed ones count. Judged by the load test; lands in the alerts."""
     throughput_rps: Annotated[float, Field(gt=0)] | None = None
@@ -30,7 +40,11 @@ class Load(Section):
     """An image, `.json` or `.npy` file; default: one generated from the model's inputs. Lands in the MAR."""
     samples: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """What the load test sends instead: files, or folders of such, with how often each is sent beside the others,
-    `{cat.jpg: 3, pages/: 1}`; default: `sample` alone. Read by `marina loadtest`, `calibrate` and `compare`."""
+    `{cat.jpg: 3, pages/: 1}`; each line of a `.jsonl` file is a body; default: `sample` alone. Read by `marina
+    loadtest`, `calibrate` and `compare`."""
+    max_tokens: dict[Annotated[int, Field(ge=1, strict=False)], Annotated[float, Field(gt=0)]] | None = None
+    """For a language model: the lengths of answers that the load test asks for, with how often each is asked for beside
+    the others, `{32: 5, 256: 1}`; default: as the samples say. Read by `marina loadtest`, `calibrate` and `compare`."""
     replay: str | None = None
     """A trace of real traffic that is played instead of a rate: CSV or JSON lines with the `time` of each request
     (seconds, or ISO 8601) and, where known, the file of its `sample`; default: none. Read by `marina loadtest`."""

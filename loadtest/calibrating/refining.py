@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from loadtest.calibrating.fit import Fitted, Point, fit
 from loadtest.calibrating.knee import Knee
-from loadtest.judging import SHARE, Objective, Verdict, failed_clumps, slow_clumps
+from loadtest.judging import SHARE, Objective, Verdict, failed_clumps, judged_tails, missed_clumps, slow_clumps
 from loadtest.measuring import Measurement
 
 # Runs this near to the knee show how late requests come in clumps there.
@@ -19,13 +19,18 @@ Runs = Sequence[tuple[Measurement, Verdict]]
 
 
 def fitted_knee(runs: Runs, searched: Knee, about: float, objective: Objective) -> Knee:
-    """The knee where the p99 or the errors cross their limit, whichever comes first; where neither does, as of a server
-    that fails all at once, between the highest rate that was held and the lowest that was not."""
+    """The knee where a p99, the errors or the goodput cross their limit, whichever comes first; where none does,
+    as of a server that fails all at once, between the highest rate that was held and the lowest that was not."""
     judged = [run for run, verdict in runs if verdict.status != "INVALID"]
     near = [run for run in judged if about / _NEAR <= run.rate <= about * _NEAR]
-    slow = [Point(run.rate, run.response.over(objective.p99_ms), run.response.count) for run in judged]
     failed = [Point(run.rate, run.failed, run.finished) for run in judged]
-    fits = [fit(slow, 1 - SHARE, about, slow_clumps(near))]
+    fits = []
+    for tail in judged_tails(objective):
+        slow = [Point(run.rate, tail.of(run).over(tail.limit), tail.of(run).count) for run in judged]
+        fits.append(fit(slow, 1 - SHARE, about, slow_clumps(near, tail.of)))
+    if objective.goodput is not None:
+        missed = [Point(run.rate, run.planned - run.streams.met, run.planned) for run in judged if run.streams]
+        fits.append(fit(missed, 1 - objective.goodput, about, missed_clumps(near)))
     if 0 < objective.error_rate < 1:
         fits.append(fit(failed, objective.error_rate, about, failed_clumps(near)))
     found = min((each for each in fits if each), key=lambda each: each.rps, default=None)

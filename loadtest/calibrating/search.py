@@ -58,5 +58,5 @@ class Search(BaseModel):
 
     def _shortest_s(self, objective: Objective) -> float:
         # Just above what a server holds, its queue takes this long to become slower than the limit.
-        growth_s = min(_LONGEST_GROWTH_S, objective.p99_ms / 1000 / knee.TOLERANCE)
+        growth_s = min(_LONGEST_GROWTH_S, (objective.ttft_p99_ms or objective.p99_ms) / 1000 / knee.TOLERANCE)
         return max(_SHORTEST_TRIAL_S, growth_s)

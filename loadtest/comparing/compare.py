@@ -139,9 +139,7 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     with ExitStack() as stack:
         sides = [
-            stack.enter_context(
-                opened(side, new, where, limit_ms=objective.p99_ms, timeout_s=turns.timeout_s, quiet=quiet)
-            )
+            stack.enter_context(opened(side, new, where, objective=objective, timeout_s=turns.timeout_s, quiet=quiet))
             for side in (old, new)
         ]
         answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)

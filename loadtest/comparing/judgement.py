@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from loadtest.comparing.comparison import Answers, Figure, Name, Round, Turn, Unit
 from loadtest.comparing.ratios import Ratio, ratio
-from loadtest.judging import SHARE, UNDECIDED, Objective, Reason, Status, together, worst
-from loadtest.measuring import percent
+from loadtest.judging import SHARE, UNDECIDED, Objective, Reason, Status, worst
+from loadtest.measuring import merged, percent
 
 FEWEST_ROUNDS = 6
 # A disturbed round is left out, with both its turns; where more than one in five is, the machine cannot compare.
@@ -96,7 +96,7 @@ def _figures(rounds: Sequence[Round], regression: float) -> list[Figure]:
 
 
 def _latency(turns: Sequence[Turn], share: float) -> Shown:
-    whole = together([turn.response for turn in turns])
+    whole = merged([turn.response for turn in turns])
     return Shown(whole.percentile(share) or 0.0, [turn.response.percentile(share) or 0.0 for turn in turns])
 
 

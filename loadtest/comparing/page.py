@@ -9,8 +9,8 @@ from pathlib import Path
 from config.pages import Axis, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds, render
 from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn
 from loadtest.comparing.suite import figure_title
-from loadtest.judging import SHARE, together
-from loadtest.measuring import Histogram, figure, percent
+from loadtest.judging import SHARE
+from loadtest.measuring import Histogram, figure, merged, percent
 from loadtest.reporting import arrivals_text, cost_facts, ms, percentile_axis, texts_by_id
 
 _MEANING = {
@@ -68,7 +68,7 @@ def _value(each: Figure, value: float | None) -> str:
 
 def _charts(comparison: Comparison) -> list[Drawing]:
     counted = comparison.counted
-    old, new = (together([turn.response for turn in turns]) if turns else Histogram() for turns in _turns(counted))
+    old, new = (merged([turn.response for turn in turns]) if turns else Histogram() for turns in _turns(counted))
     if not old.count or not new.count:
         return []
     return [_cumulative(old, new), _tail(old, new), _each_round(counted)]

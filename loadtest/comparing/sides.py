@@ -17,7 +17,7 @@ from config.progress import Progress
 from config.record import Package, file_sha256, read_package, read_record, write_text
 from config.spec import Spec
 from loadtest.comparing.comparison import Side
-from loadtest.judging import Outcome
+from loadtest.judging import Objective, Outcome
 from loadtest.measuring import Identity
 from loadtest.running import Session, Target, Where, check_listening, existing, serve_command, started
 from loadtest.sending import Request, expected_of, packaged_request, spec_request, with_samples
@@ -129,7 +129,7 @@ class Opened:
 
 @contextmanager
 def opened(
-    side: Contender, request_of: Contender, where: Where, *, limit_ms: float, timeout_s: float, quiet: bool
+    side: Contender, request_of: Contender, where: Where, *, objective: Objective, timeout_s: float, quiet: bool
 ) -> Iterator[Opened]:
     """A server of this side until the end; both are sent the same request."""
     progress = Progress(quiet=quiet)
@@ -141,7 +141,7 @@ def opened(
             target,
             request.model_copy(update={"headers": headers, "cacert": cacert}),
             side.package,
-            limit_ms,
+            objective,
             1,
             timeout_s,
             # Of a server elsewhere it is enough to know that it stays the same.

@@ -1,13 +1,21 @@
 """From a measurement and an objective to PASS, FAIL or INVALID. Pure."""
 
-from loadtest.judging.certainty import SHARE, arrivals_needed, failed_clumps, samples_needed, slow_clumps
+from loadtest.judging.certainty import (
+    SHARE,
+    arrivals_needed,
+    failed_clumps,
+    missed_clumps,
+    samples_needed,
+    slow_clumps,
+)
 from loadtest.judging.climb import MOST_STEPS, STEP_REQUESTS, climb_of, climb_text, judge_climb
 from loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from loadtest.judging.early import decided_early
 from loadtest.judging.interval import student
-from loadtest.judging.outcome import Climb, Latency, Load, Outcome, Run, Subject, latency_of, run_of, together
+from loadtest.judging.outcome import Climb, Latency, Load, Outcome, Pieces, Run, Subject, latency_of, pieces_of, run_of
 from loadtest.judging.pooling import pool
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, on_balance
+from loadtest.judging.streams import judged_tails
 from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, against_run
 from loadtest.judging.verdict import (
     EXIT_CODES,
@@ -40,6 +48,7 @@ __all__ = [
     "Load",
     "Objective",
     "Outcome",
+    "Pieces",
     "Reason",
     "Run",
     "Status",
@@ -58,15 +67,17 @@ __all__ = [
     "interval_text",
     "judge",
     "judge_climb",
+    "judged_tails",
     "latency_of",
+    "missed_clumps",
     "objective_of",
     "on_balance",
+    "pieces_of",
     "pool",
     "run_of",
     "samples_needed",
     "slow_clumps",
     "student",
-    "together",
     "value_text",
     "with_costs",
     "worst",

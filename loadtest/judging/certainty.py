@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from loadtest.judging import interval
 from loadtest.judging.interval import Counts
 from loadtest.judging.verdict import Status
-from loadtest.measuring import Measurement, Slice
+from loadtest.measuring import Histogram, Measurement, Slice
 
 SHARE = 0.99
 # A percentile needs ten samples above it to be more than an anecdote.
@@ -45,7 +45,11 @@ def arrivals_needed(error_rate: float) -> int:
 
 def latency_between(measurement: Measurement, limit_ms: float) -> Between:
     """Of the p99; for a measurement in slices, with as many latencies as a p99 needs."""
-    response, slices = measurement.response, measurement.slices
+    return tail_between(measurement.response, [piece.response for piece in measurement.slices], limit_ms)
+
+
+def tail_between(response: Histogram, slices: Sequence[Histogram], limit_ms: float) -> Between:
+    """The same of any latencies, in all and slice by slice."""
     count, share = response.count, 1 - SHARE
     near, wide = (_over(slices, response.percentile(each)) for each in (SHARE, _WIDE_SHARE))
     clumps = interval.clumping(near, wide)
@@ -79,21 +83,43 @@ def held_between(measurement: Measurement, limit_rps: float) -> Between:
     return Between(low, high, _decided(high < limit_rps, low >= limit_rps), more)
 
 
-def slow_clumps(runs: Sequence[Measurement]) -> float:
+def met_between(measurement: Measurement, limit: float) -> Between:
+    """Of the share of requests that met every objective of answers in events."""
+    counts = _missed(measurement)
+    least, most, clumps = _share_between(counts)
+    more = interval.arrivals_to_decide(1 - limit, counts.share, clumps) - counts.total
+    return Between(1 - most, 1 - least, _decided(1 - least < limit, 1 - most >= limit), more)
+
+
+Latencies = Callable[[Measurement | Slice], Histogram]
+
+
+def slow_clumps(runs: Sequence[Measurement], of: Latencies = lambda each: each.response) -> float:
     """How many latencies say as much as one independent one, as all of these runs together show."""
-    return interval.clumping_together(
-        [
-            (_over(run.slices, run.response.percentile(SHARE)), _over(run.slices, run.response.percentile(_WIDE_SHARE)))
-            for run in runs
-            if run.slices and run.response.count
-        ]
-    )
+    found = []
+    for run in runs:
+        if run.slices and of(run).count:
+            slices = [of(piece) for piece in run.slices]
+            near, wide = (_over(slices, of(run).percentile(share)) for share in (SHARE, _WIDE_SHARE))
+            found.append((near, wide))
+    return interval.clumping_together(found)
 
 
 def failed_clumps(runs: Sequence[Measurement]) -> float:
     """The same of requests that failed."""
     counts = [_failed(run) for run in runs if run.slices]
     return interval.clumping_together([(each, each) for each in counts])
+
+
+def missed_clumps(runs: Sequence[Measurement]) -> float:
+    """The same of requests that missed an objective of answers in events."""
+    counts = [_missed(run) for run in runs if run.slices]
+    return interval.clumping_together([(each, each) for each in counts])
+
+
+def _missed(measurement: Measurement) -> Counts:
+    missed = [piece.due - (piece.streams.met if piece.streams else 0) for piece in measurement.slices]
+    return Counts(missed, [piece.due for piece in measurement.slices])
 
 
 def _failed(measurement: Measurement) -> Counts:
@@ -105,9 +131,9 @@ def _share_between(counts: Counts) -> tuple[float, float, float]:
     return *interval.share_interval(sum(counts.over), counts.total, clumps), clumps
 
 
-def _over(slices: Sequence[Slice], value_ms: float | None) -> Counts:
+def _over(slices: Sequence[Histogram], value_ms: float | None) -> Counts:
     line = value_ms or 0.0
-    return Counts([piece.response.over(line) for piece in slices], [piece.response.count for piece in slices])
+    return Counts([piece.over(line) for piece in slices], [piece.count for piece in slices])
 
 
 def _decided(misses: bool, meets: bool) -> Status:

@@ -8,10 +8,9 @@ from itertools import accumulate, pairwise
 
 from loadtest.judging.certainty import SHARE, errors_between, latency_between
 from loadtest.judging.outcome import Climb, Step
-from loadtest.judging.pooling import joined
 from loadtest.judging.trust import against_run, disturbed, server_died
 from loadtest.judging.verdict import TOO_FEW, UNDECIDED, Check, Objective, Reason, Status, Verdict
-from loadtest.measuring import Measurement, Slice, figure, percent
+from loadtest.measuring import Measurement, Slice, figure, merge_slices, percent
 from loadtest.scheduling import Ramp
 
 # With so many requests in each of so many steps, simulated queues break surely within a quarter of their true knee.
@@ -115,7 +114,7 @@ def _broke(climb: Climb, objective: Objective) -> str:
 def _step(run: Measurement, cut: tuple[int, int], ramp: Ramp, objective: Objective) -> Step:
     begin, end = cut
     slices = run.slices[begin:end]
-    whole = joined(slices)
+    whole = merge_slices(slices)
     part = run.model_copy(update={"slices": slices, "response": whole.response})
     errors = errors_between(part, objective.error_rate).status
     latency: Status = latency_between(part, objective.p99_ms).status if whole.response.count else "INVALID"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtest.judging.certainty import latency_between
+from loadtest.judging.certainty import Latencies, latency_between, samples_needed, tail_between
 from loadtest.judging.pooling import pool
+from loadtest.judging.streams import judged_tails
 from loadtest.judging.verdict import TOO_FEW, Objective, Status, Verdict
 from loadtest.measuring import Measurement
 
@@ -27,12 +28,20 @@ def decided_early(verdict: Verdict, runs: Sequence[Measurement], objective: Obje
     together = pool(runs)
     if together.response.count < _FEWEST or not together.slices:
         return None
-    status = latency_between(together, objective.p99_ms).status
-    if status == "PASS":
-        others = [check for check in verdict.checks if check.objective == "errors"]
-        quick = together.response.max_ms <= _NONE_OVER * objective.p99_ms
-        return "PASS" if quick and not any(check.measured for check in others) else None
-    return "FAIL" if status == "FAIL" and _slow_also_when_sent(together, objective) else None
+    statuses = [_status(together, tail.limit, tail.of) for tail in judged_tails(objective)]
+    if set(statuses) == {"PASS"}:
+        spoilt = [check for check in verdict.checks if check.objective == "errors" and check.measured]
+        spoilt += [check for check in verdict.checks if check.objective == "goodput" and check.status != "PASS"]
+        return None if spoilt else "PASS"
+    whole, *pieces = statuses
+    return "FAIL" if "FAIL" in pieces or (whole == "FAIL" and _slow_also_when_sent(together, objective)) else None
+
+
+def _status(run: Measurement, limit_ms: float, of: Latencies) -> Status:
+    whole = of(run)
+    status = tail_between(whole, [of(piece) for piece in run.slices], limit_ms).status
+    few = whole.count < samples_needed() and whole.max_ms > _NONE_OVER * limit_ms
+    return "INVALID" if few and status == "PASS" else status
 
 
 def _slow_also_when_sent(run: Measurement, objective: Objective) -> bool:

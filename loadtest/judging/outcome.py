@@ -3,7 +3,6 @@ each field."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -71,12 +70,32 @@ class Latency(_Record):
     max: float | None
 
 
+class Pieces(_Record):
+    """Answers that came token by token, in a few figures."""
+
+    ttft: Latency
+    itl: Latency
+    tpot: Latency
+    goodput: float
+    """Share of the requests that met every objective."""
+    goodput_rps: float
+    """Those a second."""
+    tokens_per_s: float
+    cached_share: float
+    """Of the prompts' tokens, those that the server did not compute again: more of them than your clients would
+    repeat flatter it."""
+    heard_late_ms: float | None
+    """How late the generator heard of what came, p99."""
+
+
 class Run(_Record):
     """One run: its verdict, its figures, and everything measured."""
 
     verdict: Verdict
     response: Latency
     service: Latency
+    pieces: Pieces | None = None
+    """None where answers came whole."""
     measurement: Measurement
 
 
@@ -143,7 +162,25 @@ def run_of(measurement: Measurement, verdict: Verdict) -> Run:
         verdict=verdict,
         response=latency_of(measurement.response),
         service=latency_of(measurement.service),
+        pieces=pieces_of(measurement),
         measurement=measurement,
+    )
+
+
+def pieces_of(measurement: Measurement) -> Pieces | None:
+    """What came token by token, in a few figures."""
+    streams = measurement.streams
+    if streams is None:
+        return None
+    return Pieces(
+        ttft=latency_of(streams.first),
+        itl=latency_of(streams.gaps),
+        tpot=latency_of(streams.pace),
+        goodput=streams.met / max(1, measurement.planned),
+        goodput_rps=streams.met / measurement.asked_s,
+        tokens_per_s=streams.tokens / measurement.asked_s,
+        cached_share=streams.cached_tokens / max(1, streams.prompt_tokens),
+        heard_late_ms=measurement.loop_lag.percentile(0.99),
     )
 
 
@@ -152,11 +189,3 @@ def latency_of(histogram: Histogram) -> Latency:
     p50, p90, p95, p99, p999 = (histogram.percentile(share) for share in SHARES)
     highest = histogram.max_ms if histogram.count else None
     return Latency(p50=p50, p90=p90, p95=p95, p99=p99, p999=p999, mean=histogram.mean_ms, max=highest)
-
-
-def together(histograms: Sequence[Histogram]) -> Histogram:
-    """The histograms of several runs as one."""
-    merged = Histogram(histograms[0].limits)
-    for histogram in histograms:
-        merged.merge(histogram)
-    return merged

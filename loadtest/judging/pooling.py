@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from loadtest.judging.outcome import together
-from loadtest.measuring import Measurement, Slice
+from loadtest.measuring import Measurement, Slice, merge_slices, merge_streams, merged
 
 
 def pool(runs: Sequence[Measurement]) -> Measurement:
@@ -23,7 +22,8 @@ def pool(runs: Sequence[Measurement]) -> Measurement:
             **{name: sum(getattr(run, name) for run in runs) for name in ("planned", "sent", "dropped", "warmup")},
             "in_time": sum(run.in_time for run in runs),
             "errors": dict(sorted(errors.items())),
-            **{name: together([getattr(run, name) for run in runs]) for name in histograms},
+            **{name: merged([getattr(run, name) for run in runs]) for name in histograms},
+            "streams": merge_streams(run.streams for run in runs),
             "seconds": tuple(second for run in runs for second in run.seconds),
             "generators": tuple(beats for run in runs for beats in run.generators),
             "slices": _even_slices(runs),
@@ -39,15 +39,5 @@ def _even_slices(runs: Sequence[Measurement]) -> tuple[Slice, ...]:
     pieces: list[Slice] = []
     for run in runs:
         each = max(1, round(length_s * len(run.slices) / run.asked_s))
-        pieces += [joined(run.slices[at : at + each]) for at in range(0, len(run.slices), each)]
+        pieces += [merge_slices(run.slices[at : at + each]) for at in range(0, len(run.slices), each)]
     return tuple(pieces)
-
-
-def joined(slices: Sequence[Slice]) -> Slice:
-    """Neighbouring slices as one."""
-    return Slice(
-        due=sum(piece.due for piece in slices),
-        in_time=sum(piece.in_time for piece in slices),
-        failed=sum(piece.failed for piece in slices),
-        response=together([piece.response for piece in slices]),
-    )

@@ -13,26 +13,24 @@ from config.errors import InputError
 from config.spec import Spec
 from loadtest.judging.certainty import (
     SHARE,
-    Between,
     errors_between,
     held_between,
     latency_between,
     samples_needed,
 )
+from loadtest.judging.deciding import decide, with_status
 from loadtest.judging.pooling import pool
+from loadtest.judging.streams import stream_checks
 from loadtest.judging.trend import backlog_grows
 from loadtest.judging.trust import against_run, disturbed, server_died
 from loadtest.judging.verdict import (
     TOO_FEW,
-    UNDECIDED,
     Check,
     Objective,
     Reason,
     Status,
     Verdict,
     goes_on,
-    interval_text,
-    value_text,
     worst,
 )
 from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
@@ -40,7 +38,6 @@ from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, per
 HELD_SHARE = 0.99
 # Late arrivals come all at once; about as many behind them wait for the server to work that off.
 _DELAYED_BY_LATE = 2
-_MANY = 1_000_000
 _SHORTEST_TIMEOUT_S = 10.0
 
 
@@ -49,7 +46,7 @@ def objective_of(spec: Spec) -> Objective:
     if spec.slo is None:
         hint = "add to the spec: slo: {p99_ms: 100, error_rate: 0.001, throughput_rps: 50}"
         raise InputError(f"{spec.file}: `slo`: missing, a verdict needs an objective", hint=hint)
-    return Objective(p99_ms=spec.slo.p99_ms, error_rate=spec.slo.error_rate, throughput_rps=spec.slo.throughput_rps)
+    return Objective(**{name: getattr(spec.slo, name) for name in Objective.model_fields})
 
 
 def client_timeout_s(objective: Objective, given_s: float | None = None) -> float:
@@ -72,6 +69,7 @@ def judge(runs: Measurement | Sequence[Measurement], objective: Objective) -> Ve
     died = [reason for reasons in _numbered([server_died(run) for run in runs]) for reason in reasons]
     pooled = pool(trusted or runs)
     checks = [_latency(pooled, objective), _errors(pooled, objective), _throughput(pooled, objective, trusted)]
+    checks += stream_checks(pooled, objective, _late_burst(pooled, objective))
     if not trusted:
         checks = [check.model_copy(update={"status": "INVALID"}) for check in checks]
     status = worst([check.status for check in checks] + (["INVALID"] if untrusted else []))
@@ -92,6 +90,8 @@ def on_balance(verdict: Verdict) -> Status:
 def _meets_alone(check: Check) -> bool:
     if check.measured is None:
         return False
+    if check.objective == "goodput":
+        return check.measured >= check.limit
     if check.objective == "throughput":
         return check.measured >= HELD_SHARE * check.limit
     return check.measured <= check.limit
@@ -109,38 +109,22 @@ def _latency(measurement: Measurement, objective: Objective) -> Check:
     measured = response.percentile(SHARE)
     check = Check(objective="p99", status="PASS", limit=limit, measured=measured, unit="ms")
     if not measurement.finished:
-        return _with(check, "INVALID")
+        return with_status(check, "INVALID")
     if not measurement.good:
-        return _with(check, "FAIL", "errors-only", f"none of {measurement.finished:,} requests got a good answer")
+        return with_status(check, "FAIL", "errors-only", f"none of {measurement.finished:,} requests got a good answer")
     if response.count < samples_needed():
         text = f"{response.count:,} answers are too few for a p99, needed: {samples_needed():,}"
-        return _with(check, "INVALID", TOO_FEW, text)
+        return with_status(check, "INVALID", TOO_FEW, text)
     if not measurement.slices:
         status: Status = "PASS" if _meets(response, limit) else "FAIL"
     else:
-        check, status = _decide(check, latency_between(measurement, limit))
+        check, status = decide(check, latency_between(measurement, limit))
     if status != "FAIL":
         return check
     over = f"p99 {figure(measured or 0.0)} ms > {limit:g} ms"
     if _meets(measurement.service, limit) or _meets(response, limit, forgiven=_late_burst(measurement, objective)):
-        return _with(check, "INVALID", "lag-decides", f"{over}, but only because the generator sent some late")
-    return _with(check, "FAIL", "p99-over", over)
-
-
-def _decide(check: Check, between: Between) -> tuple[Check, Status]:
-    """The check with its interval, INVALID when that holds the limit; and what it says."""
-    check = check.model_copy(update={"interval": (between.low, between.high)})
-    if between.status != "INVALID":
-        return check, between.status
-    limit = value_text(check, check.limit)
-    text = f"{check.objective} of {interval_text(check)} holds the limit of {limit}: {_more(between.more)} would decide"
-    return _with(check, "INVALID", UNDECIDED, text), "INVALID"
-
-
-def _more(requests: float) -> str:
-    if requests > _MANY:
-        return f"more than {_MANY:,} more requests"
-    return f"about {float(f'{max(requests, 100):.2g}'):,.0f} more requests"
+        return with_status(check, "INVALID", "lag-decides", f"{over}, but only because the generator sent some late")
+    return with_status(check, "FAIL", "p99-over", over)
 
 
 def _meets(latencies: Histogram, limit: float, forgiven: int = 0) -> bool:
@@ -156,18 +140,18 @@ def _errors(measurement: Measurement, objective: Objective) -> Check:
     limit, rate = objective.error_rate, measurement.error_rate
     check = Check(objective="errors", status="PASS", limit=limit, measured=rate, unit="share")
     if rate is None:
-        return _with(check, "INVALID")
+        return with_status(check, "INVALID")
     status: Status = "PASS" if rate <= limit else "FAIL"
     if measurement.slices:
-        check, status = _decide(check, errors_between(measurement, limit))
+        check, status = decide(check, errors_between(measurement, limit))
     if status != "FAIL":
         return check
     shed = measurement.errors.get("shed", 0)
     named = ", ".join(f"{count:,} {name}" for name, count in measurement.errors.items())
     text = f"errors {percent(rate)} > {percent(limit)}: {named} of {measurement.finished:,} requests"
     if measurement.failed - min(shed, _late_burst(measurement, objective)) <= limit * measurement.finished:
-        return _with(check, "INVALID", "lag-decides", f"{text}, but only because the generator sent some late")
-    failed = _with(check, "FAIL", "errors-over", text)
+        return with_status(check, "INVALID", "lag-decides", f"{text}, but only because the generator sent some late")
+    failed = with_status(check, "FAIL", "errors-over", text)
     if not shed:
         return failed
     reason = Reason(id="shed", text=f"{shed:,} requests were shed: the server's queue was full")
@@ -179,17 +163,17 @@ def _throughput(measurement: Measurement, objective: Objective, runs: Sequence[M
     held = measurement.held_rps
     check = Check(objective="throughput", status="PASS", limit=limit, measured=held, unit="requests/s")
     if not measurement.finished:
-        return _with(check, "INVALID")
+        return with_status(check, "INVALID")
     if measurement.planned < HELD_SHARE * limit * measurement.asked_s:
         text = f"the run offered {figure(measurement.rate)} requests/s, the objective is {figure(limit)}"
-        return _with(check, "INVALID", "rate-below-objective", text)
+        return with_status(check, "INVALID", "rate-below-objective", text)
     status: Status = "PASS" if held >= HELD_SHARE * limit else "FAIL"
     if measurement.slices:
-        check, status = _decide(check, held_between(measurement, HELD_SHARE * limit))
+        check, status = decide(check, held_between(measurement, HELD_SHARE * limit))
     grows = backlog_grows(runs)
     if status == "FAIL":
         text = f"{figure(held)} requests/s answered well and in time < {figure(limit)}"
-        check = _with(check, "FAIL", "throughput-not-held", text)
+        check = with_status(check, "FAIL", "throughput-not-held", text)
     if grows:
         check = check.model_copy(update={"status": "FAIL", "reasons": (*_failures(check), *grows)})
     return check
@@ -197,8 +181,3 @@ def _throughput(measurement: Measurement, objective: Objective, runs: Sequence[M
 
 def _failures(check: Check) -> tuple[Reason, ...]:
     return check.reasons if check.status == "FAIL" else ()
-
-
-def _with(check: Check, status: Status, reason: str = "", text: str = "") -> Check:
-    reasons = (Reason(id=reason, text=text),) if reason else ()
-    return check.model_copy(update={"status": status, "reasons": reasons})

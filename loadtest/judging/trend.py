@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from loadtest.judging.outcome import together
 from loadtest.judging.verdict import Reason
-from loadtest.measuring import Histogram, Measurement, figure
+from loadtest.measuring import Histogram, Measurement, Slice, figure, merged
 
 _PARTS, _FEWEST_IN_PART = 5, 20
 # Standard deviations by which two counts at one rate never differ.
@@ -44,8 +43,12 @@ def _more_came(run: Measurement) -> bool:
 
 
 def _parts(run: Measurement) -> list[Histogram]:
-    """The latencies of each fifth of a run."""
+    """The latencies of each fifth of a run, of answers in pieces those of their beginning: their lengths differ."""
     each = len(run.slices) // _PARTS
     if not each:
         return []
-    return [together([piece.response for piece in run.slices[at * each : (at + 1) * each]]) for at in range(_PARTS)]
+    return [merged([_waited(piece) for piece in run.slices[at * each : (at + 1) * each]]) for at in range(_PARTS)]
+
+
+def _waited(piece: Slice) -> Histogram:
+    return piece.streams.first if piece.streams else piece.response

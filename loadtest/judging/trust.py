@@ -86,8 +86,8 @@ def _held_back(measurement: Measurement, objective: Objective) -> list[tuple[str
             text = f"{which} used up to {most:.0%} of its core, over {BUSY_CPU:.0%} in {len(busy)} of {len(beats)} s"
             found.append(("generator-saturated", text))
     stall, late = measurement.loop_lag.percentile(SHARE), measurement.lag.percentile(SHARE)
-    if stall is not None and stall > objective.late_ms:
-        text = f"the generator's event loop was {stall:.1f} ms late at p99, allowed: {objective.late_ms:g} ms"
+    if stall is not None and stall > objective.coarse_ms:
+        text = f"the generator's event loop was {stall:.1f} ms late at p99, allowed: {objective.coarse_ms:g} ms"
         found.append(("generator-stalled", text))
     if late is not None and late > objective.late_ms:
         text = f"arrivals were {late:.1f} ms late at p99, allowed: {objective.late_ms:g} ms"

@@ -13,6 +13,8 @@ UNDECIDED, TOO_FEW = "undecided", "too-few-samples"
 EXIT_CODES: dict[Status, int] = {"PASS": 0, "FAIL": 1, "INVALID": 3}
 # Arrivals may be late by this share of the latency limit, but 2 ms is what an idle event loop needs.
 LATE_SHARE, LATE_FLOOR_MS = 0.2, 2.0
+# A piece of text is heard as late as the event loop is, which must be little beside what is judged.
+COARSE_SHARE = 0.1
 
 
 class _Record(BaseModel):
@@ -25,11 +27,25 @@ class Objective(_Record):
     p99_ms: float
     error_rate: float
     throughput_rps: float | None
+    ttft_p99_ms: float | None = None
+    itl_p99_ms: float | None = None
+    goodput: float | None = None
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """What a plan of a load says of it: the limits at which counts must be exact."""
+        return {"limit_ms": self.p99_ms, "first_ms": self.ttft_p99_ms, "gap_ms": self.itl_p99_ms}
 
     @property
     def late_ms(self) -> float:
         """How late arrivals may be at p99 before they blur the judgement."""
-        return max(LATE_FLOOR_MS, LATE_SHARE * self.p99_ms)
+        return max(LATE_FLOOR_MS, LATE_SHARE * (self.ttft_p99_ms or self.p99_ms))
+
+    @property
+    def coarse_ms(self) -> float:
+        """How late the generator may hear of what arrives, at p99."""
+        pieces = [limit for limit in (self.ttft_p99_ms, self.itl_p99_ms) if limit is not None]
+        return COARSE_SHARE * min(pieces) if pieces else self.late_ms
 
 
 class Reason(_Record):
@@ -42,7 +58,7 @@ class Reason(_Record):
 class Check(_Record):
     """One objective, judged over all runs together."""
 
-    objective: Literal["p99", "errors", "throughput"]
+    objective: Literal["p99", "errors", "throughput", "ttft", "itl", "goodput"]
     status: Status
     limit: float
     measured: float | None

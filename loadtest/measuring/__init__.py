@@ -2,8 +2,18 @@
 
 from loadtest.measuring.histogram import Histogram, bucket_ms, nearest_rank
 from loadtest.measuring.machine import MB, Machine, Memory, cpu_seconds, descendants, peak_memory, this_machine
-from loadtest.measuring.measurement import Beat, Identity, Latencies, Measurement, Second, Slice, merge, merge_seconds
+from loadtest.measuring.measurement import (
+    Beat,
+    Identity,
+    Measurement,
+    Second,
+    Slice,
+    merge,
+    merge_seconds,
+    merge_slices,
+)
 from loadtest.measuring.others import Others, Watch
+from loadtest.measuring.streams import Latencies, Streams, merge_streams, merged
 from loadtest.measuring.units import figure, percent
 
 __all__ = [
@@ -18,6 +28,7 @@ __all__ = [
     "Others",
     "Second",
     "Slice",
+    "Streams",
     "Watch",
     "bucket_ms",
     "cpu_seconds",
@@ -25,6 +36,9 @@ __all__ = [
     "figure",
     "merge",
     "merge_seconds",
+    "merge_slices",
+    "merge_streams",
+    "merged",
     "nearest_rank",
     "peak_memory",
     "percent",

@@ -8,19 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic import BaseModel, ConfigDict
 
 from loadtest.measuring.histogram import Histogram
 from loadtest.measuring.others import Others
-
-
-def _histogram(value: Any) -> Histogram:
-    return value if isinstance(value, Histogram) else Histogram.from_data(value)
-
-
-Latencies = Annotated[Histogram, BeforeValidator(_histogram), PlainSerializer(Histogram.to_data)]
+from loadtest.measuring.streams import Latencies, Streams, merge_streams, merged
 
 
 class _Record(BaseModel):
@@ -61,6 +54,8 @@ class Slice(_Record):
     failed: int = 0
     response: Latencies = Histogram()
     """As of the whole run, exact at the same limits."""
+    streams: Streams | None = None
+    """None where answers come whole."""
 
 
 class Identity(_Record):
@@ -104,6 +99,8 @@ class Measurement(_Record):
     """Per process, per second of the measured window."""
     slices: tuple[Slice, ...] = ()
     """The window in stretches; none for a closed loop, which has no schedule."""
+    streams: Streams | None = None
+    """Of answers that come token by token; None where they come whole."""
     identity: Identity | None = None
     starts_ms: tuple[float, ...] = ()
     """Per process, how long after the agreed moment its schedule began."""
@@ -157,9 +154,10 @@ def merge(parts: Sequence[Measurement]) -> Measurement:
             "warmup": sum(part.warmup for part in parts),
             "in_time": sum(part.in_time for part in parts),
             "errors": _added(part.errors for part in parts),
-            **{name: _merged(getattr(part, name) for part in parts) for name in histograms},
+            **{name: merged([getattr(part, name) for part in parts]) for name in histograms},
+            "streams": merge_streams(part.streams for part in parts),
             "seconds": tuple(map(merge_seconds, seconds)),
-            "slices": tuple(map(_merge_slices, zip(*(part.slices for part in parts), strict=True))),
+            "slices": tuple(map(merge_slices, zip(*(part.slices for part in parts), strict=True))),
             "starts_ms": tuple(start for part in parts for start in part.starts_ms),
             "generators": tuple(beats for part in parts for beats in part.generators),
         }
@@ -173,16 +171,18 @@ def merge_seconds(parts: Iterable[Second]) -> Second:
         due=sum(part.due for part in parts),
         answered=sum(part.answered for part in parts),
         errors=_added(part.errors for part in parts),
-        response=_merged(part.response for part in parts),
+        response=merged([part.response for part in parts]),
     )
 
 
-def _merge_slices(parts: Sequence[Slice]) -> Slice:
+def merge_slices(parts: Sequence[Slice]) -> Slice:
+    """The same slice of several processes, or neighbouring ones, as one."""
     return Slice(
         due=sum(part.due for part in parts),
         in_time=sum(part.in_time for part in parts),
         failed=sum(part.failed for part in parts),
-        response=_merged(part.response for part in parts),
+        response=merged([part.response for part in parts]),
+        streams=merge_streams(part.streams for part in parts),
     )
 
 
@@ -191,11 +191,3 @@ def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     for count in counts:
         total.update(count)
     return dict(sorted(total.items()))
-
-
-def _merged(histograms: Iterable[Histogram]) -> Histogram:
-    first, *others = histograms
-    merged = Histogram(first.limits)
-    for histogram in (first, *others):
-        merged.merge(histogram)
-    return merged

@@ -4,7 +4,7 @@ from loadtest.reporting.figures import percentile_axis
 from loadtest.reporting.junit import Case, cost_cases, suite_xml, verdict_xml
 from loadtest.reporting.live import LiveLine
 from loadtest.reporting.report import cost_facts, ms, verdict_html
-from loadtest.reporting.words import arrivals_text, check_text, figures_text, texts_by_id, verdict_lines
+from loadtest.reporting.words import arrivals_text, check_text, figures_text, pieces_lines, texts_by_id, verdict_lines
 
 __all__ = [
     "Case",
@@ -16,6 +16,7 @@ __all__ = [
     "figures_text",
     "ms",
     "percentile_axis",
+    "pieces_lines",
     "suite_xml",
     "texts_by_id",
     "verdict_html",

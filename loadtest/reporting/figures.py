@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
 from config.pages import Axis, Bars, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds
-from loadtest.judging import Climb, Outcome, together
-from loadtest.measuring import Histogram, Second
+from loadtest.judging import Climb, Outcome
+from loadtest.measuring import Histogram, Second, merged
 
 _SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
 _KINDS = 5
@@ -24,8 +24,8 @@ def figures(outcome: Outcome) -> list[Drawing]:
 
 def _curve(outcome: Outcome) -> Drawing:
     limit = outcome.objective.p99_ms
-    response = together([run.measurement.response for run in outcome.runs])
-    service = together([run.measurement.service for run in outcome.runs])
+    response = merged([run.measurement.response for run in outcome.runs])
+    service = merged([run.measurement.service for run in outcome.runs])
     lowest = min(service.min_ms, limit) if service.count else limit / 10
     highest = max(response.max_ms, limit * 1.2)
     most = max(100, response.count)

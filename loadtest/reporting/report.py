@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from config.pages import render
-from loadtest.judging import SHARE, Check, Costs, Outcome, goes_on, interval_text
+from loadtest.judging import SHARE, Check, Costs, Outcome, goes_on, interval_text, pieces_of, pool
 from loadtest.measuring import figure, percent
 from loadtest.reporting.figures import figures
-from loadtest.reporting.words import arrivals_text, check_title, texts_by_id
+from loadtest.reporting.words import arrivals_text, check_title, pieces_facts, texts_by_id
 
 _MEANING = {
     "PASS": "The service met its objective, and the measurement can be trusted.",
@@ -32,6 +32,7 @@ def verdict_html(outcome: Outcome) -> str:
         reasons=texts_by_id(verdict.every_reason()),
         drawings=figures(outcome),
         runs=outcome.runs if len(outcome.runs) > 1 else (),
+        pieces=pieces_facts(pieces_of(pool([run.measurement for run in outcome.runs]))),
         tested=_tested(outcome),
         generator=_generator(outcome),
         costs=cost_facts(outcome.costs),
@@ -81,7 +82,7 @@ def _generator(outcome: Outcome) -> dict[str, str]:
         "Processes": str(outcome.load.processes),
         "Busiest second": f"{busiest:.0%} of a core",
         "Arrivals late, p99": f"{late:.2f} ms of {outcome.objective.late_ms:g} ms allowed",
-        "Event loop late, p99": f"{loop:.2f} ms",
+        "Event loop late, p99": f"{loop:.2f} ms of {outcome.objective.coarse_ms:g} ms allowed",
         "Requests sent": f"{sum(each.sent for each in measurements):,}",
     }
 

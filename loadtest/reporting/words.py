@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from loadtest.judging import Check, Reason, Verdict, interval_text
+from loadtest.judging import Check, Pieces, Reason, Verdict, interval_text
 from loadtest.measuring import figure, percent
 from loadtest.scheduling import Spacing
 
+_TITLES = {"ttft": "first text: ", "itl": "between pieces of text: "}
 _ARRIVALS: dict[Spacing, str] = {
     "constant": "evenly spaced arrivals",
     "poisson": "Poisson arrivals",
@@ -41,18 +42,25 @@ def check_text(check: Check) -> str:
         return f"{check.objective} not measured"
     if check.unit == "requests/s":
         return f"{figure(check.measured)} of {figure(check.limit)} requests/s"
+    if check.objective == "goodput":
+        return f"goodput {percent(check.measured)} of {percent(check.limit)}"
     sign = "<=" if check.measured <= check.limit else ">"
     if check.unit == "share":
         return f"errors {percent(check.measured)} {sign} {percent(check.limit)}"
     between = f" ({interval_text(check)})" if check.interval else ""
-    return f"p99 {figure(check.measured)} ms{between} {sign} {check.limit:g} ms"
+    name = check.objective if check.objective == "p99" else f"{check.objective} p99"
+    return f"{name} {figure(check.measured)} ms{between} {sign} {check.limit:g} ms"
 
 
 def check_title(check: Check) -> str:
     """The objective alone: `p99 at most 250 ms`."""
     if check.objective == "errors":
         return f"errors at most {percent(check.limit)}"
-    return f"p99 at most {check.limit:g} ms" if check.objective == "p99" else f"holds {figure(check.limit)} requests/s"
+    if check.objective == "goodput":
+        return f"{percent(check.limit)} of requests meet every objective"
+    if check.objective == "throughput":
+        return f"holds {figure(check.limit)} requests/s"
+    return f"{_TITLES.get(check.objective, '')}p99 at most {check.limit:g} ms"
 
 
 def texts_by_id(reasons: Iterable[Reason]) -> dict[str, list[str]]:
@@ -61,3 +69,29 @@ def texts_by_id(reasons: Iterable[Reason]) -> dict[str, list[str]]:
     for reason in reasons:
         texts.setdefault(reason.id, []).append(reason.text)
     return texts
+
+
+def pieces_facts(pieces: Pieces | None) -> dict[str, str]:
+    """What came token by token; nothing where answers came whole."""
+    if pieces is None:
+        return {}
+    shown = {"First text (TTFT)": pieces.ttft, "Between pieces (ITL)": pieces.itl, "A token (TPOT)": pieces.tpot}
+    texts = {
+        name: f"p50 {_ms(latency.p50)}, p99 {_ms(latency.p99)}, slowest {_ms(latency.max)}"
+        for name, latency in shown.items()
+    }
+    cached = f"{pieces.cached_share:.0%} of the prompts from a cache"
+    return texts | {
+        "Goodput": f"{figure(pieces.goodput_rps)} requests/s met every objective, {percent(pieces.goodput)} of them",
+        "Tokens": f"{figure(pieces.tokens_per_s)} tokens/s written, {cached}",
+        "Heard late, p99": _ms(pieces.heard_late_ms),
+    }
+
+
+def pieces_lines(pieces: Pieces | None) -> list[str]:
+    """The same for a terminal."""
+    return [f"  {name}: {text}" for name, text in pieces_facts(pieces).items()]
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{figure(value)} ms"

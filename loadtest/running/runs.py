@@ -19,12 +19,13 @@ from loadtest.judging import (
     judge,
     judge_climb,
     objective_of,
+    pieces_of,
     pool,
     run_of,
     with_costs,
 )
 from loadtest.measuring import Measurement
-from loadtest.reporting import figures_text, verdict_html, verdict_lines, verdict_xml
+from loadtest.reporting import figures_text, pieces_lines, verdict_html, verdict_lines, verdict_xml
 from loadtest.running.known_knee import known_knee
 from loadtest.running.options import RunOptions
 from loadtest.running.session import Session, Where, open_session
@@ -85,7 +86,8 @@ def verdict_text(outcome: Outcome) -> str:
     requests = sum(each.measurement.finished for each in outcome.runs)
     lines = verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
     ramp = [climb_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
-    return "\n".join([lines, *ramp, *([costs_text(outcome.costs)] if outcome.costs else [])])
+    pieces = pieces_lines(pieces_of(pool([each.measurement for each in outcome.runs])))
+    return "\n".join([lines, *ramp, *pieces, *([costs_text(outcome.costs)] if outcome.costs else [])])
 
 
 def _tested(spec: Spec, session: Session, runs: list[Run]) -> Subject:

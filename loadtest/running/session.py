@@ -81,7 +81,7 @@ class Session:
     target: Target
     request: Request
     package: Package | None
-    limit_ms: float
+    objective: Objective
     processes: int
     timeout_s: float
     any_package: bool
@@ -104,7 +104,7 @@ class Session:
             schedule=schedule,
             parts=self.processes,
             timeout_s=self.timeout_s,
-            limit_ms=self.limit_ms,
+            **self.objective.limits,
         )
         # Of a server that was there already it is not known which processes are its own.
         watch = Watch([self.target.pid]) if self.target.pid is not None else None
@@ -159,7 +159,7 @@ def open_session(
             opened,
             request.model_copy(update={"headers": where.headers, **named}),
             package,
-            objective.p99_ms,
+            objective,
             processes,
             timeout_s,
             where.any_package,

@@ -5,10 +5,12 @@ started by `generate`.
 """
 
 from loadtest.sending.answers import BROKEN, REFUSED, TIMEOUT, Checker
+from loadtest.sending.client import Asked, Client, ask
 from loadtest.sending.generator import OnSecond, generate
 from loadtest.sending.headers import Header, header_of
 from loadtest.sending.log_lines import record_in, second_in
 from loadtest.sending.plan import Body, Expected, LoadPlan, Request
+from loadtest.sending.recorder import Heard
 from loadtest.sending.sample import CONTENT_TYPES, content_type_of, expected_of, packaged_request, spec_request
 from loadtest.sending.samples import with_samples
 from loadtest.sending.wire import HttpAnswer
@@ -18,14 +20,18 @@ __all__ = [
     "CONTENT_TYPES",
     "REFUSED",
     "TIMEOUT",
+    "Asked",
     "Body",
     "Checker",
+    "Client",
     "Expected",
     "Header",
+    "Heard",
     "HttpAnswer",
     "LoadPlan",
     "OnSecond",
     "Request",
+    "ask",
     "content_type_of",
     "expected_of",
     "generate",

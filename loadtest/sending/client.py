@@ -5,16 +5,46 @@ from __future__ import annotations
 import contextlib
 import ssl
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import gevent
 from gevent import socket
 
+from loadtest.sending import answers
+from loadtest.sending.answers import Checker
 from loadtest.sending.plan import Request
-from loadtest.sending.wire import AnswerReader, HttpAnswer
+from loadtest.sending.wire import AnswerReader, BrokenAnswer, EventReader, HttpAnswer
 
 # A server may close a connection that rests; one that rested this long is looked at before it is used again.
 _RESTED_S = 0.5
 _READ_BYTES = 65536
+Hear = Callable[[bytes], None]
+
+
+class Asked(NamedTuple):
+    """What became of one request: the name of a failure, if any, the length of the body, and the events in it."""
+
+    failure: str | None
+    size: int
+    heard: EventReader | None
+
+
+def ask(client: Client, which: int, checker: Checker, timeout_s: float, clock: Callable[[], float]) -> Asked:
+    """Sends one request and looks at its answer, which may come in events."""
+    heard, size = checker.reader(clock), 0
+    failure: str | None
+    try:
+        with gevent.Timeout(timeout_s):
+            answer = client.send(which, None if heard is None else heard.hear)
+        failure, size = checker.failure(answer, heard), len(answer.body)
+    except gevent.Timeout:
+        failure = answers.TIMEOUT
+    except ConnectionRefusedError:
+        failure = answers.REFUSED
+    except (OSError, BrokenAnswer):
+        failure = answers.BROKEN
+    return Asked(failure, size, heard)
 
 
 class Connection:
@@ -24,9 +54,9 @@ class Connection:
         self._socket = sock
         self.used_at = time.perf_counter()
 
-    def exchange(self, data: bytes) -> HttpAnswer:
+    def exchange(self, data: bytes, hear: Hear | None = None) -> HttpAnswer:
         """Sends a request and waits for its answer; BrokenAnswer or OSError when the connection ends first."""
-        reader = AnswerReader()
+        reader = AnswerReader(hear)
         # A server may answer before it has read everything, 413 for one, and close: the answer can still be read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(data)
@@ -70,11 +100,12 @@ class Client:
         self._family, self._address = found[0][0], found[0][4]
         self._resting: list[Connection] = []
 
-    def send(self, which: int = 0) -> HttpAnswer:
-        """One request with one of the bodies, and its answer; it is never sent twice, a lost one must be seen."""
+    def send(self, which: int = 0, hear: Hear | None = None) -> HttpAnswer:
+        """One request with one of the bodies, and its answer, whose chunks are heard as they come; it is never sent
+        twice, a lost one must be seen."""
         connection = self._take()
         try:
-            answer = connection.exchange(self._data[which])
+            answer = connection.exchange(self._data[which], hear)
         except BaseException:
             connection.close()
             raise

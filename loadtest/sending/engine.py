@@ -21,12 +21,10 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from loadtest.measuring import Beat, Measurement, Second, bucket_ms
-from loadtest.sending import answers
 from loadtest.sending.answers import Checker
-from loadtest.sending.client import Client
+from loadtest.sending.client import Client, ask
 from loadtest.sending.plan import LoadPlan
 from loadtest.sending.recorder import Recorder
-from loadtest.sending.wire import BrokenAnswer
 
 OnBeat = Callable[[Beat, Second], None]
 _TICK_S = 0.01
@@ -123,19 +121,12 @@ class OpenLoop:
         return not self._stopped.is_set()
 
     def _send(self, due: float, which: int) -> None:
-        begun, size = self._now(), 0
-        try:
-            with gevent.Timeout(self._plan.timeout_s):
-                answer = self._client.send(which)
-            failure, size = self._checkers[which].failure(answer), len(answer.body)
-        except gevent.Timeout:
-            failure = answers.TIMEOUT
-        except ConnectionRefusedError:
-            failure = answers.REFUSED
-        except (OSError, BrokenAnswer):
-            failure = answers.BROKEN
+        begun = self._now()
+        failure, size, heard = ask(self._client, which, self._checkers[which], self._plan.timeout_s, self._now)
         ended = self._now()
         self._recorder.ended(due, begun, ended, failure)
+        if heard is not None:
+            self._recorder.heard(due, ended, heard, failure)
         request: Any = self._environment.events.request
         request.fire(
             request_type="POST",

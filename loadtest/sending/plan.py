@@ -18,7 +18,7 @@ class _Record(BaseModel):
 class Expected(_Record):
     """The structure of a good answer; its values are the archiver's concern."""
 
-    form: Literal["any", "json", "npy"] = "any"
+    form: Literal["any", "events", "json", "npy"] = "any"
     keys: tuple[str, ...] = ()
     """Keys that the JSON object must have."""
 
@@ -101,3 +101,12 @@ class LoadPlan(_Record):
     timeout_s: float
     limit_ms: float
     """The latency limit that is judged, so that counts around it are exact."""
+    first_ms: float | None = None
+    """The same of the time to the first text of an answer in events."""
+    gap_ms: float | None = None
+    """The same of the time between its pieces."""
+
+    @property
+    def hears(self) -> bool:
+        """Whether answers come in events."""
+        return any(body.expected.form == "events" for body in self.request.all_bodies)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from itertools import pairwise
 
-from loadtest.measuring import Beat, Histogram, Measurement, Second, Slice
+from loadtest.measuring import Beat, Histogram, Measurement, Second, Slice, Streams, merge_streams
 from loadtest.sending import answers
 from loadtest.sending.plan import LoadPlan
+from loadtest.sending.wire import EventReader
 
 
 class _Bin:
@@ -23,15 +25,66 @@ class _Bin:
         return Second(due=self.due, answered=self.answered, errors=dict(self.errors), response=self.response)
 
 
+class Heard:
+    """Answers in events, while they are counted."""
+
+    def __init__(self, limit_ms: float, first_ms: float | None, gap_ms: float | None) -> None:
+        self._limit_ms, self._first_ms, self._gap_ms = limit_ms, first_ms, gap_ms
+        limits = [() if limit is None else (limit,) for limit in (first_ms, gap_ms, gap_ms)]
+        self._first, self._gaps, self._pace = map(Histogram, limits)
+        self._met = self._tokens = self._prompt = self._cached = 0
+
+    def gap(self, gap_s: float) -> None:
+        """From one piece to the next."""
+        self._gaps.add(gap_s * 1000)
+
+    def add(self, due: float, ended: float, heard: EventReader, failure: str | None) -> None:
+        """All but the gaps, which may belong to another slice than the answer."""
+        times = heard.times
+        first_ms = ((times[0] if times else ended) - due) * 1000
+        if times or failure == answers.TIMEOUT:
+            self._first.add(first_ms)
+        tokens = int(heard.usage.get("completion_tokens") or len(times))
+        self._tokens += tokens
+        self._prompt += int(heard.usage.get("prompt_tokens") or 0)
+        self._cached += int((heard.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+        if failure is not None:
+            return
+        pace_ms = (times[-1] - times[0]) * 1000 / (tokens - 1) if tokens > 1 else 0.0
+        if tokens > 1:
+            self._pace.add(pace_ms)
+        limits = ((self._first_ms, first_ms), (self._gap_ms, pace_ms), (self._limit_ms, (ended - due) * 1000))
+        self._met += all(limit is None or value <= limit for limit, value in limits)
+
+    def frozen(self) -> Streams:
+        """What was counted."""
+        return Streams(
+            first=self._first,
+            gaps=self._gaps,
+            pace=self._pace,
+            met=self._met,
+            tokens=self._tokens,
+            prompt_tokens=self._prompt,
+            cached_tokens=self._cached,
+        )
+
+
 class _Stretch:
     """One slice of the window, while it is counted."""
 
-    def __init__(self, limits: tuple[float, ...]) -> None:
+    def __init__(self, plan: LoadPlan) -> None:
         self.due = self.in_time = self.failed = 0
-        self.response = Histogram(limits)
+        self.response = Histogram((plan.limit_ms,))
+        self.heard = Heard(plan.limit_ms, plan.first_ms, plan.gap_ms) if plan.hears else None
 
     def frozen(self) -> Slice:
-        return Slice(due=self.due, in_time=self.in_time, failed=self.failed, response=self.response)
+        return Slice(
+            due=self.due,
+            in_time=self.in_time,
+            failed=self.failed,
+            response=self.response,
+            streams=self.heard and self.heard.frozen(),
+        )
 
 
 class Recorder:
@@ -46,7 +99,7 @@ class Recorder:
         self._lag, self._loop_lag = Histogram(limits), Histogram(limits)
         self._errors: Counter[str] = Counter()
         self._bins: list[_Bin] = []
-        self._slices = [_Stretch(limits) for _ in range(self._schedule.slices)]
+        self._slices = [_Stretch(plan) for _ in range(self._schedule.slices)]
         self._recent = _Bin()
         self._beats: list[Beat] = []
         self._worst_loop_lag_ms = 0.0
@@ -89,6 +142,20 @@ class Recorder:
             self.in_time += 1
             stretch.in_time += 1
 
+    def heard(self, due: float, ended: float, heard: EventReader, failure: str | None) -> None:
+        """What came in events, of a request that ended."""
+        if due < self._schedule.warmup_s:
+            return
+        counted = self._slice(due).heard
+        assert counted is not None
+        counted.add(due, ended, heard, failure)
+        # A stall is one of all streams at the same moment, whenever they began.
+        times = [*heard.times, ended] if failure == answers.TIMEOUT else heard.times
+        for before, now in pairwise(times):
+            stretch = self._slice(now).heard
+            assert stretch is not None
+            stretch.gap(now - before)
+
     def looped(self, lag_s: float, now: float) -> None:
         """The event loop was asked, and was late by this much."""
         lag_ms = max(0.0, lag_s * 1000)
@@ -113,12 +180,13 @@ class Recorder:
             self._bins.append(_Bin())
         return self._bins[int(moment)]
 
-    def _slice(self, due: float) -> _Stretch:
-        share = (due - self._schedule.warmup_s) / self._schedule.duration_s
+    def _slice(self, moment: float) -> _Stretch:
+        share = (moment - self._schedule.warmup_s) / self._schedule.duration_s
         return self._slices[min(len(self._slices) - 1, int(share * len(self._slices)))]
 
     def measurement(self, ran_s: float) -> Measurement:
         """Everything, at the end."""
+        slices = tuple(each.frozen() for each in self._slices)
         return Measurement(
             rate=self._schedule.rate,
             asked_s=self._schedule.duration_s,
@@ -135,5 +203,6 @@ class Recorder:
             loop_lag=self._loop_lag,
             seconds=tuple(each.frozen() for each in self._bins),
             generators=(tuple(self._beats),),
-            slices=tuple(each.frozen() for each in self._slices),
+            slices=slices,
+            streams=merge_streams(each.streams for each in slices),
         )

@@ -1,25 +1,34 @@
-"""Several bodies instead of one: those that a trace or `load.samples` names, sent as often as that says."""
+"""Several bodies instead of one: those that a trace or `load.samples` names, sent as often as that says; for a language
+model in every length that `load.max_tokens` names, to be answered in events."""
 
 from __future__ import annotations
 
 import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from config.errors import InputError, listed
 from config.record import Record
 from config.spec import Spec
 from loadtest.scheduling import Trace
-from loadtest.sending.plan import Body, Request
+from loadtest.sending.plan import Body, Expected, Request
 from loadtest.sending.sample import CONTENT_TYPES, expected_of, expected_without_package
+
+_LINES = ".jsonl"
+_ENDINGS = sorted([*CONTENT_TYPES, _LINES])
 
 
 def with_samples(request: Request, spec: Spec, record: Record | None, trace: Trace | None = None) -> Request:
-    """The request with the bodies of a trace, or of `load.samples`; as it is, where neither names any."""
-    weights = {Path(name): 1.0 for name in trace.samples} if trace and trace.samples else _weights(spec)
-    if not weights:
-        return request
-    bodies = tuple(_body(spec, file, weight, record) for file, weight in weights.items())
-    return request.model_copy(update={"bodies": bodies})
+    """The request with the bodies of a trace, or of `load.samples`, which a language model is to answer in events; as
+    it is, where there is nothing of the kind."""
+    traced = bool(trace and trace.samples)
+    weights = {Path(name): 1.0 for name in trace.samples} if trace and traced else _weights(spec)
+    bodies = tuple(body for file, weight in weights.items() for body in _bodies(spec, file, weight, record))
+    if spec.model.writes:
+        # A trace says which of its samples each request is, so those have the lengths that they ask for.
+        bodies = tuple(_in_events(bodies or request.all_bodies, spec, {} if traced else spec.load.max_tokens or {}))
+    return request.model_copy(update={"bodies": bodies}) if bodies else request
 
 
 def _weights(spec: Spec) -> dict[Path, float]:
@@ -34,21 +43,51 @@ def _weights(spec: Spec) -> dict[Path, float]:
 def _files(spec: Spec, place: Path) -> list[Path]:
     if not place.is_dir():
         return [place]
-    found = sorted(file for file in place.iterdir() if file.suffix.lower() in CONTENT_TYPES)
+    found = sorted(file for file in place.iterdir() if file.suffix.lower() in _ENDINGS)
     if not found:
-        allowed = listed(sorted(CONTENT_TYPES))
+        allowed = listed(_ENDINGS)
         raise InputError(f"{spec.file}: `load.samples`: {place} holds no file that ends in {allowed}")
     return found
 
 
-def _body(spec: Spec, file: Path, weight: float, record: Record | None) -> Body:
-    kind = CONTENT_TYPES.get(file.suffix.lower())
-    if kind is None:
-        allowed = listed(sorted(CONTENT_TYPES))
+def _bodies(spec: Spec, file: Path, weight: float, record: Record | None) -> list[Body]:
+    """The file as a body, or each line of a `.jsonl`."""
+    ending = file.suffix.lower()
+    if ending not in _ENDINGS:
+        allowed = listed(_ENDINGS)
         raise InputError(f"{spec.file}: `load.samples`: got `{file.name}`, allowed: files that end in {allowed}")
     try:
-        body = file.read_bytes()
+        data = file.read_bytes()
     except OSError as err:
         raise InputError(f"{spec.file}: `load.samples`: {file} cannot be read: {err.strerror}") from err
+    kind = CONTENT_TYPES[".json" if ending == _LINES else ending]
+    texts = [line for line in data.splitlines() if line.strip()] if ending == _LINES else [data]
+    if not texts:
+        raise InputError(f"{spec.file}: `load.samples`: {file} holds no line")
     expected = expected_of(record, kind) if record else expected_without_package(spec)
-    return Body(body=base64.b64encode(body), content_type=kind, expected=expected, weight=weight)
+    return [
+        Body(body=base64.b64encode(text), content_type=kind, expected=expected, weight=weight / len(texts))
+        for text in texts
+    ]
+
+
+def _in_events(bodies: Iterable[Body], spec: Spec, shares: Mapping[int, float]) -> Iterator[Body]:
+    """Each body in each length, as a stream unless it says that it is none."""
+    for body in bodies:
+        try:
+            wish = json.loads(body.body)
+            whole = wish.get("stream") is False
+        except (ValueError, AttributeError) as err:
+            raise InputError(f"{spec.file}: `load.samples`: a language model takes JSON objects: {err}") from err
+        if not whole:
+            wish |= {"stream": True, "stream_options": {"include_usage": True}}
+        expected = body.expected if whole else Expected(form="events")
+        lengths = [({"max_tokens": length}, share) for length, share in shares.items()]
+        for length, share in lengths or [({}, 1.0)]:
+            text = json.dumps(wish | length)
+            yield Body(
+                body=base64.b64encode(text.encode()),
+                content_type=body.content_type,
+                expected=expected,
+                weight=body.weight * share,
+            )

@@ -1,11 +1,14 @@
-"""Reads one HTTP/1.1 answer from the bytes of a connection, however they are cut. No I/O.
+"""Reads one HTTP/1.1 answer from the bytes of a connection, however they are cut, and the events in it as they come.
+No I/O.
 
 Lean on purpose: one process must read thousands of small answers a second and leave the core to the server.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 
 class BrokenAnswer(Exception):
@@ -31,14 +34,11 @@ class _Head(NamedTuple):
 class AnswerReader:
     """Fed with what arrives; `feed` returns the answer once it is complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, hear: Callable[[bytes], None] | None = None) -> None:
         self._data = b""
         self._head: _Head | None = None
-
-    @property
-    def untouched(self) -> bool:
-        """Whether nothing has arrived yet."""
-        return not self._data
+        self._hear = hear
+        self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> HttpAnswer | None:
         """Takes the next bytes; BrokenAnswer if they cannot be an answer."""
@@ -73,19 +73,22 @@ class AnswerReader:
         return HttpAnswer(head.status, self._data[head.body_at : end], head.keep_alive and len(self._data) == end)
 
     def _complete_chunks(self, head: _Head) -> HttpAnswer | None:
-        at = head.body_at
-        parts: list[bytes] = []
+        at = 0 if self._parts else head.body_at
         while (line_end := self._data.find(b"\r\n", at)) >= 0:
             try:
                 size = int(self._data[at:line_end].split(b";")[0], 16)
             except ValueError as err:
                 raise BrokenAnswer("a chunk has no size") from err
-            start, at = line_end + 2, line_end + 2 + size + 2
+            start, end = line_end + 2, line_end + 2 + size + 2
             if size == 0:
-                return self._after_trailer(head, start, b"".join(parts))
-            if len(self._data) < at:
+                return self._after_trailer(head, start, b"".join(self._parts))
+            if len(self._data) < end:
                 return None
-            parts.append(self._data[start : start + size])
+            self._parts.append(self._data[start : start + size])
+            if self._hear is not None:
+                self._hear(self._parts[-1])
+            # What was read is not looked at again, however many chunks follow.
+            self._data, at = self._data[end:], 0
         return None
 
     def _after_trailer(self, head: _Head, start: int, body: bytes) -> HttpAnswer | None:
@@ -94,6 +97,47 @@ class AnswerReader:
                 return HttpAnswer(head.status, body, head.keep_alive and len(self._data) == line_end + 2)
             start = line_end + 2
         return None
+
+
+class EventReader:
+    """Hears the events of one of OpenAI's streams, and remembers when text came."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._rest = b""
+        self._done = self._failed = False
+        self.times: list[float] = []
+        """When each piece of text came; of an answer without any, when that was said."""
+        self.usage: dict[str, Any] = {}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it came to its end, and no error is in it."""
+        return self._done and not self._failed and bool(self.times)
+
+    def hear(self, data: bytes) -> None:
+        """Takes the next bytes of the body."""
+        now = self._clock()
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        for event in events:
+            self._take(event.removeprefix(b"data: "), now)
+
+    def _take(self, event: bytes, now: float) -> None:
+        if event == b"[DONE]":
+            self._done = True
+            return
+        try:
+            data = json.loads(event)
+            choices = data["choices"]
+            if choices and (_has_text(choices[0]) or (choices[0]["finish_reason"] and not self.times)):
+                self.times.append(now)
+            self.usage = data.get("usage") or self.usage
+        except (ValueError, LookupError, TypeError, AttributeError):
+            self._failed = True
+
+
+def _has_text(choice: dict[str, Any]) -> bool:
+    return bool(choice["text"] if "text" in choice else choice["delta"].get("content"))
 
 
 def _parse_head(data: bytes) -> _Head:

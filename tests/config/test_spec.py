@@ -19,7 +19,7 @@ ERRORS: list[Any] = [
     pytest.param({"serving.max_batch_delay": 5}, "spec.yaml:6: `serving.max_batch_delay`: unknown field, did you mean "
                  "`max_batch_delay_ms`?", id="a misspelt field"),
     pytest.param({"slo.p99_ms": 9, "slo.zebra": 1}, "spec.yaml:7: `slo.zebra`: unknown field, allowed: `error_rate`, "
-                 "`p99_ms`, `regression`, `throughput_rps`", id="a field like no other"),
+                 "`goodput`, `itl_p99_ms`, `p99_ms`, `regression`, `throughput_rps`, `ttft_p99_ms`", id="a field like no other"),
     pytest.param({"name": None}, "spec.yaml:1: `name`: missing\n\n"
                  "hint: add `name` to the spec; docs/01-spec.md says what it means", id="a missing field"),
     pytest.param({"model": None}, "spec.yaml:1: `model`: missing\n\n"

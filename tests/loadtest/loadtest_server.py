@@ -2,7 +2,8 @@
 
 `POST /behave` with JSON changes how it answers predictions: `delay_ms`, `status` with `body`, `broken` (closes in the
 middle), `silent` (never answers), `every` (only each n-th request misbehaves), `capacity` (requests/s of one worker
-with a queue of 100, then it sheds), `freeze_s` (the whole process stands still, once),
+with a queue of 100, then it sheds), `freeze_s` (the whole process stands still, once), `first_ms` with `gap_ms` (as
+many events as `max_tokens` of the body, as OpenAI's completions are; `cut` ends them without their end),
 `dies_after` (so many predictions it ends); `sha256` names another package.
 `GET /seen` says how many predictions were asked for since, `/sizes` how many of each size;
 `/ready` and `/package` are the supervisor's page.
@@ -62,7 +63,7 @@ class Connection(asyncio.Protocol):
         path = head.split(b" ", 2)[1]
         if path.startswith(b"/predictions/"):
             self.behaviour.sizes[len(body)] += 1
-            self.predict()
+            self.predict(body)
         elif path == b"/sizes":
             self.transport.write(answer(200, json.dumps(self.behaviour.sizes).encode()))
         elif path == b"/package":
@@ -77,7 +78,7 @@ class Connection(asyncio.Protocol):
         else:
             self.transport.write(answer(200 if path == b"/ready" else 404, b"{}"))
 
-    def predict(self) -> None:
+    def predict(self, body: bytes) -> None:
         rules = self.behaviour.rules
         self.behaviour.seen += 1
         if self.behaviour.seen == rules.get("dies_after"):
@@ -87,14 +88,30 @@ class Connection(asyncio.Protocol):
         elif "freeze_s" in rules:
             time.sleep(rules.pop("freeze_s"))
             self.transport.write(answer(200, GOOD))
+        elif "first_ms" in rules:
+            self.write_events(json.loads(body)["max_tokens"], rules)
         elif "capacity" in rules:
             self.queue(1 / rules["capacity"])
         elif rules.get("broken"):
             self.transport.write(answer(200, GOOD)[:-10])
             self.transport.close()
         elif not rules.get("silent"):
-            body = rules["body"].encode() if "body" in rules else GOOD
-            self.later(rules.get("delay_ms", 0) / 1000, rules.get("status", 200), body)
+            said = rules["body"].encode() if "body" in rules else GOOD
+            self.later(rules.get("delay_ms", 0) / 1000, rules.get("status", 200), said)
+
+    def write_events(self, count: int, rules: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        self.transport.write(b"HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n\r\n")
+        moment = loop.time() + rules["first_ms"] / 1000
+        for number in range(1, count + 1):
+            choice = {"index": 0, "text": "a ", "finish_reason": "length" if number == count else None}
+            data = b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+            if number == count and not rules.get("cut"):
+                usage = {"prompt_tokens": 10, "completion_tokens": count, "prompt_tokens_details": {"cached_tokens": 4}}
+                data += b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n"
+            end = b"0\r\n\r\n" if number == count else b""
+            loop.call_at(moment, self.transport.write, b"%x\r\n%b\r\n%b" % (len(data), data, end))
+            moment += rules["gap_ms"] / 1000
 
     def queue(self, service_s: float) -> None:
         now = asyncio.get_running_loop().time()

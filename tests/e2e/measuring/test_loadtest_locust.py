@@ -27,13 +27,15 @@ def url(server: str) -> str:
     return server
 
 
-def locust(url: str, folder: Path, *words: str, slo: str = "{p99_ms: 2000, error_rate: 0.01}") -> tuple[int, str, str]:
+def locust(
+    url: str, folder: Path, *words: str, slo: str = "{p99_ms: 2000, error_rate: 0.01}", text: str = SPEC
+) -> tuple[int, str, str]:
     """Runs the locustfile as a user would; exit code, stdout and stderr.
 
     On a busy machine the users run up to a second less than `-t` says, so tests that need a number of answers ask for
     twice the time.
     """
-    (folder / "spec.yaml").write_text(SPEC.replace("{p99_ms: 2000, error_rate: 0.01}", slo))
+    (folder / "spec.yaml").write_text(text.replace("{p99_ms: 2000, error_rate: 0.01}", slo))
     write_package(folder / "build")
     command = [
         sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "locustfile.py"), "--headless", "--json",
@@ -144,3 +146,17 @@ def test_a_worker_elsewhere_is_told_by_its_master(url: str, tmp_path: Path) -> N
     # At the pace that only the master was given: as fast as it is answered it would be thousands.
     assert 1800 < stats["num_requests"] <= 2600
     assert code in (0, 3), said
+
+
+def test_it_hears_streams_and_judges_their_pieces(url: str, tmp_path: Path) -> None:
+    behave(url, first_ms=50, gap_ms=10)
+    (tmp_path / "wish.json").write_text('{"prompt": "one", "max_tokens": 4}')
+    text = SPEC.replace(
+        "torchvision:resnet18, weights: random, handler: image", "hf:./model, handler: text, compile: eager"
+    )
+    slo = "{ttft_p99_ms: 2000, itl_p99_ms: 1000, goodput: 0.5}\nload: {samples: {wish.json: 1}}"
+    words = ("-u8", "-r8", "-t6s", "--processes", "2")
+    _, _, said = locust(url, tmp_path, *words, slo=slo, text=text)
+    assert "goodput 100 % of 50 %" in said, said
+    figures = next(line for line in said.splitlines() if "First text (TTFT)" in line)
+    assert float(figures.split("p50 ")[1].split(" ms")[0]) >= 50

@@ -1,0 +1,213 @@
+"""Answers in events: heard as they come, counted, judged, and shown; with times that are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from loadtest_rig import behave, running_server
+
+from config.errors import SpecError
+from config.load import parse_spec
+from config.spec import Spec
+from loadtest.judging import Objective, Status, decided_early, judge, pieces_of
+from loadtest.judging.slo import objective_of
+from loadtest.measuring import Measurement, merge
+from loadtest.reporting import verdict_lines
+from loadtest.running import RunOptions, Where, run
+from loadtest.scheduling import Schedule
+from loadtest.sending import Body, Expected, LoadPlan, Request
+from loadtest.sending.recorder import Recorder
+from loadtest.sending.wire import AnswerReader, EventReader
+
+SPEC = """
+name: digits
+model: {source: hf:./model, handler: text, compile: eager}
+slo: {ttft_p99_ms: 300, itl_p99_ms: 50, goodput: 0.9}
+load: {samples: {wishes.jsonl: 1}, max_tokens: {4: 3, 16: 1}}
+"""
+OBJECTIVE = Objective(p99_ms=5000, error_rate=0.01, throughput_rps=None, ttft_p99_ms=300, itl_p99_ms=50, goodput=0.9)
+
+
+def event(text: str = "a", end: str | None = None) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"text": text, "finish_reason": end}]}).encode() + b"\n\n"
+
+
+def heard(*times: float, done: bool = True) -> EventReader:
+    """An answer whose pieces came at these times."""
+    moments = iter([*times, 0.0])
+    reader = EventReader(lambda: next(moments))
+    for _ in times:
+        reader.hear(event())
+    if done:
+        reader.hear(b"data: [DONE]\n\n")
+    return reader
+
+
+def test_events_are_heard_however_the_bytes_are_cut() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 3}
+    role = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": null}]}\n\n'
+    word = b'data: {"choices": [{"delta": {"content": "b"}, "finish_reason": null}]}\n\n'
+    last = b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
+    told = b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n"
+    chunks = [role + word, word, last + told + b"data: [DONE]\n\n"]
+    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+    data = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body
+    for size in (1, 7, 100, len(data)):
+        reader = EventReader(lambda: 1.0)
+        answers = AnswerReader(reader.hear)
+        got = [answers.feed(data[at : at + size]) for at in range(0, len(data), size)]
+        assert got[-1] is not None
+        assert got[-1].keep_alive
+        assert got[-1].body == b"".join(chunks)
+        assert (reader.is_whole, reader.times, reader.usage) == (True, [1.0, 1.0], usage)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(event(), id="no end"),
+        pytest.param(b"data: [DONE]\n\n", id="nothing before the end"),
+        pytest.param(event() + b'data: {"error": {"message": "the server stops"}}\n\ndata: [DONE]\n\n', id="an error"),
+        pytest.param(event() + b"data: nonsense\n\ndata: [DONE]\n\n", id="no event of OpenAI's"),
+    ],
+)
+def test_a_stream_that_did_not_come_to_its_end_is_not_whole(data: bytes) -> None:
+    reader = EventReader(lambda: 0.0)
+    reader.hear(data)
+    assert not reader.is_whole
+
+
+def test_an_answer_without_a_word_has_a_beginning() -> None:
+    reader = EventReader(lambda: 2.0)
+    reader.hear(event("", "stop") + b"data: [DONE]\n\n")
+    assert (reader.is_whole, reader.times) == (True, [2.0])
+
+
+def recorded(answers: Sequence[tuple[float, float]], part: int = 0, parts: int = 1, **objective: float) -> Measurement:
+    """A run of an answer every 10 ms, each with its time to the first of 11 pieces and from one to the next, in ms."""
+    limits = OBJECTIVE.model_copy(update=objective).limits
+    body = Body(body=b"e30=", content_type="application/json", expected=Expected(form="events"))
+    request = Request(url="http://x/", body=b"e30=", content_type="application/json", bodies=(body,))
+    schedule = Schedule(arrivals="constant", rate=100, warmup_s=0, duration_s=len(answers) / 100)
+    plan = LoadPlan(request=request, schedule=schedule, part=part, parts=parts, timeout_s=9, **limits)
+    recorder = Recorder(plan)
+    for number, (first, gap) in list(enumerate(answers))[part::parts]:
+        due = number / 100
+        times = [due + first / 1000 + gap / 1000 * piece for piece in range(11)]
+        recorder.due(due, dropped=False)
+        recorder.ended(due, due, times[-1], None)
+        recorder.heard(due, times[-1], heard(*times), None)
+    return recorder.measurement(len(answers) / 100)
+
+
+def status(measurement: Measurement, name: str, objective: Objective = OBJECTIVE) -> tuple[Status, list[str]]:
+    check = next(check for check in judge(measurement, objective).checks if check.objective == name)
+    return check.status, [reason.id for reason in check.reasons]
+
+
+def test_the_figures_are_those_of_what_came() -> None:
+    measured = recorded([(100, 20)] * 1000)
+    pieces = pieces_of(measured)
+    assert pieces is not None
+    assert [each.p99 for each in (pieces.ttft, pieces.itl, pieces.tpot)] == pytest.approx([100, 20, 20], rel=0.01)
+    assert (pieces.goodput, pieces.goodput_rps, pieces.tokens_per_s) == (1, 100, 1100)
+    assert measured.streams is not None
+    assert measured.streams.gaps.count == 10_000
+    verdict = judge(measured, OBJECTIVE)
+    assert verdict.status == "PASS"
+    assert "ttft p99 100 ms" in verdict_lines(verdict, 1000)
+    assert "goodput 100 % of 90 %" in verdict_lines(verdict, 1000)
+
+
+def test_several_processes_have_the_figures_of_one() -> None:
+    answers = [(50.0 + number % 90, 10.0 + number % 7) for number in range(1000)]
+    alone, together = recorded(answers), merge([recorded(answers, part, 2) for part in range(2)])
+    for one, several in zip([alone, *alone.slices], [together, *together.slices], strict=True):
+        assert one.streams is not None
+        assert several.streams is not None
+        assert one.streams.met == several.streams.met
+        for name in ("first", "gaps", "pace"):
+            assert list(getattr(one.streams, name).curve()) == list(getattr(several.streams, name).curve())
+
+
+@pytest.mark.parametrize(
+    ("slow", "failing"),
+    [
+        pytest.param((400.0, 20.0), {"ttft": "ttft-over", "goodput": "goodput-low"}, id="late beginnings"),
+        pytest.param((100.0, 60.0), {"itl": "itl-over", "goodput": "goodput-low"}, id="long gaps"),
+    ],
+)
+def test_what_misses_an_objective_fails_it_and_the_goodput(slow: tuple[float, float], failing: dict[str, str]) -> None:
+    measured = recorded([slow if number % 4 == 0 else (100.0, 20.0) for number in range(2000)])
+    for name in ("ttft", "itl", "goodput"):
+        expected = ("FAIL", [failing[name]]) if name in failing else ("PASS", [])
+        assert status(measured, name) == expected
+    assert measured.streams is not None
+    assert measured.streams.met == 1500
+
+
+def test_a_limit_inside_the_interval_is_undecided() -> None:
+    measured = recorded([(301.0 if number % 95 == 0 else 100.0, 20.0) for number in range(1200)])
+    assert status(measured, "ttft") == ("INVALID", ["undecided"])
+
+
+def test_answers_that_came_whole_have_no_first_text() -> None:
+    measured = recorded([(100, 20)] * 1000).model_copy(update={"streams": None})
+    assert status(measured, "ttft") == ("INVALID", ["no-events"])
+
+
+@pytest.mark.parametrize(("loop_lag_ms", "expected"), [(4.9, []), (5.2, ["generator-stalled"])])
+def test_a_generator_that_hears_a_tenth_of_the_objective_late_is_invalid(
+    loop_lag_ms: float, expected: list[str]
+) -> None:
+    measured = recorded([(100, 20)] * 1000)
+    measured.loop_lag.add(loop_lag_ms, 100)
+    assert [reason.id for reason in judge(measured, OBJECTIVE).reasons] == expected
+
+
+def test_a_short_run_that_is_clear_decides_a_search() -> None:
+    for first, expected in ((100, "PASS"), (400, "FAIL"), (200, None)):
+        measured = recorded([(first + number % 7, 20) for number in range(300)])
+        assert decided_early(judge(measured, OBJECTIVE), [measured], OBJECTIVE) == expected
+
+
+def spec_at(folder: Path, **changes: str) -> Spec:
+    text = SPEC
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return parse_spec(text, folder / "spec.yaml", files=False)
+
+
+def test_the_objective_of_whole_answers_is_that_of_their_pieces(tmp_path: Path) -> None:
+    assert objective_of(spec_at(tmp_path)).p99_ms == 300 + 511 * 50
+    assert objective_of(spec_at(tmp_path, goodput="p99_ms: 7000, goodput")).p99_ms == 7000
+
+
+def test_streams_are_only_for_models_that_write(tmp_path: Path) -> None:
+    text = "name: a\nmodel: {source: torchvision:resnet18, weights: random}\nslo: {p99_ms: 9, goodput: 0.9}\n"
+    with pytest.raises(SpecError, match=r"`slo.goodput`: not for the `image` handler, which answers whole"):
+        parse_spec(text, tmp_path / "spec.yaml", files=False)
+    with pytest.raises(SpecError, match=r"`load.max_tokens`: got 1600, but no answer is longer than"):
+        parse_spec(SPEC.replace("16:", "1600:"), tmp_path / "spec.yaml", files=False)
+
+
+def test_a_run_hears_streams_and_counts_those_that_are_cut(tmp_path: Path) -> None:
+    (tmp_path / "wishes.jsonl").write_text('{"prompt": "one"}\n{"prompt": "three"}\n')
+    options = RunOptions(rate=100, duration_s=2, warmup_s=0.2, max_duration_s=2)
+    with running_server(tmp_path / "build") as url:
+        behave(url, first_ms=50, gap_ms=20)
+        outcome = run(spec_at(tmp_path), options, Where(out=tmp_path / "build", url=url))
+        pieces = json.loads((tmp_path / "build/verdict.json").read_text())["runs"][0]["pieces"]
+        behave(url, first_ms=0, gap_ms=1, cut=True)
+        cut = run(spec_at(tmp_path), options, Where(out=tmp_path / "build", url=url)).runs[0].measurement
+    (measured,) = (each.measurement for each in outcome.runs)
+    assert measured.streams is not None
+    lengths = measured.streams.tokens - 4 * 200
+    assert (measured.good, lengths % 12, 20 < lengths / 12 < 80) == (200, 0, True)
+    assert measured.streams.first.min_ms >= 50
+    assert measured.streams.pace.mean_ms == pytest.approx(20, rel=0.2)
+    assert (pieces["cached_share"], pieces["ttft"]["p50"] >= 50) == (0.4, True)
+    assert cut.errors == {"unfinished": 200}
