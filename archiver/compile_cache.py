@@ -47,7 +47,7 @@ def compile_key(program: ExportedProgram, settings: Mapping[str, object]) -> str
     made_by = {
         "ours": [hashlib.sha256((here / name).read_bytes()).hexdigest() for name in _OURS],
         "machine": machine_key(torch.device("cuda", 0) if _on_cuda(program) else torch.device("cpu")),
-        "processor": _processor(),
+        "processor": processor(),
         "compiler": subprocess.run([find_compiler(), "--version"], capture_output=True, text=True).stdout,
         "threads": torch.get_num_threads(),
         "settings": settings,
@@ -134,7 +134,7 @@ def _form(value: object) -> str:
     return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.device.type}"
 
 
-def _processor() -> str:
+def processor() -> str:
     """The name of the CPU: oneDNN packs weights for its caches too, which no flag names."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         name, _, value = line.partition(":")

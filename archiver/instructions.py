@@ -77,6 +77,11 @@ def _instruction_set(cpu_vec_isa: Any, target: CpuTarget) -> Any:
     return isa
 
 
+def compiler_flags(target: CpuTarget) -> list[str]:
+    """What the compiler is told where it is called directly."""
+    return [f"-march={_MARCH.get(target, 'native')}", *(_AMX.split() if target == "amx" else [])]
+
+
 def compiler_settings(target: CpuTarget) -> dict[str, object]:
     """Inductor's settings for it."""
     return {} if target == "native" else {"cpp.march": _MARCH[target]}

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import torch
 
+from archiver.native import compile_decoder
 from archiver.stage import PROMPT, start_draft
 from config.errors import SourceError
 from config.hf_folder import Folder, FolderRefused, read_folder
-from config.record import Agreement, Draft, Writing
+from config.record import Agreement, Artifact, Draft, Writing
 from config.spec import Spec
 from handlers.generation import (
+    LIBRARY,
     Llama,
     Sampling,
     TemplateRefused,
@@ -38,7 +40,11 @@ def stage_text(spec: Spec, staged: Path) -> Draft:
     folder = _stage_folder(spec, staged / FOLDER)
     settings = spec.writing.model_dump() | {"waiting": spec.waiting}
     writing = Writing(folder=FOLDER, ends=_ends(folder, staged / FOLDER), **settings)
-    return start_draft(spec, None, staged).model_copy(update={"text": writing})
+    artifacts = []
+    if writing.engine == "aot":
+        compile_decoder(spec.model.cpu_target, staged / FOLDER / LIBRARY)
+        artifacts.append(Artifact(file=f"{FOLDER}/{LIBRARY}", batch=writing.slots))
+    return start_draft(spec, None, staged).model_copy(update={"text": writing, "artifacts": tuple(artifacts)})
 
 
 def _stage_folder(spec: Spec, into: Path) -> Folder:

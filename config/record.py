@@ -88,7 +88,7 @@ class Writing(_Part):
     """How a language model writes: the spec's `text`, the folder of the model's files, and the tokens that end it."""
 
     folder: str
-    engine: Literal["fake", "torch"]
+    engine: Literal["aot", "fake", "torch"]
     context: int
     slots: int
     waiting: int

@@ -112,8 +112,10 @@ class Spec(Section):
 
     @property
     def writing(self) -> Text:
-        """How a language model writes, the default resolved."""
-        return self.text or Text()
+        """How a language model writes, the defaults resolved."""
+        text = self.text or Text()
+        engine = "aot" if self.model.compile == "aot" else "torch"
+        return text if text.engine != "auto" else text.model_copy(update={"engine": engine})
 
     @property
     def largest_batch_bytes(self) -> int:
@@ -136,8 +138,11 @@ class Spec(Section):
         precision = "fp32" if self.model.precision == "int8" else self.model.precision
         if self.model.compile not in ("aot", "jit"):
             return self
-        changed = {"compile": "export", "on_mismatch": "fail", "precision": precision}
-        return self.model_copy(update={"model": self.model.model_copy(update=changed)})
+        # Apart from classifiers, a language model runs without being exported.
+        way = "eager" if self.model.writes else "export"
+        changed = {"compile": way, "on_mismatch": "fail", "precision": precision}
+        text = self.text and self.text.model_copy(update={"engine": "auto"} if self.text.engine == "aot" else {})
+        return self.model_copy(update={"model": self.model.model_copy(update=changed), "text": text})
 
     def completed(self) -> dict[str, Any]:
         """The spec with every default and every `auto` that needs no measurement filled in, as plain data."""

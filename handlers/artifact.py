@@ -5,7 +5,7 @@ Nothing downgrades in silence: a package that does not fit the machine is an err
 `on_mismatch: jit`, and then the log and `inference_artifact_info` say so."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,14 @@ class Artifact:
         return tuple(self.run_batch(inputs))
 
 
+def misfit(differing: Sequence[str], otherwise: str = "") -> RecordError:
+    """What a compiled model says of a machine that it does not fit."""
+    return RecordError(
+        f"the compiled model does not fit this machine: {'; '.join(differing)}: "
+        f"package on a machine like this one{otherwise}"
+    )
+
+
 def pick_device(record: Record, gpu_id: int | None) -> torch.device:
     if record.device == "cpu":
         return torch.device("cpu")
@@ -53,10 +61,7 @@ def load_artifact(record: Record, directory: Path, device: torch.device) -> Arti
     kind = record.compile
     if kind == "aot" and (differing := differences(record.key, device)):
         if record.on_mismatch != "jit":
-            raise RecordError(
-                f"the compiled model does not fit this machine: {'; '.join(differing)}: "
-                "package on a machine like this one, or set `model.on_mismatch: jit`"
-            )
+            raise misfit(differing, ", or set `model.on_mismatch: jit`")
         logger.warning("the compiled model does not fit this machine, compiling it here: %s", "; ".join(differing))
         kind = "jit"
     if kind == "aot":

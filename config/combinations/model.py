@@ -104,7 +104,7 @@ def _precision_fits_device(spec: Spec) -> Conflicts:
 
 @rule("model.precision", "model.calibration")
 def _int8_is_calibrated(spec: Spec) -> Conflicts:
-    if spec.model.precision == "int8" and spec.model.calibration is None:
+    if spec.model.precision == "int8" and spec.model.calibration is None and not spec.model.writes:
         yield (
             "model.calibration",
             "missing: `precision: int8` is calibrated on real inputs",
@@ -149,7 +149,7 @@ def _target_is_compiled_for(spec: Spec) -> Conflicts:
             f"got `{model.cpu_target}`, but {given} compiles nothing for it",
             "delete `cpu_target`",
         )
-    elif model.cpu_target == "x86-64-v3" and model.precision == "bf16":
+    elif model.cpu_target == "x86-64-v3" and model.precision == "bf16" and not model.writes:
         yield (
             "model.cpu_target",
             "got `x86-64-v3`, but bf16 needs AVX-512",

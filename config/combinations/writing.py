@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
+from config.errors import listed
 from config.hf_folder import FolderRefused, read_folder
 from config.sections import Model, Text
 from config.spec import Spec
 
+# What each engine has `compile` say.
+_COMPILED = {"aot": "aot", "torch": "eager"}
 # What describes models that answer whole, and what to do about it.
 _NOT_OF_MODEL = ("calibration", "image", "inputs", "labels", "outputs")
 
@@ -38,15 +41,23 @@ def _only_for_whole_answers(spec: Spec) -> Conflicts:
         yield "serving.max_worker_memory_mb", text, "delete `max_worker_memory_mb`"
 
 
-@rule("model.handler", "model.precision", "model.compile", "serving.device", "serving.workers")
+@rule("model.handler", "model.precision", "model.compile", "model.on_mismatch", "text.engine", "serving.device")
 def _what_writes(spec: Spec) -> Conflicts:
     model, serving = spec.model, spec.serving
     if not model.writes:
         return
-    if model.precision not in ("bf16", "fp32"):
-        yield "model.precision", f"got `{model.precision}`, allowed for the `text` handler: `bf16`, `fp32`", None
-    if model.compile != "eager":
-        yield "model.compile", f"got `{model.compile}`, allowed for the `text` handler: `eager`", "compile: eager"
+    if model.precision not in (allowed := ("bf16", "fp32", "int8") if model.compile == "aot" else ("bf16", "fp32")):
+        text = f"got `{model.precision}`, allowed for the `text` handler with `compile: {model.compile}`: "
+        yield "model.precision", text + listed(allowed), "compile: aot" if model.precision == "int8" else None
+    if model.compile not in ("aot", "eager"):
+        text = f"got `{model.compile}`, allowed for the `text` handler: `aot`, `eager`"
+        yield "model.compile", text, "compile: aot"
+    elif spec.writing.engine in _COMPILED and model.compile != _COMPILED[spec.writing.engine]:
+        needed = f"compile: {_COMPILED[spec.writing.engine]}"
+        yield "text.engine", f"got `{spec.writing.engine}`, which needs `{needed}`", f"delete `engine`, or {needed}"
+    if model.on_mismatch == "jit":
+        text = "got `jit`, but the worker of a `text` model compiles nothing"
+        yield "model.on_mismatch", text, "delete `on_mismatch`"
     if serving.device != "cpu":
         yield "serving.device", f"got `{serving.device}`, allowed for the `text` handler: `cpu`", "device: cpu"
     if spec.workers > 1:

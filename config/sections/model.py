@@ -132,7 +132,7 @@ class Model(Section):
     """fp32, bf16 or int8 on cpu; fp32, fp16 or bf16 on cuda. Compiled into the artifact."""
     compile: Literal["aot", "eager", "export", "jit"] = "aot"
     """aot: compiled when packaged; jit: compiled when a worker starts, from a shipped cache; export: the exported
-    program runs as it is; eager: not exported either, the files of `./file.py:factory`, or our own code
+    program runs as it is; eager: not exported either, the files of `./file.py:factory`, or torch's own kernels
     for a `text` model, run in the worker."""
     cpu_target: CpuTarget = "native"
     """The CPUs it is compiled for. native: those like the packaging machine's; x86-64-v3: all with AVX2; x86-64-v4:

@@ -12,9 +12,10 @@ from config.sections.section import Count, Section
 class Text(Section):
     """How a language model writes."""
 
-    engine: Literal["fake", "torch"] = "torch"
-    """torch: computes the model; fake: says the prompt again, one token every `step_ms`, to try and measure what is
-    around an engine. Lands in the record of the MAR."""
+    engine: Literal["aot", "auto", "fake", "torch"] = "auto"
+    """aot: computes the model by a library compiled for the processor, with `compile: aot`; torch: by torch, with
+    `compile: eager`; auto: by what `compile` says; fake: says the prompt again, one token every `step_ms`, to try and
+    measure what is around an engine. Lands in the record of the MAR."""
     context: Count = 2048
     """Tokens of a prompt and its answer together. Lands in the record; memory is taken for it, times `slots`."""
     slots: Count = 16

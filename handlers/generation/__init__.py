@@ -2,12 +2,15 @@
 
 from handlers.generation.engine import Sampling, Token
 from handlers.generation.engines import make_engine
+from handlers.generation.engines.compiled import LIBRARY
+from handlers.generation.engines.llama import Llama
+from handlers.generation.engines.network import UnknownModel, read_shape
 from handlers.generation.handler import TextHandler
-from handlers.generation.llama import Llama, UnknownModel, read_shape
 from handlers.generation.template import TemplateRefused
 from handlers.generation.tokens import Tokens
 
 __all__ = [
+    "LIBRARY",
     "Llama",
     "Sampling",
     "TemplateRefused",

@@ -15,6 +15,7 @@ import orjson
 import torch
 
 from handlers import receive
+from handlers.artifact import misfit
 from handlers.base import Context
 from handlers.generation.answers import JSON, Writer
 from handlers.generation.engines import make_engine
@@ -27,6 +28,7 @@ from handlers.generation.sequence import Sequence as Answering
 from handlers.generation.tokens import Tokens
 from handlers.generation.wishes import Asked, Form, Limits, read_asked
 from handlers.generation.words import Unfolding
+from handlers.machine import differences
 from handlers.metrics import Metrics
 from handlers.record import Record, RecordError, TextSpec, load_record
 from handlers.request import Headers, Request
@@ -78,6 +80,8 @@ class TextHandler:
         if self.record.text is None:
             raise RecordError("`text`: missing: the package is not one of the `text` handler")
         self.text: TextSpec = self.record.text
+        if self.record.artifacts and (differing := differences(self.record.key, torch.device("cpu"))):
+            raise misfit(differing)
         torch.set_num_threads(self.record.threads)
         folder = self.directory / self.text.folder
         self.tokens = Tokens(folder)

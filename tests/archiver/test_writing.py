@@ -8,6 +8,7 @@ from specs import TALES, tales_spec
 
 from archiver.writing import compare_text, stage_text
 from config.errors import SourceError
+from config.record import Artifact
 
 
 def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
@@ -24,6 +25,17 @@ def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
     agreed = compare_text(draft, tmp_path)
     assert agreed.count > 500
     assert agreed.agreement > 0.95
+    assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
+
+
+def test_a_compiled_decoder_is_packed_once_and_agrees_in_8_bits(tmp_path: Path) -> None:
+    changes = {"model.precision": "int8", "model.compile": "aot", "text": {"context": 128, "max_tokens": 64}}
+    draft = stage_text(tales_spec(changes), tmp_path)
+    assert draft.artifacts == (Artifact(file="model/decoder.so", batch=16),)
+    assert draft.text is not None
+    assert draft.text.engine == "aot"
+    agreed = compare_text(draft, tmp_path)
+    assert agreed.agreement > 0.97
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
 
 

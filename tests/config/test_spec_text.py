@@ -28,10 +28,14 @@ ERRORS: list[Any] = [
                  "hint: handler: text", id="a folder for another handler"),
     pytest.param({"model.weights": "random"}, "`model.weights`: got `random`, but `hf:./model` holds its own "
                  "weights\n\nhint: delete `weights`", id="weights beside a folder"),
-    pytest.param({"model.compile": "aot"}, "`model.compile`: got `aot`, allowed for the `text` handler: `eager`\n\n"
-                 "hint: compile: eager", id="a compiled one"),
-    pytest.param({"model.precision": "int8", "model.calibration": "c"}, "`model.precision`: got `int8`, allowed for "
-                 "the `text` handler: `bf16`, `fp32`", id="an 8-bit one"),
+    pytest.param({"model.compile": "export"}, "`model.compile`: got `export`, allowed for the `text` handler: `aot`, "
+                 "`eager`\n\nhint: compile: aot", id="an exported one"),
+    pytest.param({"model.precision": "int8"}, "`model.precision`: got `int8`, allowed for the `text` handler with "
+                 "`compile: eager`: `bf16`, `fp32`\n\nhint: compile: aot", id="an 8-bit one that is not compiled"),
+    pytest.param({"text.engine": "aot"}, "`text.engine`: got `aot`, which needs `compile: aot`\n\n"
+                 "hint: delete `engine`, or compile: aot", id="an engine that is not compiled"),
+    pytest.param({"model.compile": "aot", "model.on_mismatch": "jit"}, "`model.on_mismatch`: got `jit`, but the worker "
+                 "of a `text` model compiles nothing\n\nhint: delete `on_mismatch`", id="compiling in the worker"),
     pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for the `text` handler, whose model is all in its "
                  "folder\n\nhint: delete `labels`", id="labels"),
     pytest.param({"model.batch_sizes": [1, 2]}, "`model.batch_sizes`: not for the `text` handler, which has slots\n\n"
@@ -52,7 +56,8 @@ ERRORS: list[Any] = [
                  "answer takes 51.2 s\n\nhint: raise it, or lower `text.max_tokens`", id="a drain that cuts answers"),
     pytest.param({"load.sample": "cat.png"}, "`load.sample`: got `cat.png`, allowed for the `text` handler: a `.json` "
                  "file", id="a picture to send"),
-    pytest.param({"text.engine": "vllm"}, "`text.engine`: got `vllm`, allowed: `fake`, `torch`", id="another engine"),
+    pytest.param({"text.engine": "vllm"}, "`text.engine`: got `vllm`, allowed: `aot`, `auto`, `fake`, `torch`",
+                 id="another engine"),
     pytest.param({"text.slots": 0}, "`text.slots`: got `0`, allowed: 1 or more", id="no slots"),
 ]  # fmt: skip
 
@@ -62,6 +67,12 @@ def test_what_is_refused_says_what_to_type(changes: dict[str, Any], message: str
     with pytest.raises(SpecError) as raised:
         spec_of(changes)
     assert message in str(raised.value)
+
+
+def test_the_engine_is_chosen_by_what_is_compiled() -> None:
+    changes = {"model.compile": "aot", "model.precision": "int8", "model.cpu_target": "x86-64-v3"}
+    assert [spec_of(changes).writing.engine, spec_of().writing.engine] == ["aot", "torch"]
+    assert spec_of(changes).completed()["text"]["engine"] == "aot"
 
 
 def test_text_is_only_for_models_that_write() -> None:

@@ -1,6 +1,7 @@
 """The network against `transformers`, and the engine around it: whole, in pieces, alone and among others."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,13 @@ import pytest
 import torch
 from specs import ROOT
 
+from archiver.native import compile_decoder
 from archiver.torchvision_import import import_torchvision
-from handlers.generation import Llama, Sampling, UnknownModel, read_shape
-from handlers.generation.slots import Slots
-from handlers.generation.torch_engine import TorchEngine
+from handlers.generation import LIBRARY, Llama, Sampling, UnknownModel, read_shape
+from handlers.generation.engine import Engine
+from handlers.generation.engines.compiled import CompiledDecoder
+from handlers.generation.engines.computing import CompiledEngine, TorchEngine
+from handlers.generation.engines.slots import Slots
 
 TALES = ROOT / "config/examples/tales/model"
 SIZES: dict[str, Any] = {
@@ -30,29 +34,76 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": {"tie_word_embeddings": True},
     "Mistral": {"head_dim": 16, "sliding_window": None},
     "Qwen2": {"rope_theta": 50_000.0, "tie_word_embeddings": False},
+    "Qwen3": {"head_dim": 24, "tie_word_embeddings": True},
+}
+ROPES: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 2.0},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
 }
 
 
-@pytest.fixture(params=FAMILIES, scope="module")
-def family(request, tmp_path_factory):
+def saved(family: str, folder: Path, **changes: Any) -> Any:
+    """A small network of `transformers` with weights large enough to tell its parts apart, saved to a folder."""
     # It imports torchvision where that is installed, and beside torch for processors PyPI's needs a hand.
     import_torchvision()
     import transformers
 
     torch.manual_seed(1)
-    config = getattr(transformers, f"{request.param}Config")(**SIZES, **FAMILIES[request.param])
-    theirs = getattr(transformers, f"{request.param}ForCausalLM")(config).eval()
+    config = getattr(transformers, f"{family}Config")(**SIZES | FAMILIES[family] | changes)
+    theirs = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    folder = tmp_path_factory.mktemp(request.param)
     theirs.save_pretrained(folder, safe_serialization=True)
-    return theirs, folder
+    return theirs
 
 
-def answers(folder: Path, prompts: list[list[int]], *, slots: int, count: int = 20, chunk: int = 4, **sampling: Any):
+@pytest.fixture(params=FAMILIES, scope="module")
+def family(request, library, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    shutil.copy(library, folder)
+    return saved(request.param, folder), folder
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Path:
+    file: Path = tmp_path_factory.mktemp("library") / LIBRARY
+    compile_decoder("native", file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def tales(library, tmp_path_factory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("tales") / "model"
+    shutil.copytree(TALES, folder)
+    shutil.copy(library, folder)
+    return folder
+
+
+def engine_of(kind: str, folder: Path, places: Slots, slots: int, precision: str = "fp32") -> Engine:
+    if kind == "torch":
+        return TorchEngine(Llama(folder, precision=precision, slots=slots, context=64), places)
+    return CompiledEngine(CompiledDecoder(folder, precision=precision, slots=slots, context=64), places)
+
+
+def answers(
+    folder: Path,
+    prompts: list[list[int]],
+    *,
+    slots: int,
+    count: int = 20,
+    chunk: int = 4,
+    kind: str = "torch",
+    precision: str = "fp32",
+    **sampling: Any,
+) -> list[list[int]]:
     """What the engine writes for each prompt, as many at once as there are slots."""
-    places = Slots(slots, context=64, prefill_chunk=chunk)
-    engine = TorchEngine(Llama(folder, precision="fp32", slots=slots, context=64), places)
+    engine = engine_of(kind, folder, Slots(slots, context=64, prefill_chunk=chunk), slots, precision)
     written: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
     waiting = list(written)
     while waiting or engine.usage().sequences:
@@ -78,9 +129,10 @@ def test_scores_are_those_of_transformers(family) -> None:
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_answers_are_those_of_transformers_to_the_token(family) -> None:
+@pytest.mark.parametrize("kind", ["torch", "aot"])
+def test_answers_are_those_of_transformers_to_the_token(family, kind: str) -> None:
     theirs, folder = family
-    for prompt, ours in zip(PROMPTS, answers(folder, PROMPTS, slots=3), strict=True):
+    for prompt, ours in zip(PROMPTS, answers(folder, PROMPTS, slots=3, kind=kind), strict=True):
         with torch.no_grad():
             given = torch.tensor([prompt])
             options = {"do_sample": False, "max_new_tokens": 20, "min_new_tokens": 20, "eos_token_id": None}
@@ -88,15 +140,41 @@ def test_answers_are_those_of_transformers_to_the_token(family) -> None:
         assert ours == whole[0, len(prompt) :].tolist()
 
 
+@pytest.mark.parametrize("rope", ROPES)
+def test_positions_are_stretched_as_in_transformers(rope: str, tmp_path: Path) -> None:
+    theirs = saved("Llama", tmp_path, rope_parameters={"rope_type": rope, "rope_theta": 1000.0} | ROPES[rope])
+    tokens = torch.arange(3, 60)
+    with torch.no_grad():
+        expected = theirs(tokens[None]).logits[0]
+    ours = Llama(tmp_path, precision="fp32", slots=1, context=64).read_whole(tokens)
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["torch", "aot"])
 @pytest.mark.parametrize("chunk", [1, 5, 64])
-def test_an_answer_is_the_same_alone_and_among_others_and_in_any_pieces(chunk: int) -> None:
-    alone = [answers(TALES, [prompt], slots=1)[0] for prompt in PROMPTS]
-    assert answers(TALES, PROMPTS, slots=5, chunk=chunk) == alone
+def test_an_answer_is_the_same_alone_and_among_others_and_in_any_pieces(tales: Path, kind: str, chunk: int) -> None:
+    alone = [answers(tales, [prompt], slots=1, kind=kind)[0] for prompt in PROMPTS]
+    assert answers(tales, PROMPTS, slots=5, chunk=chunk, kind=kind) == alone
 
 
-def test_a_seed_gives_the_same_answer_among_others() -> None:
-    alone = [answers(TALES, [prompt], slots=1, temperature=1.0, seed=5)[0] for prompt in PROMPTS]
-    assert answers(TALES, PROMPTS, slots=5, temperature=1.0, seed=5) == alone
+@pytest.mark.parametrize("kind", ["torch", "aot"])
+def test_a_seed_gives_the_same_answer_among_others(tales: Path, kind: str) -> None:
+    alone = [answers(tales, [prompt], slots=1, kind=kind, temperature=1.0, seed=5)[0] for prompt in PROMPTS]
+    assert answers(tales, PROMPTS, slots=5, kind=kind, temperature=1.0, seed=5) == alone
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_compiled_scores_are_the_same_to_the_bit_whatever_is_beside_them(tales: Path, precision: str) -> None:
+    tokens = list(range(7, 57))
+    model = CompiledDecoder(tales, precision=precision, slots=3, context=64)
+    whole = model.step(tokens, [1] * 50, list(range(50)), list(range(50)))
+    for at in range(50):
+        beside = [2] if at % 2 else []
+        rows = model.step([tokens[at], *beside], [0, *beside], [at, *(at for _ in beside)], [0])
+        assert torch.equal(rows[0], whole[at])
+    expected = Llama(TALES, precision="fp32", slots=1, context=64).read_whole(torch.tensor(tokens))
+    assert (whole - expected).abs().max() < {"fp32": 1e-4, "bf16": 0.5, "int8": 0.5}[precision]
+    assert (whole.argmax(-1) == expected.argmax(-1)).float().mean() >= 0.95
 
 
 def test_the_tales_model_knows_tales_it_has_not_read() -> None:
@@ -119,7 +197,7 @@ def test_the_tales_model_knows_tales_it_has_not_read() -> None:
         ({"auto_map": {}}, "`auto_map`"),
         ({"hidden_act": "gelu"}, "`hidden_act`: got `gelu`"),
         ({"mlp_bias": True}, "`mlp_bias`"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "`rope_scaling`: got `llama3`"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "`rope_scaling`: got `longrope`"),
         ({"quantization_config": {"bits": 4}}, "`quantization_config`"),
     ],
 )

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from handlers.generation.engine import Sampling
-from handlers.generation.sampling import Sampler
+from handlers.generation.engines.sampling import Sampler
+from handlers.generation.engines.slots import Slots
 from handlers.generation.scheduler import PATIENCE_S, Busy, Scheduler
 from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
-from handlers.generation.slots import Slots
 from handlers.generation.template import ChatTemplate, TemplateRefused
 from handlers.generation.words import StopFinder, Unfolding
 
@@ -66,10 +66,10 @@ def test_a_prompt_is_read_in_pieces_between_the_others() -> None:
     slots = Slots(2, context=100, prefill_chunk=4)
     slots.add("short", [1], Sampling())
     slots.add("long", range(10), Sampling())
-    assert [slot.sequence for slot in slots.decoding()] == ["short"]
     pieces = []
-    while reading := slots.reading():
-        slot, piece = reading
+    while len(work := slots.work()) == 2 and (slot := work[1].slot).sequence == "long" and slot.reads:
+        assert work[0].slot.sequence == "short"
+        piece = work[1].piece
         pieces.append((piece.start, piece.stop))
         if piece.stop == len(slot.tokens):
             slot.append(7)

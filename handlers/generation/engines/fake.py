@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from handlers.generation.engine import Token
-from handlers.generation.slots import Slot, SlotEngine, Slots
+from handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
 
 
 class FakeEngine(SlotEngine[None]):
@@ -26,11 +26,8 @@ class FakeEngine(SlotEngine[None]):
         self.steps += 1
         return super().step()
 
-    def _decode(self, decoding: Sequence[Slot]) -> Sequence[None]:
-        return [None] * len(decoding)
-
-    def _read(self, slot: Slot, piece: range) -> None:
-        """Nothing is computed."""
+    def _compute(self, work: Sequence[Work]) -> Sequence[None]:
+        return [None] * len(work)
 
     def _choose(self, slot: Slot, scores: None) -> Token:
         token = slot.tokens[(len(slot.tokens) - slot.prompt) % slot.prompt]

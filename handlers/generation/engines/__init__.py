@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from handlers.generation.engine import Engine, Sampling
-from handlers.generation.fake import FakeEngine
-from handlers.generation.llama import Llama
-from handlers.generation.slots import Slots
-from handlers.generation.torch_engine import TorchEngine
+from handlers.generation.engines.compiled import CompiledDecoder
+from handlers.generation.engines.computing import CompiledEngine, TorchEngine
+from handlers.generation.engines.fake import FakeEngine
+from handlers.generation.engines.llama import Llama
+from handlers.generation.engines.slots import Slots
 from handlers.record import RecordError, TextSpec
 
 
@@ -15,9 +16,14 @@ def make_engine(text: TextSpec, folder: Path, precision: str) -> Engine:
     slots = Slots(text.slots, context=text.context, prefill_chunk=text.prefill_chunk)
     if text.engine == "fake":
         return FakeEngine(slots, step_s=text.step_ms / 1000)
-    if text.engine != "torch":
-        raise RecordError(f"`text.engine`: got `{text.engine}`, allowed: `fake`, `torch`")
-    engine = TorchEngine(Llama(folder, precision=precision, slots=text.slots, context=text.context), slots)
+    engine: Engine
+    if text.engine == "torch":
+        engine = TorchEngine(Llama(folder, precision=precision, slots=text.slots, context=text.context), slots)
+    elif text.engine == "aot":
+        model = CompiledDecoder(folder, precision=precision, slots=text.slots, context=text.context)
+        engine = CompiledEngine(model, slots)
+    else:
+        raise RecordError(f"`text.engine`: got `{text.engine}`, allowed: `aot`, `fake`, `torch`")
     _warm_up(engine, text)
     return engine
 

@@ -5,10 +5,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from handlers.generation.engine import Sampling, Token, Usage
-from handlers.generation.sampling import Sampler
+from handlers.generation.engines.sampling import Sampler
 
 Scores = TypeVar("Scores")
 
@@ -38,6 +38,13 @@ class Slot:
         return len(self.tokens) - self.cached > 1
 
 
+class Work(NamedTuple):
+    """Tokens of a slot that are computed in a step, by their places in its text."""
+
+    slot: Slot
+    piece: range
+
+
 class Slots:
     """So many sequences of at most `context` tokens each."""
 
@@ -60,21 +67,14 @@ class Slots:
         if slot is not None:
             heappush(self._free, slot.index)
 
-    def reading(self) -> tuple[Slot, range] | None:
-        """The prompt that is read next, and which of its tokens; the last one of them gives its first answer."""
-        slot = next((slot for slot in self._held.values() if slot.reads), None)
-        if slot is None:
-            return None
-        return slot, range(slot.cached, min(len(slot.tokens), slot.cached + self._chunk))
-
-    def decoding(self) -> list[Slot]:
-        """Who has one token to compute, in the order of their places."""
-        return sorted((slot for slot in self._held.values() if not slot.reads), key=lambda slot: slot.index)
-
-    def positions(self, count: int) -> list[int]:
-        """Where the next token of each of the first slots goes; the beginning for one that nobody holds."""
-        cached = {slot.index: slot.cached for slot in self._held.values()}
-        return [cached.get(index, 0) for index in range(count)]
+    def work(self) -> list[Work]:
+        """What a step computes: who has one token to compute, in the order of their places, then a piece of the prompt
+        that is read next."""
+        held = sorted(self._held.values(), key=lambda slot: slot.index)
+        work = [Work(slot, range(slot.cached, len(slot.tokens))) for slot in held if not slot.reads]
+        if slot := next((slot for slot in self._held.values() if slot.reads), None):
+            work.append(Work(slot, range(slot.cached, min(len(slot.tokens), slot.cached + self._chunk))))
+        return work
 
     def usage(self) -> Usage:
         cached = sum(slot.cached for slot in self._held.values())
@@ -91,11 +91,9 @@ class SlotEngine(ABC, Generic[Scores]):
         self._slots.add(sequence, prompt, sampling)
 
     def step(self) -> list[Token]:
-        decoding = self._slots.decoding()
-        tokens = [self._choose(slot, scores) for slot, scores in zip(decoding, self._decode(decoding), strict=True)]
-        if reading := self._slots.reading():
-            slot, piece = reading
-            scores = self._read(slot, piece)
+        work = self._slots.work()
+        tokens = []
+        for (slot, piece), scores in zip(work, self._compute(work) if work else (), strict=True):
             if piece.stop == len(slot.tokens):
                 tokens.append(self._choose(slot, scores))
             else:
@@ -112,12 +110,8 @@ class SlotEngine(ABC, Generic[Scores]):
         """Memory goes with the process."""
 
     @abstractmethod
-    def _decode(self, decoding: Sequence[Slot]) -> Sequence[Scores]:
-        """What the next token of each is chosen by."""
-
-    @abstractmethod
-    def _read(self, slot: Slot, piece: range) -> Scores:
-        """The same after a piece of a prompt."""
+    def _compute(self, work: Sequence[Work]) -> Sequence[Scores]:
+        """What the next token of each is chosen by; whatever it is where the piece does not end a prompt."""
 
     @abstractmethod
     def _choose(self, slot: Slot, scores: Scores) -> Token:

@@ -1,0 +1,5 @@
+"""What is compiled of our own C++: the decoder that `text.engine: aot` runs."""
+
+from archiver.native.decoder import compile_decoder
+
+__all__ = ["compile_decoder"]

@@ -1,0 +1,71 @@
+"""Engines that compute a network: `torch`, layer by layer as it is, and `aot`, by a library of the packager's."""
+
+from collections.abc import Sequence
+
+import torch
+
+from handlers.generation.engine import Token
+from handlers.generation.engines.compiled import CompiledDecoder
+from handlers.generation.engines.llama import Llama
+from handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
+
+
+class ComputingEngine(SlotEngine[torch.Tensor]):
+    """Its scores are those of every token of the vocabulary."""
+
+    def _choose(self, slot: Slot, scores: torch.Tensor) -> Token:
+        token, logprob, likeliest = slot.sampler.choose(scores.numpy())
+        slot.append(token)
+        return Token(slot.sequence, token, logprob, likeliest)
+
+
+class TorchEngine(ComputingEngine):
+    """One call for all who have one token to compute, and one for each that has more."""
+
+    def __init__(self, model: Llama, slots: Slots) -> None:
+        super().__init__(slots)
+        self._model = model
+
+    def _compute(self, work: Sequence[Work]) -> Sequence[torch.Tensor]:
+        single = [each for each in work if len(each.piece) == 1]
+        of_slots = self._decode(single) if single else torch.empty(0)
+        return [
+            of_slots[slot.index] if len(piece) == 1 else self._model.read(slot.index, piece.start, _tokens(slot, piece))
+            for slot, piece in work
+        ]
+
+    def _decode(self, single: Sequence[Work]) -> torch.Tensor:
+        # The rows of slots in between are computed, and neither written nor read.
+        places = torch.tensor([slot.index for slot, _ in single])
+        tokens = torch.zeros(int(places.max()) + 1, dtype=torch.int64)
+        positions = torch.zeros_like(tokens)
+        for slot, piece in single:
+            tokens[slot.index], positions[slot.index] = slot.tokens[piece.start], piece.start
+        return self._model.decode(tokens, positions, places)
+
+
+class CompiledEngine(ComputingEngine):
+    """One call for everything."""
+
+    def __init__(self, model: CompiledDecoder, slots: Slots) -> None:
+        super().__init__(slots)
+        self._model = model
+
+    def _compute(self, work: Sequence[Work]) -> Sequence[torch.Tensor]:
+        tokens: list[int] = []
+        places: list[int] = []
+        positions: list[int] = []
+        last: list[int] = []
+        for slot, piece in work:
+            tokens += slot.tokens[piece.start : piece.stop]
+            places += [slot.index] * len(piece)
+            positions += piece
+            last.append(len(tokens) - 1)
+        # The scores of a piece that ends no prompt are not asked for.
+        wanted = [row for row, (slot, piece) in zip(last, work, strict=True) if piece.stop == len(slot.tokens)]
+        scores = iter(self._model.step(tokens, places, positions, wanted))
+        return [next(scores) if piece.stop == len(slot.tokens) else torch.empty(0) for slot, piece in work]
+
+
+def _tokens(slot: Slot, piece: range) -> torch.Tensor:
+    return torch.tensor(slot.tokens[piece.start : piece.stop])
