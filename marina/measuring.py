@@ -127,6 +127,8 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     text = "a trace of real traffic to replay: CSV or JSON lines of time and sample (default: the spec's `load.replay`)"
     add("--replay", metavar="FILE", type=Path, help=text)
     add("--speed", metavar="TIMES", type=float, help="how many times as fast the trace is replayed (default: 1)")
+    text = "one long run in which the server's memory, open files and latency may not grow: 90s, 30m, 2h"
+    add("--soak", dest="soak_s", metavar="TIME", type=_seconds, help=text)
     text = "a rate that rises evenly, to see at which the objective breaks"
     add("--ramp", metavar="FROM:TO", type=_ramp, help=text)
     add("--in-cluster", action="store_true", help="load the deployed service from pods beside it, one a process")
@@ -134,6 +136,12 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     add("--kubeconfig", metavar="FILE", type=Path, help="for --in-cluster (default: $KUBECONFIG, ~/.kube/config)")
     add("--image", metavar="REF", help="what those pods run (default: what `marina image --target loadtest` made)")
     add("--dry-run", action="store_true", help="print the manifests of --in-cluster and load nothing")
+
+
+def _seconds(text: str) -> float:
+    """`2h`; what is wrong with it, argparse says."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    return float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
 
 
 def _ramp(text: str) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from loadtest.judging.interval import student
 from loadtest.judging.outcome import Climb, Latency, Load, Outcome, Pieces, Run, Subject, latency_of, pieces_of, run_of
 from loadtest.judging.pooling import pool
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, on_balance
+from loadtest.judging.soak import judge_soak
 from loadtest.judging.streams import judged_tails
 from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, against_run
 from loadtest.judging.verdict import (
@@ -67,6 +68,7 @@ __all__ = [
     "interval_text",
     "judge",
     "judge_climb",
+    "judge_soak",
     "judged_tails",
     "latency_of",
     "missed_clumps",

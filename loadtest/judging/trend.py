@@ -28,14 +28,14 @@ def _grew(run: Measurement) -> bool:
     """Fastest in the first fifth, slowest in the last, and at the end even the fast answers slower than the slow ones
     at the start: a queue that empties now and then does not show that."""
     parts = _parts(run)
-    if not parts or min(part.count for part in parts) < _FEWEST_IN_PART or _more_came(run):
+    if not parts or min(part.count for part in parts) < _FEWEST_IN_PART or more_came(run):
         return False
     middles = [part.percentile(0.5) or 0.0 for part in parts]
     fastest, slowest = parts[-1].percentile(0.1) or 0.0, parts[0].percentile(0.9) or 0.0
     return middles[0] == min(middles) and middles[-1] == max(middles) and fastest > slowest
 
 
-def _more_came(run: Measurement) -> bool:
+def more_came(run: Measurement) -> bool:
     """Whether the last fifth was asked for more than the first, as a trace may: then it is no wonder that it waits."""
     each = len(run.slices) // _PARTS
     first, last = (sum(piece.due for piece in pieces) for pieces in (run.slices[:each], run.slices[-each:]))

@@ -58,7 +58,7 @@ class Reason(_Record):
 class Check(_Record):
     """One objective, judged over all runs together."""
 
-    objective: Literal["p99", "errors", "throughput", "ttft", "itl", "goodput"]
+    objective: Literal["p99", "errors", "throughput", "ttft", "itl", "goodput", "memory", "files", "drift"]
     status: Status
     limit: float
     measured: float | None

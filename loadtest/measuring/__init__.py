@@ -15,6 +15,7 @@ from loadtest.measuring.measurement import (
 from loadtest.measuring.others import Others, Watch
 from loadtest.measuring.streams import Latencies, Streams, merge_streams, merged
 from loadtest.measuring.units import figure, percent
+from loadtest.measuring.vitals import Reading, Vitals, VitalsWatch
 
 __all__ = [
     "MB",
@@ -26,9 +27,12 @@ __all__ = [
     "Measurement",
     "Memory",
     "Others",
+    "Reading",
     "Second",
     "Slice",
     "Streams",
+    "Vitals",
+    "VitalsWatch",
     "Watch",
     "bucket_ms",
     "cpu_seconds",

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from loadtest.measuring.histogram import Histogram
 from loadtest.measuring.others import Others
 from loadtest.measuring.streams import Latencies, Streams, merge_streams, merged
+from loadtest.measuring.vitals import Vitals
 
 
 class _Record(BaseModel):
@@ -112,6 +113,8 @@ class Measurement(_Record):
     """Whether somebody wanted it to end, by Ctrl-C."""
     others: Others | None = None
     """What other processes used of the machine; None where the server is on another one."""
+    vitals: Vitals | None = None
+    """How the server's processes were, where it was looked at."""
     server_end: str | None = None
     """What is known of the server's end, if it ended during the run."""
 

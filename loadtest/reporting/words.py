@@ -16,6 +16,9 @@ _ARRIVALS: dict[Spacing, str] = {
 }
 
 
+_GROWING = {"memory": "memory grows", "files": "open files grow", "drift": "response time grows"}
+
+
 def verdict_lines(verdict: Verdict, requests: int, arrivals: Spacing = "poisson") -> str:
     """`slo: FAIL p99 412 ms > 250 ms, …`, then every reason on a line of its own.
 
@@ -46,7 +49,7 @@ def check_text(check: Check) -> str:
         return f"goodput {percent(check.measured)} of {percent(check.limit)}"
     sign = "<=" if check.measured <= check.limit else ">"
     if check.unit == "share":
-        return f"errors {percent(check.measured)} {sign} {percent(check.limit)}"
+        return f"{check.objective} {percent(check.measured)} {sign} {percent(check.limit)}"
     between = f" ({interval_text(check)})" if check.interval else ""
     name = check.objective if check.objective == "p99" else f"{check.objective} p99"
     return f"{name} {figure(check.measured)} ms{between} {sign} {check.limit:g} ms"
@@ -56,6 +59,8 @@ def check_title(check: Check) -> str:
     """The objective alone: `p99 at most 250 ms`."""
     if check.objective == "errors":
         return f"errors at most {percent(check.limit)}"
+    if check.objective in _GROWING:
+        return f"{_GROWING[check.objective]} by at most {percent(check.limit)}"
     if check.objective == "goodput":
         return f"{percent(check.limit)} of requests meet every objective"
     if check.objective == "throughput":

@@ -42,6 +42,8 @@ class RunOptions(BaseModel):
     """How many times as fast; default: 1."""
     duration_s: Positive | None = None
     """Length of the first run's measured window; default: 30 s, or as long as p99 and the error rate need."""
+    soak_s: Annotated[float, Field(ge=60)] | None = None
+    """Length of a single long run, in which the server's memory, open files and latency are watched for a trend."""
     max_duration_s: Positive | None = None
     """How long may be measured, all runs together, while the limit is inside an interval; default: ten times the first
     run."""
@@ -73,6 +75,8 @@ class RunOptions(BaseModel):
 
     def schedule(self, spec: Spec, objective: Objective) -> Schedule:
         """The schedule of the first run; InputError when neither options nor spec say a rate."""
+        if self.soak_s is not None:
+            self._refuse_beside("soak", "duration_s", "max_duration_s", "ramp", "repeat")
         if self.ramp is not None:
             return self._rising(self.ramp)
         if (trace := self.trace_of(spec)) is not None:
@@ -85,7 +89,7 @@ class RunOptions(BaseModel):
 
     def schedule_of(self, rate: float, objective: Objective) -> Schedule:
         """The schedule of the first run at a rate."""
-        duration_s = self.duration_s or max(_SHORTEST_S, math.ceil(_needed(objective) / rate))
+        duration_s = self.soak_s or self.duration_s or max(_SHORTEST_S, math.ceil(_needed(objective) / rate))
         return Schedule(
             arrivals=self.arrivals, rate=rate, warmup_s=self.warmup_s, duration_s=duration_s, seed=self.seed
         )
@@ -95,11 +99,7 @@ class RunOptions(BaseModel):
         ramp = Ramp(begin=rates[0], end=rates[1])
         if ramp.end <= ramp.begin:
             raise InputError(f"`--ramp`: got `{ramp.begin:g}:{ramp.end:g}`, allowed: a rate that rises, `10:200`")
-        others = {"rate": self.rate, "replay": self.replay, "speed": self.speed, "max-duration": self.max_duration_s}
-        beside = [f"`--{name}`" for name, value in others.items() if value is not None]
-        if beside or self.repeat > 1:
-            first = (*beside, "`--repeat`")[0]
-            raise InputError(f"`--ramp`: is one run with its own rates, so {first} cannot be beside it")
+        self._refuse_beside("ramp", "rate", "replay", "speed", "max_duration_s", "repeat")
         needed = _SPARE_SAMPLES * MOST_STEPS * STEP_REQUESTS
         return Schedule(
             arrivals=self.arrivals,
@@ -110,10 +110,17 @@ class RunOptions(BaseModel):
             ramp=ramp,
         )
 
+    def _refuse_beside(self, name: str, *others: str) -> None:
+        """InputError where another option would contradict a single run."""
+        for other in others:
+            if getattr(self, other) != type(self).model_fields[other].default:
+                shown = other.removesuffix("_s").replace("_", "-")
+                raise InputError(f"`--{name}`: is one run of its own kind, so `--{shown}` cannot be beside it")
+
     def _replayed(self, trace: Trace, objective: Objective) -> Schedule:
         """The whole trace, as often as there must be for enough requests."""
         rounds = math.ceil(_needed(objective) / len(trace.times))
-        duration_s = self.duration_s or rounds * trace.length_s
+        duration_s = self.soak_s or self.duration_s or rounds * trace.length_s
         rate = trace.until(duration_s) / duration_s
         return Schedule(
             arrivals="poisson",
@@ -133,7 +140,7 @@ class RunOptions(BaseModel):
         if any(each.interrupted or each.server_end for each in measured):
             return None
         length_s = first.duration_s
-        if number and first.ramp:
+        if number and (first.ramp or self.soak_s):
             return None
         if number >= self.repeat:
             left_s = (self.max_duration_s or _LONGER * first.duration_s) - so_far_s

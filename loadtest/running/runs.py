@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from config.errors import InputError
 from config.record import write_json, write_text
 from config.spec import Spec
 from loadtest.judging import (
@@ -18,6 +19,7 @@ from loadtest.judging import (
     costs_text,
     judge,
     judge_climb,
+    judge_soak,
     objective_of,
     pieces_of,
     pool,
@@ -36,6 +38,9 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
     """Loads the server as often as asked, judges, and writes `verdict.json`, `.xml` and `.html` into `where.out`."""
     objective = objective_of(spec)
     first = options.schedule(spec, objective)
+    if options.soak_s and where.elsewhere:
+        text = "`--soak`: the memory of several pods is their dashboard's, this looks at one server"
+        raise InputError(text, hint="kubectl port-forward of one pod's 8080 and 8090, then `--url` and `--pages-url`")
     if first.trace:
         # What was recorded is to be answered, whatever one pod must hold.
         objective = objective.model_copy(update={"throughput_rps": None})
@@ -53,10 +58,12 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
         measured: list[Measurement] = []
         while (schedule := options.next_schedule(first, objective, measured)) is not None:
             label = f"{spec.name}, run {len(runs) + 1}" if runs or options.repeat > 1 else spec.name
-            measured.append(session.measure(schedule, label))
+            measured.append((session.soak if options.soak_s else session.measure)(schedule, label))
             climb = climb_of(measured[0], first.ramp, objective) if first.ramp else None
             verdict = judge_climb(measured[0], climb, objective) if climb else judge(measured, objective)
-            runs.append(run_of(measured[-1], verdict if climb else judge(measured[-1], objective)))
+            if options.soak_s:
+                verdict = judge_soak(verdict, measured[0], first.warmup_s)
+            runs.append(run_of(measured[-1], verdict if len(measured) == 1 else judge(measured[-1], objective)))
             session.progress.say(f"  {label:<44} {verdict.status} {figures_text(verdict)}")
         costs = costs_of(spec, pool(measured).held_rps, known_knee(where.out, session.package))
         outcome = Outcome(

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from config.quantity import quantity
 from config.record import Package, read_package
 from config.spec import Spec
 from loadtest.judging import Objective, client_timeout_s
-from loadtest.measuring import Identity, Machine, Measurement, Watch, this_machine
+from loadtest.measuring import Identity, Machine, Measurement, VitalsWatch, Watch, this_machine
 from loadtest.reporting import LiveLine
 from loadtest.running import target
 from loadtest.running.confinement import Confinement, confine
@@ -95,6 +96,13 @@ class Session:
     def machine(self) -> Machine:
         """The machine that sent the load."""
         return self.elsewhere.machine() if self.elsewhere else this_machine()
+
+    def soak(self, schedule: Schedule, label: str) -> Measurement:
+        """One long run, in which the server's processes are looked at."""
+        page = partial(target.metrics, self.target.supervisor, self.tls)
+        with VitalsWatch(page, schedule.total_s) as watch:
+            measured = self.measure(schedule, label)
+        return measured.model_copy(update={"vitals": watch.vitals})
 
     def measure(self, schedule: Schedule, label: str) -> Measurement:
         """One run of a schedule; the server's package is asked for before and after it."""

@@ -148,6 +148,16 @@ def served_sha256(supervisor: str, timeout_s: float = 5.0, tls: ssl.SSLContext |
         raise InputError(f"{page} does not name the package: {getattr(err, 'reason', None) or err}") from err
 
 
+def metrics(supervisor: str, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0) -> str:
+    """A supervisor's page of metrics; OSError when it cannot be read."""
+    page = f"{supervisor.rstrip('/')}/metrics"
+    try:
+        with _opener(tls).open(page, timeout=timeout_s) as answer:
+            return str(answer.read().decode(errors="replace"))
+    except (OSError, http.client.HTTPException) as err:
+        raise OSError(f"{page} cannot be read: {getattr(err, 'reason', None) or err}") from err
+
+
 def await_ready(server: Target, timeout_s: float) -> bool:
     """Whether a server that is there becomes ready within a time."""
     until = time.monotonic() + timeout_s

@@ -12,6 +12,7 @@ from server.system.processes import (
     die_with_parent,
     identify,
     is_stopped,
+    open_files,
     resident_bytes,
 )
 from server.system.rundir import OWNER, create_run_directory, temporary_parent
@@ -36,6 +37,7 @@ __all__ = [
     "identify",
     "is_stopped",
     "log_line",
+    "open_files",
     "read_sockets",
     "resident_bytes",
     "temporary_parent",

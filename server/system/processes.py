@@ -82,6 +82,14 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
+def open_files(pid: int) -> int:
+    """Files, pipes and connections that a process holds; 0 when it is gone."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
+
+
 def children(pid: int) -> list[int]:
     """Direct children of a process, from every thread of it."""
     found: list[int] = []

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from config.latency import EDGES_S
 from config.spec import Spec
 from server.java import Counters, Door, Frontend, NoAnswerError, NoDoorError, Open, Traffic
-from server.system import resident_bytes
+from server.system import open_files, resident_bytes
 from server.watching.exposition import Labels, family, histogram_family
 from server.watching.health import Health
 from server.watching.worker_metrics import WorkerMetrics
@@ -133,14 +133,20 @@ class Page:
         ready, declared = sum(seat.serving for _, seat in seats), self.health.declared
         restarts = [(labels, seat.restarts) for labels, seat in seats]
         memory = [(labels, resident_bytes(seat.pid)) for labels, seat in seats if seat.alive]
+        files = [(labels, open_files(seat.pid)) for labels, seat in seats if seat.alive]
         return [
             ("marina_workers_declared", "gauge", "Workers the spec asks for.", [(model, declared)]),
             ("marina_workers_ready", "gauge", "Workers that are READY and alive.", [(model, ready)]),
             ("marina_worker_restarts_total", "counter", "Times a worker was started again.", restarts),
             ("marina_worker_resident_memory_bytes", "gauge", "Resident memory of a worker.", memory),
+            ("marina_worker_open_files", "gauge", "Open files and connections of a worker.", files),
         ]
 
     def _processes(self) -> list[Family]:
         pids = {"supervisor": self.facts.supervisor_pid, "torchserve": self.facts.java_pid}
         memory = [({"process": name}, resident_bytes(pid)) for name, pid in pids.items()]
-        return [("marina_resident_memory_bytes", "gauge", "Resident memory beside the workers.", memory)]
+        files = [({"process": name}, open_files(pid)) for name, pid in pids.items()]
+        return [
+            ("marina_resident_memory_bytes", "gauge", "Resident memory beside the workers.", memory),
+            ("marina_open_files", "gauge", "Open files and connections beside the workers.", files),
+        ]

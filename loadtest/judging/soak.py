@@ -1,0 +1,146 @@
+"""Whether something grows while a server is loaded for long: a test of trend on memory, open files and latency. Pure.
+
+The first third of a run is left out, in which caches fill. What is left is cut into twelve blocks, of which each figure
+has a median: Mann and Kendall's test counts how many pairs of them rise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+from statistics import fmean, median
+from typing import Literal
+
+from loadtest.judging.trend import more_came
+from loadtest.judging.verdict import Check, Reason, Status, Verdict, worst
+from loadtest.measuring import MB, Measurement, Vitals, figure, merged
+
+Kind = Literal["memory", "files", "drift"]
+# By how much may be more at the end of what is judged than at its begin, and how much is nothing in any case.
+_ALLOWED: dict[Kind, float] = {"memory": 0.02, "files": 0.02, "drift": 0.1}
+_NOTHING: dict[Kind, float] = {"memory": 1_000_000, "files": 2, "drift": 0.5}
+_SETTLING, _BLOCKS, _QUARTERS = 1 / 3, 12, 4
+_FEWEST_READINGS = 4 * _BLOCKS
+# One false alarm in a hundred figures that do not grow, before how they grow is asked.
+_SURE = 2.33
+# A figure that grows does so all the time: each quarter has its part of it, and the last not much less than the first.
+_PART, _SLOWER = 0.1, 0.5
+_SEEN = 0.9
+WORDS: dict[Kind, str] = {"memory": "the memory", "files": "the open files", "drift": "the response time"}
+
+
+def judge_soak(verdict: Verdict, run: Measurement, warmup_s: float) -> Verdict:
+    """The verdict of a long run with a check of memory, open files and latency each."""
+    begin_s = warmup_s + _SETTLING * run.asked_s
+    checks = [_seen(run, "memory", begin_s), _seen(run, "files", begin_s), _drift(run, begin_s, warmup_s)]
+    if {reason.id for reason in verdict.reasons} - {"server-died", "machine-busy"}:
+        checks = [check.model_copy(update={"status": "INVALID"}) for check in checks]
+    status = worst([verdict.status, *(check.status for check in checks)])
+    return verdict.model_copy(update={"status": status, "checks": (*verdict.checks, *checks)})
+
+
+def _seen(run: Measurement, kind: Kind, begin_s: float) -> Check:
+    vitals = run.vitals or Vitals()
+    readings = [each for each in vitals.readings if each.at_s >= begin_s]
+    looks = len(vitals.readings) + vitals.missed
+    series: dict[str, list[float]] = {}
+    for each in readings:
+        for name, value in (each.memory if kind == "memory" else each.files).items():
+            series.setdefault(name, []).append(value)
+    if not series or len(vitals.readings) < _SEEN * looks:
+        why = vitals.why or "its page of metrics does not say it"
+        return _check(kind, "INVALID", None, [Reason(id="server-unseen", text=f"{WORDS[kind]} cannot be seen: {why}")])
+    if len(readings) < _FEWEST_READINGS:
+        return _check(kind, "INVALID", None, [_too_few(f"{len(readings)} looks at the server")])
+    restarted = [name for name in sorted(readings[-1].restarts) if _restarts(vitals, name)] if kind == "memory" else []
+    again = [Reason(id="restarted", text=f"{name} ended and was started again") for name in restarted]
+    # A process that came later has too little to show.
+    whole = {name: values for name, values in series.items() if len(values) >= _SEEN * len(readings)}
+    return _of_all(kind, {name: _in_blocks(values) for name, values in whole.items()}, run, again)
+
+
+def _drift(run: Measurement, begin_s: float, warmup_s: float) -> Check:
+    seconds = run.seconds[int(begin_s) : int(warmup_s + run.asked_s)]
+    answered = [second.response for second in seconds if second.response.count]
+    if len(answered) < _FEWEST_READINGS:
+        return _check("drift", "INVALID", None, [_too_few(f"answers in {len(answered)} seconds")])
+    cuts = _cuts(len(answered))
+    blocks = [merged(answered[first:last]) for first, last in pairwise(cuts)]
+    shares = {"p50": 0.5, "p99": 0.99}
+    series = {name: [each.percentile(share) or 0.0 for each in blocks] for name, share in shares.items()}
+    # Of a trace that asks for more and more it is no wonder.
+    return _of_all("drift", {} if more_came(run) else series, run, [])
+
+
+def _too_few(what: str) -> Reason:
+    return Reason(id="too-few-readings", text=f"{what} are too few for a trend, needed: {_FEWEST_READINGS}")
+
+
+def _restarts(vitals: Vitals, name: str) -> bool:
+    counts = [each.restarts[name] for each in vitals.readings if name in each.restarts]
+    return counts[-1] > counts[0]
+
+
+def _of_all(kind: Kind, series: dict[str, list[float]], run: Measurement, reasons: list[Reason]) -> Check:
+    """The check of some figures that are judged alike, each in blocks."""
+    status: Status = "FAIL" if reasons else "PASS"
+    for name, blocks in series.items():
+        shown = trend(blocks, kind)
+        if shown == "FAIL":
+            text = f"{_grown(kind, name, blocks, run)} and never fell back"
+            reasons.append(Reason(id=f"{kind}-grows", text=text))
+        elif shown == "INVALID":
+            text = f"{_grown(kind, name, blocks, run)}, ever more slowly: a longer soak tells whether that ends"
+            reasons.append(Reason(id="settles", text=text))
+        status = worst([status, shown])
+    return _check(kind, status, max(map(rise, series.values()), default=None), reasons)
+
+
+def trend(blocks: Sequence[float], kind: Kind) -> Status:
+    """FAIL for a figure that grows; INVALID for one that grows ever more slowly, so that it may end."""
+    grown = rise(blocks)
+    if grown <= _ALLOWED[kind] or grown * blocks[0] <= _NOTHING[kind] or _surely_rising(blocks) < _SURE:
+        return "PASS"
+    size = len(blocks) // _QUARTERS
+    quarters = [fmean(blocks[at * size : (at + 1) * size]) for at in range(_QUARTERS)]
+    steps = [after - before for before, after in pairwise(quarters)]
+    if min(steps) < _PART * sum(steps):
+        return "PASS"
+    return "FAIL" if steps[-1] >= _SLOWER * steps[0] else "INVALID"
+
+
+def rise(blocks: Sequence[float]) -> float:
+    """By what share a figure is more at the end than at the begin: the median slope of all pairs (Theil and Sen)."""
+    slope = median((later - earlier) / (at - of) for (of, earlier), (at, later) in combinations(enumerate(blocks), 2))
+    return slope * (len(blocks) - 1) / blocks[0] if blocks[0] else 0.0
+
+
+def _surely_rising(blocks: Sequence[float]) -> float:
+    """Standard deviations by which more pairs rise than by chance (Mann and Kendall)."""
+    count = len(blocks)
+    more = sum((later > earlier) - (later < earlier) for earlier, later in combinations(blocks, 2))
+    ties = [blocks.count(value) for value in set(blocks)]
+    variance = (count * (count - 1) * (2 * count + 5) - sum(tie * (tie - 1) * (2 * tie + 5) for tie in ties)) / 18
+    return (more - 1) / math.sqrt(variance) if variance > 0 and more > 0 else 0.0
+
+
+def _in_blocks(values: Sequence[float]) -> list[float]:
+    return [median(values[first:last]) for first, last in pairwise(_cuts(len(values)))]
+
+
+def _cuts(count: int) -> list[int]:
+    return [round(count * number / _BLOCKS) for number in range(_BLOCKS + 1)]
+
+
+def _check(kind: Kind, status: Status, measured: float | None, reasons: list[Reason]) -> Check:
+    return Check(
+        objective=kind, status=status, limit=_ALLOWED[kind], measured=measured, unit="share", reasons=tuple(reasons)
+    )
+
+
+def _grown(kind: Kind, name: str, blocks: Sequence[float], run: Measurement) -> str:
+    begin, end = (f"{value / MB:,.0f} MB" if kind == "memory" else figure(value) for value in (blocks[0], blocks[-1]))
+    unit = {"memory": "", "files": "", "drift": " ms"}[kind]
+    minutes = run.asked_s * (1 - _SETTLING) / 60
+    return f"{WORDS[kind]} of {name} grew from {begin} to {end}{unit} in {figure(minutes)} minutes"

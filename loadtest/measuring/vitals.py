@@ -1,0 +1,87 @@
+"""How a server's processes are while it is loaded for long: their memory and open files, as its own page says."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+
+from pydantic import BaseModel, ConfigDict
+
+_SERIES = re.compile(
+    r"^marina_(?:(worker)_)?(resident_memory_bytes|open_files|restarts_total)\{([^}]*)\} (\S+)$", re.MULTILINE
+)
+_KINDS = {"resident_memory_bytes": "memory", "open_files": "files", "restarts_total": "restarts"}
+_LABEL = re.compile(r'(worker|process)="([^"]*)"')
+_READINGS, _OFTEN_S, _SELDOM_S = 360, 0.5, 30.0
+
+
+class Reading(BaseModel):
+    """One look at all processes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at_s: float
+    """From the start of the warm-up."""
+    memory: dict[str, float] = {}
+    """Resident bytes by process."""
+    files: dict[str, float] = {}
+    restarts: dict[str, float] = {}
+
+
+class Vitals(BaseModel):
+    """All looks of a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    readings: tuple[Reading, ...] = ()
+    missed: int = 0
+    """Looks at which the page could not be read."""
+    why: str | None = None
+    """What was wrong at the last of them."""
+
+
+class VitalsWatch:
+    """Reads a page from a thread of its own, from when it is entered until it is left."""
+
+    def __init__(self, page: Callable[[], str], total_s: float) -> None:
+        self._page = page
+        self._every_s = min(_SELDOM_S, max(_OFTEN_S, total_s / _READINGS))
+        self._readings: list[Reading] = []
+        self._missed, self._why = 0, ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> VitalsWatch:
+        self._begun = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def vitals(self) -> Vitals:
+        """What was seen until now."""
+        return Vitals(readings=tuple(self._readings), missed=self._missed, why=self._why or None)
+
+    def _read(self) -> None:
+        while not self._ended.wait(self._every_s):
+            try:
+                text = self._page()
+            except (OSError, ValueError) as err:
+                self._missed, self._why = self._missed + 1, str(err)
+                continue
+            self._readings.append(reading_of(text, time.monotonic() - self._begun))
+
+
+def reading_of(text: str, at_s: float) -> Reading:
+    """What a supervisor's metrics say of its processes."""
+    kinds: dict[str, dict[str, float]] = {name: {} for name in _KINDS.values()}
+    for worker, series, labels, value in _SERIES.findall(text):
+        for label, name in _LABEL.findall(labels):
+            if label == ("worker" if worker else "process"):
+                kinds[_KINDS[series]][f"worker {name}" if worker else name] = float(value)
+    return Reading(at_s=at_s, **kinds)

@@ -1,0 +1,183 @@
+"""A long run names what grows in the server, and nothing that only moves or settles."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loadtest_rig import SPEC
+from queues import always, measured
+
+from config.errors import InputError
+from config.load import parse_spec
+from loadtest.judging import Objective, judge, judge_soak
+from loadtest.judging.soak import trend
+from loadtest.measuring import Measurement, Reading, Second, Vitals, VitalsWatch
+from loadtest.measuring.vitals import reading_of
+from loadtest.running import RunOptions, Where, run
+from loadtest.scheduling import Schedule
+
+OBJECTIVE = Objective(p99_ms=50, error_rate=0.1, throughput_rps=None)
+BASE = 400e6
+PAGE = """# HELP marina_resident_memory_bytes Resident memory beside the workers.
+marina_worker_resident_memory_bytes{model="m",worker="9000"} 5e+08
+marina_resident_memory_bytes{process="torchserve"} 3.5e+08
+marina_open_files{process="torchserve"} 77
+marina_worker_open_files{model="m",worker="9000"} 12
+marina_worker_restarts_total{model="m",worker="9000"} 1
+marina_queued{model="m"} 3
+"""
+
+
+def blocks(shape: Callable[[float], float], noise: float = 0.002, seed: int = 1) -> list[float]:
+    """Twelve medians of a figure that is `shape` of the time from 0 to 1, with noise that remembers itself."""
+    dice, drift, values = random.Random(seed), 0.0, []
+    for at in range(12):
+        drift = 0.5 * drift + dice.gauss(0, noise * BASE)
+        values.append(BASE * shape(at / 11) + drift)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "status"),
+    [
+        ("a leak", lambda at: 1 + 0.1 * at, "FAIL"),
+        ("a leak with a sawtooth", lambda at: 1 + 0.2 * at + 0.01 * (at * 7 % 1), "FAIL"),
+        ("a leak that gets worse", lambda at: 1 + 0.1 * at * at, "FAIL"),
+        ("nothing", lambda _: 1, "PASS"),
+        ("a sawtooth", lambda at: 1 + 0.1 * (at * 4 % 1), "PASS"),
+        ("a step", lambda at: 1.1 if at > 0.4 else 1, "PASS"),
+        ("what was full early", lambda at: 1 + 0.2 * (1 - math.exp(-30 * at)), "PASS"),
+        ("what fills ever more slowly", lambda at: 1 + 0.2 * (1 - math.exp(-2 * at)), "INVALID"),
+        ("a leak of a little", lambda at: 1 + 0.01 * at, "PASS"),
+        ("what falls", lambda at: 1 - 0.2 * at, "PASS"),
+    ],
+)
+def test_only_what_grows_all_the_time_fails(name: str, shape: Callable[[float], float], status: str) -> None:
+    assert [trend(blocks(shape, seed=seed), "memory") for seed in range(20)].count(status) >= 19, name  # type: ignore[arg-type]
+
+
+def test_figures_that_do_not_grow_raise_few_alarms() -> None:
+    alarms = [trend(blocks(lambda _: 1, noise=0.05, seed=seed), "memory") for seed in range(1000)]
+    assert alarms.count("FAIL") + alarms.count("INVALID") <= 20
+
+
+def soaked(memory: Callable[[float], float] = lambda _: BASE, **changes: Any) -> Measurement:
+    """Ten minutes of a server whose memory is that at each second."""
+    run = measured(always(0.001), Schedule(arrivals="poisson", rate=20, warmup_s=0, duration_s=600), 50, 1)
+    readings = [
+        Reading(at_s=at, memory={"worker 9000": memory(at), "torchserve": BASE}, files={"worker 9000": 12.0})
+        for at in range(2, 600, 2)
+    ]
+    seconds = tuple(Second(due=20, response=run.slices[at].response) for at in range(600))
+    return run.model_copy(update={"vitals": Vitals(readings=tuple(readings)), "seconds": seconds} | changes)
+
+
+def judged(run: Measurement) -> tuple[str, list[str]]:
+    verdict = judge_soak(judge(run, OBJECTIVE), run, warmup_s=0)
+    return verdict.status, [f"{reason.id}: {reason.text}" for reason in verdict.every_reason()]
+
+
+def test_a_server_that_keeps_what_it_has_passes() -> None:
+    assert judged(soaked()) == ("PASS", [])
+
+
+def test_the_process_that_grows_is_named() -> None:
+    status, (reason,) = judged(soaked(lambda at: BASE + 1e6 * at / 5))
+    assert status == "FAIL"
+    assert reason.startswith("memory-grows: the memory of worker 9000 grew from 44")
+    assert reason.endswith(" MB in 6.667 minutes and never fell back")
+
+
+def test_files_that_are_never_closed_are_named() -> None:
+    vitals = soaked().vitals or Vitals()
+    readings = tuple(
+        each.model_copy(update={"files": {"torchserve": 50 + each.at_s // 20}}) for each in vitals.readings
+    )
+    status, (reason,) = judged(soaked(vitals=Vitals(readings=readings)))
+    assert (status, reason.partition(" in ")[0]) == (
+        "FAIL",
+        "files-grows: the open files of torchserve grew from 60 to 79",
+    )
+
+
+def test_answers_that_take_longer_and_longer_fail() -> None:
+    slices = soaked().slices
+    slower = []
+    for at, piece in enumerate(slices):
+        made = type(piece.response)((50,))
+        made.add(5 + at / 100, piece.response.count)
+        slower.append(Second(due=piece.due, response=made))
+    status, reasons = judged(soaked(seconds=tuple(slower)))
+    assert status == "FAIL"
+    assert [reason.partition(":")[0] for reason in reasons] == ["drift-grows", "drift-grows"]
+
+
+@pytest.mark.parametrize(
+    ("vitals", "reason"),
+    [
+        (None, "server-unseen: the memory cannot be seen"),
+        (Vitals(missed=300, why="http://x/metrics cannot be read"), "http://x/metrics cannot be read"),
+        (Vitals(readings=tuple(Reading(at_s=at) for at in range(600))), "its page of metrics does not say it"),
+    ],
+)
+def test_a_server_that_cannot_be_seen_is_not_judged(vitals: Vitals | None, reason: str) -> None:
+    status, reasons = judged(soaked(vitals=vitals))
+    assert status == "INVALID"
+    assert reason in reasons[0]
+
+
+def test_a_worker_that_was_started_again_fails() -> None:
+    vitals = soaked().vitals or Vitals()
+    readings = tuple(
+        each.model_copy(update={"restarts": {"worker 9000": each.at_s // 400}}) for each in vitals.readings
+    )
+    assert judged(soaked(vitals=Vitals(readings=readings))) == (
+        "FAIL",
+        ["restarted: worker 9000 ended and was started again"],
+    )
+
+
+def test_the_page_is_read_as_the_supervisor_writes_it() -> None:
+    assert reading_of(PAGE, 3.0) == Reading(
+        at_s=3.0,
+        memory={"worker 9000": 5e8, "torchserve": 3.5e8},
+        files={"torchserve": 77, "worker 9000": 12},
+        restarts={"worker 9000": 1},
+    )
+
+
+def test_looks_that_fail_are_counted() -> None:
+    asked = iter([PAGE, PAGE])
+
+    def page() -> str:
+        try:
+            return next(asked)
+        except StopIteration:
+            missed.append(1)
+            raise OSError("gone") from None
+
+    missed: list[int] = []
+    with VitalsWatch(page, total_s=1) as watch:
+        while not missed:
+            time.sleep(0.05)
+    assert (len(watch.vitals.readings), watch.vitals.why) == (2, "gone")
+
+
+@pytest.mark.parametrize("option", ["duration_s", "max_duration_s", "repeat", "ramp"])
+def test_what_contradicts_a_soak_is_refused(option: str) -> None:
+    options = RunOptions.model_validate({"soak_s": 100, option: (1, 2) if option == "ramp" else 3})
+    with pytest.raises(InputError, match="`--soak`: is one run of its own kind"):
+        options.schedule(parse_spec(SPEC, Path("spec.yaml"), files=False), OBJECTIVE)
+
+
+def test_pods_are_not_soaked_from_here(tmp_path: Path) -> None:
+    spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
+    where: Any = Where(out=tmp_path, elsewhere=object())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="`--soak`: the memory of several pods"):
+        run(spec, RunOptions(rate=5, soak_s=60), where)
