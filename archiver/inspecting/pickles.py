@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from archiver.inspecting.stack import Stream, follow
+from archiver.inspecting.stack import BY_EXTENSION, Stream, follow
 
 # Loading one of these has an effect although nothing of it is called.
 _EFFECTS_OF_IMPORT = frozenset({"__main__", "antigravity", "idlelib", "this", "turtledemo", "test", "webbrowser"})
@@ -60,7 +60,9 @@ def _streams(data: bytes) -> Iterator[Stream]:
 def _judged(name: str, stream: Stream, modules: frozenset[str]) -> Pickle | None:
     """What is to be said of a stream; None when it is none, or only plain data in a file that need not be a pickle."""
     refused = [value for value in stream.imports if not value.allowed]
-    reasons = [*stream.calls]
+    # Numbers begin like this too: a code that nobody has registered ends the loading, and registering is a call itself.
+    is_chance = not stream.complete and stream.protocol < 2
+    reasons = [call for call in stream.calls if not (is_chance and call == BY_EXTENSION)]
     if stream.complete or any(value.module.partition(".")[0] in _EFFECTS_OF_IMPORT | modules for value in refused):
         reasons += [f"imports {value}" for value in refused]
     if stream.complete:

@@ -21,6 +21,7 @@ _FROM_MARK = frozenset({"LIST", "DICT", "FROZENSET"})
 # How many values lie on top of what they are put into.
 _INTO = {"APPEND": 1, "SETITEM": 2}
 _INTO_FROM_MARK = frozenset({"APPENDS", "SETITEMS", "ADDITEMS"})
+BY_EXTENSION = "imports by an extension code, which says nothing of what it is"
 _EXTENSIONS = frozenset({"EXT1", "EXT2", "EXT4"})
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _NOTHING = frozenset({"PROTO", "FRAME", "STOP"})
@@ -195,7 +196,7 @@ class _Machine:
             if isinstance(self._stack[-1], Global):
                 self.stream.calls.append(f"changes {self._stack[-1]}")
         elif name in _EXTENSIONS:
-            self.stream.calls.append("imports by an extension code, which says nothing of what it is")
+            self.stream.calls.append(BY_EXTENSION)
             self._stack.append(UNKNOWN)
         else:
             self._external(name)
