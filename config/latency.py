@@ -14,13 +14,23 @@ _OUTLIERS = (120_000, 300_000, 600_000)
 EDGES_MS = (*range(1, 10), *_DECADE, *(10 * edge for edge in _DECADE), *_SLOW, *_OUTLIERS)
 EDGES_S = tuple(edge / 1000 for edge in EDGES_MS)
 
+# Of a language model's answers, as its worker counts them: to the first text, and from one token to the next.
+FIRST_EDGES_S = (
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0),
+    *(1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0),
+)
+GAP_EDGES_S = (
+    *(0.001, 0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1),
+    *(0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0),
+)
 
-def around(limit_s: float) -> tuple[float, float, float]:
+
+def around(limit_s: float, edges: tuple[float, ...] = EDGES_S) -> tuple[float, float, float]:
     """The edges on both sides of a limit, and how far it is from the first to the second: what lies between them is
     taken to be spread evenly. An edge, or what is beyond the last one, has itself on both sides."""
-    above = bisect_left(EDGES_S, limit_s - 1e-9)
-    if above in (0, len(EDGES_S)) or abs(EDGES_S[above] - limit_s) < 1e-9:
-        edge = EDGES_S[min(above, len(EDGES_S) - 1)]
+    above = bisect_left(edges, limit_s - 1e-9)
+    if above in (0, len(edges)) or abs(edges[above] - limit_s) < 1e-9:
+        edge = edges[min(above, len(edges) - 1)]
         return edge, edge, 0.0
-    low, high = EDGES_S[above - 1], EDGES_S[above]
+    low, high = edges[above - 1], edges[above]
     return low, high, (limit_s - low) / (high - low)

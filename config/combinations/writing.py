@@ -85,9 +85,12 @@ def _a_drain_lets_answers_end(spec: Spec) -> Conflicts:
         yield "serving.drain_timeout_s", text, "raise it, or lower `text.max_tokens`"
 
 
-@rule("model.handler", "slo", "load", "text")
+@rule("model.handler", "slo", "load", "text", "scaling.metric")
 def _only_for_pieces(spec: Spec) -> Conflicts:
     if not spec.model.writes:
+        if spec.scaling.metric == "waiting":
+            text = f"got `waiting`, but the `{spec.model.handler}` handler has no slots that requests wait for"
+            yield "scaling.metric", text, "metric: requests"
         for section, fields in (("slo", ("ttft_p99_ms", "itl_p99_ms", "goodput")), ("load", ("max_tokens",))):
             for field in fields:
                 if getattr(getattr(spec, section), field, None) is not None:

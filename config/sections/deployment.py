@@ -45,9 +45,10 @@ class Scaling(Section):
     autoscaler: Literal["hpa", "keda", "none"] = "hpa"
     """hpa: a HorizontalPodAutoscaler, which asks prometheus-adapter; keda: a ScaledObject, which asks Prometheus; none:
     `min_replicas` pods, always. Lands in the manifests."""
-    metric: Literal["gpu", "queue_time", "requests"] = "requests"
-    """What tells that more pods are needed: requests/s of a pod, the time that requests wait for a worker, or the
-    utilisation of the GPUs (needs NVIDIA's DCGM exporter). Lands in the autoscaler and the adapter's values."""
+    metric: Literal["gpu", "queue_time", "requests", "waiting"] = "requests"
+    """What tells that more pods are needed: requests/s of a pod, the time that requests wait for a worker, the
+    utilisation of the GPUs (needs NVIDIA's DCGM exporter), or, of a language model, the requests that wait for a slot
+    beside the slots in use. Lands in the autoscaler and the adapter's values."""
     min_replicas: Count = 2
     """Pods at rest. Lands in the autoscaler."""
     max_replicas: Count = 10
@@ -58,6 +59,9 @@ class Scaling(Section):
     """Share of the knee that a pod should run at. Lands in the autoscaler."""
     target_queue_ms: Annotated[float, Field(gt=0)] = 20
     """For `metric: queue_time`: the mean time a request may wait for a worker, ms. Lands in the autoscaler."""
+    target_waiting: Annotated[float, Field(gt=0)] = 1
+    """For `metric: waiting`: requests that may wait on each pod; of its slots `headroom` may be in use. Lands in the
+    autoscaler."""
     target_gpu_percent: Annotated[int, Field(ge=1, le=100)] = 70
     """For `metric: gpu`: mean utilisation a pod's GPUs should run at, percent. Lands in the autoscaler."""
     cpu_percent: Annotated[int, Field(ge=1, le=100)] | None = 80

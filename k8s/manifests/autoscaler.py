@@ -26,7 +26,15 @@ from config.quantity import canonical
 from k8s.manifests.custom_resources import ScaledObject, Trigger
 from k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
 from k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, Plan
-from k8s.monitoring import EXPECTED_METRIC, METRICS, SERVER_CONTAINER, expected_query, keda_query
+from k8s.monitoring import (
+    EXPECTED_METRIC,
+    METRICS,
+    RUNNING_METRIC,
+    SERVER_CONTAINER,
+    expected_query,
+    keda_query,
+    running_query,
+)
 
 
 def disruption_budget(plan: Plan) -> V1PodDisruptionBudget:
@@ -69,9 +77,15 @@ def scaled_object(plan: Plan) -> ScaledObject:
         triggers.append(Trigger("cpu", "Utilization", settings))
     if (wanted := plan.scaling_target) is not None:
         kind = "Value" if scaling.metric == "queue_time" else "AverageValue"
-        queries = [keda_query(plan.spec), *([expected_query(plan.spec)] if scaling.forecast == "weekly" else [])]
-        threshold = f"{wanted:g}"
-        asked = [{"serverAddress": scaling.prometheus, "query": query, "threshold": threshold} for query in queries]
+        queries = {keda_query(plan.spec): wanted}
+        if scaling.forecast == "weekly":
+            queries[expected_query(plan.spec)] = wanted
+        if scaling.metric == "waiting":
+            queries[running_query(plan.spec)] = plan.target_running
+        asked = [
+            {"serverAddress": scaling.prometheus, "query": query, "threshold": f"{threshold:g}"}
+            for query, threshold in queries.items()
+        ]
         triggers = [*(Trigger("prometheus", kind, trigger) for trigger in asked), *triggers]
     return ScaledObject(
         metadata=metadata(plan, annotations=_annotations(plan)),
@@ -88,6 +102,10 @@ def _pod_metrics(plan: Plan) -> list[V2MetricSpec]:
     identifier = V2MetricIdentifier(name=METRICS[plan.spec.scaling.metric])
     metric_target = V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(wanted * 1000)}m"))
     metrics = [V2MetricSpec(type="Pods", pods=V2PodsMetricSource(metric=identifier, target=metric_target))]
+    if plan.spec.scaling.metric == "waiting":
+        running = V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(plan.target_running * 1000)}m"))
+        slots = V2PodsMetricSource(metric=V2MetricIdentifier(name=RUNNING_METRIC), target=running)
+        metrics.append(V2MetricSpec(type="Pods", pods=slots))
     if plan.spec.scaling.forecast == "weekly":
         selector = V1LabelSelector(match_labels={"model": plan.name})
         expected = V2MetricIdentifier(name=EXPECTED_METRIC, selector=selector)

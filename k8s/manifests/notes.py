@@ -169,6 +169,7 @@ def _target_text(plan: Plan) -> str:
         "requests": f"{wanted:g} requests/s",
         "queue_time": f"{wanted * 1000:g} ms in the queue",
         "gpu": f"{wanted:g} % gpu",
+        "waiting": f"{wanted:g} waiting or {plan.target_running:g} running",
     }
     asked = f"{named[plan.spec.scaling.metric]} a pod"
     return asked if plan.cpu_percent is None else f"{asked}, or {cpu}"

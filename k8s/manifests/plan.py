@@ -79,8 +79,17 @@ class Plan:
     def scaling_target(self) -> float | None:
         """What the metric should be on each pod, in its own unit; None when that was never measured."""
         scaling = self.spec.scaling
-        stated = {"gpu": float(scaling.target_gpu_percent), "queue_time": scaling.target_queue_ms / 1000}
+        stated = {
+            "gpu": float(scaling.target_gpu_percent),
+            "queue_time": scaling.target_queue_ms / 1000,
+            "waiting": scaling.target_waiting,
+        }
         return self.target_rps_per_pod if scaling.metric == "requests" else stated[scaling.metric]
+
+    @property
+    def target_running(self) -> float:
+        """How many slots of a language model should be in use on each pod, beside those who wait."""
+        return float(f"{self.spec.writing.slots * self.spec.scaling.headroom:.3g}")
 
     @property
     def startup_budget_s(self) -> int:

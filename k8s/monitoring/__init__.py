@@ -1,10 +1,24 @@
 """What Prometheus and Grafana are given: series, expressions, rules, alerts, dashboard, the adapter's values."""
 
-from k8s.monitoring.adapter import EXPECTED_METRIC, METRICS, adapter_rules, adapter_values, external_rules
+from k8s.monitoring.adapter import (
+    EXPECTED_METRIC,
+    METRICS,
+    RUNNING_METRIC,
+    adapter_rules,
+    adapter_values,
+    external_rules,
+)
 from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, series_of
 from k8s.monitoring.contract import Need, all_expressions, metric_contract, misuses
 from k8s.monitoring.dashboard import dashboard_identity, render_dashboard
-from k8s.monitoring.expressions import EXPECTED, SERVER_CONTAINER, expected_query, forecast_lead_s, keda_query
+from k8s.monitoring.expressions import (
+    EXPECTED,
+    SERVER_CONTAINER,
+    expected_query,
+    forecast_lead_s,
+    keda_query,
+    running_query,
+)
 from k8s.monitoring.promql import Matcher, Selector, selectors
 from k8s.monitoring.rules import alert_rules, recording_rules
 
@@ -13,6 +27,7 @@ __all__ = [
     "EXPECTED",
     "EXPECTED_METRIC",
     "METRICS",
+    "RUNNING_METRIC",
     "SERVER_CONTAINER",
     "TARGET_LABELS",
     "Matcher",
@@ -32,6 +47,7 @@ __all__ = [
     "misuses",
     "recording_rules",
     "render_dashboard",
+    "running_query",
     "selectors",
     "series_of",
 ]

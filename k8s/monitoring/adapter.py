@@ -10,14 +10,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from config.spec import Spec
-from k8s.monitoring.expressions import EXPECTED, rate_window
+from k8s.monitoring.expressions import EXPECTED, RUNNING, WAITING, rate_window
 
 # The metric of a pod for each `scaling.metric`, as the autoscaler names it.
 METRICS = {
     "requests": "inference_requests_per_second",
     "queue_time": "inference_queue_seconds",
     "gpu": "gpu_utilization_percent",
+    "waiting": "inference_waiting_requests",
 }
+# The slots of a pod that are in use, beside `waiting`: where nobody waits they tell whether a pod less would do.
+RUNNING_METRIC = "inference_running_requests"
 # The metric of all pods of a model together, with `scaling.forecast`.
 EXPECTED_METRIC = "inference_expected_requests_per_second"
 
@@ -44,6 +47,7 @@ def adapter_rules(spec: Spec) -> list[dict[str, Any]]:
     window = rate_window(spec)
     arrivals = f"sum(rate(ts_inference_requests_total{{<<.LabelMatchers>>}}[{window}])) by (<<.GroupBy>>)"
     rates = f"sum(rate(<<.Series>>{{<<.LabelMatchers>>}}[{window}])) by (<<.GroupBy>>)"
+    total = "sum(<<.Series>>{<<.LabelMatchers>>,STATE}) by (<<.GroupBy>>)"
     used = "avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)"
     return [
         _rule("requests", "ts_inference_requests_total", rates),
@@ -51,6 +55,10 @@ def adapter_rules(spec: Spec) -> list[dict[str, Any]]:
         # Where the scrape does not honour DCGM's labels, its namespace and pod are the exporter's own.
         _rule("gpu", "DCGM_FI_DEV_GPU_UTIL", used, also=',exported_pod=""'),
         _rule("gpu", "DCGM_FI_DEV_GPU_UTIL", used, prefix="exported_"),
+        *(
+            _rule("waiting", "inference_sequences", total.replace("STATE", state), also=f",{state}", name=name)
+            for state, name in ((WAITING, ""), (RUNNING, RUNNING_METRIC))
+        ),
     ]
 
 
@@ -69,12 +77,12 @@ def external_rules(spec: Spec) -> list[dict[str, Any]]:
     return [rule]
 
 
-def _rule(metric: str, series: str, query: str, *, prefix: str = "", also: str = "") -> dict[str, Any]:
+def _rule(metric: str, series: str, query: str, *, prefix: str = "", also: str = "", name: str = "") -> dict[str, Any]:
     labels = {prefix + resource: {"resource": resource} for resource in ("namespace", "pod")}
     present = ",".join(f'{label}!=""' for label in labels)
     return {
         "seriesQuery": f"{series}{{{present}{also}}}",
         "resources": {"overrides": labels},
-        "name": {"matches": f"^{series}$", "as": METRICS[metric]},
+        "name": {"matches": f"^{series}$", "as": name or METRICS[metric]},
         "metricsQuery": query,
     }

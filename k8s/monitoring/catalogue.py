@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from config.spec import Spec
+from k8s.monitoring.expressions import FIRST, GAP
 
 Kind = Literal["counter", "gauge", "histogram"]
 Source = Literal["cadvisor", "dcgm", "kube-state-metrics", "page", "rule"]
@@ -30,7 +31,7 @@ class Series:
     late: bool = False
     """Whether it first appears with what it counts."""
     only_on: str = ""
-    """The device it exists on; empty: every one."""
+    """The device, or the handler, it exists on; empty: every one."""
 
     def has(self, label: str) -> bool:
         """Whether a stored sample has this label."""
@@ -61,6 +62,11 @@ CATALOGUE: dict[str, Series] = {
         *_series("page", "counter", "inference_errors_total", "model kind", late=True),
         *_series("page", "gauge", "inference_artifact_info", "model version precision compile artifact device torch"),
         *_series("page", "gauge", "inference_worker_cuda_bytes", "model pid", only_on="cuda"),
+        *_series("page", "histogram", f"{FIRST} {GAP}", "model", only_on="text"),
+        *_series("page", "counter", "inference_tokens_total", "model kind", only_on="text"),
+        *_series("page", "counter", "inference_sequences_ended_total", "model reason", only_on="text"),
+        *_series("page", "gauge", "inference_sequences", "model state", only_on="text"),
+        *_series("page", "gauge", "inference_cached_tokens inference_cache_tokens", "model", only_on="text"),
         *_series("page", "gauge", "marina_ready marina_in_flight marina_queued", "model"),
         *_series("page", "gauge", "marina_workers_declared marina_workers_ready", "model"),
         *_series("page", "gauge", "marina_start_duration_seconds marina_disk_free_bytes", "model"),
@@ -126,5 +132,5 @@ def series_of(spec: Spec) -> list[Series]:
     return [
         series
         for series in CATALOGUE.values()
-        if series.source == "page" and series.only_on in ("", spec.serving.device)
+        if series.source == "page" and series.only_on in ("", spec.serving.device, spec.model.handler)
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from config.latency import around
+from config.latency import FIRST_EDGES_S, GAP_EDGES_S, around
 from config.sections import Cost
 from config.spec import Spec
 
@@ -27,6 +27,9 @@ _WEEK_S, _WEEKS = 604_800, (1, 2, 3)
 _COLD_START_S = 60
 
 _DURATION = "inference_request_duration_seconds"
+FIRST, GAP = "inference_time_to_first_token_seconds", "inference_time_between_tokens_seconds"
+_PIECES = {FIRST: FIRST_EDGES_S, GAP: GAP_EDGES_S}
+WAITING, RUNNING = 'state="waiting"', 'state="running"'
 FAILED, SHED, GOOD, OWED = 'code=~"5.."', 'code="503"', 'code=~"2.."', 'code!~"4.."'
 
 
@@ -98,13 +101,27 @@ class Queries:
 
     def within(self, limit: str) -> str:
         """Good answers within a limit, a second: exact on an edge of the histogram, between two of them its share."""
-        low, high, share = around(float(limit))
-        if not share:
-            return self._below(low)
-        return f"({1 - share:.6g} * {self._below(low)} + {share:.6g} * {self._below(high)})"
+        return self._within(_DURATION, around(float(limit)), GOOD)
 
-    def _below(self, edge: float) -> str:
-        return self.rate(self.of(f"{_DURATION}_bucket", GOOD, edge_matcher(f"{edge:.6g}")))
+    def _within(self, histogram: str, place: tuple[float, float, float], *matchers: str) -> str:
+        low, high, share = place
+        edges = [self.of(f"{histogram}_bucket", *matchers, edge_matcher(f"{edge:.6g}")) for edge in (low, high)]
+        if not share:
+            return self.rate(edges[0])
+        return f"({1 - share:.6g} * {self.rate(edges[0])} + {share:.6g} * {self.rate(edges[1])})"
+
+    def counted(self, pieces: str) -> str:
+        """First texts, or gaps between tokens, a second."""
+        return self.rate(self.of(f"{pieces}_count"))
+
+    def late(self, pieces: str, limit_s: float) -> str:
+        """Those of them over a limit, a second."""
+        within = self._within(pieces, around(limit_s, _PIECES[pieces]))
+        return f"clamp_min({self.counted(pieces)} - {within}, 0)"
+
+    def sequences(self, state: str, *by: str) -> str:
+        """Answers of a language model that wait for a slot, or have one."""
+        return f"sum by ({', '.join(('namespace', *by))}) ({self.of('inference_sequences', state)})"
 
     def slow(self, limit: str) -> str:
         """Good answers over a limit, a second."""
@@ -223,6 +240,11 @@ def forecast_lead_s(cold_start_s: float | None) -> int:
     return 300 + 30 * math.ceil((_COLD_START_S if cold_start_s is None else cold_start_s) / 30)
 
 
+def running_query(spec: Spec) -> str:
+    """What a KEDA trigger asks about the slots in use."""
+    return f"sum({scaling_queries(spec).sequences(RUNNING)})"
+
+
 def keda_query(spec: Spec) -> str:
     """What a KEDA trigger asks Prometheus, for all pods together: with `metricType: AverageValue` KEDA divides by their
     number. The queue's time is a mean already and wants `metricType: Value`."""
@@ -231,4 +253,5 @@ def keda_query(spec: Spec) -> str:
         "requests": f"sum({queries.arrivals()})",
         "queue_time": f"sum({queries.queue_time()})",
         "gpu": f"sum({queries.gpu('DCGM_FI_DEV_GPU_UTIL')})",
+        "waiting": f"sum({queries.sequences(WAITING)})",
     }[spec.scaling.metric]

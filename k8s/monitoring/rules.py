@@ -17,10 +17,13 @@ from k8s.monitoring.alerts import Alert, state_alerts
 from k8s.monitoring.expressions import (
     EXPECTED,
     FAILED,
+    FIRST,
+    GAP,
     GOOD,
     OWED,
     RULE_INTERVAL_S,
     SHED,
+    WAITING,
     Queries,
     forecast_lead_s,
     objective_s,
@@ -35,7 +38,12 @@ FAST = (("1h", "5m", 14.4), ("6h", "30m", 6.0))
 SLOW = (("1d", "2h", 3.0), ("3d", "6h", 1.0))
 # Fewer bad requests than this are no evidence of anything, however few there were in all.
 LEAST_BAD = 10
-_BAD = {"inference_failed": "requests fail", "inference_slow": "answers are over the objective"}
+_BAD = {
+    "inference_failed": "requests fail",
+    "inference_slow": "answers are over the objective",
+    "inference_late_first": "answers begin over the objective",
+    "inference_long_gaps": "tokens come over the objective after the one before",
+}
 _SHARES = (0.5, 0.9, 0.99)
 # Under Prometheus' five minutes of patience with an old sample.
 _LONG_INTERVAL_S = 120
@@ -66,6 +74,7 @@ def recording_rules(spec: Spec, cold_start_s: float | None = None) -> list[Group
         "inference_shed:ratio_rate5m": _ratio(queries, "inference_shed", "inference_answered"),
         "inference_failed:ratio_rate5m": _ratio(queries, "inference_failed", "inference_answered"),
         **({"inference_slow:rate5m": queries.slow(limit)} if limit else {}),
+        **_pieces(spec, queries),
         **({"inference_cost_per_10k:rate5m": queries.cost(spec.cost)} if spec.cost else {}),
         **{f"inference_duration_seconds:p{share * 100:g}_rate5m": queries.latency(share) for share in _SHARES},
     }
@@ -100,7 +109,33 @@ def budgets(spec: Spec) -> list[Budget]:
     if spec.slo is None:
         return []
     errors = Budget("Error", "inference_failed", "inference_answered", spec.slo.error_rate)
-    return [errors, Budget("Latency", "inference_slow", "inference_good", LATENCY_BUDGET)]
+    pieces = {
+        "FirstText": ("inference_late_first", "inference_first", spec.slo.ttft_p99_ms),
+        "TokenGap": ("inference_long_gaps", "inference_gaps", spec.slo.itl_p99_ms),
+    }
+    return [
+        errors,
+        Budget("Latency", "inference_slow", "inference_good", LATENCY_BUDGET),
+        *(Budget(name, part, whole, LATENCY_BUDGET) for name, (part, whole, limit) in pieces.items() if limit),
+    ]
+
+
+def _pieces(spec: Spec, queries: Queries) -> dict[str, str]:
+    """Of a language model's answers: how many began and went on, how late, and who waits."""
+    if not spec.model.writes:
+        return {}
+    rates = {
+        "inference_waiting:sum": queries.sequences(WAITING),
+        "inference_first:rate5m": queries.counted(FIRST),
+        "inference_gaps:rate5m": queries.counted(GAP),
+        "inference_first_seconds:p99_rate5m": queries.quantile(0.99, queries.of(f"{FIRST}_bucket")),
+        "inference_gap_seconds:p99_rate5m": queries.quantile(0.99, queries.of(f"{GAP}_bucket")),
+    }
+    if spec.slo and spec.slo.ttft_p99_ms:
+        rates["inference_late_first:rate5m"] = queries.late(FIRST, spec.slo.ttft_p99_ms / 1000)
+    if spec.slo and spec.slo.itl_p99_ms:
+        rates["inference_long_gaps:rate5m"] = queries.late(GAP, spec.slo.itl_p99_ms / 1000)
+    return rates
 
 
 def _burn_alerts(queries: Queries, budget: Budget) -> Iterable[Alert]:

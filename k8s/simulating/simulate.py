@@ -73,8 +73,9 @@ def _outcome(label: str, hpa: Hpa, trace: Trace, service: Service) -> Outcome:
 
 def _autoscaler(plan: Plan) -> Hpa:
     where = f"{plan.spec.file}: `scaling"
-    if plan.spec.scaling.metric == "queue_time":
-        text = f"{where}.metric`: got `queue_time`, and how long requests wait below the knee is not known"
+    metric = plan.spec.scaling.metric
+    if metric in ("queue_time", "waiting"):
+        text = f"{where}.metric`: got `{metric}`, and how long requests wait below the knee is not known"
         raise InputError(text, hint="simulate `metric: requests`, which scales before requests wait")
     for manifest in (document for documents in render(plan).values() for document in documents):
         if manifest["kind"] in ("HorizontalPodAutoscaler", "ScaledObject"):

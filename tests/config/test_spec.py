@@ -174,7 +174,8 @@ ERRORS: list[Any] = [
                  "`.jpeg`, `.jpg`, `.json`, `.npy`, `.png`, `.webp`", id="a sample of an unknown kind"),
     pytest.param({"scaling.metric": "gpu"}, "spec.yaml:6: `scaling.metric`: got `gpu`, but `kubernetes.resources.gpu` is 0\n\nhint: metric: requests",
                  id="a metric of GPUs that are not there"),
-    pytest.param({"scaling.metric": "cpu"}, "spec.yaml:6: `scaling.metric`: got `cpu`, allowed: `gpu`, `queue_time`, `requests`",
+    pytest.param({"scaling.metric": "cpu"}, "spec.yaml:6: `scaling.metric`: got `cpu`, allowed: `gpu`, `queue_time`, `requests`, "
+                 "`waiting`",
                  id="a metric that is none"),
     pytest.param({"scaling.prometheus": "prometheus:9090"}, "spec.yaml:6: `scaling.prometheus`: got `prometheus:9090`, allowed: an address from `http://` or `https://` on",
                  id="an address without its scheme"),

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from specs import digits_spec
+from specs import digits_spec, tales_spec
 from tools import needs
 
 from config.errors import InputError
 from config.latency import EDGES_S
-from k8s.monitoring.adapter import METRICS, adapter_rules, adapter_values
+from config.spec import Spec
+from k8s.monitoring.adapter import METRICS, RUNNING_METRIC, adapter_rules, adapter_values
 from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, series_of
 from k8s.monitoring.contract import adapter_query, all_expressions, metric_contract, misuses
 from k8s.monitoring.promql import selectors
@@ -29,6 +30,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"scaling.forecast": "weekly"},
     {**CUDA, "scaling.metric": "gpu"},
 ]
+TALES = tales_spec({"slo": {"ttft_p99_ms": 450, "itl_p99_ms": 80}, "scaling.metric": "waiting"})
+SPECS = [*map(digits_spec, VARIANTS), TALES]
 HISTOGRAM = "inference_request_duration_seconds"
 
 
@@ -52,9 +55,8 @@ def faults(page: str, changes: dict[str, Any] | None = None) -> list[tuple[str, 
     return [(one.object, one.rule) for one in check_page(digits_spec(changes), page, "here")]
 
 
-@pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_every_expression_parses_and_fits_what_it_names(changes: dict[str, Any]) -> None:
-    spec = digits_spec(changes)
+@pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
+def test_every_expression_parses_and_fits_what_it_names(spec: Spec) -> None:
     assert metric_contract(spec)
     texts = [one.text for one in all_expressions(spec)]
     assert len(texts) > 70
@@ -63,7 +65,7 @@ def test_every_expression_parses_and_fits_what_it_names(changes: dict[str, Any])
 
 def test_prometheus_itself_parses_every_expression(tmp_path: Path) -> None:
     tool = needs("promtool", package="prometheus")
-    texts = [one.text for changes in VARIANTS for one in all_expressions(digits_spec(changes))]
+    texts = [one.text for spec in SPECS for one in all_expressions(spec)]
     rules = [{"record": f"x:{number}:y", "expr": text} for number, text in enumerate(dict.fromkeys(texts))]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
     done = subprocess.run(
@@ -73,7 +75,7 @@ def test_prometheus_itself_parses_every_expression(tmp_path: Path) -> None:
 
 
 def test_nothing_is_declared_that_nobody_names() -> None:
-    named = {need.series.name for changes in VARIANTS for need in metric_contract(digits_spec(changes))}
+    named = {need.series.name for spec in SPECS for need in metric_contract(spec)}
     assert named == set(CATALOGUE)
 
 
@@ -192,7 +194,7 @@ def test_a_server_that_is_not_there_and_a_page_that_is_none_are_errors() -> None
 def test_the_adapter_is_asked_as_it_asks() -> None:
     spec = digits_spec({"kubernetes.monitoring.scrape_interval_s": 30})
     rules = {rule["name"]["as"]: rule for rule in adapter_rules(spec)}
-    assert set(rules) == set(METRICS.values())
+    assert set(rules) == {*METRICS.values(), RUNNING_METRIC}
     query = adapter_query(rules["inference_requests_per_second"], "shop", "a|b")
     assert query == 'sum(rate(ts_inference_requests_total{namespace="shop",pod=~"a|b"}[120s])) by (pod)'
     exported = adapter_query(adapter_rules(spec)[-1], "shop", "a")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from k8s_plans import EVIDENCE, GPU, IMAGE, RECORD, SHA256, fill, planned
-from specs import digits_spec
+from specs import digits_spec, tales_spec
 
 from config.errors import ArchiveError, InputError
 from config.quantity import quantity
@@ -66,6 +66,20 @@ def test_a_stated_target_needs_no_evidence() -> None:
 def test_the_other_metrics_have_targets_in_their_own_units(changes: dict[str, Any], name: str, value: str) -> None:
     metric = render(planned(changes))["70-autoscaler.yaml"][0]["spec"]["metrics"][0]["pods"]
     assert (metric["metric"]["name"], metric["target"]["averageValue"]) == (name, value)
+
+
+@pytest.mark.parametrize("kind", ["hpa", "keda"])
+def test_who_waits_and_the_slots_in_use_scale_a_language_model(kind: str, tmp_path: Path) -> None:
+    spec = tales_spec({"scaling": {"metric": "waiting", "target_waiting": 2, "headroom": 0.5, "autoscaler": kind}})
+    rendered = render(make_plan(spec, tmp_path))
+    if kind == "hpa":
+        metrics = rendered["70-autoscaler.yaml"][0]["spec"]["metrics"]
+        found = {each["pods"]["metric"]["name"]: each["pods"]["target"]["averageValue"] for each in metrics[:2]}
+        assert found == {"inference_waiting_requests": "2", "inference_running_requests": "8"}
+    else:
+        triggers = rendered["keda/scaled-object.yaml"][0]["spec"]["triggers"]
+        found = {each["metadata"]["query"].partition('state="')[2][:7]: each["metadata"] for each in triggers[:2]}
+        assert {state: asked["threshold"] for state, asked in found.items()} == {"waiting": "2", "running": "8"}
 
 
 @pytest.mark.parametrize(

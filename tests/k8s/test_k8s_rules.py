@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 import yaml
-from rule_scenarios import CUDA, groups, rules
-from specs import ROOT, digits_spec, make_spec
+from rule_scenarios import CUDA, groups, rules, run_rule_test
+from specs import ROOT, digits_spec, make_spec, tales_spec
 from tools import needs
 
 from config.errors import InputError
-from config.latency import EDGES_MS, EDGES_S, around
+from config.latency import EDGES_MS, EDGES_S, FIRST_EDGES_S, GAP_EDGES_S, around
+from handlers.generation.metrics import FIRST_BUCKETS, GAP_BUCKETS
 from k8s.monitoring.expressions import keda_query, rule_queries
 from k8s.monitoring.rules import budgets, recording_rules
 from server.java.traffic import Histogram
 from server.watching.exposition import histogram_family
 
+TALES = tales_spec({"slo": {"ttft_p99_ms": 450, "itl_p99_ms": 80}, "scaling.metric": "waiting"})
 PAGES = {
     *("ErrorBudgetFastBurn", "LatencyBudgetFastBurn", "MostRequestsFail", "MostRequestsSlow"),
     *("NoData", "NoPodReady"),
@@ -106,6 +108,37 @@ def test_a_changed_objective_changes_the_rules_that_name_it_and_no_others() -> N
     assert changed == {"MarinaErrorBudgetFastBurn", "MarinaErrorBudgetSlowBurn"}
 
 
+def test_the_edges_of_texts_are_those_that_workers_count_by() -> None:
+    assert (FIRST_EDGES_S, GAP_EDGES_S) == (FIRST_BUCKETS, GAP_BUCKETS)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_answers_that_begin_late_burn_their_budget(late: bool, tmp_path: Path) -> None:
+    own = 'namespace="marina",pod="tales-6b5f9c7d8c-x2k4p",model="tales"'
+    # 100 answers a minute, each of 11 tokens; 4 of 100 begin late for an hour, after three good ones.
+    first, fast = "0+25x960", "0+25x720 18000+24x240" if late else "0+25x960"
+    edges = {"0.4": fast, "0.5": fast, "+Inf": first}
+    series = {
+        f"inference_time_to_first_token_seconds_count{{{own}}}": first,
+        **{f'inference_time_to_first_token_seconds_bucket{{{own},le="{le}"}}': value for le, value in edges.items()},
+        f"inference_time_between_tokens_seconds_count{{{own}}}": "0+250x960",
+        **{
+            f'inference_time_between_tokens_seconds_bucket{{{own},le="{le}"}}': "0+250x960"
+            for le in ("0.05", "0.06", "0.08", "+Inf")
+        },
+        f'inference_sequences{{{own},state="waiting"}}': "3x960",
+    }
+    burning = 'ALERTS{alertname=~"Marina(FirstText|TokenGap).*",alertstate="firing"}'
+    labels = '{alertname="MarinaFirstTextBudgetSlowBurn"}'
+    waiting = {"labels": 'model:inference_waiting:sum{model="tales",namespace="marina"}', "value": 3}
+    expected = [
+        (f"count by (alertname) ({burning})", [{"labels": labels, "value": 1}] if late else []),
+        ("model:inference_waiting:sum", [waiting]),
+    ]
+    tests = [{"expr": expr, "eval_time": "4h", "exp_samples": samples} for expr, samples in expected]
+    assert run_rule_test(tmp_path, TALES, series, {"promql_expr_test": tests}) == ""
+
+
 @pytest.mark.parametrize("metric", ["requests", "queue_time", "gpu"])
 def test_keda_asks_for_one_number(metric: str) -> None:
     device = CUDA if metric == "gpu" else {}
@@ -116,7 +149,7 @@ def test_every_alert_has_a_heading_in_the_runbook_and_no_heading_is_left_over() 
     page = (ROOT / "docs/09-monitoring.md").read_text(encoding="utf-8")
     headings = {line.removeprefix("### ") for line in page.splitlines() if line.startswith("### ")}
     spec = digits_spec(CUDA)
-    alerts = {rule["alert"]: rule for rule in rules(spec).values() if "alert" in rule}
+    alerts = {rule["alert"]: rule for one in (TALES, spec) for rule in rules(one).values() if "alert" in rule}
     assert headings == set(alerts) | {"MarinaRecompiled"}
     for name, rule in alerts.items():
         assert rule["annotations"]["runbook_url"] == f"docs/09-monitoring.md#{name.lower()}"

@@ -1,0 +1,45 @@
+"""The dashboard's panels about a language model's answers: how they begin and go on, who waits, what is written."""
+
+from __future__ import annotations
+
+from config.spec import Spec
+from k8s.monitoring.expressions import FIRST, GAP, RUNNING, WAITING, Queries
+from k8s.monitoring.panels import Panel, Query
+
+
+def text_panels(spec: Spec, queries: Queries) -> list[Panel]:
+    """Of all pods together."""
+    first_ms, gap_ms = (spec.slo.ttft_p99_ms, spec.slo.itl_p99_ms) if spec.slo else (None, None)
+    used = " / ".join(
+        f"sum by (namespace, pod) ({queries.of(f'inference_{name}_tokens')})" for name in ("cached", "cache")
+    )
+    return [
+        _latency("First text", "From a request's arrival to its first token.", FIRST, first_ms, queries),
+        _latency("Between tokens", "From one token of an answer to the next.", GAP, gap_ms, queries),
+        Panel(
+            "Answers in the making",
+            "Answers that have a slot, and requests that wait for one.",
+            "none",
+            (Query(queries.sequences(RUNNING), "running"), Query(queries.sequences(WAITING), "waiting")),
+        ),
+        Panel(
+            "Tokens",
+            "Tokens of prompts that were read, and tokens that were written, a second.",
+            "none",
+            (Query(queries.rate(queries.of("inference_tokens_total"), "kind"), "{{kind}}"),),
+        ),
+        Panel(
+            "Ends",
+            "Why answers ended; `cancelled` are clients that left.",
+            "reqps",
+            (Query(queries.rate(queries.of("inference_sequences_ended_total"), "reason"), "{{reason}}"),),
+        ),
+        Panel("Cache", "Share of the room for tokens in use.", "percentunit", (Query(used, "{{pod}}"),)),
+    ]
+
+
+def _latency(title: str, text: str, pieces: str, limit_ms: float | None, queries: Queries) -> Panel:
+    lines = tuple(
+        Query(queries.quantile(share, queries.of(f"{pieces}_bucket")), f"p{share * 100:g}") for share in (0.5, 0.99)
+    )
+    return Panel(title, text, "s", lines, limits=(limit_ms / 1000,) if limit_ms else ())
