@@ -69,9 +69,9 @@ def worst(measured: list[Compared], *, inputs: str, count: int, measure: str) ->
             "inputs": inputs,
             "count": count,
             "measure": measure,
-            "agreement": min(one.agreement for one in measured),
-            "max_abs_difference": round(max(one.max_abs_difference for one in measured), 6),
-            "cosine": round(min(one.cosine for one in measured), 6),
+            "agreement": min(compared.agreement for compared in measured),
+            "max_abs_difference": round(max(compared.max_abs_difference for compared in measured), 6),
+            "cosine": round(min(compared.cosine for compared in measured), 6),
         }
     )
 

@@ -51,10 +51,10 @@ class EncoderGraph(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         names = ("input_ids", "attention_mask", "token_type_ids")
-        found = self.network(**dict(zip(names, inputs, strict=False)))
+        outputs = self.network(**dict(zip(names, inputs, strict=False)))
         if self.task == "embed":
-            return (self._embedding(found.last_hidden_state.to(torch.float32), inputs[1]),)
-        logits = found.logits.to(torch.float32)
+            return (self._embedding(outputs.last_hidden_state.to(torch.float32), inputs[1]),)
+        logits = outputs.logits.to(torch.float32)
         if self.task == "rerank":
             return (torch.sigmoid(logits[:, 0]),)
         probabilities = torch.softmax(logits, dim=-1)

@@ -26,10 +26,10 @@ def sent(source: Source) -> tuple[int, ...]:
 def varying_dimensions(source: Source) -> list[tuple[int, int]]:
     """Each argument that varies and which of its dimensions does, the batch counted."""
     pairs = zip(sent(source), source.inputs, strict=True)
-    found = [(place, port.varies + 1) for place, port in pairs if port.varies is not None]
+    dimensions = [(place, port.varies + 1) for place, port in pairs if port.varies is not None]
     if source.lengths is not None and source.lengths.mask is not None:
-        found.append((source.lengths.mask, 1))
-    return found
+        dimensions.append((source.lengths.mask, 1))
+    return dimensions
 
 
 def typical_length(source: Source) -> int | None:
@@ -56,7 +56,7 @@ def varying_outputs(
     length, shorter = source.lengths.buckets[-1], max(1, source.lengths.buckets[-1] - 1)
     with torch.no_grad():
         outputs = graph(*of_length(source, sample, shorter))
-    found = []
+    following = []
     for port, output in zip(ports, outputs, strict=True):
         sides = list(enumerate(zip(port.shape, output.shape[1:], strict=True)))
         changed = [place for place, (long, short) in sides if long != short]
@@ -67,8 +67,8 @@ def varying_outputs(
                 f"{spec.file}: `model.source`: its output `{port.name}` is {list(port.shape)} for a length of {length} "
                 f"and {list(output.shape[1:])} for {shorter}, allowed: a fixed size, or the input's length"
             )
-        found.append(port.model_copy(update={"varies": changed[0] if changed else None}))
-    return tuple(found)
+        following.append(port.model_copy(update={"varies": changed[0] if changed else None}))
+    return tuple(following)
 
 
 def answers_by_bucket(

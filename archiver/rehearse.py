@@ -71,23 +71,23 @@ def _of_a_pod() -> list[str]:
 
 def _with_what_they_need(requirements: list[str]) -> set[str]:
     """The distributions of requirements, and all that those draw in."""
-    found: set[str] = set()
+    names: set[str] = set()
     waiting = requirements
     while waiting:
         name, extras = _parsed(waiting.pop())
         key = f"{name}[{extras}]"
-        if key in found:
+        if key in names:
             continue
         try:
             requires = metadata.requires(name) or ()
         except metadata.PackageNotFoundError:
             continue
-        found |= {name, key}
+        names |= {name, key}
         for each in requires:
             asked = re.search(r"""extra == ["']([^"']+)""", each)
             if asked is None or asked[1] in extras.split(","):
                 waiting.append(each)
-    return found
+    return names
 
 
 def _parsed(requirement: str) -> tuple[str, str]:

@@ -46,17 +46,17 @@ def local_modules(file: Path) -> dict[str, Path]:
     Imports inside of functions count; what is imported by a name that is put together does not.
     """
     root = file.parent
-    found: dict[str, Path] = {}
+    modules: dict[str, Path] = {}
     waiting = [file]
     while waiting:
         path = waiting.pop()
         relative = path.relative_to(root).as_posix()
-        if relative in found:
+        if relative in modules:
             continue
-        found[relative] = path
+        modules[relative] = path
         for name in _imported(path, root):
             waiting += _files_of(root, name)
-    return dict(sorted(found.items()))
+    return dict(sorted(modules.items()))
 
 
 def _imported(path: Path, root: Path) -> Iterator[str]:

@@ -127,15 +127,15 @@ def _check_own_handler(spec: Spec, file: Path, module: str, name: str) -> None:
             f"{where}: `{file.name}` would hide the module `{module}` in the worker", hint="rename the file"
         )
     loaded = import_file(spec, file, "model.handler")
-    found = getattr(loaded, name, None)
-    if found is None:
+    handler = getattr(loaded, name, None)
+    if handler is None:
         classes = [key for key, value in vars(loaded).items() if isinstance(value, type)]
         close = nearest(name, classes)
         raise SourceError(
             f"{where}: `{file}` has no class `{name}`, found: {listed(classes) or 'none'}",
             hint=f"handler: {file.name}:{close}" if close else None,
         )
-    if not (isinstance(found, type) and issubclass(found, Handler)):
+    if not (isinstance(handler, type) and issubclass(handler, Handler)):
         raise SourceError(
             f"{where}: `{name}` is no handler",
             hint=f"class {name}(TensorHandler): …, with `from handlers import TensorHandler`",

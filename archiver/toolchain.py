@@ -11,10 +11,10 @@ from config.errors import ToolMissing
 def find_compiler() -> str:
     """`$CXX`, or `g++`; ToolMissing when there is none."""
     name = os.environ.get("CXX", "g++")
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise ToolMissing(
             f"`compile: aot` and `jit` need a C++ compiler, and `{name}` is not on the PATH",
             hint="apt-get install g++, or use `compile: export`",
         )
-    return found
+    return path

@@ -21,20 +21,20 @@ _defined: list[object] = []
 def prepare_torchvision() -> None:
     """The same for whatever imports torchvision on its own: `transformers` does with every image model, and so with its
     lists of models. Nothing happens where the binaries load, or where there is no torchvision."""
-    found = importlib.util.find_spec("torchvision")
-    if found is None or found.origin is None or "torchvision" in sys.modules or _defined:
+    module_spec = importlib.util.find_spec("torchvision")
+    if module_spec is None or module_spec.origin is None or "torchvision" in sys.modules or _defined:
         return
     import re
     from pathlib import Path
 
     import torch
 
-    for binary in Path(found.origin).parent.glob("_C*.so"):
+    for binary in Path(module_spec.origin).parent.glob("_C*.so"):
         try:
             torch.ops.load_library(binary)  # type: ignore[no-untyped-call]
         except OSError:
             # Those that it registers shape functions for whether or not they are there.
-            registered = Path(found.origin).with_name("_meta_registrations.py").read_text(encoding="utf-8")
+            registered = Path(module_spec.origin).with_name("_meta_registrations.py").read_text(encoding="utf-8")
             for operator in re.findall(r'register_fake\("torchvision::(\w+)"\)', registered):
                 _define(operator)
 

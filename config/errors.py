@@ -106,5 +106,5 @@ def listed(values: Iterable[object]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that a misspelt one probably meant; None when nothing is close."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None

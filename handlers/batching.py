@@ -192,10 +192,10 @@ class Batcher:
         return array
 
     def _check_outputs(self, outputs: Sequence[Array], size: int, length: int) -> None:
-        found = [(output.shape, output.dtype) for output in outputs]
+        forms = [(output.shape, output.dtype) for output in outputs]
         declared = [((size, *spec.shape_for(length)), numpy_dtype(spec.dtype)) for spec in self._outputs]
-        if found != declared:
-            raise RecordError(f"`outputs`: the record declares {declared}, the model gave {found}: package again")
+        if forms != declared:
+            raise RecordError(f"`outputs`: the record declares {declared}, the model gave {forms}: package again")
 
     @staticmethod
     def _fail(err: Exception, indexes: Sequence[int], results: Results) -> None:

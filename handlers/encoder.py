@@ -49,8 +49,8 @@ class Reader:
             if length > MOST_CHARACTERS:
                 got, allowed = f"{length} characters", f"at most {MOST_CHARACTERS}"
                 raise TooLarge("the text is too long", field="text", got=got, allowed=allowed)
-        found = self._tokenizer.encode_batch(list(texts))
-        return [(self._row(encoding), encoding) for encoding in found]
+        encodings = self._tokenizer.encode_batch(list(texts))
+        return [(self._row(encoding), encoding) for encoding in encodings]
 
     def _row(self, encoding: Any) -> Row:
         longest, count = self._spec.max_tokens, len(encoding.ids)
@@ -134,8 +134,8 @@ class EncoderHandler(Handler):
         read = self.reader.read(texts)
 
         def answer(outputs: list[Row]) -> Answer:
-            found = [self._said(row, encoding) for row, (_, encoding) in zip(outputs, read, strict=True)]
-            return Answer(to_json_any(whole(found)))
+            results = [self._said(row, encoding) for row, (_, encoding) in zip(outputs, read, strict=True)]
+            return Answer(to_json_any(whole(results)))
 
         return Exchange([row for row, _ in read], answer)
 
@@ -148,14 +148,14 @@ class EncoderHandler(Handler):
         return dict(self.name_outputs(outputs))
 
     def _labelled(self, probabilities: Array, encoding: Any) -> list[dict[str, Any]]:
-        found = []
+        entities = []
         for place, (start, end) in enumerate(encoding.offsets):
             if encoding.special_tokens_mask[place]:
                 continue
             best = int(probabilities[place].argmax())
             label = self.labels[best] if self.labels else best
-            found.append({"start": start, "end": end, "label": label, "score": float(probabilities[place, best])})
-        return found
+            entities.append({"start": start, "end": end, "label": label, "score": float(probabilities[place, best])})
+        return entities
 
     @staticmethod
     def _ranked(answers: list[Any]) -> dict[str, Any]:
@@ -219,7 +219,11 @@ def _texts(value: object, field: str = "text") -> tuple[list[Text], bool]:
 
 def _pairs(value: object) -> tuple[str, list[str]]:
     query, documents = (value.get("query"), value.get("documents")) if isinstance(value, Mapping) else (None, None)
-    if not isinstance(documents, list) or not documents or not all(isinstance(one, str) for one in (query, *documents)):
+    if (
+        not isinstance(documents, list)
+        or not documents
+        or not all(isinstance(text, str) for text in (query, *documents))
+    ):
         raise Unprocessable("a query and documents are needed", field="query", got=describe(value), allowed=_PAIRS)
     return str(query), documents
 

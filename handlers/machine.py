@@ -36,14 +36,14 @@ def machine_key(device: torch.device, cpuinfo: Path = CPUINFO) -> dict[str, Any]
 def differences(key: Mapping[str, Any], device: torch.device, cpuinfo: Path = CPUINFO) -> list[str]:
     """In which points this machine does not fit the key; empty when the artifact may run here."""
     here = machine_key(device, cpuinfo)
-    found = [
+    points = [
         f"`{name}`: packaged for `{key.get(name)}`, here `{here[name]}`"
         for name in here
         if name != "isa" and key.get(name) != here[name]
     ]
     if missing := sorted(set(key.get("isa", ())) - cpu_flags(cpuinfo)) if device.type == "cpu" else []:
-        found.append(f"`isa`: this CPU lacks `{'`, `'.join(missing)}`")
-    return found
+        points.append(f"`isa`: this CPU lacks `{'`, `'.join(missing)}`")
+    return points
 
 
 def cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:

@@ -118,9 +118,9 @@ def _built(code: Code, directory: Path) -> nn.Module:
 def _imported(file: Path) -> object:
     # The name by which the packager imported it: what a class says of itself must not differ.
     name = f"marina_user_{file.stem}"
-    found = importlib.util.spec_from_file_location(name, file)
-    if not file.is_file() or found is None or found.loader is None:
+    module_spec = importlib.util.spec_from_file_location(name, file)
+    if not file.is_file() or module_spec is None or module_spec.loader is None:
         raise RecordError(f"`code`: `{file.name}` is not in the package")
-    module = sys.modules[name] = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module = sys.modules[name] = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
     return module

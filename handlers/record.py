@@ -161,8 +161,8 @@ def load_record(directory: Path) -> Record:
     except (OSError, ValueError) as err:
         raise RecordError(f"{RECORD_FILE}: cannot be read: {err}") from err
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise RecordError(f"{RECORD_FILE}: `schema`: got `{found}`, allowed: `{SCHEMA}`")
+        got = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise RecordError(f"{RECORD_FILE}: `schema`: got `{got}`, allowed: `{SCHEMA}`")
     return parse_record(data)
 
 

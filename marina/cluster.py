@@ -48,14 +48,14 @@ def manifests(options: argparse.Namespace) -> int:
     plan, progress = make_plan(spec, out), Progress(quiet=options.quiet)
     check_machine(spec, plan.evidence, options.accept)
     if options.check:
-        found = differences(plan, out, options.format, options.check, progress)
+        differing = differences(plan, out, options.format, options.check, progress)
         if options.json:
-            print_json([difference.to_data() for difference in found])
+            print_json([difference.to_data() for difference in differing])
         else:
             again = f"marina manifests {options.spec} --format {options.format}"
-            print("\n".join(difference.diff for difference in found) or f"{options.check}: as the spec renders it")
-            print(f"{len(found)} files differ: {again}" if found else "", end="\n" if found else "")
-        return 1 if found else 0
+            print("\n".join(difference.diff for difference in differing) or f"{options.check}: as the spec renders it")
+            print(f"{len(differing)} files differ: {again}" if differing else "", end="\n" if differing else "")
+        return 1 if differing else 0
     written = write_form(plan, out, options.format, progress)
     if options.json:
         print_json(written.to_data())

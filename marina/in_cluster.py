@@ -58,12 +58,12 @@ class InCluster:
     def served_sha256(self) -> str:
         """What all ready pods serve; InputError when they cannot be asked or differ."""
         try:
-            found = sorted(set(served_packages(self._cluster, self._plan)))
+            served = sorted(set(served_packages(self._cluster, self._plan)))
         except ClusterError as err:
             raise InputError(err.message, hint=err.hint) from err
-        if len(found) > 1:
-            raise InputError(f"the pods serve different packages: {', '.join(sha[:12] for sha in found)}")
-        return found[0]
+        if len(served) > 1:
+            raise InputError(f"the pods serve different packages: {', '.join(sha[:12] for sha in served)}")
+        return served[0]
 
     def machine(self) -> Machine:
         """That of the pod that led."""

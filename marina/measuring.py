@@ -81,12 +81,12 @@ def _tuned(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool
 
     # A search takes minutes; what the calibration after it needs is asked for before it.
     find_package(where)
-    found, space = retune(spec, how, where.out, quiet=options.quiet), space_of(spec, objective_of(spec))
-    best_already = bool(found.best == found.tried[0])
+    tuning, space = retune(spec, how, where.out, quiet=options.quiet), space_of(spec, objective_of(spec))
+    best_already = bool(tuning.best == tuning.tried[0])
     if not options.json:
-        print(tuning_text(found, space, where.out))
+        print(tuning_text(tuning, space, where.out))
     elif not best_already:
-        print_json(tuning_record(found, space))
+        print_json(tuning_record(tuning, space))
     return best_already
 
 

@@ -89,7 +89,7 @@ def _manifest(archive: tarfile.TarFile, file: Path) -> tuple[dict[str, Any], str
         manifest = json.loads(_blob(archive, digest).read())
         # An index of images for several machines, or of an image and its attestation.
         if "manifests" in manifest:
-            digest = next(one["digest"] for one in manifest["manifests"] if _runs(one))
+            digest = next(item["digest"] for item in manifest["manifests"] if _runs(item))
             manifest = json.loads(_blob(archive, digest).read())
         return manifest, manifest["config"]["digest"]
     except (KeyError, IndexError, StopIteration, ValueError) as err:
@@ -102,10 +102,10 @@ def _runs(entry: dict[str, Any]) -> bool:
 
 
 def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
-    found = archive.extractfile(name)
-    if found is None:
+    stream = archive.extractfile(name)
+    if stream is None:
         raise KeyError(name)
-    return found
+    return stream
 
 
 def _blob(archive: tarfile.TarFile, digest: str) -> IO[bytes]:

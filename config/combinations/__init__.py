@@ -28,9 +28,9 @@ class Conflict:
 def find_conflicts(spec: Spec, broken: set[Location], *, files: bool) -> list[Conflict]:
     """Every rule that the spec breaks, except those that look at a broken location; with `files` also what it names and
     is not there."""
-    found = _broken_rules(FORMS, spec, broken)
-    broken = broken | {conflict.location for conflict in found}
-    return found + _broken_rules(COMBINATIONS + (FILES if files else []), spec, broken)
+    conflicts = _broken_rules(FORMS, spec, broken)
+    broken = broken | {conflict.location for conflict in conflicts}
+    return conflicts + _broken_rules(COMBINATIONS + (FILES if files else []), spec, broken)
 
 
 def _broken_rules(rules: Table, spec: Spec, broken: set[Location]) -> list[Conflict]:

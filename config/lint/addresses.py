@@ -120,9 +120,9 @@ def _check_ports(listeners: list[_Listener], values: Mapping[str, str]) -> Itera
         shared = {first.key, second.key} == {"inference_address", "management_address"}
         if not first.meets(second) or (shared and tokens_off):
             continue
-        for one, other in ((second, first), (first, second)):
-            key = next((key for key in (_GRPC.get(one.key, ""), one.key) if key in values), None)
+        for listener, other in ((second, first), (first, second)):
+            key = next((key for key in (_GRPC.get(listener.key, ""), listener.key) if key in values), None)
             if key is not None:
-                text = f"port {one.port} is also that of `{other.key}`"
+                text = f"port {listener.port} is also that of `{other.key}`"
                 yield Mistake(key, "error", "port-clash", text, f"{key}={PROPERTIES[key].default}")
                 break

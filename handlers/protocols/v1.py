@@ -39,7 +39,7 @@ def exchange(handler: Asked, request: Request, until: float) -> Exchange:
 
     def answer(outputs: list[Row]) -> Answer:
         answers = [handler.encode(row, part) for row, part in zip(outputs, parts, strict=True)]
-        return Answer(orjson.dumps({"predictions": [_prediction(one) for one in answers]}))
+        return Answer(orjson.dumps({"predictions": [_prediction(encoded) for encoded in answers]}))
 
     return Exchange(rows, answer)
 

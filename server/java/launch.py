@@ -187,7 +187,7 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
 
 def _site_packages() -> Path:
     """Where `ts` is installed, found without importing it."""
-    found = importlib.util.find_spec("ts")
-    if found is None or found.origin is None:
+    module_spec = importlib.util.find_spec("ts")
+    if module_spec is None or module_spec.origin is None:
         raise ToolMissing("TorchServe is not installed", hint="pip install torchserve")
-    return Path(found.origin).parent.parent
+    return Path(module_spec.origin).parent.parent

@@ -45,10 +45,10 @@ class Histogram:
 
 def parse_line(line: str) -> Answered | None:
     """A line of the access log without the query of its URI; None for anything else on Java's stdout."""
-    found = _LINE.match(line)
-    if found is None:
+    match = _LINE.match(line)
+    if match is None:
         return None
-    client, method, uri, _, code, duration = found.groups()
+    client, method, uri, _, code, duration = match.groups()
     return Answered(client, method, uri.partition("?")[0], int(code), float(duration))
 
 
@@ -98,7 +98,10 @@ class Traffic:
     def histograms(self) -> dict[int, Histogram]:
         """A copy of the histograms by status code; those of `_ALWAYS_SHOWN` are always there."""
         with self._lock:
-            return {code: Histogram(list(one.buckets), one.total_s) for code, one in sorted(self._histograms.items())}
+            return {
+                code: Histogram(list(histogram.buckets), histogram.total_s)
+                for code, histogram in sorted(self._histograms.items())
+            }
 
     def _record(self, answer: Answered) -> bool:
         if not self.is_inference(answer):

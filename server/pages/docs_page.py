@@ -80,7 +80,7 @@ class Docs:
             "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
         values = self._values() | {"style": style, "script": script}
-        text = re.sub(r"\{\{(\w+)\}\}", lambda found: values[found[1]], _asset("docs.html"))
+        text = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _asset("docs.html"))
         headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
         return Answer(200, text.encode(), "text/html; charset=utf-8", headers)
 

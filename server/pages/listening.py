@@ -89,7 +89,7 @@ class PagesServer(ThreadingHTTPServer):
     def _give_way(self) -> bool:
         """Ends the connection that has been silent longest; False where all of them wait for us."""
         with self._lock:
-            silent = next((one for one, asked in self._open.items() if not asked), None)
+            silent = next((connection for connection, asked in self._open.items() if not asked), None)
             if silent is None:
                 return False
             del self._open[silent]

@@ -18,25 +18,25 @@ GPU_DEVICES = Path("/dev")
 
 def differences(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path = GPU_DEVICES) -> list[str]:
     """In which points this machine cannot run the artifacts; empty when it can, or may recompile."""
-    key, found = record.key, []
+    key, points = record.key, []
     if key.device == "cuda" and not any(devices.glob("nvidia[0-9]*")):
-        found.append("it needs a GPU, and there is none")
+        points.append("it needs a GPU, and there is none")
     if record.compile != "aot" or record.on_mismatch == "jit":
-        return found
+        return points
     installed = _torch_version()
     if installed != key.torch:
-        found.append(f"torch {key.torch}, here {installed or 'none'}")
+        points.append(f"torch {key.torch}, here {installed or 'none'}")
     if key.device == "cpu" and (missing := set(key.isa) - _cpu_flags(cpuinfo)):
-        found.append(f"this CPU lacks {listed(missing)}")
-    return found
+        points.append(f"this CPU lacks {listed(missing)}")
+    return points
 
 
 def _torch_version() -> str | None:
     """As torch itself says it: the metadata of PyPI's wheel lacks the `+cu130` that is in the key."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
+    module_spec = importlib.util.find_spec("torch")
+    if module_spec is None or module_spec.origin is None:
         return None
-    text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")
+    text = (Path(module_spec.origin).parent / "version.py").read_text(encoding="utf-8")
     said = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
     return said[1] if said else None
 

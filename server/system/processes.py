@@ -92,13 +92,13 @@ def open_files(pid: int) -> int:
 
 def children(pid: int) -> list[int]:
     """Direct children of a process, from every thread of it."""
-    found: list[int] = []
+    pids: list[int] = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            found += map(int, file.read_text(encoding="ascii").split())
+            pids += map(int, file.read_text(encoding="ascii").split())
         except OSError:
             continue
-    return found
+    return pids
 
 
 def adopt_orphans() -> None:

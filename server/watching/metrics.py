@@ -77,7 +77,7 @@ class Page:
         # An own one may be answered and its line of the log not read yet.
         in_flight = max(0, self._open.inferences - own_open)
         families = [*self._torchserve(), *self._states(in_flight), *self._workers(), *self._processes()]
-        lines = [line for one in families for line in family(*one)]
+        lines = [line for each in families for line in family(*each)]
         return "\n".join([*lines, *self._durations()]) + "\n" + self.workers.page()
 
     def _torchserve(self) -> list[Family]:
@@ -100,7 +100,7 @@ class Page:
         )
 
     def _states(self, in_flight: int) -> list[Family]:
-        def one(value: float) -> list[tuple[Labels, float]]:
+        def alone(value: float) -> list[tuple[Labels, float]]:
             return [({"model": self.spec.name}, value)]
 
         facts, package = (
@@ -108,23 +108,23 @@ class Page:
             {"model": self.spec.name, "version": self.spec.version, "sha256": self.facts.sha256},
         )
         families: list[Family] = [
-            ("marina_ready", "gauge", "1 while /ready says 200.", one(self.health.ready)),
-            ("marina_in_flight", "gauge", "Requests whose client waits for its answer.", one(in_flight)),
-            ("marina_queued", "gauge", "Requests without a worker, as last described.", one(self.health.queued)),
-            ("marina_worker_recycles_total", "counter", "Workers renewed for their memory.", one(facts.recycled())),
+            ("marina_ready", "gauge", "1 while /ready says 200.", alone(self.health.ready)),
+            ("marina_in_flight", "gauge", "Requests whose client waits for its answer.", alone(in_flight)),
+            ("marina_queued", "gauge", "Requests without a worker, as last described.", alone(self.health.queued)),
+            ("marina_worker_recycles_total", "counter", "Workers renewed for their memory.", alone(facts.recycled())),
             (
                 "marina_worker_recycles_failed_total",
                 "counter",
                 "Renewals that a worker did not take up or finish in time.",
-                one(facts.recycles_failed()),
+                alone(facts.recycles_failed()),
             ),
-            ("marina_log_lines_dropped_total", "counter", "Lines that nobody read.", one(facts.dropped_lines())),
-            ("marina_disk_free_bytes", "gauge", "Room under the server's files.", one(facts.disk_free_bytes())),
+            ("marina_log_lines_dropped_total", "counter", "Lines that nobody read.", alone(facts.dropped_lines())),
+            ("marina_disk_free_bytes", "gauge", "Room under the server's files.", alone(facts.disk_free_bytes())),
             ("marina_package_info", "gauge", "The MAR that is served.", [(package, 1)]),
         ]
         if facts.ready_after_s is not None:
             text = "Time from the supervisor's start to the first readiness."
-            families.append(("marina_start_duration_seconds", "gauge", text, one(round(facts.ready_after_s, 3))))
+            families.append(("marina_start_duration_seconds", "gauge", text, alone(round(facts.ready_after_s, 3))))
         return families
 
     def _workers(self) -> list[Family]:

@@ -49,8 +49,10 @@ def rows(tokenizer: Tokenizer, given: list[str]) -> tuple[torch.Tensor, torch.Te
     """Ids and mask, padded to one length."""
     tokenizer.enable_padding(length=LENGTH)
     tokenizer.enable_truncation(LENGTH)
-    found = tokenizer.encode_batch(given)
-    return torch.tensor([one.ids for one in found]), torch.tensor([one.attention_mask for one in found])
+    encodings = tokenizer.encode_batch(given)
+    return torch.tensor([encoding.ids for encoding in encodings]), torch.tensor(
+        [encoding.attention_mask for encoding in encodings]
+    )
 
 
 def accuracy(model: BertForSequenceClassification, tokenizer: Tokenizer, examples: list[tuple[int, str]]) -> float:
