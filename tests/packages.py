@@ -27,8 +27,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "jit": {"model.compile": "jit", "model.precision": "int8"},
     "export": {"model.compile": "export"},
     "eager": {"model.compile": "eager"},
-    "v3": {"model.cpu_target": "x86-64-v3"},
-    "v3-int8": {"model.cpu_target": "x86-64-v3", "model.precision": "int8"},
+    # Both oneDNN's kernels and the compiler's are in it.
+    "v3": {"model.cpu_target": "x86-64-v3", "model.precision": "int8"},
     "fallback": {"model.on_mismatch": "jit"},
 }
 TALES_VARIANTS: dict[str, dict[str, Any]] = {

@@ -1,6 +1,7 @@
 """Words that say too little, or that a stranger has to guess at, stay out of the product's code and pages."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +27,13 @@ NAMES: dict[str, tuple[str, ...]] = {
 PHRASES = ("everything that lacks", "a handler of one's own", "is what is there", "but not without the arrivals")
 
 
-def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Every name that a file gives to something, with its line."""
+@functools.cache
+def bindings(code: str) -> list[tuple[str, int]]:
+    """Every name that code gives to something, with its line."""
+    return list(_bindings(ast.parse(code)))
+
+
+def _bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node.lineno
@@ -43,7 +49,7 @@ def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def named(code: str, name: str) -> list[int]:
     """The lines where code gives this name to something."""
-    return [line for binding, line in bindings(ast.parse(code)) if binding == name]
+    return [line for binding, line in bindings(code) if binding == name]
 
 
 @pytest.mark.parametrize("name", NAMES)

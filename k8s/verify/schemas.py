@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -63,9 +63,8 @@ class Schemas:
         """Every mistake of an object as Kubernetes `version` sees it; none when it does not know the kind at all."""
         key = (id(document), version)
         if key not in self._found:
-            validator = self._validator(document, version)
-            errors = validator.iter_errors(document.data) if validator else ()
-            self._found[key] = list(dict.fromkeys(sentence for error in errors for sentence in _told(error)))
+            custom = self._custom.get((document.kind, document.api_version))
+            self._found[key] = _mistakes(_ByText(document.data), _ByText(custom), version)
         return self._found[key]
 
     def custom_kinds(self) -> list[str]:
@@ -73,10 +72,36 @@ class Schemas:
         return sorted({kind for kind, _ in self._custom})
 
     def _validator(self, document: LocatedDocument, version: str) -> Draft202012Validator | None:
-        schema = self._custom.get((document.kind, document.api_version))
-        if schema is not None:
-            return Draft202012Validator(schema, registry=_definitions(version))
-        return _validator(document.kind, document.api_version, version)
+        return _validator_of(document, self._custom.get((document.kind, document.api_version)), version)
+
+
+class _ByText:
+    """A value that equals all of the same text."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self._text = value, repr(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByText) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@lru_cache(maxsize=4096)
+def _mistakes(data: _ByText, custom: _ByText, version: str) -> list[SchemaMistake]:
+    """Those of all objects of the same text: overlays repeat most of theirs."""
+    validator = _validator_of(LocatedDocument(data.value, ""), custom.value, version)
+    errors = validator.iter_errors(data.value) if validator else ()
+    return list(dict.fromkeys(mistake for error in errors for mistake in _told(error)))
+
+
+def _validator_of(
+    document: LocatedDocument, custom: dict[str, Any] | None, version: str
+) -> Draft202012Validator | None:
+    if custom is not None:
+        return Draft202012Validator(custom, registry=_definitions(version))
+    return _validator(document.kind, document.api_version, version)
 
 
 def served(kind: str, version: str) -> list[str]:

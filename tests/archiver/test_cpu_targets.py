@@ -69,9 +69,8 @@ def libraries(package: Path) -> list[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["v3", "v3-int8"])
-def test_a_package_for_v3_holds_and_needs_nothing_of_avx512(packaged: Packaged, variant: str, tmp_path: Path) -> None:
-    folder, package = packaged(variant)
+def test_a_package_for_v3_holds_and_needs_nothing_of_avx512(packaged: Packaged, tmp_path: Path) -> None:
+    folder, package = packaged("v3")
     record = package.record
     assert (record.key.target, record.key.isa) == ("x86-64-v3", FLAGS["x86-64-v3"])
     assert record.agreement.agreement >= 0.99
@@ -86,11 +85,10 @@ def test_a_package_for_v3_holds_and_needs_nothing_of_avx512(packaged: Packaged, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["v3", "v3-int8"])
 def test_a_package_for_v3_answers_alike_where_torch_and_onednn_see_avx2_only(
-    packaged: Packaged, variant: str, tmp_path: Path
+    packaged: Packaged, tmp_path: Path
 ) -> None:
-    folder, package = packaged(variant)
+    folder, package = packaged("v3")
     files = unpacked(folder / package.mar, tmp_path)
     _, here = answers(files)
     capability, there = answers(files, ATEN_CPU_CAPABILITY="avx2", ONEDNN_MAX_CPU_ISA="AVX2")

@@ -56,6 +56,7 @@ def flat(mode: str, side: int) -> Image.Image:
     return Image.new(mode, (side, side), 90 if mode in ("L", "P", "I;16") else (90, 20, 60, 40)[: len(mode)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("small", "large"),
     [

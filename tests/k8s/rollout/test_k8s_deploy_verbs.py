@@ -78,6 +78,7 @@ def test_what_is_rendered_is_deployed_and_a_second_deploy_changes_nothing(
     assert marks == {"marina"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{}, WHOLE, {"kubernetes.resources": {"memory": "2048Mi", "cpu": "2000m"}}],
