@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loadtest.calibrating import Search, calibrate, evidence_text, retune, space_of, tuning_record, tuning_text
-    from loadtest.comparing import Comparison, Pairing, compare, comparison_text
+    from loadtest.comparing import Comparison, Pairing, compare, compare_with_baseline, comparison_text
     from loadtest.judging import client_timeout_s, objective_of
     from loadtest.measuring import Machine, Measurement, this_machine
     from loadtest.reporting import check_text
@@ -36,6 +36,7 @@ __all__ = [
     "check_text",
     "client_timeout_s",
     "compare",
+    "compare_with_baseline",
     "comparison_text",
     "evidence_text",
     "find_package",

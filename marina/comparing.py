@@ -13,10 +13,13 @@ def add_verbs(verbs: Any) -> None:
     """Its options."""
     added = verb(verbs, compare, "whether a package is worse than another one: PASS, FAIL or INVALID",
                  "marina compare --against old.mar", "marina compare my/spec.yaml --against my/old/spec.yaml",
+                 "marina compare --baseline kept/verdict.json",
                  "marina compare --against http://10.0.0.7:8080 --rate 50")  # fmt: skip
     add = with_build(added).add_argument
     text = "the other one: a MAR, a spec, a verdict.json whose package is here, or the address of a server"
     add("--against", metavar="OLD", help=text)
+    text = "a stored verdict.json: its load is held against that of the newest verdict, and nothing is sent"
+    add("--baseline", metavar="FILE", type=Path, help=text)
     add("--url", metavar="U", help="where the new one is served already (default: start it)")
     text = "where its supervisor's pages are (default: ten ports above --url)"
     add("--pages-url", dest="supervisor", metavar="U", help=text)
@@ -35,16 +38,21 @@ def add_verbs(verbs: Any) -> None:
 def compare(options: argparse.Namespace) -> int:
     from config.errors import InputError
     from config.load import load_spec
-    from loadtest import Pairing, Where, comparison_text
+    from loadtest import Pairing, Where, compare_with_baseline, comparison_text
     from loadtest import compare as run
 
-    if options.against is None:
+    if (options.against is None) == (options.baseline is None):
+        if options.baseline:
+            raise InputError("`--baseline`: compares with what is stored, so `--against` cannot be beside it")
         text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
         raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
     spec, how = load_spec(options.spec, files=False), chosen(Pairing, options)
     folder: Path = options.out / spec.name
     where = Where(out=folder, url=options.url, supervisor=options.supervisor, any_package=options.any_package)
-    comparison = run(spec, options.against, how, where, quiet=options.quiet)
+    if options.baseline:
+        comparison = compare_with_baseline(spec, options.baseline, where)
+    else:
+        comparison = run(spec, options.against, how, where, quiet=options.quiet)
     if options.json:
         print_json(comparison.to_data())
     else:

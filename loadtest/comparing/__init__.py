@@ -1,6 +1,7 @@
 """Whether one server is worse than another: both measured in turns, round after round, and judged by the interval of
 each ratio; and `compare`, the verb."""
 
+from loadtest.comparing.baseline import compare_with_baseline
 from loadtest.comparing.compare import Pairing, compare, comparison_text
 from loadtest.comparing.comparison import Comparison, Round, Turn, turn_of
 from loadtest.comparing.judgement import Said, judge_rounds
@@ -15,6 +16,7 @@ __all__ = [
     "Said",
     "Turn",
     "compare",
+    "compare_with_baseline",
     "comparison_text",
     "first_of",
     "judge_rounds",

@@ -151,7 +151,7 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
             status="FAIL" if over and said.status == "PASS" else said.status,
             reasons=(*said.reasons, *([over] if over else [])),
             figures=said.figures,
-            regression=_regression(spec),
+            regression=regression_of(spec),
             objective=objective,
             old=sides[0].side,
             new=sides[1].side,
@@ -176,7 +176,7 @@ def _until_clear(course: _Course, most: int, spec: Spec, objective: Objective, a
         said = judge_rounds(
             course.rounds,
             objective,
-            _regression(spec),
+            regression_of(spec),
             answers=answers,
             agreement=spec.model.min_agreement,
             ended=course.ended,
@@ -189,7 +189,8 @@ def _seen_rps(rounds: Sequence[Round]) -> float:
     return sum(each.new.in_time for each in rounds) / sum(each.new.asked_s for each in rounds)
 
 
-def _regression(spec: Spec) -> float:
+def regression_of(spec: Spec) -> float:
+    """By how much the new server may be worse, of a spec with an objective."""
     assert spec.slo is not None
     return spec.slo.regression
 

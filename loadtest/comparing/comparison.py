@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from loadtest.judging import EXIT_CODES, Costs, Objective, Reason, Status
 from loadtest.measuring import Latencies, Machine, Measurement
-from loadtest.scheduling import Arrivals
+from loadtest.scheduling import Spacing
 
 SCHEMA: Final = "marina.comparison/1"
 Name = Literal["p50", "p99", "rate", "cpu", "errors", "answers"]
@@ -89,7 +89,7 @@ class Answers(_Record):
 class Turns(_Record):
     """How the two were loaded."""
 
-    arrivals: Arrivals
+    arrivals: Spacing
     rate: float
     warmup_s: float
     turn_s: float
