@@ -198,7 +198,8 @@ class Plan:
         """Labels that a node must have: for what the artifact was compiled for, and what the spec says."""
         kubernetes, target = self.spec.kubernetes, self.spec.model.cpu_target
         if target == "native":
-            return dict(kubernetes.node_selector)
+            # What the packaging machine has is nobody's class of CPUs: only the owner knows which nodes are like it.
+            return {**(kubernetes.cpu_labels or {}), **kubernetes.node_selector}
         known = node_labels(target) if kubernetes.cpu_labels is None else kubernetes.cpu_labels
         return {"kubernetes.io/arch": "amd64", **known, **kubernetes.node_selector}
 

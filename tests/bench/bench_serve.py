@@ -42,12 +42,14 @@ KIT = {
 }
 # int8 with other settings of the model and of the server, on some cores: one core, for what a second one adds; one
 # worker with both; and other batches, of which larger ones cost less and smaller ones make nobody wait.
-VARIANTS: dict[str, tuple[dict[str, list[int]], dict[str, int], set[int] | None]] = {
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, int], set[int] | None]] = {
     "int8, 1 core": ({}, {"workers": 1, "threads": 1}, {0}),
     "int8, 1 × 2": ({}, {"workers": 1, "threads": 2}, None),
     "int8, by 8": ({"batch_sizes": [1, 4, 8]}, {}, None),
     "int8, by 2": ({"batch_sizes": [1, 2]}, {}, None),
     "int8, by 1": ({"batch_sizes": [1]}, {}, None),
+    # What it costs that every node may run it.
+    "int8, v3": ({"cpu_target": "x86-64-v3"}, {}, None),
 }
 # TorchServe's stock handler and a tutorial's, as TorchServe starts them and with the one setting that helps them most.
 STOCK_THREADS: dict[str, tuple[str, int | None]] = {
@@ -90,7 +92,8 @@ def variant(name: str) -> tuple[Spec, Path]:
     """One of the variants and its package."""
     model, serving, _ = VARIANTS[name]
     spec = kit_spec(KIT["int8"] | model, serving)
-    return spec, kit_mar(spec, HOME / f"resnet50-int8-{spec.workers}x{spec.threads}-by-{spec.max_batch}")
+    target = model.get("cpu_target", "native")
+    return spec, kit_mar(spec, HOME / f"resnet50-int8-{target}-{spec.workers}x{spec.threads}-by-{spec.max_batch}")
 
 
 def _stock_packages() -> None:

@@ -26,6 +26,7 @@ SWITCHES: list[Any] = [
     ({"model.cpu_target": "amx"}, f"{POD}.nodeSelector.feature~node~kubernetes~io/cpu-cpuid~AMXINT8", "true"),
     ({"model.cpu_target": "amx", "kubernetes.cpu_labels": {"cpu": "new"}}, f"{POD}.nodeSelector",
      {"kubernetes.io/arch": "amd64", "cpu": "new"}),
+    ({"kubernetes.cpu_labels": {"cpu": "ours"}}, f"{POD}.nodeSelector", {"cpu": "ours"}),
     ({"kubernetes.tolerations": ["dedicated=gpu:NoExecute"]}, f"{POD}.tolerations",
      [{"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoExecute"}]),
     ({"kubernetes.tolerations": ["spot"]}, f"{POD}.tolerations", [{"key": "spot", "operator": "Exists"}]),
