@@ -90,7 +90,7 @@ def _network(spec: Spec, staged: Path, progress: Progress) -> Built:
     outputs = lengths.varying_outputs(spec, source, reference, output_ports(spec, reference, sample), sample)
     _check_classes(spec, source, reference, sample)
     if spec.model.compile == "eager":
-        _check_rows_are_apart(spec, reference, sample)
+        check_rows_are_apart(spec, reference, sample)
         added: dict[str, object] = {"code": stage_source(spec, source, staged)}
     else:
         added = _compile(spec, source, reference, inputs, staged, progress)
@@ -130,7 +130,7 @@ def _check_labels(spec: Spec, source: Source, classes: int) -> None:
         )
 
 
-def _check_rows_are_apart(spec: Spec, reference: nn.Module, sample: Rows) -> None:
+def check_rows_are_apart(spec: Spec, reference: nn.Module, sample: Rows) -> None:
     """The answer to a row is the same alone and in a batch: code that runs as it is may look at a whole batch."""
     run = agreement.eager(reference)
     together, alone = (agreement.answers(run, sample, size) for size in (len(sample[0]), 1))

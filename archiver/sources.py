@@ -7,6 +7,7 @@ is a SourceError that says what to type.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -125,13 +126,31 @@ def _from_file(spec: Spec, source: str) -> Source:
             f"{spec.file}: `model.source`: `{text}` has no function `{factory_name}`",
             hint=f"source: {text}:{close}" if close else None,
         )
-    network = _built(spec, factory)
+    if missing := needed_arguments(factory):
+        called = f"{factory_name}({', '.join(f'{name}=…' for name in missing)})"
+        raise SourceError(
+            f"{spec.file}: `model.source`: `{source}` needs {listed(missing)}, allowed: what can be called without",
+            hint=f"in {text}: `def build(): return {called}`, then `source: {text}:build`",
+        )
+    network = _built(spec, lambda: factory if isinstance(factory, nn.Module) else factory())
     if not isinstance(network, nn.Module):
         kind = type(network).__name__
         raise SourceError(f"{spec.file}: `model.source`: `{source}` returned `{kind}`, allowed: a `torch.nn.Module`")
     if spec.model.weights and spec.model.weights != "random":
         _load_weights(spec, network, spec.path(spec.model.weights))
     return _finished(spec, network, spec.model.image, None)
+
+
+def needed_arguments(factory: object) -> list[str]:
+    """The arguments that a class or a function cannot do without; a network that is there already has none."""
+    if isinstance(factory, nn.Module):
+        return []
+    try:
+        parameters = inspect.signature(factory).parameters.values()  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return []
+    named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    return [each.name for each in named if each.default is each.empty]
 
 
 def _built(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:
@@ -220,16 +239,21 @@ def _state_in_checkpoint(where: str, file: Path, checkpoint: dict[str, Any]) -> 
     )
 
 
-def _from_program(spec: Spec, file: Path) -> Source:
+def read_program(spec: Spec, file: Path) -> torch.export.ExportedProgram:
+    """A `.pt2` as it was saved."""
     if not file.is_file():
         raise SourceError(f"{spec.file}: `model.source`: no such file: `{file}`")
     try:
-        program = torch.export.load(file)
+        return torch.export.load(file)
     except Exception as err:
         raise SourceError(
             f"{spec.file}: `model.source`: `{file}` is no exported program: {str(err).splitlines()[0]}",
             hint="torch.export.save(torch.export.export(model, example), 'program.pt2')",
         ) from err
+
+
+def _from_program(spec: Spec, file: Path) -> Source:
+    program = read_program(spec, file)
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     values = {name: nodes[name] for name in program.graph_signature.user_inputs if isinstance(name, str)}
     batches = [value.shape[0] for value in values.values() if value.ndim]

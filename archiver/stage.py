@@ -43,6 +43,8 @@ CONTENT_TYPES = {
     ".png": "image/png",
     ".webp": "image/webp",
 }
+# Of a MAR: what a user's own handler reads.
+FILES = "files"
 PROMPT = "Once upon a time"
 _ENTRY_TEXT = '''"""What TorchServe imports: one class, because it takes exactly one that is defined in this file."""
 
@@ -114,6 +116,9 @@ def _stage_code(spec: Spec, folder: Path) -> str:
         recorded = f"{module}:{name}"
         _check_own_handler(spec, spec.path(file), module, name)
         shutil.copy(spec.path(file), folder / f"{module}.py")
+        for each in spec.model.files:
+            (folder / FILES).mkdir(exist_ok=True)
+            shutil.copyfile(spec.path(each), folder / FILES / Path(each).name)
     (folder / ENTRY).write_text(_ENTRY_TEXT.format(module=module, name=name), encoding="utf-8")
     (folder / "model-config.yaml").write_text(render_model_config(spec), encoding="utf-8")
     return recorded

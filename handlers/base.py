@@ -66,7 +66,7 @@ class Failure:
 
 class Handler:
     """Base of all handlers. Derive, override `decode` and `encode`, and `setup` if there is something to load. The spec
-    names the class, here as `model.handler: ./lengths.py:Lengths`:
+    names the class, here as `model.handler: ./lengths.py:Lengths`, and what it reads, `model.files: [./words.txt]`:
 
         from handlers.base import Handler
         from handlers.request import Answer
@@ -74,7 +74,7 @@ class Handler:
 
         class Lengths(Handler):
             def setup(self):
-                self.words = (self.directory / "words.txt").read_text().split()
+                self.words = (self.directory / "files" / "words.txt").read_text().split()
 
             def decode(self, request):  # one array per input of the model, without the batch dimension
                 if len(request.body) > 64:

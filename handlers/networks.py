@@ -106,7 +106,8 @@ def _built(code: Code, directory: Path) -> nn.Module:
     sys.path.insert(0, str(folder))
     module = _imported(folder / code.file)
     torch.manual_seed(code.seed)
-    network: nn.Module = getattr(module, code.factory)()
+    factory = getattr(module, code.factory)
+    network: nn.Module = factory if isinstance(factory, nn.Module) else factory()
     weights = load_file(directory / code.weights)
     missing, strange = network.load_state_dict(weights, strict=False)
     # Tensors that several names share are saved under one of them.

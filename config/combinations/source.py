@@ -58,6 +58,18 @@ def _handler_form(spec: Spec) -> Conflicts:
         yield "model.handler", f"got `{handler}`, allowed: a file name that Python can import", None
 
 
+@rule("model.files", "model.handler")
+def _files_are_read_by_a_handler(spec: Spec) -> Conflicts:
+    files = spec.model.files
+    if files and spec.model.handler in HANDLERS:
+        text = f"not for the `{spec.model.handler}` handler, which reads no files"
+        yield "model.files", text, "delete `files`, or use a handler of your own"
+    names = [Path(file).name for file in files]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        text = f"two files are called `{twice}`, and all lie in one folder of the MAR"
+        yield "model.files", text, "rename one of them"
+
+
 @rule("model", "load", into=FILES)
 def _named_files_exist(spec: Spec) -> Conflicts:
     model = spec.model
@@ -72,6 +84,9 @@ def _named_files_exist(spec: Spec) -> Conflicts:
     for field, file in named.items():
         if file and not spec.path(file).is_file():
             yield field, f"no such file: `{spec.path(file)}`", _in_its_place(spec, field, file)
+    for at, file in enumerate(model.files):
+        if not spec.path(file).is_file():
+            yield f"model.files.{at}", f"no such file: `{spec.path(file)}`", None
     if model.folder and not spec.path(model.folder).is_dir():
         yield "model.source", f"no such folder: `{spec.path(model.folder)}`", None
     if model.calibration and not spec.path(model.calibration).is_dir():

@@ -7,7 +7,7 @@ from config.sections.cost import Cost
 from config.sections.deployment import Kubernetes, Scaling
 from config.sections.encoding import Encoding
 from config.sections.extension import Patch, Pod
-from config.sections.model import Image, Model, Tensor
+from config.sections.model import Dtype, Image, Model, Tensor
 from config.sections.objective import Load, Slo
 from config.sections.section import PATTERNS, Name, Section, Version
 from config.sections.serving import Serving
@@ -17,6 +17,7 @@ from config.sections.text import Text
 __all__ = [
     "PATTERNS",
     "Cost",
+    "Dtype",
     "Encoding",
     "Image",
     "Kubernetes",

@@ -114,6 +114,8 @@ class Model(Section):
     state dict; a `.pt2` program and a `hf:` folder hold their own. Read by `marina package`."""
     handler: str = "image"
     """`image`, `tensor`, `text` or `./file.py:Class` of your own. Lands in the MAR's entry module."""
+    files: tuple[str, ...] = ()
+    """Files that a handler of your own reads, such as its vocabulary. Land in the folder `files` of the MAR."""
     task: Literal["classify", "embed", "rerank", "tokens"] | None = None
     """What an encoder from a `hf:` folder answers. classify: the likeliest labels of a text; embed: its embedding;
     rerank: how well documents fit a query; tokens: a label for each token. Compiled into the graph."""

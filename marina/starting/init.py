@@ -16,6 +16,7 @@ _WHAT = {
     "model.py": "the network",
     "samples": "what the load test sends",
     "spec.yaml": "what is served, and how well",
+    "words.txt": "the vocabulary that the handler reads",
 }
 
 
@@ -23,12 +24,26 @@ def add_verbs(verbs: Any) -> None:
     """Its options."""
     added = verb(verbs, init, "a folder to start from, which packages at once", "marina init shells",
                  "marina init --source torchvision:resnet50 shells",
-                 "marina init --source ./model.py:build --handler own shells", spec=False)  # fmt: skip
+                 "marina init --source ./model.py:Net --weights net.pt shells",
+                 "marina init --source hf:./encoder texts",
+                 "marina init --source ./model.py:Net --input ids:int64:{max:128} --template text words",
+                 spec=False)  # fmt: skip
     add = added.add_argument
     add("name", metavar="NAME", help="of the service; the folder ./NAME is made, and nothing in it overwritten")
-    add("--source", metavar="S", help="torchvision:NAME | ./file.py:factory | ./program.pt2 (default: a small network)")
+    add("--source", metavar="S", help="torchvision:NAME | ./file.py:NAME, a class, a function or a network | "
+        "./program.pt2 | hf:./folder (default: a small network)")  # fmt: skip
+    add("--weights", metavar="FILE", help=".safetensors, or a state dict or a checkpoint as .pt or .pth")
+    add("--input", metavar="NAME:DTYPE:SHAPE", action="append", help="of an argument that cannot be found by trying, "
+        "without the batch: ids:int64:128, x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; again for "
+        "each")  # fmt: skip
     add("--handler", choices=("image", "tensor", "own"), help="what takes the requests (default: what fits the model)")
-    add("--shape", metavar="N,N,N", help="of one input of ./file.py:factory (default: found from its first layer)")
+    add("--template", choices=("detection", "mask", "text"), help="a handler of your own to start from: pictures to "
+        "boxes, pictures to PNG masks, texts to ids")  # fmt: skip
+    add(
+        "--task",
+        choices=("classify", "embed", "rerank", "tokens"),
+        help="of hf:./folder (default: what it was made for)",
+    )
 
 
 def init(options: argparse.Namespace) -> int:
@@ -39,19 +54,21 @@ def init(options: argparse.Namespace) -> int:
     folder = Path(options.name)
     try:
         with Progress(quiet=options.quiet).step("load the model and try it"):
-            written = _make(folder, options)
+            written, notes = _make(folder, options)
     except MarinaError as err:
         # What is wrong is in no file any more: it was an option.
-        message = re.sub(r"^\S*spec\.yaml(:\d+)?: `model\.source`: ", "`--source`: ", err.message)
-        hint = re.sub(r"^source: ", "--source ", err.hint) if err.hint else None
+        message = re.sub(r"^\S*spec\.yaml(:\d+)?: `model\.(source|weights|task)`: ", r"`--\2`: ", err.message)
+        hint = re.sub(r"(^|`)(source|task): ", r"\1--\2 ", err.hint) if err.hint else None
         raise InputError(message, hint=hint) from err
     spec = folder / "spec.yaml"
     todo = [f"{typed()} {each} {spec}" for each in ("check", "package", "serve", "loadtest")]
     if options.json:
-        print_json({"folder": str(folder), "files": [str(file) for file in written], "next": todo})
+        print_json({"folder": str(folder), "files": [str(file) for file in written], "notes": notes, "next": todo})
         return 0
     for file in written:
         print(f"{file!s:<32} {_WHAT[file.relative_to(folder).parts[0]]}")
+    for note in notes:
+        print(f"note: {note}")
     print("\nnext\n" + "\n".join(f"  {line}" for line in todo))
     return 0
 
@@ -69,20 +86,23 @@ def _check_name(name: str) -> None:
         raise InputError(f"`NAME`: got `{name}`, allowed: {allowed}", hint="marina init my-model") from err
 
 
-def _make(folder: Path, options: argparse.Namespace) -> list[Path]:
-    """Writes the files, and takes them back when the model in them does not work."""
+def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[str]]:
+    """Writes the files, and takes them back when the model in them does not work; what to know of them."""
     from config.errors import InputError
-    from marina.starting.init_model import check_works, find_start, sample_of
+    from marina.starting.init_model import find_start, settled
+    from marina.starting.init_sample import sample_of
     from marina.starting.init_spec import spec_text
 
     start = find_start(options.name, options)
     sample, body = sample_of(start)
     files = {folder / "spec.yaml": spec_text(options.name, start, sample).encode(), folder / sample: body}
-    kind = "image" if start.picture else "tensor"
+    kind = start.template or ("image" if start.picture else "tensor")
     if options.source is None:
-        files[folder / "model.py"] = _template(f"model_{kind}.py")
+        files[folder / "model.py"] = _template(f"model_{kind}.py.txt")
     if start.handler == "own":
-        files[folder / "handler.py"] = _template(f"handler_{kind}.py")
+        files[folder / "handler.py"] = _handler(kind, start)
+    for reads in start.files:
+        files[folder / reads] = _template(Path(reads).name)
     if there := sorted(str(file) for file in files if file.exists()):
         text = f"`NAME`: already there: {', '.join(f'`{file}`' for file in there)}; nothing is overwritten"
         raise InputError(text, hint="marina init ANOTHER-NAME")
@@ -94,16 +114,46 @@ def _make(folder: Path, options: argparse.Namespace) -> list[Path]:
             with file.open("xb") as stream:
                 written.append(file)
                 stream.write(data)
-        check_works(folder / "spec.yaml")
+        finished = settled(folder / "spec.yaml", options.name, start, sample)
+        (folder / "spec.yaml").write_text(spec_text(options.name, finished, sample), encoding="utf-8")
     except BaseException:
         for file in written:
             file.unlink()
-        for each in reversed(folders):
-            if each.is_dir() and not any(each.iterdir()):
-                each.rmdir()
+        for made in reversed(folders):
+            if made.is_dir() and not any(made.iterdir()):
+                made.rmdir()
         raise
-    return sorted(files)
+    return sorted(files), _notes(start, finished) if options.source else []
+
+
+def _notes(start: Any, finished: Any) -> list[str]:
+    """What was found and chosen."""
+    taken = [f"`{name}`: {_shown(tensor)}" for name, tensor in (start.inputs or {}).items()]
+    notes = [f"the model takes {', '.join(taken)}"] if taken else []
+    if start.picture:
+        notes.append(f"the model takes pictures, {' x '.join(map(str, start.picture))}")
+    notes += start.notes
+    if finished.compile == "eager" and not finished.writes:
+        notes.append("it cannot be exported, so `compile: eager` runs its file in the worker")
+    return notes
+
+
+def _shown(tensor: dict[str, Any]) -> str:
+    from marina.starting.init_spec import flow
+
+    return f"the mask of `{tensor['mask_of']}`" if "mask_of" in tensor else f"{tensor['dtype']} {flow(tensor['shape'])}"
+
+
+def _handler(kind: str, start: Any) -> bytes:
+    """The handler's text, with the places that the model's outputs have."""
+    text = _template(f"handler_{kind}.py.txt").decode()
+    if kind == "detection":
+        boxes = next(at for at, shape in enumerate(start.shapes) if len(shape) == 2 and shape[1] == 4)
+        rows = start.shapes[boxes][0]
+        scores = next(at for at, shape in enumerate(start.shapes) if at != boxes and shape[:1] == (rows,))
+        text = text.replace("BOXES, SCORES = 0, 1", f"BOXES, SCORES = {boxes}, {scores}")
+    return text.encode()
 
 
 def _template(name: str) -> bytes:
-    return (_TEMPLATES / f"{name}.txt").read_bytes()
+    return (_TEMPLATES / name).read_bytes()

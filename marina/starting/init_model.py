@@ -1,167 +1,234 @@
-"""What a model takes, found by loading it: the shape of its input, and that it works with it."""
+"""What a model takes, found by loading it and trying it, and how it is served best."""
 
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from config.errors import InputError, SourceError
+from marina.starting.init_source import named_source
 from marina.starting.init_spec import Start, spec_text
 
-_TEMPLATES = {"image": (3, 32, 32), "tensor": (4,)}
-_SHAPE = re.compile(r"\d+(,\d+)*")
-# Beyond this, an array is no longer something to read and edit.
-_READABLE = 1000
+_X = {"x": {"shape": [4], "dtype": "float32"}}
+# What is written where no model is named.
+_WRITTEN = {
+    "image": Start("./model.py:build", "image", picture=(3, 32, 32)),
+    "tensor": Start("./model.py:build", "tensor", inputs=_X),
+    "detection": Start("./model.py:build", "own", picture=(3, 64, 64), top_k=0, shapes=((16, 4), (16, 3)),
+                       outputs=("boxes", "scores"), template="detection"),
+    "mask": Start("./model.py:build", "own", picture=(3, 64, 64), top_k=0, shapes=((3, 64, 64),), template="mask"),
+    "text": Start("./model.py:build", "own", template="text", files=("./words.txt",), shapes=((2,),), inputs={
+        "ids": {"shape": [{"max": 64}], "dtype": "int64", "min": 0, "max": 999}, "mask": {"mask_of": "ids"}}),
+}  # fmt: skip
+# What a picture has to become.
+_FOR = {
+    "detection": "boxes [N, 4] and scores [N] or [N, classes] of a picture",
+    "image": "a number for each class of a picture",
+    "mask": "a number for each class and pixel of a picture",
+}
 
 
 def find_start(name: str, options: argparse.Namespace) -> Start:
     """What to write into the spec, for the source that was asked for or for a model to replace."""
-    handler = options.handler
     if options.source is None:
-        kind = "tensor" if handler in ("tensor", "own") else "image"
-        shape = _TEMPLATES[kind]
-        inputs = {"x": (shape, "float32")}
-        return Start("./model.py:build", handler or kind, shape, picture=kind == "image", inputs=inputs)
-    source, from_here = seen_from(name, options.source)
+        handler = options.handler
+        kind = options.template or ("tensor" if handler in ("tensor", "own") else "image")
+        if options.input or options.weights or options.task:
+            option = "--input" if options.input else "--weights" if options.weights else "--task"
+            text = f"`{option}`: only with `--source`, the model that it is of"
+            raise InputError(text, hint="--source ./model.py:Net")
+        return replace(_WRITTEN[kind], handler="own" if options.template else handler or kind)
+    source, here = seen_from(name, named_source(options.source))
+    if source.startswith("hf:"):
+        return _of_folder(source, here.removeprefix("hf:"), options)
+    if options.task is not None:
+        raise InputError(f"`--task`: got `{options.task}`, allowed: with `--source hf:FOLDER`")
     if source.startswith("torchvision:"):
-        return _of_torchvision(source, handler, loaded(name, Start(source, "image", (3, 224, 224), picture=True)))
-    probe = Start(from_here, "tensor", (1,), picture=False, inputs={"x": ((1,), "float32")})
+        return _of_torchvision(source, options, name)
+    from archiver.inferring import find_inputs, inputs_of_program, parse_given
+
+    given = [parse_given(each) for each in options.input or ()]
+    weights = seen_from(name, options.weights) if options.weights else (None, None)
+    probe = Start(here, "tensor", weights=weights[1], inputs=_X)
+    loaded = _loaded(probe)
     if source.endswith(".pt2"):
-        return _of_program(source, handler, loaded(name, replace(probe, inputs=None), here=True))
-    found = loaded(name, probe, here=True)
-    shape = _given(options.shape) if options.shape else _guessed(found.network, options.source)
-    picture = len(shape) == 3 and shape[0] in (1, 3) and handler != "tensor"
-    if handler == "image" and not picture:
-        text = f"`--handler`: got `image`, but the model takes {list(shape)}, allowed: 1 or 3 channels, rows, columns"
-        raise InputError(text, hint=f"marina init --source {options.source} --handler image --shape 3,224,224 {name}")
-    start = Start(source, handler or ("image" if picture else "tensor"), shape, picture)
-    return replace(start, inputs={"x": (shape, "float32")}, top_k=_classes(found.network, shape) if picture else 5)
+        from archiver.sources import read_program
+
+        program = read_program(_spec_of(probe), Path(here))
+        signature = inputs_of_program(program, given, loaded.only_batch)
+    else:
+        signature = find_inputs(loaded.network, given)
+    fields = {key: each.field() for key, each in signature.inputs.items()}
+    start = Start(source, "tensor", weights=weights[0], inputs=fields, outputs=signature.names,
+                  shapes=signature.outputs, only_batch=signature.only_batch, notes=list(signature.notes))  # fmt: skip
+    return _served(start, options)
 
 
 def seen_from(name: str, source: str) -> tuple[str, str]:
-    """A source as the spec in the new folder names it, and as it is named here."""
+    """A file as the spec in the new folder names it, and as it is named here."""
     if source.startswith("torchvision:"):
         return source, source
-    path, colon, factory = source.partition(":")
+    scheme = "hf:" if source.startswith("hf:") else ""
+    path, colon, factory = source.removeprefix(scheme).partition(":")
     inside = Path(os.path.relpath(path, name)).as_posix()
     here = Path(os.path.relpath(path)).as_posix()
-    return tuple(f"{each if each.startswith('.') else f'./{each}'}{colon}{factory}" for each in (inside, here))  # type: ignore[return-value]
+    return tuple(f"{scheme}{each if each.startswith('.') else f'./{each}'}{colon}{factory}" for each in (inside, here))  # type: ignore[return-value]
 
 
-def loaded(name: str, start: Start, *, here: bool = False) -> Any:
-    """The source as the packager loads it."""
-    from archiver.sources import load_source
-    from config.load import parse_spec
-
-    file = Path("spec.yaml") if here else Path(name, "spec.yaml")
-    return load_source(parse_spec(spec_text(name, start, "sample.json"), file, files=False))
-
-
-def sample_of(start: Start) -> tuple[str, bytes]:
-    """The name and the bytes of a body that the model takes."""
-    import numpy as np
-
-    if start.picture and start.handler != "tensor":
-        return "samples/sample.png", _drawn(start.shape)
-    values = {key: _filled(shape, dtype) for key, (shape, dtype) in (start.inputs or {}).items()}
-    first = next(iter(values.values()))
-    if len(values) == 1 and first.size > _READABLE and start.handler == "tensor":
-        return "samples/sample.npy", _saved(first)
-    # Rounded once more: 0.637 as float32 is 0.6370000243.
-    listed = {key: np.round(value.astype(float), 3).tolist() if value.dtype.kind == "f" else value.tolist()
-              for key, value in values.items()}  # fmt: skip
-    return "samples/sample.json", json.dumps(listed).encode() + b"\n"
-
-
-def check_works(spec: Path) -> None:
-    """That the spec is right and its model answers inputs of the shape in it; MarinaError otherwise."""
+def settled(spec: Path, name: str, start: Start, sample: str) -> Start:
+    """How the model in a spec can be packaged: compiled where it can be exported, as it is otherwise."""
+    from archiver import compiling
     from archiver.graph import build_graph, examples, output_ports
+    from archiver.package import check_rows_are_apart
     from archiver.sources import load_source
-    from config.load import load_spec
+    from config.load import load_spec, parse_spec
 
     read = load_spec(spec)
-    source = load_source(read)
-    rows = source.only_batch or max(read.model.batch_sizes)
-    try:
-        output_ports(read, build_graph(read, source, "fp32"), examples(read, source, rows))
-    except SourceError as err:
-        raise SourceError(err.message, hint="--shape with what the model takes, such as `--shape 3,64,64`") from err
+    if start.writes:
+        _check_writes(read)
+        return start
+    loaded = load_source(read)
+    rows = examples(read, loaded, loaded.only_batch or max(read.model.batch_sizes))
+    graph = build_graph(read, loaded, "fp32")
+    output_ports(read, graph, rows)
+    if not read.model.source.partition(":")[0].endswith(".py"):
+        return start
+    refused: SourceError | None = None
+    for mode, batch in (("aot", start.only_batch), ("aot", 1), ("eager", start.only_batch), ("eager", 1)):
+        tried = replace(start, compile=mode, only_batch=batch)
+        read = parse_spec(spec_text(name, tried, sample), spec)
+        try:
+            if mode == "aot":
+                compiling.trace(read, graph, tuple(value[: max(read.model.batch_sizes)] for value in rows), loaded)
+            else:
+                check_rows_are_apart(read, graph, rows)
+            return tried
+        except SourceError as err:
+            refused = refused or err
+    raise refused or AssertionError
 
 
-def _of_torchvision(source: str, handler: str | None, found: Any) -> Start:
-    if found.image is None:
+def _served(start: Start, options: argparse.Namespace) -> Start:
+    """As pictures, texts or tensors, by what the model takes and gives, and by what was asked for."""
+    picture, handler = _picture(start), options.handler
+    wanted = options.template
+    if handler == "image" and picture is None:
+        shown = ", ".join(f"{key} {each.get('shape')}" for key, each in (start.inputs or {}).items())
+        text = f"`--handler`: got `image`, but the model takes {shown}, allowed: 1 or 3 channels, rows, columns"
+        raise InputError(text, hint=f"--handler tensor, or --input {next(iter(start.inputs or {}))}:float32:3,224,224")
+    # What a program does to its numbers is not known, so it is given pictures only where they are asked for.
+    pictured = not start.source.endswith(".pt2") or handler == "image" or wanted
+    kind = _kind_of_answer(start, picture, wanted) if handler != "tensor" and pictured else None
+    if kind is not None:
+        own = kind != "image" or handler == "own"
+        top_k = min(5, start.shapes[0][0]) if kind == "image" else 0
+        template = None if kind == "image" else kind
+        return replace(start, picture=picture, inputs=None, handler="own" if own else "image", top_k=top_k,
+                       template=template)  # fmt: skip
+    if wanted == "text":
+        _check_reads_words(start)
+        return replace(start, handler="own", template="text", files=("./words.txt",))
+    if wanted is not None or handler == "image":
+        asked = f"`--template`: got `{wanted}`" if wanted else "`--handler`: got `image`"
+        gives = ", ".join(map(str, map(list, start.shapes)))
+        text = f"{asked}, for {_FOR[wanted or 'image']}, but this model gives {gives}"
+        raise InputError(text, hint="--handler own")
+    return replace(start, handler=handler or "tensor")
+
+
+def _kind_of_answer(start: Start, picture: tuple[int, int, int] | None, wanted: str | None) -> str | None:
+    """`image`, `mask` or `detection`, where the model takes a picture and gives that."""
+    if picture is None:
+        return None
+    boxes = [shape for shape in start.shapes if len(shape) == 2 and shape[1] == 4]
+    scores = [shape for shape in start.shapes if boxes and shape is not boxes[0] and shape[:1] == boxes[0][:1]]
+    fits = {
+        "image": len(start.shapes) == 1 and len(start.shapes[0]) == 1,
+        "mask": len(start.shapes[0]) == 3 and start.shapes[0][1:] == picture[1:],
+        "detection": bool(scores),
+    }
+    return next((kind for kind, fit in fits.items() if fit and wanted in (None, kind)), None)
+
+
+def _picture(start: Start) -> tuple[int, int, int] | None:
+    """The picture that is the model's only input."""
+    inputs = list((start.inputs or {}).values())
+    shape = inputs[0].get("shape", []) if len(inputs) == 1 and inputs[0].get("dtype") == "float32" else []
+    fits = len(shape) == 3 and all(isinstance(side, int) for side in shape) and shape[0] in (1, 3)
+    return (shape[0], shape[1], shape[2]) if fits else None
+
+
+def _check_reads_words(start: Start) -> None:
+    words = [each for each in (start.inputs or {}).values() if "mask_of" not in each]
+    if len(words) != 1 or words[0]["dtype"] not in ("int32", "int64") or len(words[0]["shape"]) != 1:
+        shown = ", ".join(f"`{name}` {each}" for name, each in (start.inputs or {}).items())
+        text = f"`--template`: got `text`, which is for one input of token ids, but this model takes {shown}"
+        raise InputError(text, hint="--handler own")
+
+
+def _of_torchvision(source: str, options: argparse.Namespace, name: str) -> Start:
+    weights = options.weights or "random"
+    is_file = "." in weights
+    start = Start(source, "image", weights=seen_from(name, weights)[1] if is_file else weights, picture=(3, 224, 224))
+    loaded = _loaded(start)
+    start = replace(start, weights=seen_from(name, weights)[0] if is_file else weights)
+    if loaded.image is None:
         raise InputError(f"`--source`: `{source}` is no model that tells images apart", hint="--source ./file.py:build")
-    shape = (3, found.image.height, found.image.width)
-    return Start(source, handler or "image", shape, picture=True, inputs={"x": (shape, "float32")})
+    if options.template or options.input:
+        option = "--template" if options.template else "--input"
+        raise InputError(f"`{option}`: not for `{source}`, which takes pictures and tells their classes")
+    handler, picture = options.handler or "image", (3, loaded.image.height, loaded.image.width)
+    if handler != "tensor":
+        return replace(start, handler=handler, picture=picture)
+    return replace(start, handler="tensor", picture=None, inputs={"x": {"shape": [*picture], "dtype": "float32"}})
 
 
-def _of_program(source: str, handler: str | None, found: Any) -> Start:
-    shape = found.inputs[0].shape
-    picture = handler == "image" and len(shape) == 3
-    inputs = {port.name: (port.shape, port.dtype) for port in found.inputs}
-    return Start(source, handler or "tensor", shape, picture, inputs=inputs, only_batch=found.only_batch)
+def _of_folder(source: str, folder: str, options: argparse.Namespace) -> Start:
+    """An encoder or a language model, by what its configuration says it was trained for."""
+    from config.hf_folder import FolderRefused, read_folder
+
+    if options.handler or options.template or options.input or options.weights:
+        raise InputError(f"`--source`: `{source}` says all of itself, allowed beside it: `--task`", hint="--task embed")
+    if not Path(folder).is_dir():
+        raise InputError(f"`--source`: no such folder: `{folder}`")
+    try:
+        read = read_folder(Path(folder))
+    except FolderRefused as err:
+        raise InputError(f"`--source`: {err}", hint=err.hint) from err
+    longest = read.longest or 512
+    kind = str((read.config.get("architectures") or [""])[0])
+    if options.task is None and kind.endswith(("ForCausalLM", "LMHeadModel")):
+        return Start(source, "text", longest=min(longest, 2048))
+    task = options.task or "embed"
+    if options.task is None and kind.endswith("ForSequenceClassification"):
+        task = "rerank" if len(read.config.get("id2label") or "ab") == 1 else "classify"
+    elif options.task is None and kind.endswith("ForTokenClassification"):
+        task = "tokens"
+    return Start(source, "text", task=task, longest=min(longest, 128))
 
 
-def _given(text: str) -> tuple[int, ...]:
-    if not _SHAPE.fullmatch(text) or "0" in text.split(","):
-        raise InputError(f"`--shape`: got `{text}`, allowed: whole numbers such as `3,224,224` or `4`")
-    return tuple(map(int, text.split(",")))
-
-
-def _guessed(network: Any, source: str) -> tuple[int, ...]:
-    """From the first layer that says what it takes; whether that holds is tried afterwards."""
-    from torch import nn
-
-    for layer in network.modules():
-        if isinstance(layer, nn.Conv2d):
-            return (layer.in_channels, 224, 224)
-        if isinstance(layer, nn.Linear):
-            return (layer.in_features,)
-    raise InputError(f"`--shape`: missing: `{source}` does not show what it takes", hint="--shape 3,224,224")
-
-
-def _classes(network: Any, shape: tuple[int, ...]) -> int:
-    """How many classes an answer can name, at most five."""
-    import torch
+def _check_writes(spec: Any) -> None:
+    """That its engine knows the architecture."""
+    from handlers.generation import UnknownModel, read_shape
 
     try:
-        with torch.no_grad():
-            return min(5, int(network(torch.zeros(1, *shape)).shape[-1]))
-    except Exception as err:
-        text = f"`--shape`: the model fails on {list(shape)}: {type(err).__name__}: {err}"
-        raise SourceError(text, hint="--shape with what the model takes, such as `--shape 3,64,64`") from err
+        read_shape(spec.path(spec.model.folder))
+    except UnknownModel as err:
+        hint = "--task embed, for what it makes of a text"
+        raise InputError(f"`--source`: `{spec.model.folder}`: {err}", hint=hint) from err
 
 
-def _filled(shape: tuple[int, ...], dtype: str) -> Any:
-    import numpy as np
+def _spec_of(start: Start) -> Any:
+    from config.load import parse_spec
 
-    generator = np.random.default_rng(0)
-    whole = not dtype.startswith(("float", "bfloat"))
-    return generator.integers(0, 2, shape).astype(dtype) if whole else generator.random(shape, np.float32).round(3)
+    return parse_spec(spec_text("mine", start, "sample.json"), Path("spec.yaml"), files=False)
 
 
-def _drawn(shape: tuple[int, ...]) -> bytes:
-    import numpy as np
-    from PIL import Image
+def _loaded(start: Start) -> Any:
+    """The source as the packager loads it."""
+    from archiver.sources import load_source
 
-    channels, height, width = shape
-    down, across = np.mgrid[0:height, 0:width]
-    planes = [across * 255 // max(1, width - 1), down * 255 // max(1, height - 1), (across ^ down) % 256]
-    pixels = np.stack(planes[:channels], axis=-1).astype(np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def _saved(array: Any) -> bytes:
-    import numpy as np
-
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
+    return load_source(_spec_of(start))

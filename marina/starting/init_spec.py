@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
+from typing import Any
 
 _IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
 _COMMENTS_FROM = 40
@@ -15,16 +17,32 @@ class Start:
     source: str
     """As the spec will say it."""
     handler: str
-    """`image`, `tensor` or `own`."""
-    shape: tuple[int, ...]
-    """Of its first input, without the batch."""
-    picture: bool
-    """Whether that input is an image, channels first."""
-    inputs: dict[str, tuple[tuple[int, ...], str]] | None = None
-    """Shape and type of each input by name; None where the source says it itself."""
+    """`image`, `tensor`, `text` or `own`."""
+    weights: str | None = None
+    picture: tuple[int, int, int] | None = None
+    """Channels, rows and columns, where it is given pictures."""
+    inputs: dict[str, dict[str, Any]] | None = None
+    """As the spec says them; None where the source says them itself, or where it is given pictures."""
+    outputs: tuple[str, ...] | None = None
+    """Their names, where the model names them."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of the outputs, without the batch; empty where they are not known."""
     only_batch: int | None = None
-    """An exported program with a fixed batch takes no other."""
+    """A model that takes no other batch than this one."""
+    compile: str = "aot"
     top_k: int = 5
+    template: str | None = None
+    files: tuple[str, ...] = ()
+    task: str | None = None
+    longest: int | None = None
+    """Tokens of a text, or of a language model's context."""
+    notes: list[str] = field(default_factory=list)
+    """What a user should know of what was chosen."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether it is a language model."""
+        return self.handler == "text" and self.task is None
 
 
 def spec_text(name: str, start: Start, sample: str) -> str:
@@ -34,22 +52,20 @@ def spec_text(name: str, start: Start, sample: str) -> str:
         (f"name: {name}", "names the MAR, the image and every object"),
         ('version: "1.0"', ""),
         ("model:", ""),
-        (f"  source: {start.source}", "torchvision:NAME | ./file.py:factory | ./program.pt2"),
+        (f"  source: {start.source}", "torchvision:NAME | ./file.py:NAME | ./program.pt2 | hf:./folder"),
         *_weights(start),
-        (f"  handler: {_handler(start)}", "image | tensor | ./handler.py:Class"),
+        (f"  handler: {_handler(start)}", "image | tensor | text | ./handler.py:Class"),
+        *_files(start),
         *_inputs(start),
-        ("  precision: fp32", "cpu: fp32 | bf16 | int8; cuda: fp32 | fp16 | bf16"),
-        ("  compile: aot", "aot: compiled now | jit: at the start | export, eager: not"),
-        (f"  batch_sizes: [{start.only_batch or '1, 4'}]", "a batch is cut and padded to these"),
-        ("  # calibration: ./calibration", "real inputs: int8 needs them, every artifact is checked on them"),
+        *_compiled(start),
         ("serving:", ""),
         ("  device: cpu", "cpu | cuda"),
         ("  workers: auto", "processes; auto: as many as the cpu below has cores"),
         ("  max_batch_delay_ms: 2", "how long a request waits for others"),
         ("slo:", "what the load test judges and the alerts watch"),
-        ("  p99_ms: 100", "99 of 100 requests are answered within it"),
+        (f"  p99_ms: {5000 if start.writes else 100}", "99 of 100 requests are answered within it"),
         ("  error_rate: 0.001", ""),
-        ("  throughput_rps: 20", "what one pod must hold"),
+        (f"  throughput_rps: {1 if start.writes else 20}", "what one pod must hold"),
         ("load:", ""),
         (f"  sample: ./{sample}", "what the load test and the readiness inference send"),
         ("kubernetes:", ""),
@@ -64,29 +80,63 @@ def _handler(start: Start) -> str:
     return "./handler.py:OwnHandler" if start.handler == "own" else start.handler
 
 
+def _files(start: Start) -> list[tuple[str, str]]:
+    return [(f"  files: [{', '.join(start.files)}]", "what the handler reads")] if start.files else []
+
+
 def _weights(start: Start) -> list[tuple[str, str]]:
-    if start.source.endswith(".pt2"):
+    if start.source.endswith(".pt2") or start.source.startswith("hf:"):
         return []
     names = "IMAGENET1K_V1 | " if start.source.startswith("torchvision:") else ""
-    return [("  weights: random", f"{names}./weights.safetensors; random is seeded")]
+    return [(f"  weights: {start.weights or 'random'}", f"{names}./weights.safetensors; random is seeded")]
+
+
+def _compiled(start: Start) -> list[tuple[str, str]]:
+    if start.writes:
+        return [("  compile: eager", ""), ("text:", ""), (f"  context: {start.longest}", "tokens of prompt and answer")]
+    why = "eager: it cannot be exported, and runs as it is" if start.compile == "eager" else ""
+    return [
+        ("  precision: fp32", "cpu: fp32 | bf16 | int8; cuda: fp32 | fp16 | bf16"),
+        (f"  compile: {start.compile}", why or "aot: compiled now | jit: at the start | export, eager: not"),
+        (f"  batch_sizes: [{start.only_batch or '1, 4'}]", "a batch is cut and padded to these"),
+        ("  # calibration: ./calibration", "real inputs: int8 needs them, every artifact is checked on them"),
+    ]
 
 
 def _inputs(start: Start) -> list[tuple[str, str]]:
     """What the model takes, where its source does not say so itself."""
-    as_image = start.picture and start.handler != "tensor"
-    labels = [("  # labels: ./labels.txt", "imagenet | a file with one label a line")] if as_image else []
-    if start.source.startswith("torchvision:") and as_image:
-        return labels
-    if as_image:
-        channels, height, width = start.shape
-        size = f"height: {height}, width: {width}, channels: {channels}"
-        top_k = f", top_k: {start.top_k}" if start.top_k < 5 else ""
-        scale = f", {_IMAGENET}" if channels == 3 else ""
-        return [(f"  image: {{{size}{scale}{top_k}}}", ""), *labels]
+    if start.task is not None:
+        return [
+            (f"  task: {start.task}", "classify | embed | rerank | tokens"),
+            (f"  encoding: {{max_tokens: {start.longest}}}", "longer texts get 422; `truncate: right` cuts them"),
+        ]
+    named = [(f"  outputs: [{', '.join(start.outputs)}]", "")] if start.outputs else []
+    if start.picture is not None:
+        return [*_image(start, start.picture), *named]
     if start.inputs is None:
-        return []
+        return named
     given = [
-        (f"    {name}: {{shape: {list(shape)}, dtype: {dtype}}}", "without the batch; `min` and `max` limit it")
-        for name, (shape, dtype) in start.inputs.items()
+        (f"    {name}: {flow(tensor)}", "without the batch; `min` and `max` limit it")
+        for name, tensor in start.inputs.items()
     ]
-    return [("  inputs:", "by name, in the order of the model's arguments"), *given]
+    return [("  inputs:", "by name, in the order of the model's arguments"), *given, *named]
+
+
+def _image(start: Start, picture: tuple[int, int, int]) -> list[tuple[str, str]]:
+    labels = [("  # labels: ./labels.txt", "imagenet | a file with one label a line")]
+    if start.source.startswith("torchvision:"):
+        return labels
+    channels, height, width = picture
+    size = f"height: {height}, width: {width}, channels: {channels}"
+    top_k = f", top_k: {start.top_k}" if start.top_k < 5 else ""
+    scale = f", {_IMAGENET}" if channels == 3 else ""
+    return [(f"  image: {{{size}{scale}{top_k}}}", ""), *labels]
+
+
+def flow(value: object) -> str:
+    """A value as YAML on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {flow(each)}' for key, each in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(flow, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)

@@ -24,6 +24,10 @@ def table():
 
 def silent():
     return nn.Flatten()
+
+class Wide(nn.Module):
+    def __init__(self, width):
+        super().__init__()
 """
 SMALL = "torchvision:shufflenet_v2_x0_5"
 PACKAGED = [
@@ -34,11 +38,14 @@ PACKAGED = [
 ]
 CHECKED = [
     pytest.param(["--handler", "tensor"], "tensor", id="tensor"),
+    pytest.param(["--template", "text"], "./handler.py:OwnHandler", id="text template"),
+    pytest.param(["--template", "detection"], "./handler.py:OwnHandler", id="detection template"),
+    pytest.param(["--template", "mask"], "./handler.py:OwnHandler", id="mask template"),
     pytest.param(["--source", SMALL], "image", id="torchvision"),
     pytest.param(["--source", SMALL, "--handler", "own"], "./handler.py:OwnHandler", id="photographs"),
     pytest.param(["--source", SMALL, "--handler", "tensor"], "tensor", id="torchvision tensor"),
     pytest.param(["--source", "./nets.py:table"], "tensor", id="table"),
-    pytest.param(["--source", "nets.py:silent", "--shape", "2,5"], "tensor", id="shape given"),
+    pytest.param(["--source", "nets.py:silent", "--input", "x:float32:2,5"], "tensor", id="shape given"),
     pytest.param(["--source", "free.pt2"], "tensor", id="program"),
 ]
 
@@ -47,6 +54,7 @@ CHECKED = [
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nets.py").write_text(NETS, encoding="utf-8")
+    (tmp_path / "empty.py").write_text("", encoding="utf-8")
     return tmp_path
 
 
@@ -159,25 +167,44 @@ WRONG = [
         id="no function",
     ),
     pytest.param(
-        ["--source", "nets.py"],
-        "`--source`: got `./nets.py`, allowed: `torchvision:NAME`, `./file.py:factory`, `./program.pt2` or "
-        "`hf:./folder`",
-        id="no factory named",
+        ["--source", "empty.py"],
+        "`--source`: `empty.py` holds no `torch.nn.Module`, and no function `build`, allowed: one of them by its "
+        "name\n\nhint: in empty.py: `def build(): return Net(…)`",
+        id="no model in the file",
+    ),
+    pytest.param(
+        ["--source", "nets.py:Wide"],
+        "`--source`: `./nets.py:Wide` needs `width`, allowed: what can be called without\n\n"
+        "hint: in ./nets.py: `def build(): return Wide(width=…)`, then `--source ./nets.py:build`",
+        id="a class that needs something",
+    ),
+    pytest.param(
+        ["--source", "net.pt"],
+        "`--source`: `net.pt` holds weights, and no model that they are of\n\n"
+        "hint: --source ./model.py:Net --weights net.pt",
+        id="weights alone",
+    ),
+    pytest.param(
+        ["--source", "nets.py:table", "--template", "mask"],
+        "`--template`: got `mask`, for a number for each class and pixel of a picture, but this model gives [3]\n\n"
+        "hint: --handler own",
+        id="no mask",
     ),
     pytest.param(
         ["--source", "nets.py:silent"],
-        "`--shape`: missing: `nets.py:silent` does not show what it takes\n\nhint: --shape 3,224,224",
+        "`--input`: missing for `input`: no layer shows what `forward` takes\n\nhint: --input input:float32:3,224,224",
         id="shape unknown",
     ),
     pytest.param(
-        ["--source", "nets.py:table", "--shape", "4,x"],
-        "`--shape`: got `4,x`, allowed: whole numbers such as `3,224,224` or `4`",
+        ["--source", "nets.py:table", "--input", "x:float32:4,x"],
+        "`--input`: got `x:float32:4,x`, allowed: NAME:DTYPE:SHAPE such as `ids:int64:128` or `ids:int64:{max: 512}`, "
+        "or NAME:mask_of:INPUT",
         id="shape misspelt",
     ),
     pytest.param(
         ["--source", "nets.py:table", "--handler", "image"],
-        "`--handler`: got `image`, but the model takes [7], allowed: 1 or 3 channels, rows, columns\n\n"
-        "hint: marina init --source nets.py:table --handler image --shape 3,224,224 mine",
+        "`--handler`: got `image`, but the model takes input [7], allowed: 1 or 3 channels, rows, columns\n\n"
+        "hint: --handler tensor, or --input input:float32:3,224,224",
         id="no image",
     ),
 ]
@@ -195,11 +222,16 @@ def test_what_is_wrong_is_said_and_nothing_written(
 def test_a_shape_that_the_model_does_not_take_is_found_by_trying(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert init("--source", "nets.py:table", "--shape", "8") == 2
+    assert init("--source", "nets.py:table", "--input", "input:float32:8") == 2
     message = capsys.readouterr().err
-    assert "`--source`: the model fails on inputs (4, 8) float32: RuntimeError: " in message
-    assert message.endswith("hint: --shape with what the model takes, such as `--shape 3,64,64`\n")
+    assert "`--input`: the model fails on `input` float32 [8]: RuntimeError: " in message
     assert not (here / "mine").exists()
+
+
+def test_the_only_model_of_a_file_needs_no_name(here: Path) -> None:
+    (here / "one.py").write_text("from torch import nn\nnet = nn.Linear(3, 2)\n", encoding="utf-8")
+    assert init("--source", "one.py") == 0
+    assert load_spec(here / "mine/spec.yaml").model.source == "../one.py:net"
 
 
 def test_a_name_that_kubernetes_would_refuse_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

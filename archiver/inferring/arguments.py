@@ -1,0 +1,105 @@
+"""What a network's `forward` is called with, and what a user has said of it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import yaml
+from pydantic import ValidationError
+from torch import nn
+
+from config.errors import InputError, listed
+from config.sections import Dtype, Tensor
+
+FORM = "NAME:DTYPE:SHAPE such as `ids:int64:128` or `ids:int64:{max: 512}`, or NAME:mask_of:INPUT"
+# Optional arguments that a model of varying length wants.
+_MASKS = ("attention_mask", "mask")
+_DTYPES = {"BoolTensor": "bool", "DoubleTensor": "float64", "FloatTensor": "float32", "IntTensor": "int32",
+           "LongTensor": "int64"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of `forward` that a tensor is given for."""
+
+    name: str
+    dtype: str | None = None
+    """Where its annotation names one."""
+
+    @property
+    def is_mask(self) -> bool:
+        return "mask" in self.name
+
+    @property
+    def is_sequence(self) -> bool:
+        return any(word in self.name for word in ("ids", "seq", "text", "token", "word"))
+
+    @property
+    def is_length(self) -> bool:
+        return self.name.startswith(("len", "num_"))
+
+
+@dataclass(frozen=True)
+class Given:
+    """An input as `--input` names it."""
+
+    name: str
+    tensor: Tensor
+
+
+def parse_given(text: str) -> Given:
+    """`NAME:DTYPE:SHAPE`, the shape as the spec has it; InputError otherwise."""
+    name, _, rest = text.partition(":")
+    kind, _, shape = rest.partition(":")
+    fields: object = {"mask_of": shape.strip()}
+    try:
+        if kind != "mask_of":
+            sides = yaml.safe_load(shape if shape.lstrip().startswith("[") else f"[{shape}]")
+            fields = {"dtype": kind, "shape": sides}
+        if not name.isidentifier() or ":" not in rest:
+            raise ValueError(text)
+        return Given(name, Tensor.model_validate_json(json.dumps(fields)))
+    except ValidationError as err:
+        first = err.errors()[0]
+        allowed = f"allowed: {listed(get_args(Dtype))}" if first["loc"][0] == "dtype" else f"allowed: {FORM}"
+        raise InputError(f"`--input`: got `{text}`, {allowed}") from err
+    except (TypeError, ValueError, yaml.YAMLError) as err:
+        raise InputError(f"`--input`: got `{text}`, allowed: {FORM}") from err
+
+
+def arguments_of(network: nn.Module, given: Sequence[Given]) -> list[Argument]:
+    """The arguments that inputs are given for, in their order; InputError where one is no tensor."""
+    parameters = list(inspect.signature(network.forward).parameters.values())
+    arguments: list[Argument] = []
+    names = {each.name for each in given}
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        wanted = parameter.default is parameter.empty or parameter.name in names or parameter.name in _MASKS
+        if not wanted:
+            break
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            text = f"`--source`: `forward` takes `{parameter.name}` by its name only, allowed: arguments by their order"
+            raise InputError(text, hint=_wrapped(parameter.name))
+        arguments.append(_argument(parameter))
+    if not arguments and given:
+        return [Argument(each.name) for each in given]
+    return arguments or [Argument("x")]
+
+
+def _argument(parameter: inspect.Parameter) -> Argument:
+    annotation = parameter.annotation
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    plain = name.rpartition(".")[2]
+    if plain.partition("[")[0].lower() in ("bool", "dict", "float", "int", "list", "str"):
+        text = f"`--source`: `forward` takes `{parameter.name}: {name}`, allowed: tensors"
+        raise InputError(text, hint=_wrapped(parameter.name))
+    return Argument(parameter.name, _DTYPES.get(plain))
+
+
+def _wrapped(name: str) -> str:
+    return f"a module around it whose `forward` takes tensors and fills in `{name}`"

@@ -1,0 +1,73 @@
+"""Whether a model answers a padded sequence as it answers the sequence itself, so that lengths may vary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from archiver.inferring.found import Input
+from archiver.inferring.trial import equal, run
+
+_SHORTEST = 4
+
+
+def with_lengths(network: nn.Module, inputs: dict[str, Input], *, fixed: bool) -> tuple[dict[str, Input], list[str]]:
+    """The inputs, those that vary marked, and what to tell of those that do not; `fixed` where a user has said it."""
+    names, guess = list(inputs), list(inputs.values())
+    sequences = [at for at, each in enumerate(guess) if each.sequence is not None]
+    masks = [at for at, name in enumerate(names) if "mask" in name and at not in sequences]
+    lengths = {guess[at].shape[guess[at].sequence or 0] for at in sequences}
+    if (
+        fixed
+        or len(lengths) != 1
+        or len(masks) > 1
+        or any(len(guess[at].shape) != 1 for at in masks)
+        or (length := lengths.pop()) < _SHORTEST
+    ):
+        return inputs, []
+    if _padding_is_neutral(network, guess, sequences, masks, length):
+        for at in sequences:
+            guess[at] = replace(guess[at], varies=True)
+        for at in masks:
+            guess[at] = replace(guess[at], mask_of=names[sequences[0]])
+        return dict(zip(names, guess, strict=True)), []
+    for at in sequences:
+        guess[at] = replace(guess[at], varies=False)
+    named = names[sequences[0]]
+    why = "although it takes a mask" if masks else "and it takes no argument called `mask`"
+    note = f"`{named}`: every request must hold exactly {length}: the model answers otherwise when padded, {why}"
+    return dict(zip(names, guess, strict=True)), [note]
+
+
+def _padding_is_neutral(
+    network: nn.Module, guess: list[Input], sequences: list[int], masks: list[int], length: int
+) -> bool:
+    short = length // 2
+    generator = torch.Generator().manual_seed(0)
+    # Zero may stand for padding.
+    whole = [each.values(1, generator, least=1, most=None) for each in guess]
+    alone, padded = list(whole), list(whole)
+    for at in sequences:
+        dimension = (guess[at].sequence or 0) + 1
+        alone[at] = whole[at].narrow(dimension, 0, short).contiguous()
+        padded[at] = whole[at].clone()
+        padded[at].narrow(dimension, short, length - short).zero_()
+    for at in masks:
+        alone[at] = torch.ones(1, short, dtype=whole[at].dtype)
+        padded[at] = torch.cat([alone[at], torch.zeros(1, length - short, dtype=whole[at].dtype)], dim=1)
+    wanted, got = run(network, alone).outputs, run(network, padded).outputs
+    if wanted is None or got is None:
+        return False
+    cut = []
+    for left, right in zip(wanted, got, strict=True):
+        longer = [at for at, (a, b) in enumerate(zip(left.shape, right.shape, strict=False)) if a != b]
+        if (
+            left.ndim != right.ndim
+            or len(longer) > 1
+            or any((left.shape[at], right.shape[at]) != (short, length) for at in longer)
+        ):
+            return False
+        cut.append(right.narrow(longer[0], 0, short) if longer else right)
+    return equal(wanted, tuple(cut))

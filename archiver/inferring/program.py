@@ -1,0 +1,89 @@
+"""The inputs of an exported program: it says them itself, but not how large a dimension gets that has no limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from archiver.inferring.arguments import Given
+from archiver.inferring.found import Found, Input
+from archiver.inferring.lengths import with_lengths
+from archiver.inferring.trial import run
+from config.errors import InputError, listed
+
+_LONGEST = 512
+
+
+def inputs_of_program(program: ExportedProgram, given: Sequence[Given], only_batch: int | None) -> Found:
+    """Its inputs with the dimensions that stayed dynamic; one of an input may."""
+    names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    wanted = {each.name: each.tensor for each in given}
+    if strange := sorted(set(wanted) - set(names)):
+        raise InputError(f"`--input`: got `{strange[0]}`, allowed: {listed(names)}, the inputs of the program")
+    notes: list[str] = []
+    inputs: dict[str, Input] = {}
+    for name in names:
+        value = nodes[name].meta["val"]
+        inputs[name] = _input(program, name, value, _vocabulary(nodes[name]), notes, known=name in wanted)
+        if name in wanted:
+            sides = wanted[name].shape
+            place = next((at for at, side in enumerate(sides) if not isinstance(side, int)), None)
+            most = inputs[name].most if wanted[name].max is None else int(wanted[name].max or 0)
+            shape = wanted[name].largest_shape
+            inputs[name] = Input(shape, wanted[name].dtype, place, most=most, varies=place is not None)
+    network = program.module()
+    # The mask of an input is as long as that, and varies with it.
+    tried = {name: replace(each, sequence=None) if "mask" in name else each for name, each in inputs.items()}
+    inputs, more = with_lengths(network, tried, fixed=bool(given) or not any(each.varies for each in tried.values()))
+    generator = torch.Generator().manual_seed(0)
+    ran = run(network, [each.values(only_batch or 2, generator) for each in inputs.values()])
+    return Found(inputs, ran.shapes, only_batch, ran.names, (*notes, *more))
+
+
+def _input(
+    program: ExportedProgram, name: str, value: torch.Tensor, vocabulary: int | None, notes: list[str], *, known: bool
+) -> Input:
+    sides = list(value.shape[1:])
+    free = [at for at, side in enumerate(sides) if not isinstance(side, int)]
+    dtype = str(value.dtype).removeprefix("torch.")
+    if len(free) > 1 and not known:
+        shape = ",".join(str(side) if isinstance(side, int) else "64" for side in sides)
+        text = f"`--input`: missing for `{name}`: {len(free)} of its dimensions are dynamic, and only one may vary"
+        raise InputError(text, hint=f"--input {name}:{dtype}:{shape}, with the sizes to serve")
+    shape_of = []
+    for at, side in enumerate(sides):
+        if at in free:
+            limit = _limit(program, side)
+            if limit is None and not known:
+                notes.append(f"`{name}`: the program names no largest size; requests up to {_LONGEST} are taken")
+            shape_of.append(limit or _LONGEST)
+        else:
+            shape_of.append(int(side))
+    most = None if vocabulary is None else vocabulary - 1
+    return Input(tuple(shape_of), dtype, free[0] if free else None, 0 if most else None, most, varies=bool(free))
+
+
+def _limit(program: ExportedProgram, side: Any) -> int | None:
+    """What `Dim(…, max=…)` allowed."""
+    bounds = program.range_constraints.get(side.node.expr)
+    try:
+        upper = int(bounds.upper) if bounds is not None else None
+    except (OverflowError, TypeError, ValueError):
+        return None
+    return upper if upper is not None and upper < 2**31 else None
+
+
+def _vocabulary(node: torch.fx.Node) -> int | None:
+    """Rows of the table that an input picks from."""
+    sizes = []
+    for user in node.users:
+        if "embedding" in str(user.target) and len(user.args) > 1 and user.args[1] is node:
+            table = user.args[0]
+            assert isinstance(table, torch.fx.Node)
+            sizes.append(int(table.meta["val"].shape[0]))
+    return min(sizes) if sizes else None

@@ -1,0 +1,264 @@
+"""The search for inputs that a network takes: guesses are tried, and each run says more about the next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import torch
+from torch import nn
+
+from archiver.inferring.arguments import Argument, Given, arguments_of
+from archiver.inferring.found import Found, Input
+from archiver.inferring.layers import KNOWN, inputs_of, reads_sequences
+from archiver.inferring.lengths import with_lengths
+from archiver.inferring.trial import Ran, equal, run
+from config.errors import InputError, SourceError, listed
+
+_MOST_TRIALS, _LONGEST_S = 600, 60.0
+# Beyond a guess that works but mixes rows, so many more are looked at.
+_MORE, _MORE_S = 40, 2.0
+# Trials that are followed also where it is known which layer each input reaches.
+_FOLLOWED = 10
+_ROWS = (2, 1)
+
+Guess = tuple[Input, ...]
+
+
+def find_inputs(network: nn.Module, given: Sequence[Given]) -> Found:
+    """The inputs of `forward` by name; InputError names the flag to say it with where they cannot be found."""
+    search = _Search(network, arguments_of(network, given), given)
+    network.eval()
+    for rows in _ROWS:
+        guess = search.best(rows)
+        if guess is not None:
+            return search.finished(guess, rows)
+    raise search.nothing_works()
+
+
+class _Search:
+    def __init__(self, network: nn.Module, arguments: list[Argument], given: Sequence[Given]) -> None:
+        self._network, self._arguments, self._names = network, arguments, [each.name for each in arguments]
+        self._sequences = reads_sequences(network)
+        self._choices = [list(self._generic(each)) for each in arguments]
+        self._settled = [each.is_mask or each.is_length for each in arguments]
+        self._by_name = _matched(self._names, given)
+        for at, each in self._by_name.items():
+            self._choices[at], self._settled[at] = [_as_input(each)], True
+            self._names[at] = each.name
+        self._widened: set[int] = set()
+        self._until = time.monotonic() + _LONGEST_S
+        self._tried = 0
+        self._first: tuple[Guess, str] | None = None
+        self._all_known = False
+
+    def best(self, rows: int) -> Guess | None:
+        """The first guess that works and answers each row by itself; failing that, the first that works."""
+        works: Guess | None = None
+        after = 0
+        while True:
+            for guess in self._guesses():
+                ran = self._run(guess, rows)
+                if self._learns(guess, ran):
+                    break
+                if ran.outputs is not None:
+                    if rows == 1 or self._apart(guess, ran):
+                        return guess
+                    self._refuse_batch_second(guess)
+                    if works is None:
+                        works, self._until = guess, time.monotonic() + _MORE_S
+                after += works is not None
+                if after > _MORE or self._tried >= _MOST_TRIALS or time.monotonic() > self._until:
+                    return works
+            else:
+                return works
+
+    def finished(self, guess: Guess, rows: int) -> Found:
+        """With the columns and limits that were found, the lengths that vary, and what a user should know."""
+        guess, notes = self._within_limits(guess, rows)
+        guess = self._only_used_columns(guess, rows)
+        ran = self._run(guess, rows)
+        apart = rows > 1 and self._apart(guess, ran)
+        if not apart:
+            notes.append("answers to a batch differ from answers one by one, so `batch_sizes` is [1]")
+        settled = {at for at, each in self._by_name.items() if each.tensor.varying or each.tensor.mask_of}
+        inputs, more = with_lengths(self._network, dict(zip(self._names, guess, strict=True)), fixed=bool(settled))
+        for at, each in self._by_name.items():
+            if each.tensor.mask_of:
+                inputs[each.name] = replace(guess[at], mask_of=each.tensor.mask_of)
+            elif each.tensor.varying:
+                inputs[each.name] = replace(guess[at], varies=True)
+        return Found(inputs, ran.shapes, None if apart else 1, ran.names, tuple(notes + more))
+
+    def nothing_works(self) -> InputError | SourceError:
+        if self._first is None:
+            text = f"`--input`: missing for {listed(self._names)}: no layer shows what `forward` takes"
+            return InputError(text, hint=self._asked(self._names))
+        guess, error = self._first
+        shapes = ", ".join(f"`{name}` {each}" for name, each in zip(self._names, guess, strict=True))
+        unknown = [name for at, name in enumerate(self._names) if at not in self._by_name]
+        if not unknown:
+            return SourceError(f"`--input`: the model fails on {shapes}: {error}", hint="another `--input`")
+        return InputError(
+            f"`--input`: missing for {listed(unknown)}: what `forward` takes was not found in {self._tried} trials; "
+            f"of {shapes} it says: {error}",
+            hint=self._asked(unknown),
+        )
+
+    def _asked(self, names: list[str], shape: str = "3,224,224") -> str:
+        return " ".join(f"--input {name}:{'int64:128' if 'id' in name else f'float32:{shape}'}" for name in names)
+
+    def _generic(self, argument: Argument) -> Iterator[Input]:
+        """What an argument may be of which nothing is known but its name."""
+        if argument.is_mask:
+            # Of the length that the others have.
+            yield from (Input((-1,), dtype) for dtype in (argument.dtype, "bool", "float32", "int64") if dtype)
+        elif argument.is_length:
+            yield Input((), argument.dtype or "int64", least=1, most=1)
+        else:
+            kinds: set[type] = set()
+            for layer in self._network.modules():
+                if isinstance(layer, KNOWN) and type(layer) not in kinds:
+                    kinds.add(type(layer))
+                    yield from islice(self._of_layer(layer, argument), 40)
+            if argument.dtype not in (None, "float32"):
+                yield from (Input(shape, argument.dtype) for shape in ((), (128,), (8,)))
+
+    def _of_layer(self, layer: nn.Module, argument: Argument) -> Iterator[Input]:
+        for each in inputs_of(layer, self._network, sequence=self._sequences or argument.is_sequence):
+            yield replace(each, dtype=argument.dtype) if argument.dtype else each
+
+    def _guesses(self) -> Iterator[Guess]:
+        """All combinations, those of the likeliest first."""
+        sizes = [len(choices) for choices in self._choices]
+        for total in range(sum(sizes) - len(sizes) + 1 if all(sizes) else 0):
+            for places in _summing_to(total, sizes):
+                guess = tuple(choices[place] for choices, place in zip(self._choices, places, strict=True))
+                length = next((each.shape[each.sequence] for each in guess if each.sequence is not None), 1)
+                yield tuple(replace(each, shape=(length,)) if each.shape == (-1,) else each for each in guess)
+
+    def _run(self, guess: Guess, rows: int) -> Ran:
+        self._tried += 1
+        left_s = max(0.1, self._until - time.monotonic())
+        ran = run(self._network, self._values(guess, rows), longest_s=min(10, left_s), follow=self._follows())
+        if ran.outputs is None and (self._first is None or not self._all_known):
+            self._all_known = all(self._settled)
+            self._first = (guess, ran.error)
+        return ran
+
+    def _follows(self) -> bool:
+        return self._tried <= _FOLLOWED or not all(self._settled)
+
+    def _values(self, guess: Guess, rows: int) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        return [each.values(rows, generator) for each in guess]
+
+    def _learns(self, guess: Guess, ran: Ran) -> bool:
+        """Whether the run says more about an argument than was known."""
+        for touch in ran.touches:
+            if not self._settled[touch.argument]:
+                self._settled[touch.argument] = True
+                wanted = list(self._of_layer(touch.layer, self._arguments[touch.argument]))
+                self._choices[touch.argument] = wanted or self._choices[touch.argument]
+                return True
+        return ran.outputs is None and bool(ran.widths) and self._widens(guess, *ran.widths[0])
+
+    def _widens(self, guess: Guess, came: int, wanted: int) -> bool:
+        """An input that goes into a layer together with others is as wide as what is missing there."""
+        free = [at for at, settled in enumerate(self._settled) if not settled and guess[at].shape]
+        if len(free) > 1:
+            names = [self._names[at] for at in free]
+            text = f"`--input`: missing for {listed(names)}: together they go into a layer of {wanted}"
+            raise InputError(text + ", which does not say how wide each is", hint=self._asked(names, "N"))
+        free = free or [at for at, each in enumerate(guess) if len(each.shape) == 1 and each.sequence is None
+                        and at not in self._by_name and each.dtype == "float32"]  # fmt: skip
+        if len(free) != 1 or free[0] in self._widened:
+            return False
+        at = free[0]
+        self._widened.add(at)
+        width = (guess[at].shape[0] if len(guess[at].shape) == 1 else 1) + wanted - came
+        if width < 1:
+            return False
+        self._choices[at].insert(0, Input((width,), self._arguments[at].dtype or "float32"))
+        return True
+
+    def _apart(self, guess: Guess, ran: Ran) -> bool:
+        """Whether each row is answered as it is alone."""
+        values = self._values(guess, 2)
+        alone = [run(self._network, [value[at : at + 1] for value in values]) for at in range(2)]
+        return all(
+            each.outputs is not None and equal(each.outputs, tuple(value[at : at + 1] for value in ran.outputs or ()))
+            for at, each in enumerate(alone)
+        )
+
+    def _refuse_batch_second(self, guess: Guess) -> None:
+        ran = run(self._network, self._values(guess, 2), follow=True)
+        for name, layer in self._network.named_modules():
+            if isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and not layer.batch_first and name in ran.second:
+                text = f"`--source`: its layer `{name}` takes the batch as its second dimension, but requests are rows"
+                raise InputError(text, hint=f"{type(layer).__name__}(…, batch_first=True), or transpose in `forward`")
+
+    def _only_used_columns(self, guess: Guess, rows: int) -> Guess:
+        """Where each column of an input goes a way of its own, the last that is used ends it."""
+        ran = run(self._network, self._values(guess, rows), follow=True)
+        for at, each in enumerate(guess):
+            touches = [touch for touch in ran.touches if touch.argument == at]
+            if len(each.shape) == 1 and touches and all(len(touch.shape) == 1 for touch in touches):
+                columns = max(touch.offset for touch in touches) + 1
+                narrow = replace(each, shape=(columns,), sequence=None)
+                smaller = (*guess[:at], narrow, *guess[at + 1 :])
+                if at not in self._by_name and columns < each.shape[0] and self._run(smaller, rows).outputs is not None:
+                    guess = smaller
+        return guess
+
+    def _within_limits(self, guess: Guess, rows: int) -> tuple[Guess, list[str]]:
+        """Whole numbers up to the largest that works."""
+        notes = []
+        for at, each in enumerate(guess):
+            if each.dtype not in ("int32", "int64") or each.most is None or self._arguments[at].is_length:
+                continue
+            largest = self._largest_of(at, guess, rows, each.most)
+            if largest < each.most:
+                guess = (*guess[:at], replace(each, most=largest), *guess[at + 1 :])
+                notes.append(f"`{self._names[at]}`: values beyond {largest} fail")
+        return guess, notes
+
+    def _largest_of(self, at: int, guess: Guess, rows: int, high: int) -> int:
+        low, middle = 0, high
+        while low < high:
+            values = self._values(guess, rows)
+            values[at] = torch.full_like(values[at], middle)
+            works = run(self._network, values).outputs is not None
+            low, high = (middle, high) if works else (low, middle - 1)
+            middle = (low + high + 1) // 2
+        return low
+
+
+def _summing_to(total: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    if len(sizes) == 1:
+        if total < sizes[0]:
+            yield (total,)
+        return
+    for first in range(min(total, sizes[0] - 1) + 1):
+        yield from ((first, *rest) for rest in _summing_to(total - first, sizes[1:]))
+
+
+def _matched(names: list[str], given: Sequence[Given]) -> dict[int, Given]:
+    """Which argument each `--input` is for: by its name, or by its place where all are given."""
+    if all(each.name in names for each in given):
+        return {names.index(each.name): each for each in given}
+    if len(given) == len(names):
+        return dict(enumerate(given))
+    strange = next(each.name for each in given if each.name not in names)
+    raise InputError(f"`--input`: got `{strange}`, allowed: {listed(names)}, the arguments of `forward`")
+
+
+def _as_input(given: Given) -> Input:
+    tensor = given.tensor
+    if tensor.mask_of is not None:
+        named = "dtype" in tensor.model_fields_set
+        return Input((-1,), tensor.dtype if named else "bool")
+    varying = next((at for at, side in enumerate(tensor.shape) if not isinstance(side, int)), None)
+    return Input(tensor.largest_shape, tensor.dtype, varying)

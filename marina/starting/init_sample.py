@@ -1,0 +1,70 @@
+"""A request that the model takes, for the load test and the readiness inference."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from marina.starting.init_spec import Start
+
+# Beyond this, an array is no longer something to read and edit.
+_READABLE = 1000
+_TEXT = "The ship was very good."
+_PAIR = {"query": "Where is the ship?", "documents": ["The ship is in the harbour.", "The sea is blue."]}
+
+
+def sample_of(start: Start) -> tuple[str, bytes]:
+    """The name and the bytes of a body that the model takes."""
+    import numpy as np
+
+    if start.picture is not None:
+        return "samples/sample.png", _drawn(start.picture)
+    if start.writes:
+        return _json({"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0})
+    if start.task is not None or start.template == "text":
+        return _json(_PAIR if start.task == "rerank" else {"text": _TEXT})
+    values = {key: _filled(tensor) for key, tensor in (start.inputs or {}).items() if "mask_of" not in tensor}
+    first = next(iter(values.values()))
+    if len(values) == 1 and first.size > _READABLE and start.handler == "tensor":
+        return "samples/sample.npy", _saved(first)
+    # Rounded once more: 0.637 as float32 is 0.6370000243.
+    return _json({key: np.round(value.astype(float), 3).tolist() if value.dtype.kind == "f" else value.tolist()
+                  for key, value in values.items()})  # fmt: skip
+
+
+def _json(body: object) -> tuple[str, bytes]:
+    return "samples/sample.json", json.dumps(body).encode() + b"\n"
+
+
+def _filled(tensor: dict[str, Any]) -> Any:
+    """Seeded values within the limits; half of the longest where the length varies."""
+    import numpy as np
+
+    sides = [side if isinstance(side, int) else max(1, side["max"] // 2) for side in tensor.get("shape", [])]
+    generator, dtype = np.random.default_rng(0), tensor["dtype"]
+    if dtype.startswith("float"):
+        return generator.random(sides, np.float32).round(3).astype(dtype)
+    least, most = int(tensor.get("min") or 0), int(tensor.get("max") or 1)
+    return np.asarray(generator.integers(least, most + 1, sides)).astype(dtype)
+
+
+def _drawn(shape: tuple[int, int, int]) -> bytes:
+    import numpy as np
+    from PIL import Image
+
+    channels, height, width = shape
+    down, across = np.mgrid[0:height, 0:width]
+    planes = [across * 255 // max(1, width - 1), down * 255 // max(1, height - 1), (across ^ down) % 256]
+    pixels = np.stack(planes[:channels], axis=-1).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _saved(array: Any) -> bytes:
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()

@@ -1,0 +1,161 @@
+"""What a network takes is found by trying it; what cannot be found is asked for by the flag that says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from archiver.inferring import find_inputs, parse_given
+from config.errors import InputError
+
+
+class Net(nn.Module):
+    """Layers by name, and what is done with them."""
+
+    def __init__(self, forward: Any, **layers: nn.Module) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self.forward = forward.__get__(self)
+
+
+def position(size: int) -> nn.Module:
+    return nn.Embedding(size, 8)
+
+
+def columns(self: Any, cats: Any, numbers: Any) -> Any:
+    tables = [self.a(cats[:, 0]), self.b(cats[:, 1]), self.c(numbers)]
+    return self.head(torch.cat(tables, dim=1))
+
+
+def attends(self: Any, input_ids: Any, attention_mask: Any = None) -> Any:
+    states = self.words(input_ids) + self.places(torch.arange(input_ids.shape[1]))
+    return self.layer(states, src_key_padding_mask=attention_mask == 0)[:, 0]
+
+
+def halves(self: Any, x: Any) -> Any:
+    return self.a(x[:, :3]) + self.b(x[:, 3:])
+
+
+def ids(length: object, most: int) -> dict[str, Any]:
+    return {"shape": [] if length is None else [length], "dtype": "int64", "min": 0, "max": most}
+
+
+def floats(*shape: int) -> dict[str, Any]:
+    return {"shape": list(shape), "dtype": "float32"}
+
+
+LAYER = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+FOUND: list[Any] = [
+    pytest.param(nn.Sequential(nn.Linear(7, 3)), {"input": floats(7)}, id="features"),
+    pytest.param(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), {"input": floats(1, 28, 28)}, id="a picture, flat"),
+    pytest.param(
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(4 * 18 * 18, 2)),
+        {"input": floats(1, 20, 20)},
+        id="side",
+    ),
+    pytest.param(
+        Net(lambda self, x: self.c(x.float() / 255).mean((2, 3)), c=nn.Conv2d(3, 4, 3)),
+        {"x": floats(3, 224, 224)},
+        id="behind a scaling",
+    ),
+    pytest.param(
+        Net(columns, a=nn.Embedding(5, 4), b=nn.Embedding(3, 4), c=nn.BatchNorm1d(6), head=nn.Linear(14, 2)),
+        {"cats": ids(2, 2), "numbers": floats(6)},
+        id="columns of a table",
+    ),
+    pytest.param(
+        Net(lambda self, user, item: (self.u(user) * self.i(item)).sum(-1), u=nn.Embedding(9, 4), i=nn.Embedding(5, 4)),
+        {
+            "user": {"shape": [], "dtype": "int64", "min": 0, "max": 8},
+            "item": {"shape": [], "dtype": "int64", "min": 0, "max": 4},
+        },
+        id="numbers of things",
+    ),
+    pytest.param(
+        Net(attends, words=nn.Embedding(50, 8), places=position(64), layer=LAYER),
+        {"input_ids": ids({"max": 64}, 49), "attention_mask": {"mask_of": "input_ids", "dtype": "bool"}},
+        id="a transformer of 64 places",
+    ),
+    pytest.param(
+        Net(lambda self, x: self.f(self.r(x)[0][:, -1]), r=nn.GRU(6, 8, batch_first=True), f=nn.Linear(8, 1)),
+        {"x": floats(128, 6)},
+        id="steps",
+    ),
+    pytest.param(Net(halves, a=nn.Linear(3, 2), b=nn.Linear(5, 2)), {"x": floats(8)}, id="halves"),
+]
+
+
+@pytest.mark.parametrize(("network", "wanted"), FOUND)
+def test_inputs_are_found(network: nn.Module, wanted: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    found = find_inputs(network, [])
+    assert {name: each.field() for name, each in found.inputs.items()} == wanted
+    assert found.only_batch is None
+
+
+def test_a_length_that_padding_would_change_stays_fixed_and_is_told() -> None:
+    network = Net(lambda self, x: self.f(self.r(x)[0][:, -1]), r=nn.GRU(6, 8, batch_first=True), f=nn.Linear(8, 1))
+    (note,) = find_inputs(network, []).notes
+    assert note.startswith("`x`: every request must hold exactly 128: the model answers otherwise when padded")
+
+
+def test_a_model_that_looks_at_the_whole_batch_gets_one_row_at_a_time() -> None:
+    assert find_inputs(Net(lambda self, x: self.f(x) / x.norm(), f=nn.Linear(4, 2)), []).only_batch == 1
+
+
+def test_a_loop_that_never_ends_is_ended() -> None:
+    def stuck(self: Any, x: torch.Tensor) -> torch.Tensor:
+        while x.ndim == 2:
+            x = x + 0
+        return self.f(x)
+
+    found = find_inputs(Net(stuck, f=nn.Linear(4, 2)), [parse_given("x:float32:9,4")])
+    assert found.inputs["x"].shape == (9, 4)
+
+
+ASKED: list[Any] = [
+    pytest.param(
+        Net(lambda self, a, b: self.f(torch.cat([a, b], 1)), f=nn.Linear(9, 2)),
+        "`--input`: missing for `a`, `b`: together they go into a layer of 9, which does not say how wide each is",
+        id="two in one",
+    ),
+    pytest.param(nn.Identity(), "`--input`: missing for `input`: no layer shows what `forward` takes", id="no layer"),
+    pytest.param(
+        Net(lambda self, x: self.r(x)[0], r=nn.LSTM(7, 4)),
+        "`--source`: its layer `r` takes the batch as its second dimension, but requests are rows",
+        id="batch second",
+    ),
+]
+
+
+@pytest.mark.parametrize(("network", "message"), ASKED)
+def test_what_cannot_be_found_is_asked_for(network: nn.Module, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        find_inputs(network, [])
+    assert caught.value.message == message
+
+
+def test_an_argument_that_is_no_tensor_is_named() -> None:
+    def forward(self: Any, x: torch.Tensor, times: int) -> torch.Tensor:
+        return self.f(x) * times
+
+    with pytest.raises(InputError, match=r"`forward` takes `times: int`, allowed: tensors"):
+        find_inputs(Net(forward, f=nn.Linear(4, 2)), [])
+
+
+@pytest.mark.parametrize("text", ["x", "x:float32", "x:float32:{max}", "x y:float32:3", "x:float32:0"])
+def test_an_input_in_no_form_names_the_form(text: str) -> None:
+    with pytest.raises(InputError, match=r"allowed: NAME:DTYPE:SHAPE such as `ids:int64:128`"):
+        parse_given(text)
+
+
+def test_an_input_that_is_given_is_tried_and_no_other() -> None:
+    network = Net(lambda self, a, b: self.f(torch.cat([a, b], 1)), f=nn.Linear(9, 2))
+    found = find_inputs(network, [parse_given("a:float32:4")])
+    assert {name: each.shape for name, each in found.inputs.items()} == {"a": (4,), "b": (5,)}
+    with pytest.raises(InputError, match="got `c`, allowed: `a`, `b`, the arguments of `forward`"):
+        find_inputs(network, [parse_given("c:float32:4")])

@@ -1,0 +1,174 @@
+"""Nine kinds of models that strangers bring, each from its file to an answer, with `marina init` doing the writing."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import zipfile
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import FakeContext, Reply, ask
+from PIL import Image
+from specs import ROOT
+
+import marina
+from config.load import load_spec
+
+pytestmark = pytest.mark.slow
+
+MODELS = (Path(__file__).parents[1] / "foreign" / "kinds.py").read_text(encoding="utf-8")
+ENCODER = ROOT / "config/examples/language/model"
+
+
+def save_program(_: Path) -> None:
+    import torch
+    from torch.export import Dim
+
+    network = load("Words")()
+    length = Dim("length", min=1, max=40)
+    shapes = {"ids": {0: Dim("batch", min=1, max=64), 1: length}, "mask": {0: Dim("batch", min=1, max=64), 1: length}}
+    example = (torch.ones(2, 8, dtype=torch.int64), torch.ones(2, 8, dtype=torch.bool))
+    torch.export.save(torch.export.export(network, example, dynamic_shapes=shapes), "words.pt2")
+
+
+def save_checkpoint(_: Path) -> None:
+    import torch
+
+    network = load("Cells")()
+    training = {"epoch": 3, "model_state_dict": network.state_dict(), "optimizer": {"lr": 0.1}}
+    torch.save(training, "checkpoint.pt")
+
+
+def load(name: str) -> Any:
+    namespace: dict[str, Any] = {"__name__": "kinds"}
+    exec(MODELS, namespace)
+    return namespace[name]
+
+
+def is_classes(reply: Reply) -> bool:
+    return set(reply.json()) == {"top_indices", "top_probs"}
+
+
+def is_png_of_classes(reply: Reply) -> bool:
+    picture = Image.open(io.BytesIO(reply.body))
+    return (picture.format, picture.size, reply.content_type) == ("PNG", (224, 224), "image/png")
+
+
+def outputs(*shapes: list[int]) -> Callable[[Reply], bool]:
+    import numpy as np
+
+    return lambda reply: [list(np.shape(value)) for value in reply.json().values()] == list(shapes)
+
+
+# What is typed, what the spec then says under `model`, and whether the sample's answer is one.
+KINDS = [
+    pytest.param(
+        ["--source", "kinds.py:Table"],
+        {"handler": "tensor", "inputs": {"numbers": [5], "kind": []}},
+        outputs([2]),
+        id="table",
+    ),
+    pytest.param(
+        ["--source", "kinds.py:Words", "--template", "text"],
+        {"handler": "./handler.py:OwnHandler", "files": ("./words.txt",)},
+        lambda reply: set(reply.json()) == {"class", "probability"},
+        id="text with a handler",
+    ),
+    pytest.param(
+        ["--source", "kinds.py:Boxes"],
+        {"handler": "./handler.py:OwnHandler", "outputs": ("scores", "boxes")},
+        lambda reply: all(len(each["box"]) == 4 for each in reply.json()["objects"]) and reply.json()["objects"],
+        id="detection",
+    ),
+    pytest.param(
+        ["--source", "kinds.py:Words"],
+        {"handler": "tensor", "inputs": {"ids": [{"max": 128}], "mask": []}},
+        outputs([3]),
+        id="lengths",
+    ),
+    pytest.param(
+        ["--source", "kinds.py:segments"], {"handler": "./handler.py:OwnHandler"}, is_png_of_classes, id="mask"
+    ),
+    pytest.param(
+        ["--source", "words.pt2"],
+        {"inputs": {"ids": [{"max": 40}], "mask": []}},
+        outputs([3]),
+        id="program",
+    ),
+    pytest.param(
+        ["--source", "kinds.py:Cells", "--weights", "checkpoint.pt"],
+        {"handler": "image", "weights": "../checkpoint.pt"},
+        is_classes,
+        id="checkpoint",
+    ),
+    pytest.param(
+        ["--source", f"hf:{ENCODER}"],
+        {"handler": "text", "task": "classify"},
+        lambda reply: len(reply.json()["top_labels"]) == 5,
+        id="encoder",
+    ),
+    pytest.param(
+        ["--source", "kinds.py:Shrinks"],
+        {"compile": "eager", "batch_sizes": (1,)},
+        outputs([4]),
+        id="control flow",
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kinds.py").write_text(MODELS, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("arguments", "wanted", "answers"), KINDS)
+def test_a_model_comes_from_its_file_to_an_answer(
+    arguments: list[str],
+    wanted: dict[str, Any],
+    answers: Callable[[Reply], bool],
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for argument, save in (("words.pt2", save_program), ("checkpoint.pt", save_checkpoint)):
+        if argument in arguments:
+            save(here)
+    assert marina.main(["init", "mine", "--quiet", *arguments]) == 0, capsys.readouterr().err
+    model = load_spec(here / "mine/spec.yaml").model.model_dump(exclude_unset=True)
+    inputs = {name: [*map(_side, each.get("shape", ()))] for name, each in (model.pop("inputs", None) or {}).items()}
+    assert {**model, "inputs": inputs} | wanted == {**model, "inputs": inputs}
+    # Not compiled, which saves half a minute each; what a worker starts and answers is the same.
+    assert marina.main(["package", "mine/spec.yaml", "--quick", "--quiet"]) == 0, capsys.readouterr().err
+    assert re.search(r"agreement 1\.0000", capsys.readouterr().out)
+    assert answers(_answer(here, monkeypatch))
+
+
+def _side(side: Any) -> Any:
+    return {"max": side["max"]} if isinstance(side, dict) else side
+
+
+def _answer(here: Path, monkeypatch: pytest.MonkeyPatch) -> Reply:
+    """What the package's own sample is answered."""
+    folder = here / "unpacked"
+    with zipfile.ZipFile(here / "build/mine/model.mar") as archive:
+        archive.extractall(folder)
+    record = json.loads((folder / "marina.json").read_text(encoding="utf-8"))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(
+        sys, "modules", {name: each for name, each in sys.modules.items() if name not in ("handler", "marina_entry")}
+    )
+    handler = import_module("marina_entry").Service()
+    handler.initialize(FakeContext(folder))
+    sample = record["sample"]
+    body = (folder / sample["file"]).read_bytes()
+    (reply,) = ask(handler, body, headers={"content-type": sample["content_type"]})
+    assert reply.status == 200, reply.body
+    return reply

@@ -1,0 +1,23 @@
+"""What a spec may say of the files that a handler reads."""
+
+import pytest
+from specs import make_spec
+
+from config.errors import SpecError
+
+
+@pytest.mark.parametrize(
+    ("handler", "files", "message"),
+    [
+        ("image", ["./words.txt"], "not for the `image` handler, which reads no files"),
+        (
+            "./own.py:Own",
+            ["./a/words.txt", "./b/words.txt"],
+            "two files are called `words.txt`, and all lie in one folder of the MAR",
+        ),
+    ],
+)
+def test_files_are_for_a_handler_that_can_tell_them_apart(handler: str, files: list[str], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        make_spec({"model.handler": handler, "model.files": files})
+    assert [(problem.field, problem.text) for problem in caught.value.problems] == [("model.files", message)]
