@@ -11,8 +11,9 @@ _V3 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
 _V4 = (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 _AMX = (*_V4, "amx_bf16", "amx_int8", "amx_tile", "avx512_bf16", "avx512_vnni")
 # What the compiler may use; oneDNN looks at the CPU it runs on.
-FLAGS: dict[str, tuple[str, ...]] = {target: tuple(sorted(flags)) for target, flags in
-                                     (("x86-64-v3", _V3), ("x86-64-v4", _V4), ("amx", _AMX))}  # fmt: skip
+FLAGS: dict[str, tuple[str, ...]] = {
+    target: tuple(sorted(flags)) for target, flags in (("x86-64-v3", _V3), ("x86-64-v4", _V4), ("amx", _AMX))
+}
 # Flags that Node Feature Discovery labels nodes by, unless it is configured otherwise.
 _LABELLED = {
     "amx_bf16": "AMXBF16",

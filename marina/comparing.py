@@ -11,10 +11,15 @@ from marina.arguments import chosen, print_json, verb, with_build
 
 def add_verbs(verbs: Any) -> None:
     """Its options."""
-    added = verb(verbs, compare, "whether a package is worse than another one: PASS, FAIL or INVALID",
-                 "marina compare --against old.mar", "marina compare my/spec.yaml --against my/old/spec.yaml",
-                 "marina compare --baseline kept/verdict.json",
-                 "marina compare --against http://10.0.0.7:8080 --rate 50")  # fmt: skip
+    added = verb(
+        verbs,
+        compare,
+        "whether a package is worse than another one: PASS, FAIL or INVALID",
+        "marina compare --against old.mar",
+        "marina compare my/spec.yaml --against my/old/spec.yaml",
+        "marina compare --baseline kept/verdict.json",
+        "marina compare --against http://10.0.0.7:8080 --rate 50",
+    )
     add = with_build(added).add_argument
     text = "the other one: a MAR, a spec, a verdict.json whose package is here, or the address of a server"
     add("--against", metavar="OLD", help=text)

@@ -14,12 +14,25 @@ from marina.terminal import as_typed
 
 def add_verbs(verbs: Any) -> None:
     """Their options."""
-    _loadtest_options(verb(verbs, loadtest, "a verdict on the objective: PASS, FAIL or INVALID",
-                           "marina loadtest --rate 200 --duration 60",
-                           "marina loadtest my/spec.yaml --url http://10.0.0.7:8080 --repeat 3",
-                           "marina loadtest --in-cluster --processes 4"))  # fmt: skip
-    _calibrate_options(verb(verbs, calibrate, "the highest rate that meets the objective, as evidence",
-                            "marina calibrate", "marina calibrate my/spec.yaml --tune"))  # fmt: skip
+    _loadtest_options(
+        verb(
+            verbs,
+            loadtest,
+            "a verdict on the objective: PASS, FAIL or INVALID",
+            "marina loadtest --rate 200 --duration 60",
+            "marina loadtest my/spec.yaml --url http://10.0.0.7:8080 --repeat 3",
+            "marina loadtest --in-cluster --processes 4",
+        )
+    )
+    _calibrate_options(
+        verb(
+            verbs,
+            calibrate,
+            "the highest rate that meets the objective, as evidence",
+            "marina calibrate",
+            "marina calibrate my/spec.yaml --tune",
+        )
+    )
 
 
 def loadtest(options: argparse.Namespace) -> int:

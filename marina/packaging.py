@@ -14,20 +14,49 @@ from marina.terminal import coloured
 
 def add_verbs(verbs: Any) -> None:
     """Their options."""
-    added = verb(verbs, check, "the completed spec, or every error in it", "marina check", "marina check my/spec.yaml",
-                 "marina check --properties config.properties")  # fmt: skip
-    added.add_argument("--properties", metavar="FILE", type=Path,
-                       help="look at a config.properties or model-config.yaml of yours instead")  # fmt: skip
-    added = with_build(verb(verbs, package, "the model as a verified MAR",
-                            "marina package config/examples/resnet50/spec.yaml",
-                            "marina package my/spec.yaml --out /tmp/build --json"))  # fmt: skip
+    added = verb(
+        verbs,
+        check,
+        "the completed spec, or every error in it",
+        "marina check",
+        "marina check my/spec.yaml",
+        "marina check --properties config.properties",
+    )
+    added.add_argument(
+        "--properties",
+        metavar="FILE",
+        type=Path,
+        help="look at a config.properties or model-config.yaml of yours instead",
+    )
+    added = with_build(
+        verb(
+            verbs,
+            package,
+            "the model as a verified MAR",
+            "marina package config/examples/resnet50/spec.yaml",
+            "marina package my/spec.yaml --out /tmp/build --json",
+        )
+    )
     added.add_argument("--quick", action="store_true", help="for a first look: nothing is compiled, and int8 is fp32")
-    added = verb(verbs, inspect, "what is in a MAR, and whether it is whole and safe to load",
-                 "marina inspect build/digits/model.mar", "marina inspect foreign.mar --json", spec=False)  # fmt: skip
+    added = verb(
+        verbs,
+        inspect,
+        "what is in a MAR, and whether it is whole and safe to load",
+        "marina inspect build/digits/model.mar",
+        "marina inspect foreign.mar --json",
+        spec=False,
+    )
     added.add_argument("mar", metavar="FILE.mar", type=Path, help="an archive of Marina's or of anybody's")
-    _image_options(verb(verbs, image, "a container image of the package", "marina image",
-                        "marina image my/spec.yaml --push",
-                        "marina image my/spec.yaml --wheels build/wheels --base my.registry/python:3.11"))  # fmt: skip
+    _image_options(
+        verb(
+            verbs,
+            image,
+            "a container image of the package",
+            "marina image",
+            "marina image my/spec.yaml --push",
+            "marina image my/spec.yaml --wheels build/wheels --base my.registry/python:3.11",
+        )
+    )
 
 
 def check(options: argparse.Namespace) -> int:

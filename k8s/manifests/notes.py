@@ -50,14 +50,23 @@ def derived(plan: Plan) -> list[Derived]:
     start = "unmeasured" if cold is None else f"cold start {cold:.1f} s"
     numbers = [
         Derived("memory of a pod", plan.memory, _memory_reason(plan)),
-        Derived("startup probe gives up after", f"{plan.startup_budget_s} s",
-                f"the larger of startup_timeout_s {serving.startup_timeout_s} + 60 and 2 × cold start; {start}"),
-        Derived("rollout gives up after", f"{plan.progress_deadline_s} s",
-                "that + min ready + 300 s for a node and its image"),
-        Derived("grace period of a pod", f"{plan.grace_period_s} s",
-                f"propagation {serving.drain_propagation_s:g} + drain {serving.drain_timeout_s:g} + 5"),
+        Derived(
+            "startup probe gives up after",
+            f"{plan.startup_budget_s} s",
+            f"the larger of startup_timeout_s {serving.startup_timeout_s} + 60 and 2 × cold start; {start}",
+        ),
+        Derived(
+            "rollout gives up after",
+            f"{plan.progress_deadline_s} s",
+            "that + min ready + 300 s for a node and its image",
+        ),
+        Derived(
+            "grace period of a pod",
+            f"{plan.grace_period_s} s",
+            f"propagation {serving.drain_propagation_s:g} + drain {serving.drain_timeout_s:g} + 5",
+        ),
         Derived("room for a rollout", _room(plan), f"max_surge {plan.max_surge} of the most pods there may be"),
-    ]  # fmt: skip
+    ]
     if plan.autoscaled:
         numbers += [
             Derived("autoscaler's target", _target_text(plan), _target_reason(plan)),

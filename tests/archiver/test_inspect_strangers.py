@@ -14,21 +14,27 @@ _MODELS = "from torchvision.models."
 # As `examples/image_classifier`, `object_detector` and `image_segmenter` have them.
 EXAMPLES = {
     "alexnet": _MODELS + "alexnet import AlexNet\n" + _BASE.format("AlexNet", ""),
-    "densenet": "import re\nfrom collections import OrderedDict\n" + _MODELS + "densenet import DenseNet\n"
-    + _BASE.format("DenseNet", "48, (6, 12, 36, 24), 96") + "    def load_state_dict(self, state_dict, strict=True):\n"
+    "densenet": "import re\nfrom collections import OrderedDict\n"
+    + _MODELS
+    + "densenet import DenseNet\n"
+    + _BASE.format("DenseNet", "48, (6, 12, 36, 24), 96")
+    + "    def load_state_dict(self, state_dict, strict=True):\n"
     "        pattern = re.compile(r'^(.*denselayer\\\\d+)$')\n        for key in list(state_dict.keys()):\n"
     "            state_dict[key] = state_dict.pop(key)\n        return super().load_state_dict(state_dict, strict)\n",
     "resnet": _MODELS + "resnet import BasicBlock, ResNet\n" + _BASE.format("ResNet", "BasicBlock, [2, 2, 2, 2]"),
     "squeezenet": _MODELS + "squeezenet import SqueezeNet\n" + _BASE.format("SqueezeNet", "'1_1'"),
     "vgg": _MODELS + "vgg import VGG, cfgs, make_layers\n" + _BASE.format("VGG", "make_layers(cfgs['A'])"),
-    "maskrcnn": _MODELS + "detection.backbone_utils import resnet_fpn_backbone\n" + _MODELS
-    + "detection.mask_rcnn import MaskRCNN\n" + _BASE.format("MaskRCNN", "resnet_fpn_backbone('resnet50', True), 91"),
+    "maskrcnn": _MODELS
+    + "detection.backbone_utils import resnet_fpn_backbone\n"
+    + _MODELS
+    + "detection.mask_rcnn import MaskRCNN\n"
+    + _BASE.format("MaskRCNN", "resnet_fpn_backbone('resnet50', True), 91"),
     "fcn": _MODELS + "_utils import IntermediateLayerGetter\n" + _MODELS + "segmentation.fcn import FCN, FCNHead\n"
     "from torchvision.models import resnet\n" + _BASE.format("FCN", "resnet.resnet50(weights=None), FCNHead(2048, 21)"),
     "mnist": "import torch\nfrom torch import nn\nimport torch.nn.functional as F\nclass Net(nn.Module):\n"
     "    def __init__(self):\n        super(Net, self).__init__()\n        self.fc1 = nn.Linear(9216, 128)\n"
     "    def forward(self, x):\n        return F.log_softmax(self.fc1(torch.flatten(x, 1)), dim=1)\n",
-}  # fmt: skip
+}
 MNIST_HANDLER = """from torchvision import transforms
 from ts.torch_handler.image_classifier import ImageClassifier
 from torch.profiler import ProfilerActivity

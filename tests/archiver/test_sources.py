@@ -174,12 +174,18 @@ def test_a_torchvision_model_brings_the_preset_of_its_weights() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        pytest.param({"model.source": "torchvision:resnet81"}, "torchvision has no model `resnet81`\n\n"
-                     "hint: source: torchvision:resnet18", id="a misspelt model"),
-        pytest.param({"model.weights": "IMAGENET1K_V9"}, "spec.yaml: `model.weights`: got `IMAGENET1K_V9`, allowed: "
-                     "`DEFAULT`, `IMAGENET1K_V1`, `random` or a file", id="misspelt weights"),
+        pytest.param(
+            {"model.source": "torchvision:resnet81"},
+            "torchvision has no model `resnet81`\n\nhint: source: torchvision:resnet18",
+            id="a misspelt model",
+        ),
+        pytest.param(
+            {"model.weights": "IMAGENET1K_V9"},
+            "spec.yaml: `model.weights`: got `IMAGENET1K_V9`, allowed: `DEFAULT`, `IMAGENET1K_V1`, `random` or a file",
+            id="misspelt weights",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_torchvision_name_is_answered_with_the_right_ones(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(SourceError) as raised:
         load_source(make_spec(changes))

@@ -91,8 +91,12 @@ def test_the_log_configuration_is_xml_and_writes_the_access_log_alone_to_stdout(
     root = ElementTree.fromstring(render_log4j2(make_spec({"serving.log": form})))
     stdout = [item.get("name") for item in root.iter("Console") if item.get("target") == "SYSTEM_OUT"]
     assert len(stdout) == 1
-    users = [logger.get("name") for logger in root.iter() for ref in logger.findall("AppenderRef")
-             if ref.get("ref") == stdout[0]]  # fmt: skip
+    users = [
+        logger.get("name")
+        for logger in root.iter()
+        for ref in logger.findall("AppenderRef")
+        if ref.get("ref") == stdout[0]
+    ]
     assert users == ["marina.access", "ACCESS_LOG"]
 
 

@@ -96,9 +96,9 @@ def test_a_spec_with_every_default_written_out_is_the_same_spec() -> None:
 
 def test_as_many_wait_as_there_are_slots() -> None:
     assert spec_of({"text": {"slots": 4}}).completed()["text"]["waiting"] == 4
-    assert "continuousBatching" not in render_model_config(parse_spec(
-        "{name: x, model: {source: torchvision:resnet18, weights: random}}", Path("spec.yaml"), files=False
-    ))  # fmt: skip
+    assert "continuousBatching" not in render_model_config(
+        parse_spec("{name: x, model: {source: torchvision:resnet18, weights: random}}", Path("spec.yaml"), files=False)
+    )
 
 
 def folder(path: Path, **files: object) -> Path:

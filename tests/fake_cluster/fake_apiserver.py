@@ -122,11 +122,15 @@ class FakeCluster(World):
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "fake",
-            "clusters": [{"name": "fake", "cluster": {"server": f"https://127.0.0.1:{self.port}",
-                                                      "certificate-authority-data": authority}}],
+            "clusters": [
+                {
+                    "name": "fake",
+                    "cluster": {"server": f"https://127.0.0.1:{self.port}", "certificate-authority-data": authority},
+                }
+            ],
             "users": [{"name": "jane", "user": {"token": TOKEN}}],
             "contexts": [{"name": name, "context": {"cluster": "fake", "user": "jane"}} for name in ("fake", "other")],
-        }  # fmt: skip
+        }
         file = self.folder / "kubeconfig"
         file.write_text(yaml.safe_dump(data), encoding="utf-8")
         return file
@@ -174,9 +178,14 @@ class FakeCluster(World):
             return web.json_response({"status": {"userInfo": {"username": USER}}}, status=201)
         found = _OBJECT.match(path)
         kind = found and next(
-            (one for one in self.kinds if one.plural == found["plural"]
-             and one.group_version == (found["core"] or f"{found['group']}/{found['version']}")), None,
-        )  # fmt: skip
+            (
+                one
+                for one in self.kinds
+                if one.plural == found["plural"]
+                and one.group_version == (found["core"] or f"{found['group']}/{found['version']}")
+            ),
+            None,
+        )
         if not found or not kind or (found["namespace"] and not kind.namespaced):
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         namespace, name, sub = found["namespace"] or "", found["name"] or "", found["sub"] or ""

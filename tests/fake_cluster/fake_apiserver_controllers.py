@@ -191,8 +191,14 @@ class Controllers:
                 "reason": "Unschedulable",
                 "message": step.unscheduled,
             }
-        container = {"name": pod["spec"]["containers"][0]["name"], "image": image, "ready": step.ready,
-                     "restartCount": step.restarts, "state": step.state, "lastState": step.last}  # fmt: skip
+        container = {
+            "name": pod["spec"]["containers"][0]["name"],
+            "image": image,
+            "ready": step.ready,
+            "restartCount": step.restarts,
+            "state": step.state,
+            "lastState": step.last,
+        }
         pod["status"] = {
             "phase": step.phase,
             "conditions": [scheduled, {"type": "Ready", "status": str(step.ready)}],
@@ -274,8 +280,13 @@ def _owned(document: Document, owner: Document) -> bool:
 
 
 def _reference(owner: Document) -> dict[str, Any]:
-    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
-            "uid": owner["metadata"]["uid"], "controller": True}  # fmt: skip
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
 
 
 def _hash(template: Document) -> str:

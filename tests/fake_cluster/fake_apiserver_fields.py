@@ -78,8 +78,14 @@ def apply(
         if found and not force:
             raise Conflicts(found)
         others = [_without(one, changed) for one in others]
-    entry = {"manager": manager, "operation": "Apply", "apiVersion": config["apiVersion"], "fieldsType": "FieldsV1",
-             "fieldsV1": encode(new), "time": moment}  # fmt: skip
+    entry = {
+        "manager": manager,
+        "operation": "Apply",
+        "apiVersion": config["apiVersion"],
+        "fieldsType": "FieldsV1",
+        "fieldsV1": encode(new),
+        "time": moment,
+    }
     if mine and mine["fieldsV1"] == entry["fieldsV1"]:
         # A time that changed alone changes nothing.
         entry["time"] = mine["time"] if _same(before, after) else moment
@@ -107,8 +113,14 @@ def update(
             kept.append(rest)
     own = changed | ((decode(mine["fieldsV1"]) if mine else frozenset()) - (there_before - mine_now))
     if own:
-        entry = {"manager": manager, "operation": "Update", "apiVersion": after["apiVersion"], "fieldsType": "FieldsV1",
-                 "fieldsV1": encode(own), "time": moment if changed or not mine else mine["time"]}  # fmt: skip
+        entry = {
+            "manager": manager,
+            "operation": "Update",
+            "apiVersion": after["apiVersion"],
+            "fieldsType": "FieldsV1",
+            "fieldsV1": encode(own),
+            "time": moment if changed or not mine else mine["time"],
+        }
         kept.append(entry | ({"subresource": subresource} if subresource else {}))
     after["metadata"]["managedFields"] = kept
     return after
@@ -268,8 +280,9 @@ def _is(entry: dict[str, Any], manager: str, operation: str, subresource: str = 
 
 def _same(before: dict[str, Any], after: dict[str, Any]) -> bool:
     return {**before, "metadata": {**before["metadata"], "managedFields": 0}} == {
-        **after, "metadata": {**after["metadata"], "managedFields": 0},
-    }  # fmt: skip
+        **after,
+        "metadata": {**after["metadata"], "managedFields": 0},
+    }
 
 
 def _shown(path: Path) -> str:

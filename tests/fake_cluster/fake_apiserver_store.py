@@ -22,9 +22,15 @@ class Refusal(Exception):
         super().__init__(message)
         self.code = code
         self.status = {
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
-            "reason": reason, "code": code, **({"details": details} if details else {}),
-        }  # fmt: skip
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": message,
+            "reason": reason,
+            "code": code,
+            **({"details": details} if details else {}),
+        }
 
 
 @dataclass
@@ -101,9 +107,10 @@ class Store:
             self.changed.notify_all()
             uid = document["metadata"]["uid"]
             owned = [
-                other for other, one in self.objects.items()
+                other
+                for other, one in self.objects.items()
                 if any(ref["uid"] == uid for ref in one["metadata"].get("ownerReferences", []))
-            ]  # fmt: skip
+            ]
             inside = [other for other in self.objects if place[1] == "namespaces" and other[2] == place[3]]
             for other in owned + inside:
                 self.remove(other)

@@ -27,9 +27,14 @@ class Streams:
         while asyncio.get_running_loop().time() < until and not self._world.closing:
             with self.store.lock:
                 gone = version < self.store.oldest
-                found = [one for one in self.store.history if one.version > version
-                         and one.key[:2] == (kind.group, kind.plural) and namespace in ("", one.key[2])
-                         and selected(one.document, request.query)]  # fmt: skip
+                found = [
+                    one
+                    for one in self.store.history
+                    if one.version > version
+                    and one.key[:2] == (kind.group, kind.plural)
+                    and namespace in ("", one.key[2])
+                    and selected(one.document, request.query)
+                ]
                 newest = self.store.version
             if gone:
                 text = f"too old resource version: {version} ({newest})"

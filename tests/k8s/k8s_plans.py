@@ -32,9 +32,13 @@ EVIDENCE: dict[str, Any] = {
     "machine": {"cores": 2, "cpu_limit": None}, "at": "2026-11-21T11:17:41Z",
 }  # fmt: skip
 IMAGE: dict[str, Any] = {
-    "schema": "marina.image/1", "ref": "registry.local/marina/digits", "tag": "1.0", "digest": f"sha256:{'a' * 64}",
-    "package_sha256": SHA256, "target": "cpu",
-}  # fmt: skip
+    "schema": "marina.image/1",
+    "ref": "registry.local/marina/digits",
+    "tag": "1.0",
+    "digest": f"sha256:{'a' * 64}",
+    "package_sha256": SHA256,
+    "target": "cpu",
+}
 
 GPU: dict[str, Any] = {"serving.device": "cuda", "kubernetes.resources.gpu": 1, "model.precision": "fp16"}
 FULL: dict[str, Any] = {

@@ -48,8 +48,13 @@ def document(kind: str, name: str = NAME, **fields: Any) -> dict[str, Any]:
 
 
 def deployment(image: str, replicas: int | None = None, **container: Any) -> dict[str, Any]:
-    server = {"name": "server", "image": f"{image}@sha256:{'0' * 64}", "ports": [{"containerPort": 8080}],
-              "resources": {"limits": {"cpu": "2000m", "memory": "2048Mi"}}, **container}  # fmt: skip
+    server = {
+        "name": "server",
+        "image": f"{image}@sha256:{'0' * 64}",
+        "ports": [{"containerPort": 8080}],
+        "resources": {"limits": {"cpu": "2000m", "memory": "2048Mi"}},
+        **container,
+    }
     template = {"metadata": {"labels": LABELS}, "spec": {"containers": [server]}}
     spec = {"selector": {"matchLabels": LABELS}, "template": template}
     return document("Deployment", spec=spec | ({} if replicas is None else {"replicas": replicas}))

@@ -103,7 +103,7 @@ REFUSED = [
     seed("quantity-invalid", put(D, f"{SERVER} resources requests cpu", "3000m")),
     seed("probe-refused", put(D, f"{SERVER} livenessProbe successThreshold", 2)),
     seed("probe-refused", put(D, f"{SERVER} readinessProbe failureThreshold", -1)),
-]  # fmt: skip
+]
 
 CONNECTED = [
     seed("selector-labels", put(D, "spec selector matchLabels tier", "gold")),

@@ -123,8 +123,11 @@ def test_another_configuration_is_another_config_map_and_another_template() -> N
     plans = [planned(), planned({"serving.queue": 300})]
     names = {pod(plan)["volumes"][0]["configMap"]["name"] for plan in plans}
     assert len(names) == 2
-    assert {one(plan, "ConfigMap", name)["immutable"] for plan, name in zip(plans, sorted(names), strict=True)
-            if any(doc["metadata"]["name"] == name for doc in documents(plan))} <= {True}  # fmt: skip
+    assert {
+        one(plan, "ConfigMap", name)["immutable"]
+        for plan, name in zip(plans, sorted(names), strict=True)
+        if any(doc["metadata"]["name"] == name for doc in documents(plan))
+    } <= {True}
     annotations = [one(plan, "Deployment")["spec"]["template"]["metadata"]["annotations"] for plan in plans]
     assert annotations[0]["marina/config"] != annotations[1]["marina/config"]
 
@@ -217,8 +220,13 @@ def test_a_log_shipper_is_a_sidecar_that_outlives_the_server() -> None:
     spec = pod(planned({"kubernetes.log_shipper": shipper}))
     sidecar = spec["initContainers"][0]
     assert sidecar["restartPolicy"] == "Always"
-    assert spec["containers"][0]["args"][:5] == ["/config/spec.yaml", "--mar", "/model/model.mar", "--log-file",
-                                                "/var/log/marina/server.log"]  # fmt: skip
+    assert spec["containers"][0]["args"][:5] == [
+        "/config/spec.yaml",
+        "--mar",
+        "/model/model.mar",
+        "--log-file",
+        "/var/log/marina/server.log",
+    ]
     assert {mount["mountPath"] for mount in sidecar["volumeMounts"]} == {"/var/log/marina", "/etc/shipper"}
 
 

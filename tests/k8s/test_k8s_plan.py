@@ -164,12 +164,15 @@ def test_evidence_that_cannot_be_trusted_is_refused_with_its_reasons() -> None:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        pytest.param(evidence(schema="marina.evidence/9"), "got schema `marina.evidence/9`, allowed: "
-                     "`marina.evidence/1`", id="another schema"),
+        pytest.param(
+            evidence(schema="marina.evidence/9"),
+            "got schema `marina.evidence/9`, allowed: `marina.evidence/1`",
+            id="another schema",
+        ),
         pytest.param(evidence(knee={"rps": "many"}), "not an evidence record of this version", id="another form"),
         pytest.param({}, "got schema `None`, allowed: `marina.evidence/1`", id="empty"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_no_evidence_is_refused(data: dict[str, Any], text: str) -> None:
     assert refused(evidence=data).message == f"build/digits/evidence.json: {text}"
 
@@ -193,13 +196,16 @@ def test_the_image_is_named_by_its_digest() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        pytest.param({"package_sha256": "c" * 64}, "holds package cccccccccccc…, but packaged is 49346cd03cfd…",
-                     id="another package"),
+        pytest.param(
+            {"package_sha256": "c" * 64},
+            "holds package cccccccccccc…, but packaged is 49346cd03cfd…",
+            id="another package",
+        ),
         pytest.param({"target": "cuda"}, "an image for `cuda`, but `serving.device` is `cpu`", id="another device"),
         pytest.param({"schema": "x"}, "got schema `x`, allowed: `marina.image/1`", id="another schema"),
         pytest.param({"ref": None}, "not an image record of this version", id="another form"),
     ],
-)  # fmt: skip
+)
 def test_an_image_that_does_not_fit_is_refused(changes: dict[str, Any], text: str) -> None:
     error = refused(image=IMAGE | changes)
     assert error.message == f"build/digits/image.json: {text}"

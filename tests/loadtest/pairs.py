@@ -52,9 +52,15 @@ def turn(schedule: Schedule, injected: float, machine: Machine, dice: Dice) -> T
     # Other work on the machine makes the caches cold.
     cpu_s = len(times) * SERVICE_S * float(np.exp(machine.drift * dice.standard_normal()))
     return Turn(
-        asked_s=schedule.duration_s, planned=count, sent=count, answered=len(times), in_time=in_time, failed=0,
-        cpu_s=cpu_s, response=histogram(took, _LIMITED, OBJECTIVE.p99_ms),
-    )  # fmt: skip
+        asked_s=schedule.duration_s,
+        planned=count,
+        sent=count,
+        answered=len(times),
+        in_time=in_time,
+        failed=0,
+        cpu_s=cpu_s,
+        response=histogram(took, _LIMITED, OBJECTIVE.p99_ms),
+    )
 
 
 def rounds_of(injected: float, machine: Machine, seed: int, count: int, first: int = 0) -> list[Round]:

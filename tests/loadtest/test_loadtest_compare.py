@@ -21,9 +21,14 @@ from loadtest.judging import Reason, student
 from loadtest.measuring import Histogram, Machine
 
 MACHINE = Machine(
-    processor="Some", cores=2, cpu_limit=None, memory_bytes=2**34, memory_limit_bytes=None, system="Linux 6",
+    processor="Some",
+    cores=2,
+    cpu_limit=None,
+    memory_bytes=2**34,
+    memory_limit_bytes=None,
+    system="Linux 6",
     python="3.11",
-)  # fmt: skip
+)
 
 
 def said(injected: float, seeds: int, machine=QUIET) -> Counter[str]:  # type: ignore[no-untyped-def]
@@ -186,9 +191,13 @@ def test_the_suite_has_a_case_for_each_figure() -> None:
     suite = ElementTree.fromstring(comparison_xml(comparison()))
     cases = {case.get("name"): [child.tag for child in case] for case in suite.iter("testcase")}
     assert list(cases) == [
-        "p50 of new / old at most 1.2", "p99 of new / old at most 1.2", "rate of new / old at least 0.833",
-        "CPU time a request of new / old at most 1.2", "errors at most 0.1 % more", "answers at least 100 % the same",
-    ]  # fmt: skip
+        "p50 of new / old at most 1.2",
+        "p99 of new / old at most 1.2",
+        "rate of new / old at least 0.833",
+        "CPU time a request of new / old at most 1.2",
+        "errors at most 0.1 % more",
+        "answers at least 100 % the same",
+    ]
     assert cases["p50 of new / old at most 1.2"] == ["failure"]
 
 

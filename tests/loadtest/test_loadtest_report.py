@@ -24,9 +24,14 @@ from loadtest.scheduling import Arrivals, Schedule
 
 OBJECTIVE = Objective(p99_ms=50, error_rate=0.001, throughput_rps=None)
 MACHINE = Machine(
-    processor="Some <Processor>", cores=2, cpu_limit=1.5, memory_bytes=2**34, memory_limit_bytes=2**31,
-    system="Linux 6", python="3.11",
-)  # fmt: skip
+    processor="Some <Processor>",
+    cores=2,
+    cpu_limit=1.5,
+    memory_bytes=2**34,
+    memory_limit_bytes=2**31,
+    system="Linux 6",
+    python="3.11",
+)
 
 
 def histogram(values: list[float]) -> Histogram:
@@ -102,12 +107,16 @@ def test_junit_has_one_case_per_objective(made: Outcome, tags: list[str | None])
     root = ElementTree.fromstring(verdict_xml(made))
     cases = list(root.iter("testcase"))
     assert [case.get("name") for case in cases] == [
-        "p99 at most 50 ms", "errors at most 0.1 %", "holds 200 requests/s",
-    ]  # fmt: skip
+        "p99 at most 50 ms",
+        "errors at most 0.1 %",
+        "holds 200 requests/s",
+    ]
     assert [case[0].tag if len(case) else None for case in cases] == tags
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == (
-        "3", str(tags.count("failure")), str(tags.count("error")),
-    )  # fmt: skip
+        "3",
+        str(tags.count("failure")),
+        str(tags.count("error")),
+    )
 
 
 def test_junit_says_why() -> None:

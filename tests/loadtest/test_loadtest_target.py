@@ -154,8 +154,11 @@ def test_the_machine_is_read_from_linux(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     machine = this_machine(tmp_path)
     assert (machine.processor, machine.cpu_limit, machine.memory_bytes, machine.memory_limit_bytes) == (
-        "Some CPU @ 2GHz", 1.5, 1_024_000, None,
-    )  # fmt: skip
+        "Some CPU @ 2GHz",
+        1.5,
+        1_024_000,
+        None,
+    )
 
 
 def test_a_machine_without_limits_has_none(tmp_path: Path) -> None:

@@ -42,10 +42,13 @@ def test_a_header_takes_values_from_the_environment(text: str, header: tuple[str
         pytest.param("content-length: 5", "`content-length` is set by the load test itself", id="ours"),
         pytest.param("X: $NONE", "`X`: $NONE is not set", id="no such variable"),
         pytest.param("X: 5 $", "`X`: a dollar sign is written `$$`", id="a lone dollar sign"),
-        pytest.param("X: $TOKEN", "`X`: the value holds a line break or a character that headers cannot hold",
-                     id="another header in a value"),
+        pytest.param(
+            "X: $TOKEN",
+            "`X`: the value holds a line break or a character that headers cannot hold",
+            id="another header in a value",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_header_that_cannot_be_sent_is_refused_without_its_value(text: str, message: str) -> None:
     with pytest.raises(InputError) as raised:
         header_of(text, {"TOKEN": "s3cret\r\nX-Evil: 1"})
@@ -54,9 +57,11 @@ def test_a_header_that_cannot_be_sent_is_refused_without_its_value(text: str, me
 
 def test_headers_are_sent_and_a_host_among_them_is_the_only_one() -> None:
     request = Request(
-        url="http://10.0.0.7:8080/predictions/m", body=b"YQ==", content_type="text/plain",
+        url="http://10.0.0.7:8080/predictions/m",
+        body=b"YQ==",
+        content_type="text/plain",
         headers=(("Host", "models.example"), ("Authorization", "Bearer s3cret")),
-    )  # fmt: skip
+    )
     lines = request.wire_bytes().split(b"\r\n")
     assert [line for line in lines if line.lower().startswith(b"host:")] == [b"Host: models.example"]
     assert b"Authorization: Bearer s3cret" in lines

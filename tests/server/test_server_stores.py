@@ -69,10 +69,14 @@ def test_a_mar_comes_from_s3_with_the_keys_of_the_environment(
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["model.mar"]
 
 
-@pytest.mark.parametrize(("url", "keys"), [
-    ("s3://models/digits/2.0.mar", {}),
-    ("s3://models/digits/1.0.mar", {"AWS_ACCESS_KEY_ID": "stranger"}),
-], ids=["absent", "not allowed"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("url", "keys"),
+    [
+        ("s3://models/digits/2.0.mar", {}),
+        ("s3://models/digits/1.0.mar", {"AWS_ACCESS_KEY_ID": "stranger"}),
+    ],
+    ids=["absent", "not allowed"],
+)
 def test_what_the_store_refuses_is_told_at_once_and_without_a_secret(
     url: str, keys: dict[str, str], s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

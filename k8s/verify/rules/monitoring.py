@@ -57,8 +57,11 @@ def _scraped(application: Application, monitor: LocatedDocument) -> list[set[str
     if monitor.kind == "PodMonitor":
         ports = [list(workload.ports()) for workload in application.selected(selector)]
     else:
-        ports = [service.root.at("spec", "ports").items() for service in application.of("Service")
-                 if matches(selector, service.root.at("metadata", "labels").texts)]  # fmt: skip
+        ports = [
+            service.root.at("spec", "ports").items()
+            for service in application.of("Service")
+            if matches(selector, service.root.at("metadata", "labels").texts)
+        ]
     return [{port.at("name").text for port in some} for some in ports]
 
 

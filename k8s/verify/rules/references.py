@@ -107,11 +107,17 @@ def _claims(application: Application, _: Scope) -> Iterator[Remark]:
 )
 def _keys(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        asked = [(volume, f"{kind}.items[].key", kind) for volume in workload.pod.at("volumes").items()
-                 for kind in ("configMap", "secret")]  # fmt: skip
+        asked = [
+            (volume, f"{kind}.items[].key", kind)
+            for volume in workload.pod.at("volumes").items()
+            for kind in ("configMap", "secret")
+        ]
         for container in workload.all_containers:
-            asked += [(node, f"{kind}.key", kind) for node in container.all("env[].valueFrom")
-                      for kind in ("configMapKeyRef", "secretKeyRef")]  # fmt: skip
+            asked += [
+                (node, f"{kind}.key", kind)
+                for node in container.all("env[].valueFrom")
+                for kind in ("configMapKeyRef", "secretKeyRef")
+            ]
         for root, path, field in asked:
             kind = "ConfigMap" if field.startswith("configMap") else "Secret"
             name = root.at(field, "secretName" if field == "secret" else "name").text

@@ -45,8 +45,11 @@ def _writable(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.torchserves:
         for container in workload.containers:
             locked = container.at("securityContext", "readOnlyRootFilesystem").value is True
-            writable = [mount.at("mountPath").text for mount in container.at("volumeMounts").items()
-                        if mount.at("readOnly").value is not True]  # fmt: skip
+            writable = [
+                mount.at("mountPath").text
+                for mount in container.at("volumeMounts").items()
+                if mount.at("readOnly").value is not True
+            ]
             moved = any(variable.at("name").text in ("TEMP", "TMPDIR") for variable in container.at("env").items())
             if locked and not moved and not set(writable) & set(_TEMPORARY):
                 yield Remark(container.at("volumeMounts"), f"writable: {listed(writable) or 'nothing'}")

@@ -75,8 +75,11 @@ def _service(application: Application, _: Scope) -> Iterator[Remark]:
 def _nearest_labels(application: Application, selector: Place) -> str | None:
     """The labels of the pods of which the most terms hold."""
     wanted = selector.texts.items()
-    best = max((workload.labels for workload in application.serving),
-               key=lambda labels: len(wanted & labels.items()), default=None)  # fmt: skip
+    best = max(
+        (workload.labels for workload in application.serving),
+        key=lambda labels: len(wanted & labels.items()),
+        default=None,
+    )
     shown = {key: best[key] for key, _ in wanted if key in best} if best else None
     return f"the pods have {listed(f'{key}: {value}' for key, value in shown.items())}" if shown else None
 

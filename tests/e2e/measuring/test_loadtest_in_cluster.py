@@ -70,9 +70,13 @@ class Jobs:
         for index in range(job["spec"]["completions"]):
             pod = f"{name}-{index}"
             owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"]}
-            metadata = {"name": pod, "namespace": SPACE, "labels": template["metadata"]["labels"],
-                        "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
-                        "ownerReferences": [owner]}  # fmt: skip
+            metadata = {
+                "name": pod,
+                "namespace": SPACE,
+                "labels": template["metadata"]["labels"],
+                "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+                "ownerReferences": [owner],
+            }
             self._fake.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"],
                             "status": {"phase": "Running"}})  # fmt: skip
             output = self._folder / f"{pod}.log"
@@ -95,8 +99,10 @@ class Jobs:
 def cluster_with_jobs(folder: Path, url: str, *, failing: bool = False) -> Iterator[tuple[FakeCluster, Jobs]]:
     """A cluster whose one ready pod is the server behind `url`."""
     port = urlsplit(url).port or 0
-    labels = {f"app.kubernetes.io/{key}": value
-              for key, value in (("name", "digits"), ("instance", "digits"), ("component", "inference"))}  # fmt: skip
+    labels = {
+        f"app.kubernetes.io/{key}": value
+        for key, value in (("name", "digits"), ("instance", "digits"), ("component", "inference"))
+    }
     with FakeCluster(folder) as fake, Jobs(fake, folder, failing) as jobs:
         fake.backends = {8080: port, 8090: Ports(port).supervisor}
         fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})

@@ -79,12 +79,18 @@ def test_a_healthy_server_passes_and_leaves_three_files(spec: Spec, out: Path, u
     assert Outcome.from_data(json.loads((out / "verdict.json").read_text())) == outcome
     suite = ElementTree.parse(out / "verdict.xml").getroot()
     assert [case.get("name") for case in suite.iter("testcase")] == [
-        "p99 at most 2000 ms", "errors at most 1 %", "holds 1,000 requests/s",
-    ]  # fmt: skip
+        "p99 at most 2000 ms",
+        "errors at most 1 %",
+        "holds 1,000 requests/s",
+    ]
     assert "PASS" in (out / "verdict.html").read_text()
     assert sorted(file.name for file in out.iterdir()) == [
-        "model.mar", "package.json", "verdict.html", "verdict.json", "verdict.xml",
-    ]  # fmt: skip
+        "model.mar",
+        "package.json",
+        "verdict.html",
+        "verdict.json",
+        "verdict.xml",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,9 @@ def test_it_asks_nobody_but_its_own_server(docs: Browser, digits_server: Running
 
 
 def test_the_lines_to_copy_work_as_they_are(docs: Browser, tmp_path: Path) -> None:
-    curl, python = (html.unescape(docs.run(f"document.querySelector('#{name} code').textContent")) for name in
-                    ("curl", "python"))  # fmt: skip
+    curl, python = (
+        html.unescape(docs.run(f"document.querySelector('#{name} code').textContent")) for name in ("curl", "python")
+    )
     done = subprocess.run(["bash", "-euc", curl], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(done.stdout)["top_labels"][0] == "3"
     command = [sys.executable, "-c", python]
@@ -175,9 +176,14 @@ def test_a_body_without_its_length_is_refused(digits_server: Running) -> None:
     assert ask(digits_server, "POST", "/docs/try", Transfer_Encoding="chunked", Content_Length="x")[0] == 411
 
 
-@pytest.mark.parametrize(("method", "path", "allow"), [
-    ("POST", "/ready", "GET, HEAD"), ("GET", "/docs/try", "POST"), ("DELETE", "/docs", "GET, HEAD"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("POST", "/ready", "GET, HEAD"),
+        ("GET", "/docs/try", "POST"),
+        ("DELETE", "/docs", "GET, HEAD"),
+    ],
+)
 def test_another_method_is_told_which_one(digits_server: Running, method: str, path: str, allow: str) -> None:
     status, headers, _ = ask(digits_server, method, path)
     assert (status, headers["Allow"]) == (405, allow)

@@ -234,8 +234,12 @@ def test_no_cache_no_secret_and_no_path_of_the_build_is_in_a_layer(digits: Image
 def test_the_layers_are_in_the_order_of_how_often_they_change(digits: Image) -> None:
     made = [layer["created_by"] for layer in digits.record["layers"]]
     assert made[1:] == [
-        "COPY /opt/marina", "COPY /opt/marina/bom.json", "COPY /opt/marina/app", "COPY /config", "COPY /model",
-    ]  # fmt: skip
+        "COPY /opt/marina",
+        "COPY /opt/marina/bom.json",
+        "COPY /opt/marina/app",
+        "COPY /config",
+        "COPY /model",
+    ]
     # A new model is a small push.
     assert sum(layer["bytes"] for layer in digits.record["layers"][-2:]) < 10_000_000
 

@@ -35,12 +35,16 @@ def pod(changes: dict[str, Any]) -> dict[str, Any]:
 
 # What a pod may have, and where it lands.
 FIELDS: list[Any] = [
-    ({"volumes": {"ca": {"configMap": {"name": "company"}}}}, "volumes", {"name": "ca", "configMap": {"name": "company"}}),
+    (
+        {"volumes": {"ca": {"configMap": {"name": "company"}}}},
+        "volumes",
+        {"name": "ca", "configMap": {"name": "company"}},
+    ),
     ({"host_aliases": {"10.0.0.5": ["store.local"]}}, "hostAliases", {"ip": "10.0.0.5", "hostnames": ["store.local"]}),
     ({"affinity": {"nodeAffinity": {}}}, "affinity", "nodeAffinity"),
     ({"dns": {"policy": "Default"}}, "dnsPolicy", "Default"),
     ({"dns": {"options": {"ndots": "1"}}}, "dnsConfig", "options"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("fields", "key", "item"), FIELDS, ids=lambda one: str(one)[:30])
@@ -91,7 +95,7 @@ REFUSED: list[Any] = [
     ({"dns": {"nameservers": ["ns"]}}, "allowed: addresses such as `10.0.0.10`"),
     ({"volumes": {"tmp": {"emptyDir": {}}}}, "`kubernetes.pod.volumes`: `tmp` is rendered already"),
     ({"mounts": {"/tmp": "ca"}}, "`kubernetes.pod.mounts`: `/tmp` is rendered already"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("fields", "text"), REFUSED, ids=lambda one: str(one)[:40])
@@ -173,12 +177,15 @@ def test_a_patch_that_may_not_be_names_the_place(changes: dict[str, Any], text: 
     ("pod", "path"),
     [
         ({"terminationGracePeriodSeconds": 5}, "terminationGracePeriodSeconds"),
-        ({"containers": [{"name": "server", "readinessProbe": {"periodSeconds": 60}}]}, "containers[server].readinessProbe"),
+        (
+            {"containers": [{"name": "server", "readinessProbe": {"periodSeconds": 60}}]},
+            "containers[server].readinessProbe",
+        ),
         ({"containers": [{"name": "server", "image": "elsewhere/digits:1"}]}, "containers[server].image"),
         ({"containers": [{"name": "server", "resources": {"limits": {"cpu": "4"}}}]}, "containers[server].resources"),
         ({"hostUsers": False, "containers": [{"name": "helper", "image": "a"}]}, None),
     ],
-)  # fmt: skip
+)
 def test_a_patch_of_a_field_that_marina_derives_is_noted(pod: dict[str, Any], path: str | None) -> None:
     plan = planned(
         patch(kind="Deployment", merge={"spec": {"template": {"spec": pod}}}), evidence=EVIDENCE, image=IMAGE

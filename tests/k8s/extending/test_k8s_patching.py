@@ -89,10 +89,12 @@ IMPOSSIBLE: list[Any] = [
     ({"containers": ["x"]}, "`/containers/0`: got `x`, allowed: a mapping, as the items of this list are"),
     ({"containers": [{"image": "x"}]}, "`/containers/0`: missing: `name`, which says what item of the list is meant"),
     ({"a": {"$patch": "drop"}}, "`/a`: `$patch`: got `drop`, allowed: `delete`, `merge`, `replace`"),
-    ({"$retainKey": []}, "`/`: `$retainKey`: unknown directive, allowed: `$patch`, `$retainKeys`, "
-     "`$deleteFromPrimitiveList/FIELD`"),
+    (
+        {"$retainKey": []},
+        "`/`: `$retainKey`: unknown directive, allowed: `$patch`, `$retainKeys`, `$deleteFromPrimitiveList/FIELD`",
+    ),
     ({"$retainKeys": "a"}, "`/`: `$retainKeys`: got `a`, allowed: a list"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("patch", "text"), IMPOSSIBLE, ids=lambda one: str(one)[:40])
@@ -111,14 +113,20 @@ OPERATIONS: list[Any] = [
     ({"foo": 1, "b": 2}, [{"op": "replace", "path": "/foo", "value": None}], {"foo": None, "b": 2}),
     ({"foo": [1, 2]}, [{"op": "replace", "path": "/foo/1", "value": 3}], {"foo": [1, 3]}),
     ({"a": {"b": 1}, "c": {}}, [{"op": "move", "from": "/a/b", "path": "/c/d"}], {"a": {}, "c": {"d": 1}}),
-    ({"foo": ["all", "grass", "cows", "eat"]}, [{"op": "move", "from": "/foo/1", "path": "/foo/3"}],
-     {"foo": ["all", "cows", "eat", "grass"]}),
-    ({"a": [1]}, [{"op": "copy", "from": "/a", "path": "/b"}, {"op": "add", "path": "/b/-", "value": 2}],
-     {"a": [1], "b": [1, 2]}),
+    (
+        {"foo": ["all", "grass", "cows", "eat"]},
+        [{"op": "move", "from": "/foo/1", "path": "/foo/3"}],
+        {"foo": ["all", "cows", "eat", "grass"]},
+    ),
+    (
+        {"a": [1]},
+        [{"op": "copy", "from": "/a", "path": "/b"}, {"op": "add", "path": "/b/-", "value": 2}],
+        {"a": [1], "b": [1, 2]},
+    ),
     ({"a/b": {"m~n": 1}}, [{"op": "replace", "path": "/a~1b/m~0n", "value": 2}], {"a/b": {"m~n": 2}}),
     ({"a": 1}, [{"op": "test", "path": "/a", "value": 1.0}, {"op": "add", "path": "/b", "value": 2}], {"a": 1, "b": 2}),
     ({"": 1}, [{"op": "replace", "path": "/", "value": 2}], {"": 2}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("document", "operations", "result"), OPERATIONS, ids=lambda one: str(one)[:40])
@@ -141,7 +149,7 @@ UNDOABLE: list[Any] = [
     ([{"op": "add", "path": "/a"}], "`value`: missing: `op: add` needs it"),
     ([{"op": "remove", "path": "a"}], "`path`: got `a`, allowed: a pointer such as `/spec/replicas`"),
     ([{"op": "remove", "path": ""}], "is the object itself, of which only parts can be patched"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("operations", "text"), UNDOABLE, ids=lambda one: str(one)[:40])

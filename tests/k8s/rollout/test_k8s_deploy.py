@@ -18,8 +18,11 @@ def cluster(tmp_path: Path) -> Iterator[Rig]:
 
 def writes(cluster: Rig) -> list[str]:
     """Requests that change something, as `METHOD path`."""
-    found = [f"{method} {path.partition('?')[0]}" for method, path in cluster.fake.requests
-             if method in ("POST", "PUT", "PATCH", "DELETE") and "dryRun" not in path]  # fmt: skip
+    found = [
+        f"{method} {path.partition('?')[0]}"
+        for method, path in cluster.fake.requests
+        if method in ("POST", "PUT", "PATCH", "DELETE") and "dryRun" not in path
+    ]
     return [one for one in found if not re.search(r"selfsubject|/proxy/", one)]
 
 
@@ -28,8 +31,12 @@ def test_a_first_deploy_applies_in_the_order_of_who_needs_whom_and_infers_the_sa
     assert (record.result, record.revision, record.exit_code) == ("deployed", 1, 0)
     applied = [one for one in writes(cluster) if one.startswith("PATCH")]
     assert [one.rpartition("/")[0].rpartition("/")[2] for one in applied] == [
-        "namespaces", "namespaces", "configmaps", "services", "deployments",
-    ]  # fmt: skip
+        "namespaces",
+        "namespaces",
+        "configmaps",
+        "services",
+        "deployments",
+    ]
     assert cluster.pod.asked == [("/predictions/shells", b"a shell", "image/png")]
     assert record.canary
     assert (record.canary.ok, record.canary.via, record.canary.package) == (True, "the Service", "ab" * 32)

@@ -37,12 +37,18 @@ def written(folder: Path, text: str, name: str = "trace.csv") -> Path:
     [
         ("trace.csv", "0,a.png\n0.5,b.jpg\n\n2,a.png\n"),
         ("trace.csv", "time,sample\n100,a.png\n102,a.png\n100.5,b.jpg\n"),
-        ("trace.csv", "status,sample,time\n200,a.png,2026-03-02T08:00:00Z\n200,b.jpg,2026-03-02T08:00:00.500Z\n"
-                      "503,a.png,2026-03-02T09:00:02+01:00\n"),
-        ("trace.jsonl", '{"time": 7, "sample": "a.png"}\n{"sample": "b.jpg", "time": 7.5, "user": 1}\n'
-                        '{"time": "9", "sample": "a.png"}\n'),
+        (
+            "trace.csv",
+            "status,sample,time\n200,a.png,2026-03-02T08:00:00Z\n200,b.jpg,2026-03-02T08:00:00.500Z\n"
+            "503,a.png,2026-03-02T09:00:02+01:00\n",
+        ),
+        (
+            "trace.jsonl",
+            '{"time": 7, "sample": "a.png"}\n{"sample": "b.jpg", "time": 7.5, "user": 1}\n'
+            '{"time": "9", "sample": "a.png"}\n',
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_trace_is_read_in_every_form(folder: Path, name: str, text: str) -> None:
     trace = read_trace(written(folder, text, name), suffixes=SUFFIXES)
     assert trace.times == (0, 0.5, 2)
