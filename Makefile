@@ -113,6 +113,9 @@ bench-drain: setup  ## requests lost at a stop, with and without the supervisor
 bench-streams: setup  ## time between tokens and tokens a second, streamed through TorchServe from a timed engine
 	$(BIN)/python tests/bench/text/bench_streams.py $(ARGS)
 
+bench-text: setup  ## a step of writing and the reading of a prompt, of our engines and of others'  (ARGS=--quick)
+	$(BIN)/python tests/bench/text/bench_text.py $(ARGS)
+
 bench-generator: setup  ## what the load generator can send, with wrk beside it
 	$(BIN)/pytest --quiet -s tests/bench/bench_generator.py
 
