@@ -30,12 +30,14 @@ class Token(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """How full an engine is: sequences it holds, how many it can hold, and tokens in its cache of so many."""
+    """How full an engine is: sequences it holds, how many it can hold, and tokens in its cache of so many; and of how
+    many tokens of prompts it has found, since its start, that they are in its cache already."""
 
     sequences: int
     slots: int
     cached_tokens: int
     cache_tokens: int
+    reused_tokens: int = 0
 
 
 class Engine(Protocol):

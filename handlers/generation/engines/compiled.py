@@ -54,6 +54,7 @@ class CompiledDecoder:
         self._precision = precision
         # Whatever the library has the address of.
         self._held: list[torch.Tensor] = []
+        self._caches: list[torch.Tensor] = []
         weights = Weights(folder, torch.float32)
         shape = weights.shape
         self._cache_places = (slots, shape.kv_heads, _up(context, _PANEL))
@@ -98,9 +99,21 @@ class CompiledDecoder:
         )
         return scores[:, :outputs]
 
+    def copy(self, source: int, place: int, count: int) -> None:
+        """The first tokens of a slot into another, whole blocks of them."""
+        room = self._cache_places[2]
+        for cache in self._caches:
+            end = cache.shape[2] // room * _up(count, _PANEL)
+            cache[place, :, :end] = cache[source, :, :end]
+
+    def _cache(self, size: int) -> int:
+        """Room for so many numbers of every position and head."""
+        slots, heads, room = self._cache_places
+        self._caches.append(torch.zeros(slots, heads, room * size, dtype=_DTYPES[self._precision]))
+        return self._caches[-1].data_ptr()
+
     def _layer(self, weights: Weights, index: int) -> _Layer:
-        layer, (slots, heads, room) = weights.layer(index), self._cache_places
-        size, dtype = weights.shape.head_size, _DTYPES[self._precision]
+        layer, size = weights.layer(index), weights.shape.head_size
         return _Layer(
             **{name: self._matrix(getattr(layer, name)) for name in ("query_key_value", "output", "gate_up", "down")},
             **{
@@ -108,8 +121,8 @@ class CompiledDecoder:
                 for name in ("before_attention", "before_mlp", "query_norm", "key_norm")
             },
             bias=self._address(None if layer.bias is None else pad(layer.bias, (0, -len(layer.bias) % _PANEL))),
-            keys=self._address(torch.zeros(slots, heads, room * size, dtype=dtype)),
-            values=self._address(torch.zeros(slots, heads, room * _up(size, _PANEL), dtype=dtype)),
+            keys=self._cache(size),
+            values=self._cache(_up(size, _PANEL)),
         )
 
     def _matrix(self, matrix: torch.Tensor) -> _Matrix:

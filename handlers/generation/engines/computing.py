@@ -1,17 +1,27 @@
 """Engines that compute a network: `torch`, layer by layer as it is, and `aot`, by a library of the packager's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from handlers.generation.engine import Token
+from handlers.generation.engine import Sampling, Token
 from handlers.generation.engines.compiled import CompiledDecoder
 from handlers.generation.engines.llama import Llama
 from handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
 
 
 class ComputingEngine(SlotEngine[torch.Tensor]):
-    """Its scores are those of every token of the vocabulary."""
+    """Its scores are those of every token of the vocabulary. A prompt that begins as a slot does is not computed again
+    so far."""
+
+    def __init__(self, slots: Slots, copy: Callable[[int, int, int], None]) -> None:
+        super().__init__(slots)
+        self._copy = copy
+
+    def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling) -> None:
+        reuse = self._slots.add(sequence, prompt, sampling, reuse=True)
+        if reuse is not None and reuse.source != reuse.place:
+            self._copy(*reuse)
 
     def _choose(self, slot: Slot, scores: torch.Tensor) -> Token:
         token, logprob, likeliest = slot.sampler.choose(scores.numpy())
@@ -23,32 +33,29 @@ class TorchEngine(ComputingEngine):
     """One call for all who have one token to compute, and one for each that has more."""
 
     def __init__(self, model: Llama, slots: Slots) -> None:
-        super().__init__(slots)
+        super().__init__(slots, model.copy)
         self._model = model
 
     def _compute(self, work: Sequence[Work]) -> Sequence[torch.Tensor]:
         single = [each for each in work if len(each.piece) == 1]
-        of_slots = self._decode(single) if single else torch.empty(0)
+        decoded = iter(self._decode(single) if single else ())
         return [
-            of_slots[slot.index] if len(piece) == 1 else self._model.read(slot.index, piece.start, _tokens(slot, piece))
+            next(decoded) if len(piece) == 1 else self._model.read(slot.index, piece.start, _tokens(slot, piece))
             for slot, piece in work
         ]
 
     def _decode(self, single: Sequence[Work]) -> torch.Tensor:
-        # The rows of slots in between are computed, and neither written nor read.
-        places = torch.tensor([slot.index for slot, _ in single])
-        tokens = torch.zeros(int(places.max()) + 1, dtype=torch.int64)
-        positions = torch.zeros_like(tokens)
-        for slot, piece in single:
-            tokens[slot.index], positions[slot.index] = slot.tokens[piece.start], piece.start
-        return self._model.decode(tokens, positions, places)
+        tokens = [slot.tokens[piece.start] for slot, piece in single]
+        positions = [piece.start for _, piece in single]
+        places = [slot.index for slot, _ in single]
+        return self._model.decode(torch.tensor(tokens), torch.tensor(positions), torch.tensor(places))
 
 
 class CompiledEngine(ComputingEngine):
     """One call for everything."""
 
     def __init__(self, model: CompiledDecoder, slots: Slots) -> None:
-        super().__init__(slots)
+        super().__init__(slots, model.copy)
         self._model = model
 
     def _compute(self, work: Sequence[Work]) -> Sequence[torch.Tensor]:

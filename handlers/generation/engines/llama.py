@@ -63,24 +63,29 @@ class Llama:
 
     @torch.inference_mode()
     def decode(self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """One token of each of the first slots, at its position; the scores after them, a row a slot. What is computed
-        of other slots than `slots` is not kept."""
+        """One token of each of some slots, at its position; the scores after them, a row a slot."""
         end = int(positions.max()) + 1
         mask = (self._steps[:end] <= positions[:, None])[:, None, None]
         hidden = embedding(tokens, self._embedding)
         for index, layer in enumerate(self._layers):
             query, key, value = self._project(layer, hidden, positions)
-            self._keys[index][slots, :, positions[slots]] = key[slots]
-            self._values[index][slots, :, positions[slots]] = value[slots]
+            self._keys[index][slots, :, positions] = key
+            self._values[index][slots, :, positions] = value
             attended = scaled_dot_product_attention(
                 query[:, :, None],
-                self._keys[index][: len(tokens), :, :end],
-                self._values[index][: len(tokens), :, :end],
+                self._keys[index][:, :, :end][slots],
+                self._values[index][:, :, :end][slots],
                 attn_mask=mask,
                 enable_gqa=True,
             )
             hidden = self._finish(layer, hidden, attended[:, :, 0])
         return self._scores(hidden)
+
+    @torch.inference_mode()
+    def copy(self, source: int, place: int, count: int) -> None:
+        """The first tokens of a slot into another."""
+        for cache in (*self._keys, *self._values):
+            cache[place, :, :count] = cache[source, :, :count]
 
     def _project(
         self, layer: Layer, hidden: torch.Tensor, positions: torch.Tensor

@@ -4,13 +4,15 @@ theirs. A long prompt is read in pieces between the steps of the others, so that
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
 
 from handlers.generation.engine import Sampling, Token, Usage
 from handlers.generation.engines.sampling import Sampler
 
 Scores = TypeVar("Scores")
+
+# Tokens that a prompt has to have in common with a slot; every chat begins with some.
+LEAST_REUSED = 16
 
 
 @dataclass
@@ -45,27 +47,57 @@ class Work(NamedTuple):
     piece: range
 
 
+class Reuse(NamedTuple):
+    """So many tokens at the beginning of a slot that another slot begins with."""
+
+    source: int
+    place: int
+    tokens: int
+
+
 class Slots:
     """So many sequences of at most `context` tokens each."""
 
     def __init__(self, count: int, *, context: int, prefill_chunk: int) -> None:
         self.context, self._chunk = context, prefill_chunk
-        # The lowest is taken first: an engine computes the rows up to the highest that is held.
+        # Who was left first is taken first, so that what was computed last can be found again.
         self._free = list(range(count))
         self._count = count
         # In the order in which they were added, which is the order their prompts are read in.
         self._held: dict[str, Slot] = {}
+        # What is in the slots that nobody holds.
+        self._left: dict[int, list[int]] = {}
+        self._reused = 0
 
-    def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling) -> None:
+    def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling, *, reuse: bool = False) -> Reuse | None:
+        """Gives it a slot; with `reuse`, what of its prompt is in a slot already, which counts as computed."""
         if not prompt or len(prompt) > self.context:
             raise ValueError(f"a prompt of {len(prompt)} tokens, allowed: 1 to {self.context}")
-        self._held[sequence] = Slot(sequence, heappop(self._free), list(prompt), Sampler(sampling))
+        tokens = list(prompt)
+        source, count = self._likest(tokens) if reuse else (0, 0)
+        # A text that goes on stays where it is; of another that only begins alike, the beginning is copied.
+        goes_on = source in self._free and count > 0 and count >= len(self._left.get(source, [])) - 1
+        place = source if goes_on else self._free[0]
+        self._free.remove(place)
+        self._left.pop(place, None)
+        self._held[sequence] = Slot(sequence, place, tokens, Sampler(sampling), cached=count)
+        self._reused += count
+        return Reuse(source, place, count) if count else None
+
+    def _likest(self, prompt: Sequence[int]) -> tuple[int, int]:
+        """The slot that begins most as the prompt does, and for how many tokens: 0 where it is not worth it. The last
+        token is computed in any case, for what comes after it."""
+        contents = self._left | {slot.index: slot.tokens[: slot.cached] for slot in self._held.values()}
+        alike = {index: _alike(content, prompt[:-1]) for index, content in contents.items()}
+        best = max(alike, key=lambda index: alike[index], default=0)
+        return (best, alike[best]) if alike.get(best, 0) >= LEAST_REUSED else (0, 0)
 
     def cancel(self, sequence: str) -> None:
         """Frees the slot; a sequence that is not held is one that ended already."""
         slot = self._held.pop(sequence, None)
         if slot is not None:
-            heappush(self._free, slot.index)
+            self._free.append(slot.index)
+            self._left[slot.index] = slot.tokens[: slot.cached]
 
     def work(self) -> list[Work]:
         """What a step computes: who has one token to compute, in the order of their places, then a piece of the prompt
@@ -78,7 +110,7 @@ class Slots:
 
     def usage(self) -> Usage:
         cached = sum(slot.cached for slot in self._held.values())
-        return Usage(len(self._held), self._count, cached, self._count * self.context)
+        return Usage(len(self._held), self._count, cached, self._count * self.context, self._reused)
 
 
 class SlotEngine(ABC, Generic[Scores]):
@@ -116,3 +148,9 @@ class SlotEngine(ABC, Generic[Scores]):
     @abstractmethod
     def _choose(self, slot: Slot, scores: Scores) -> Token:
         """The next token, which is now the slot's last."""
+
+
+def _alike(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two texts begin with in common."""
+    length = min(len(left), len(right))
+    return next((at for at in range(length) if left[at] != right[at]), length)

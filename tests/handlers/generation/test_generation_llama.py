@@ -17,6 +17,8 @@ from handlers.generation.engines.compiled import CompiledDecoder
 from handlers.generation.engines.computing import CompiledEngine, TorchEngine
 from handlers.generation.engines.slots import Slots
 
+# The networks are too small for two threads to have something to do.
+torch.set_num_threads(1)
 TALES = ROOT / "config/examples/tales/model"
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -161,6 +163,34 @@ def test_an_answer_is_the_same_alone_and_among_others_and_in_any_pieces(tales: P
 def test_a_seed_gives_the_same_answer_among_others(tales: Path, kind: str) -> None:
     alone = [answers(tales, [prompt], slots=1, kind=kind, temperature=1.0, seed=5)[0] for prompt in PROMPTS]
     assert answers(tales, PROMPTS, slots=5, kind=kind, temperature=1.0, seed=5) == alone
+
+
+SYSTEM = [*range(20, 56)]
+
+
+@pytest.mark.parametrize("kind", ["torch", "aot"])
+def test_a_prompt_that_begins_as_a_slot_does_is_not_read_again(tales: Path, kind: str) -> None:
+    prompts = [[*SYSTEM, 7, 8], [*SYSTEM, 9], [*SYSTEM, 7, 8, 3], [1, *SYSTEM]]
+    cold = [answers(tales, [prompt], slots=1, kind=kind, count=5)[0] for prompt in prompts]
+    engine = engine_of(kind, tales, Slots(2, context=64, prefill_chunk=4), 2)
+    steps, reused = [], []
+    for name, prompt in enumerate(prompts):
+        engine.add(str(name), prompt, Sampling(temperature=0))
+        written: list[int] = []
+        count = 0
+        while len(written) < 5:
+            written += [token.token for token in engine.step() if token.sequence == str(name)]
+            count += not written
+        assert written == cold[name]
+        steps.append(count)
+        reused.append(engine.usage().reused_tokens)
+        # The second is still there while the third is read, in the slot of the first.
+        if name != 1:
+            engine.cancel(str(name))
+        if name == 2:
+            engine.cancel("1")
+    # A prompt in pieces of four: nine steps before the one that gives the first token, or none.
+    assert (steps, reused) == ([9, 0, 0, 9], [0, 36, 74, 74])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
