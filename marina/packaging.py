@@ -73,9 +73,13 @@ def check(options: argparse.Namespace) -> int:
         return 1 if findings else 0
     import yaml
 
+    from config.combinations import cautions
     from config.load import load_spec
 
-    completed = load_spec(options.spec).completed()
+    spec = load_spec(options.spec)
+    for caution in cautions(spec):
+        print(f"warning: {spec.file}: {caution}", file=sys.stderr)
+    completed = spec.completed()
     if options.json:
         print_json(completed)
     else:

@@ -169,6 +169,9 @@ class Supervisor:
     def sockets(self) -> Sockets:
         return read_sockets(self.port)
 
+    def end_answers(self) -> None:
+        self.child.end_answers()
+
     def java_runs(self) -> bool:
         self.child.reap()
         return self.child.running

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from config.combinations import cluster, encoding, model, serving, source, writing  # noqa: F401  (they register rules)
 from config.combinations.rule import COMBINATIONS, FILES, FORMS, Table
+from config.combinations.writing import cautions
 from config.spec import Spec
 from config.yaml_lines import Location
 
-__all__ = ["Conflict", "find_conflicts"]
+__all__ = ["Conflict", "cautions", "find_conflicts"]
 
 
 @dataclass(frozen=True)

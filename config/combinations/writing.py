@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
 from config.errors import listed
 from config.hf_folder import FolderRefused, read_folder
@@ -83,6 +85,18 @@ def _a_drain_lets_answers_end(spec: Spec) -> Conflicts:
     if spec.serving.drain_timeout_s < needed_s:
         text = f"got {spec.serving.drain_timeout_s:g}, but the longest answer takes {needed_s:g} s"
         yield "serving.drain_timeout_s", text, "raise it, or lower `text.max_tokens`"
+
+
+def cautions(spec: Spec) -> Iterator[str]:
+    """What may be meant, and is said because it may not be."""
+    if not spec.model.writes or spec.slo is None or spec.slo.itl_p99_ms is None:
+        return
+    longest_s = ((spec.slo.ttft_p99_ms or 0) + spec.slo.itl_p99_ms * spec.writing.max_tokens) / 1000
+    if longest_s > spec.serving.drain_timeout_s:
+        yield (
+            f"`serving.drain_timeout_s`: {spec.serving.drain_timeout_s:g}, but within the objective an answer of "
+            f"`text.max_tokens`, {spec.writing.max_tokens}, may take {longest_s:.0f} s: a stop ends it with an error"
+        )
 
 
 @rule("model.handler", "slo", "load", "text", "scaling.metric")

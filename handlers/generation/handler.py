@@ -4,6 +4,7 @@ TorchServe asks again and again (`continuousBatching`): each round names the req
 what of each can be sent. A request that a round no longer names is one whose client has left. The engine runs in a
 thread of its own, so a round never waits for a step that it does not need, and never longer than a moment."""
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from handlers.generation.answers import JSON, Writer
 from handlers.generation.engines import make_engine
 from handlers.generation.loop import EngineFailed, Loop
 from handlers.generation.metrics import TextMetrics
-from handlers.generation.refusals import Refused
+from handlers.generation.refusals import Refused, error_body
 from handlers.generation.scheduler import Busy, Scheduler
 from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
 from handlers.generation.sequence import Sequence as Answering
@@ -39,6 +40,7 @@ _WAKE_S = 0.05
 _ROUTES: dict[str, Form] = {"v1/completions": "completion", "v1/chat/completions": "chat"}
 _PRIORITIES = {"interactive": INTERACTIVE, "batch": BATCH}
 _MAX_VALUES = 2_000_000
+_STOPS = "the server stops, and the answer was not complete in the time that it had"
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Stream:
     writer: Writer
     begun: bool = False
     has_text: bool = False
+    is_cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class TextHandler:
         self.loop = Loop(engine, scheduler, self._answering, self.metrics)
         self._open: dict[str, Stream] = {}
         self._flushed = 0.0
+        # There from when the server that stops waits for answers no longer.
+        self._closing = Path(os.environ.get("MARINA_RUN", self.directory), "closing")
         self._rehearse()
         receive.install()
 
@@ -110,6 +115,8 @@ class TextHandler:
                     whole[request_id] = begun
                 else:
                     self._open[request_id] = begun
+        if self._closing.exists():
+            self._end_all()
         self._wait(bool(whole))
         answers: list[tuple[bytes, bool | None]] = []
         for index, request_id in enumerate(ids):
@@ -181,14 +188,25 @@ class TextHandler:
         if is_ready:
             self._flushed = time.monotonic()
 
+    def _end_all(self) -> None:
+        for request_id, stream in self._open.items():
+            self.loop.cancel(request_id)
+            stream.is_cut = stream.answering.end is None
+
     def _send_piece(self, request_id: str, index: int, context: Context) -> tuple[bytes, bool | None]:
         """What can be sent, and whether it is the last: None where it is the first, too, and no stream is needed. For
         TorchServe a first piece that is the last of a stream is no answer at all."""
         stream = self._open[request_id]
+        error = error_body(_STOPS, 503, code="server_stopped") if stream.is_cut else b""
+        if error and not stream.begun:
+            del self._open[request_id]
+            return _send(Whole(error, 503, retry_after_s=1), index, context), None
         pieces = self.loop.take(stream.answering)
         body = stream.writer.write(pieces)
         stream.has_text |= bool(pieces)
-        is_last: bool | None = bool(pieces) and pieces[-1].end is not None
+        is_last: bool | None = stream.is_cut or (bool(pieces) and pieces[-1].end is not None)
+        if error:
+            body += stream.writer.fail(error)
         if not stream.begun:
             context.set_response_content_type(index, stream.writer.content_type)
             is_last = None if is_last else False

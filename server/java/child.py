@@ -11,7 +11,7 @@ from server.java.door import Door
 from server.java.follow import RequestLog, follow_access_log, follow_errors
 from server.java.launch import Launch
 from server.java.traffic import Traffic
-from server.system import OWNER, Output, children
+from server.system import CLOSING, OWNER, Output, children
 
 # ExitOnOutOfMemoryError ends Java with this.
 _OUT_OF_MEMORY = 3
@@ -54,6 +54,10 @@ class Child:
                 self._process.poll()
             else:
                 os.waitpid(ended.si_pid, os.WNOHANG)
+
+    def end_answers(self) -> None:
+        """Lets a worker that writes answers in pieces end them now; it looks for this file in its rounds."""
+        (self._directory / CLOSING).touch()
 
     def kill(self) -> None:
         """Ends Java and then its workers at once, and waits until they are gone."""

@@ -15,11 +15,12 @@ from server.system.processes import (
     open_files,
     resident_bytes,
 )
-from server.system.rundir import OWNER, create_run_directory, temporary_parent
+from server.system.rundir import CLOSING, OWNER, create_run_directory, temporary_parent
 from server.system.signals import Signals
 from server.system.sockets import Sockets, read_sockets
 
 __all__ = [
+    "CLOSING",
     "OWNER",
     "Exit",
     "Handles",

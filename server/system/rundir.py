@@ -15,6 +15,8 @@ from config.errors import InputError
 
 # Set in Java's environment and so in the workers', to find them again after their supervisor was killed.
 OWNER = "MARINA_RUN"
+# In the directory from when a drain waits no longer; `handlers/generation/handler.py` looks for it.
+CLOSING = "closing"
 # TorchServe's workers listen on such a file in it, and the kernel takes no longer name for a socket.
 _SOCKET, _LONGEST_SOCKET = "tmp/.ts.sock.9000", 107
 

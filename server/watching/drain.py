@@ -23,6 +23,8 @@ _LOOK_S = 0.02
 _PATIENCE_S = 2.0
 # How long connections that are being made may take; a client that began one and fell silent would keep us for a minute.
 _ACCEPTING_S = 1.0
+# What answers that come in pieces get for a last one, once the bound is exceeded.
+_LAST_WORDS_S = 1.0
 
 
 class Stopping(Protocol):
@@ -37,6 +39,8 @@ class Stopping(Protocol):
     def count(self) -> Open | None: ...
 
     def sockets(self) -> Sockets: ...
+
+    def end_answers(self) -> None: ...
 
     def java_runs(self) -> bool: ...
 
@@ -77,7 +81,9 @@ def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Call
         if not server.java_runs():
             return Drained(last.requests if last else 0, 0, "TorchServe died", time.monotonic() - begin)
         if time.monotonic() > closed + timeout_s:
-            return _cut(server, f"`serving.drain_timeout_s` of {timeout_s:g} s was exceeded", begin)
+            cut = _cut(server, f"`serving.drain_timeout_s` of {timeout_s:g} s was exceeded", begin)
+            _let_answers_end(server)
+            return cut
         if server.hurried(_LOOK_S):
             return _cut(server, "a second signal", begin)
 
@@ -98,6 +104,15 @@ def is_quiet(counted: Open | None, sockets: Sockets, *, patient: bool) -> bool:
     if counted is None or counted.requests or sockets.unread:
         return False
     return not (patient and counted.expected)
+
+
+def _let_answers_end(server: Stopping) -> None:
+    """A language model's streams end with an error that says so, not in the middle of a chunk."""
+    server.end_answers()
+    until = time.monotonic() + _LAST_WORDS_S
+    while time.monotonic() < until and not server.hurried(_LOOK_S):
+        if is_quiet(server.count(), server.sockets(), patient=False):
+            return
 
 
 def _cut(server: Stopping, reason: str, begin: float) -> Drained:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import yaml
-from specs import changed
+from specs import changed, tales_spec
 
+from config.combinations import cautions
 from config.errors import SpecError
 from config.hf_folder import FolderRefused, read_folder
 from config.load import parse_spec
@@ -145,3 +146,10 @@ def test_check_looks_into_the_folder(tmp_path: Path) -> None:
         spec_of(file=tmp_path / "spec.yaml", files=True)
     small = {"text": {"context": 64, "max_tokens": 32}}
     assert spec_of(small, file=tmp_path / "spec.yaml", files=True).writing.context == 64
+
+
+@pytest.mark.parametrize(("drain_s", "count"), [(60, 0), (20, 1)])
+def test_answers_that_may_outlast_a_drain_are_told_of(drain_s: int, count: int) -> None:
+    spec = tales_spec({"slo": {"ttft_p99_ms": 500, "itl_p99_ms": 100}, "serving.drain_timeout_s": drain_s})
+    assert len(list(cautions(spec))) == count
+    assert all("may take 26 s: a stop ends it with an error" in text for text in cautions(spec))

@@ -197,8 +197,11 @@ def test_the_adapter_is_asked_as_it_asks() -> None:
     assert set(rules) == {*METRICS.values(), RUNNING_METRIC}
     query = adapter_query(rules["inference_requests_per_second"], "shop", "a|b")
     assert query == 'sum(rate(ts_inference_requests_total{namespace="shop",pod=~"a|b"}[120s])) by (pod)'
-    exported = adapter_query(adapter_rules(spec)[-1], "shop", "a")
+    renamed = next(rule for rule in adapter_rules(spec) if "exported_pod!=" in rule["seriesQuery"])
+    exported = adapter_query(renamed, "shop", "a")
     assert exported == 'avg(DCGM_FI_DEV_GPU_UTIL{exported_namespace="shop",exported_pod=~"a"}) by (exported_pod)'
+    waiting = adapter_query(rules["inference_waiting_requests"], "shop", "a")
+    assert waiting == 'sum(inference_sequences{namespace="shop",pod=~"a",state="waiting"}) by (pod)'
 
 
 def test_no_two_rules_of_the_adapter_find_the_same_series() -> None:

@@ -52,6 +52,9 @@ class FakeServer:
         self._dies_after -= 1
         return self._dies_after >= 0
 
+    def end_answers(self) -> None:
+        self.calls.append("end_answers")
+
     def hurried(self, timeout_s: float) -> bool:
         self.calls.append(f"wait {timeout_s:g}")
         self.now += timeout_s
@@ -129,6 +132,13 @@ def test_cut_says_why_and_how_many(
 )
 def test_quiet_is_when_nothing_is_open_or_on_its_way(counted: Open | None, sockets: Sockets, quiet: bool) -> None:
     assert is_quiet(counted, sockets, patient=True) is quiet
+
+
+def test_answers_in_pieces_get_a_last_word_when_the_bound_is_exceeded(drained: Callable[..., Drained]) -> None:
+    server = FakeServer([1])
+    assert drained(server).left == 1
+    assert server.calls.count("wait 0.02") == pytest.approx((30 + 1) / 0.02, abs=3)
+    assert server.calls.index("end_answers") == pytest.approx(30 / 0.02, abs=6)
 
 
 def test_half_a_head_is_quiet_in_the_end() -> None:

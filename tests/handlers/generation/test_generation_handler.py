@@ -208,3 +208,20 @@ def test_an_engine_that_fails_ends_the_worker(rounds: Rounds, monkeypatch) -> No
     monkeypatch.setattr(rounds.handler.loop._engine, "step", fail)
     with pytest.raises(SystemExit):
         rounds.ask(COMPLETIONS, asked())
+
+
+@pytest.mark.parametrize("rounds", [{"step_ms": 50}], indirect=True)
+def test_a_server_that_stops_ends_every_answer_with_an_error(rounds: Rounds) -> None:
+    kinds = {"stream": asked(max_tokens=256, stream=True), "whole": asked(max_tokens=256)}
+    head = {"url_path": COMPLETIONS, "content-type": "application/json"}
+    rounds.round({name: (bytearray(json.dumps(body).encode()), head) for name, body in kinds.items()})
+    while rounds.bodies["stream"].count(b"data: ") < 2:
+        rounds.round()
+    (rounds.directory / "closing").touch()
+    rounds.round({"late": (bytearray(json.dumps(asked(stream=True)).encode()), head)})
+    assert rounds.open == []
+    *_, error, done = events(rounds.bodies["stream"])
+    assert (error["error"]["code"], done) == ("server_stopped", "[DONE]")
+    assert json.loads(rounds.bodies["whole"])["error"]["code"] == "server_stopped"
+    assert (rounds.status["late"], json.loads(rounds.bodies["late"])["error"]["code"]) == (503, "server_stopped")
+    assert rounds.handler.loop._sequences == {}
