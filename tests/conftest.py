@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from packages import packaged_digits
-from side_by_side import longest_first
+from side_by_side import longest_first, set_aside
 from side_by_side import pytest_runtest_logreport as pytest_runtest_logreport
 from specs import ROOT, Packaged
 
@@ -19,8 +19,9 @@ os.environ.setdefault("MARINA_CACHE", str(ROOT / "build" / "compiled"))
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In several processes: the order in which they take the files."""
+    """In several processes: what they leave for later, and the order in which they take the files."""
     if "PYTEST_XDIST_WORKER" in os.environ:
+        set_aside(items)
         longest_first(items)
 
 

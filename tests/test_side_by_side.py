@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from packages import built_once
-from side_by_side import FAILURES, run_all
+from side_by_side import ASIDE, FAILURES, Ran, run_all
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +24,7 @@ def runs(name):
         print(os.environ.get("PYTEST_XDIST_WORKER", "one process"), file=file)
     return len((RAN / name).read_text().splitlines())
 """
+QUIET = "@pytest.mark.alone\ndef test_quiet(): runs('quiet')\n"
 BESIDE = REMEMBERS + "def test_good(): runs('good')\n"
 FLAKY = "def test_flaky(): assert runs(__name__) == 2\n"
 NO_SERVER = "@pytest.fixture\ndef server(): assert runs('setup') == 2\ndef test_served(server): pass\n"
@@ -46,11 +47,12 @@ def test_waits(server):
 def project(tmp_path: Path) -> Path:
     (tmp_path / "ran").mkdir()
     (tmp_path / "tests").mkdir()
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = e2e\n slow\naddopts = -p xdist\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\n e2e\n slow\naddopts = -p xdist\n")
     (tmp_path / "tests/conftest.py").write_text(
-        "from side_by_side import longest_first\n"
+        "import os\nfrom side_by_side import longest_first, set_aside\n"
         "from side_by_side import pytest_runtest_logreport as pytest_runtest_logreport\n"
-        "def pytest_collection_modifyitems(items): longest_first(items)\n"
+        "def pytest_collection_modifyitems(items):\n"
+        "    if 'PYTEST_XDIST_WORKER' in os.environ: set_aside(items)\n    longest_first(items)\n"
     )
     return tmp_path
 
@@ -69,7 +71,7 @@ def run_side_by_side(project: Path, **files: str) -> subprocess.CompletedProcess
 
 
 def environment(project: Path) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", FAILURES))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", FAILURES, ASIDE))}
     own = {"RAN": str(project / "ran"), "PYTHONPATH": str(ROOT / "tests"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return inherited | own
 
@@ -79,9 +81,10 @@ def ran(project: Path, name: str) -> list[str]:
 
 
 def test_files_share_processes_and_what_fails_once_is_named_and_no_failure(project: Path) -> None:
-    files = {"beside": BESIDE + FLAKY, "served": REMEMBERS + NO_SERVER, "dies": REMEMBERS + DIES}
+    files = {"beside": BESIDE + FLAKY + QUIET, "served": REMEMBERS + NO_SERVER, "dies": REMEMBERS + DIES}
     done = run_side_by_side(project, **files)
     assert done.returncode == 0, done.stdout
+    assert ran(project, "quiet") == ["one process"]
     assert ran(project, "good")[0].startswith("gw")
     assert ran(project, "test_beside")[1:] == ["one process"]
     _, passed = done.stdout.split("\nfailed beside others, passed alone:\n")
@@ -90,11 +93,11 @@ def test_files_share_processes_and_what_fails_once_is_named_and_no_failure(proje
     assert len(ran(project, "good")) == 1
 
 
-def test_what_fails_twice_is_a_failure(project: Path) -> None:
+def test_what_fails_alone_is_a_failure(project: Path) -> None:
     done = run_side_by_side(project, beside=BESIDE + FLAKY + BROKEN)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     twice = [f"tests/test_beside.py::test_broken[{text}]" for text in ("a b", "c[d]")]
-    assert done.stdout.endswith("\nfailed twice:\n  " + "\n  ".join(twice) + "\n")
+    assert done.stdout.endswith("\nfailed alone:\n  " + "\n  ".join(twice) + "\n")
     assert "\nfailed beside others, passed alone:\n  tests/test_beside.py::test_flaky\n" in done.stdout
     assert len(ran(project, "broken")) == 4
 
@@ -110,6 +113,14 @@ def test_the_files_of_long_tests_are_the_first_and_stay_as_they_are(project: Pat
     assert ran(project, "order") == ["test_c", "test_b", "test_a"]
 
 
+def test_what_is_set_aside_is_run_where_nothing_else_is_and_may_fail(project: Path) -> None:
+    broken = "@pytest.mark.alone\n" + BROKEN
+    done = run_side_by_side(project, quiet=REMEMBERS + QUIET + broken)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert (ran(project, "quiet"), len(ran(project, "broken"))) == (["one process"], 2)
+    assert "passed alone" not in done.stdout
+
+
 def test_files_that_cannot_be_imported_are_no_noise(project: Path) -> None:
     done = run_side_by_side(project, beside="import nothing_of_this_name\n")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
@@ -120,7 +131,7 @@ def test_ctrl_c_ends_everything_after_the_fixtures_were_taken_down(project: Path
     (project / "tests/test_waits.py").write_text(REMEMBERS + WAITS)
     command = [sys.executable, str(ROOT / "tests/side_by_side.py"), "-q", "-p", "no:cacheprovider"]
     process = subprocess.Popen(command, cwd=project, env=environment(project), start_new_session=True)
-    while not (project / "ran/waits").exists():
+    while not ((project / "ran/waits").exists() and ran(project, "waits")):
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == pytest.ExitCode.INTERRUPTED
@@ -129,15 +140,15 @@ def test_ctrl_c_ends_everything_after_the_fixtures_were_taken_down(project: Path
 
 @pytest.mark.parametrize("code", [pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.INTERRUPTED])
 def test_the_exit_code_is_pytests(code: int) -> None:
-    def run_pytest(arguments: Sequence[str]) -> tuple[int, list[str]]:
+    def run_pytest(arguments: Sequence[str]) -> Ran:
         assert arguments[-1] == "tests/k8s"
-        return code, []
+        return Ran(code)
 
     assert run_all(["tests/k8s"], run_pytest) == code
 
 
 def test_a_failure_without_a_name_is_one() -> None:
-    assert run_all([], lambda _: (pytest.ExitCode.TESTS_FAILED, [])) == pytest.ExitCode.TESTS_FAILED
+    assert run_all([], lambda _: Ran(pytest.ExitCode.TESTS_FAILED)) == pytest.ExitCode.TESTS_FAILED
 
 
 def test_tests_can_be_interrupted_where_the_shell_ignores_it() -> None:
