@@ -34,6 +34,9 @@ def verdict_xml(outcome: Outcome) -> str:
         for check in outcome.verdict.checks
     ]
     cases += cost_cases(outcome.costs)
+    if outcome.verdict.status not in {case.status for case in cases}:
+        # A server that died after its last answer, or a run among others that cannot be trusted.
+        cases.insert(0, Case("all runs can be trusted, and the server lives", outcome.verdict.status, against))
     seconds = sum(run.measurement.ran_s for run in outcome.runs)
     return suite_xml("loadtest", outcome.tested.name, cases, _properties(outcome), at=outcome.at, seconds=seconds)
 

@@ -119,6 +119,21 @@ def test_junit_has_one_case_per_objective(made: Outcome, tags: list[str | None])
     )
 
 
+@pytest.mark.parametrize(
+    ("runs", "tag", "reason"),
+    [
+        ([measured(20, server_end="its process ended with code 1")], "failure", "server-died"),
+        ([measured(20), measured(20, lag=histogram([30] * 2000))], "error", "arrivals-late"),
+    ],
+)
+def test_junit_is_not_green_where_only_the_whole_is_to_blame(runs: list[Measurement], tag: str, reason: str) -> None:
+    made = outcome(*runs)
+    assert {check.status for check in made.verdict.checks} == {"PASS"}
+    first, *others = ElementTree.fromstring(verdict_xml(made)).iter("testcase")
+    assert [(child.tag, child.get("type")) for child in first] == [(tag, reason)]
+    assert [list(case) for case in others] == [[], [], []]
+
+
 def test_junit_says_why() -> None:
     errors = ElementTree.fromstring(verdict_xml(INVALID)).iter("error")
     assert {error.get("type") for error in errors} == {"arrivals-late"}
