@@ -55,7 +55,7 @@ class Figure(_Record):
     old: float | None
     new: float | None
     ratio: float | None = None
-    """New / old: the geometric mean of that of each round, so that one that was disturbed does not decide."""
+    """New / old: the middle of that of each round, so that one that was disturbed does not decide."""
     interval: tuple[float, float] | None = None
     """Of the ratio; each end is exceeded once in fifty. None for errors and answers."""
     limit: float

@@ -2,8 +2,9 @@
 
 A round has one turn of each server under the same arrivals, one after the other, so what the schedule does to one it
 does to the other, and without a difference new / old is as often above 1 as below. What the machine does from minute to
-minute shows between rounds. So each round has one say, its own ratio, and the interval follows from how they vary:
-Student's, which is what drawing rounds again and again (the bootstrap of rounds) comes to, and wider for few.
+minute shows between rounds. So each round has one say, its own ratio, and the interval is that of Wilcoxon's test of
+signed ranks: of the means of any two rounds as many are cut off at each end as chance may explain. A neighbour who
+disturbs a round or two stretches it less than Student's interval, which is as wide as the worst round.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-
-from loadtest.judging import student
+from itertools import accumulate, combinations_with_replacement
+from statistics import median
 
 # Several figures are looked at several times, so each end is exceeded less often than that of a single interval: raised
 # until two simulated servers without a difference FAIL less than once in twenty (`make bench-compare`).
@@ -38,16 +39,24 @@ UNKNOWN = Ratio(1.0, 0.0, math.inf)
 
 
 def ratio(old: Sequence[float], new: Sequence[float]) -> Ratio:
-    """The geometric mean of the rounds' ratios, with its interval; nothing is known where one of them has none."""
+    """The middle of the rounds' ratios (Hodges and Lehmann's), with its interval; nothing is known where a round has
+    none."""
     if len(old) < 2 or min(*old, *new) <= 0:
         return UNKNOWN
     logs = [math.log(after / before) for before, after in zip(old, new, strict=True)]
-    middle = math.fsum(logs) / len(logs)
-    variance = math.fsum((each - middle) ** 2 for each in logs) / (len(logs) - 1)
-    reach = _student(len(logs) - 1) * math.sqrt(variance / len(logs))
-    return Ratio(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach))
+    means = sorted((first + second) / 2 for first, second in combinations_with_replacement(logs, 2))
+    cut, middle = _cut(len(logs)), math.exp(median(means))
+    if not cut:
+        return Ratio(middle, 0.0, math.inf)
+    return Ratio(middle, math.exp(means[cut - 1]), math.exp(means[-cut]))
 
 
 @cache
-def _student(freedom: int) -> float:
-    return student(freedom, _CONFIDENCE)
+def _cut(rounds: int) -> int:
+    """Which of the sorted means is the end of the interval, counted from 1; 0 where even the last says too little."""
+    ways = [1]
+    for rank in range(1, rounds + 1):
+        longer = [*ways, *[0] * rank]
+        ways = [count + (longer[at - rank] if at >= rank else 0) for at, count in enumerate(longer)]
+    likely = list(accumulate(ways))
+    return next(at for at, count in enumerate(likely) if count > (1 - _CONFIDENCE) * 2**rounds)

@@ -11,7 +11,6 @@ from loadtest.judging.certainty import (
 from loadtest.judging.climb import MOST_STEPS, STEP_REQUESTS, climb_of, climb_text, judge_climb
 from loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from loadtest.judging.early import decided_early
-from loadtest.judging.interval import student
 from loadtest.judging.outcome import Climb, Latency, Load, Outcome, Pieces, Run, Subject, latency_of, pieces_of, run_of
 from loadtest.judging.pooling import pool
 from loadtest.judging.slo import client_timeout_s, judge, objective_of, on_balance
@@ -79,7 +78,6 @@ __all__ = [
     "run_of",
     "samples_needed",
     "slow_clumps",
-    "student",
     "value_text",
     "with_costs",
     "worst",

@@ -126,19 +126,6 @@ def arrivals_to_decide(share: float, measured: float, clumps: float) -> float:
     return math.inf if not distance else 1.645**2 * clumps * share * (1 - share) / distance**2
 
 
-def student(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """How many standard errors a mean of `freedom` + 1 values is from the true one at most, on one side."""
-
-    def surely_more(distance: float) -> bool:
-        tail = _beta(freedom / (freedom + distance * distance), freedom / 2, 0.5) / 2
-        return tail <= 1 - confidence
-
-    high = 1.0
-    while not surely_more(high):
-        high *= 2
-    return high * _root(lambda share: surely_more(share * high))
-
-
 def _circular_sums(values: Sequence[float], length: int) -> list[float]:
     """The sum of each stretch of `length` values, those that go round the end too."""
     stretch, sums = sum(values[:length]), []
