@@ -21,25 +21,27 @@ NAMES: dict[str, tuple[str, ...]] = {
     "hurried": ("server",),
     "told": ("k8s", "marina"),
     "said": ("loadtest", "marina", "server"),
-    "one": ("loadtest",),
-    "found": ("loadtest", "marina"),
+    "one": (),
+    "found": (),
 }
 PHRASES = ("everything that lacks", "a handler of one's own", "is what is there", "but not without the arrivals")
 
 
 @functools.cache
 def bindings(code: str) -> list[tuple[str, int]]:
-    """Every name that code gives to something, with its line."""
+    """Every name that code gives to something, with its line; a class's fields are read beside their owner's name."""
     return list(_bindings(ast.parse(code)))
 
 
 def _bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    fields = {id(part.target) for node in classes for part in node.body if isinstance(part, ast.AnnAssign)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node.lineno
         elif isinstance(node, ast.arg):
             yield node.arg, node.lineno
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in fields:
             yield node.id, node.lineno
         elif isinstance(node, ast.ExceptHandler) and node.name:
             yield node.name, node.lineno

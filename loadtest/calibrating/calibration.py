@@ -41,7 +41,7 @@ def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False)
         trials = Trials(session, objective, options)
         if session.target.confined:
             session.progress.say(f"  the server may use {session.target.confined}; a pod has {figure(spec.cores)}")
-        found, long_run, reasons = _search(trials, options.first)
+        measured, long_run, reasons = _search(trials, options.first)
         reasons += _memory_over(session.target)
         evidence = Evidence(
             status="INVALID" if reasons else "PASS",
@@ -51,8 +51,8 @@ def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False)
             package=session.package.sha256 if session.package else None,
             objective=objective,
             settings=settings_of(spec),
-            knee=_knee_record(found) if found else None,
-            at_knee=trials.nearest_pass(found.rps) if found else None,
+            knee=_knee_record(measured) if measured else None,
+            at_knee=trials.nearest_pass(measured.rps) if measured else None,
             at_70_percent=long_run,
             cold_start_s=session.target.cold_start_s,
             memory=session.target.memory,
@@ -61,7 +61,7 @@ def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False)
             arrivals=options.arrivals,
             at=at,
             trials=tuple(_record(measurement, verdict) for measurement, verdict in trials.runs),
-            costs=costs_of(spec, found.rps, found.rps) if found else None,
+            costs=costs_of(spec, measured.rps, measured.rps) if measured else None,
         )
     write_json(where.out / "evidence.json", evidence.to_data())
     write_text(where.out / "evidence.html", evidence_html(evidence))
@@ -71,16 +71,16 @@ def calibrate(spec: Spec, options: Search, where: Where, *, quiet: bool = False)
 def evidence_text(evidence: Evidence) -> str:
     """The evidence as a few lines for a terminal."""
     lines = [f"  {reason.id}: {reason.text}" for reason in evidence.reasons]
-    found = evidence.knee
-    if found is None:
+    measured = evidence.knee
+    if measured is None:
         return "\n".join([f"knee: {evidence.status}", *lines])
-    if found.limit == "generator":
+    if measured.limit == "generator":
         lines.append(f"  {MAY_HOLD_MORE}")
     if evidence.costs:
         over = evidence.costs.over
         lines += [costs_text(evidence.costs), *([f"  {over.id}: {over.text}"] if over else [])]
-    between = f", between {interval_text(found)}" if found.interval else ""
-    return "\n".join([f"knee: {evidence.status} {knee_text(found)}{between}", *lines])
+    between = f", between {interval_text(measured)}" if measured.interval else ""
+    return "\n".join([f"knee: {evidence.status} {knee_text(measured)}{between}", *lines])
 
 
 def settings_of(spec: Spec) -> Settings:
@@ -102,31 +102,33 @@ def _memory_over(server: Target) -> list[Reason]:
     return [Reason(id="memory-over", text=f"{text}: `kubernetes.resources.memory`")]
 
 
-def _knee_record(found: Knee) -> KneeRecord:
-    return KneeRecord(rps=found.rps, interval=found.interval, found=found.found, spread=found.spread, limit=found.limit)
+def _knee_record(measured: Knee) -> KneeRecord:
+    return KneeRecord(
+        rps=measured.rps, interval=measured.interval, found=measured.found, spread=measured.spread, limit=measured.limit
+    )
 
 
 def _search(trials: Trials, first: float | None) -> tuple[Knee | None, At | None, list[Reason]]:
-    found = None
+    measured = None
     try:
-        found = trials.find(first)
-        found = trials.measure_knee(found)
-        long_run = trials.with_headroom(_HEADROOM * found.rps)
+        measured = trials.find(first)
+        measured = trials.measure_knee(measured)
+        long_run = trials.with_headroom(_HEADROOM * measured.rps)
     except OutOfTime as err:
-        return found, None, [Reason(id="cut-short", text=str(err))]
+        return measured, None, [Reason(id="cut-short", text=str(err))]
     except Untrusted as err:
-        return found, None, [Reason(id="cut-short" if found else "no-knee", text=str(err)), *trials.why()]
+        return measured, None, [Reason(id="cut-short" if measured else "no-knee", text=str(err)), *trials.why()]
     reasons = []
-    if not found.agrees:
-        text = f"the searches differ by {found.spread:.0%} of the knee, allowed: {knee.AGREEMENT:.0%}"
+    if not measured.agrees:
+        text = f"the searches differ by {measured.spread:.0%} of the knee, allowed: {knee.AGREEMENT:.0%}"
         reasons.append(Reason(id="searches-differ", text=text))
-    if found.width > knee.AGREEMENT:
-        text = f"its interval is {found.width:.0%} of the knee to each side, allowed: {knee.AGREEMENT:.0%}"
+    if measured.width > knee.AGREEMENT:
+        text = f"its interval is {measured.width:.0%} of the knee to each side, allowed: {knee.AGREEMENT:.0%}"
         reasons.append(Reason(id="knee-unsure", text=text))
     if long_run.status != "PASS":
         text = f"a long run at {figure(long_run.rate)} requests/s, 70 % of the knee, is {long_run.status}"
         reasons += [Reason(id="knee-not-held", text=text), *trials.why()]
-    return found, long_run, reasons
+    return measured, long_run, reasons
 
 
 def _record(measurement: Measurement, verdict: Verdict) -> TrialRecord:

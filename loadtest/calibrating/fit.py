@@ -58,13 +58,13 @@ def fit(points: Sequence[Point], share: float, about: float, clumps: float) -> F
     steep = 20.0
     likely = []
     for rate in rates:
-        steep, found = _likeliest(near, rate, odds, clumps, steep)
-        likely.append(found)
+        steep, likelihood = _likeliest(near, rate, odds, clumps, steep)
+        likely.append(likelihood)
     best = max(likely)
     # What differs more between runs than within them widens the interval.
     spread = _dispersion(near, rates[likely.index(best)], odds, clumps)
-    inside = [rate for rate, found in zip(rates, likely, strict=True) if 2 * (best - found) / spread <= _FALL]
-    flat = [rate for rate, found in zip(rates, likely, strict=True) if best - found < 1e-3]
+    inside = [rate for rate, likelihood in zip(rates, likely, strict=True) if 2 * (best - likelihood) / spread <= _FALL]
+    flat = [rate for rate, likelihood in zip(rates, likely, strict=True) if best - likelihood < 1e-3]
     return Fitted(math.sqrt(flat[0] * flat[-1]), inside[0], inside[-1])
 
 
@@ -97,11 +97,11 @@ def _likelihood(points: Sequence[Point], knee: float, odds: float, steep: float)
 
 def _dispersion(points: Sequence[Point], knee: float, odds: float, clumps: float) -> float:
     steep, _ = _likeliest(points, knee, odds, clumps, 20.0)
-    found = 0.0
+    excess = 0.0
     for point in points:
         chance = _chance(odds + steep * math.log(point.rate / knee))
-        found += (point.over - point.total * chance) ** 2 / (clumps * point.total * chance * (1 - chance))
-    return max(1.0, found / max(1, len(points) - 2))
+        excess += (point.over - point.total * chance) ** 2 / (clumps * point.total * chance * (1 - chance))
+    return max(1.0, excess / max(1, len(points) - 2))
 
 
 def _chance(odds: float) -> float:

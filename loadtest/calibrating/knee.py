@@ -78,13 +78,13 @@ def estimate(held: Callable[[float], float], first: float) -> float:
 
     Only a place to start the search from; a burst is too short to be judged.
     """
-    best = found = 0.0
+    best = answered = 0.0
     for _ in range(_ESTIMATES):
-        found = _most_answered(held, first)
-        if found <= _GROWN * best:
+        answered = _most_answered(held, first)
+        if answered <= _GROWN * best:
             break
-        best, first = found, found / _BURST_RAISE
-    return max(best, found, _LOWEST_RPS)
+        best, first = answered, answered / _BURST_RAISE
+    return max(best, answered, _LOWEST_RPS)
 
 
 def _most_answered(held: Callable[[float], float], rate: float) -> float:
@@ -102,8 +102,8 @@ def find_knee(trial: Trial, first: float, repeats: int, tolerance: float = TOLER
     while len(searches) < repeats:
         # From another start, or every search would try the same rates and agree only by that.
         searches.append(_Search(trial, tolerance).run(_ELSEWHERE * searches[-1].low, _RAISE_AGAIN))
-    found = tuple(search.low for search in searches)
-    return Knee(median(found), found, "generator" if any(search.untrusted for search in searches) else "objective")
+    knees = tuple(search.low for search in searches)
+    return Knee(median(knees), knees, "generator" if any(search.untrusted for search in searches) else "objective")
 
 
 def holds(trial: Trial, rate: float) -> bool:

@@ -47,11 +47,11 @@ def retune(spec: Spec, options: Search, out: Path, *, serve: Serve | None = None
     """Finds the best settings and writes `tune.json` and `tune.patch` into `out`."""
     objective = objective_of(spec)
     measure = _Measure(serve or _server(spec, options, objective, out, quiet), objective, options)
-    found = tune(measure, settings_of(spec), space_of(spec, objective))
+    tuning = tune(measure, settings_of(spec), space_of(spec, objective))
     before = spec.file.read_text(encoding="utf-8")
-    write_text(out / "tune.patch", unified(before, with_settings(before, found.best.settings), str(spec.file)))
-    write_json(out / "tune.json", tuning_record(found, space_of(spec, objective)))
-    return found
+    write_text(out / "tune.patch", unified(before, with_settings(before, tuning.best.settings), str(spec.file)))
+    write_json(out / "tune.json", tuning_record(tuning, space_of(spec, objective)))
+    return tuning
 
 
 def space_of(spec: Spec, objective: Objective) -> Space:
@@ -62,27 +62,27 @@ def space_of(spec: Spec, objective: Objective) -> Space:
     return Space(cores=cores, batches=spec.model.batch_sizes, delays_ms=delays)
 
 
-def tuning_record(found: Tuning, space: Space) -> dict[str, Any]:
+def tuning_record(tuning: Tuning, space: Space) -> dict[str, Any]:
     """`tune.json`."""
     return {
         "schema": "marina.tune/1",
-        "best": found.best.settings.model_dump(),
-        "rps": found.best.rps,
-        "why": list(found.why),
+        "best": tuning.best.settings.model_dump(),
+        "rps": tuning.best.rps,
+        "why": list(tuning.why),
         "grid": space.size,
-        "tried": [tried.settings.model_dump() | {"rps": tried.rps, "to_beat": tried.to_beat} for tried in found.tried],
+        "tried": [tried.settings.model_dump() | {"rps": tried.rps, "to_beat": tried.to_beat} for tried in tuning.tried],
     }
 
 
-def tuning_text(found: Tuning, space: Space, out: Path) -> str:
+def tuning_text(tuning: Tuning, space: Space, out: Path) -> str:
     """The tuning as a few lines for a terminal."""
-    start = found.tried[0]
-    lines = [*(f"  {reason}" for reason in found.why), f"tried {len(found.tried)} of {space.size} settings"]
-    if found.best.rps is None:
+    start = tuning.tried[0]
+    lines = [*(f"  {reason}" for reason in tuning.why), f"tried {len(tuning.tried)} of {space.size} settings"]
+    if tuning.best.rps is None:
         return "\n".join([*lines, "none of them meets the objective at any rate"])
-    if found.best == start:
+    if tuning.best == start:
         return "\n".join([*lines, "the spec's settings are the best found"])
-    change = f"{figure(start.rps or 0)} to {figure(found.best.rps)} requests/s"
+    change = f"{figure(start.rps or 0)} to {figure(tuning.best.rps)} requests/s"
     return "\n".join([*lines, f"better settings: {change}", f"hint: patch -p0 < {out / 'tune.patch'}"])
 
 

@@ -148,20 +148,20 @@ class Trials:
         the time is over, or when the generator is what ended the search."""
         if about.limit == "generator":
             return about
-        found = about
+        refined = about
         # The long run with room above comes after these.
         self._kept_s = self._headroom_s(about.rps)
         try:
             for number in range(_MOST_LONG_RUNS):
-                if number and found.interval and found.width <= self._options.tolerance:
+                if number and refined.interval and refined.width <= self._options.tolerance:
                     break
-                self._long(found.rps * _BESIDE[number % len(_BESIDE)])
-                found = fitted_knee(self.runs, about, found.rps, self._objective)
+                self._long(refined.rps * _BESIDE[number % len(_BESIDE)])
+                refined = fitted_knee(self.runs, about, refined.rps, self._objective)
         except OutOfTime:
-            found = fitted_knee(self.runs, about, found.rps, self._objective)
+            refined = fitted_knee(self.runs, about, refined.rps, self._objective)
         finally:
             self._kept_s = 0.0
-        return found
+        return refined
 
     def _long(self, rate: float) -> None:
         for _ in range(knee.TRIES):
@@ -185,8 +185,8 @@ class Trials:
         passed = [measurement for measurement, verdict in self.runs if verdict.status == "PASS"]
         if not passed:
             return None
-        found = min(passed, key=lambda measurement: abs(measurement.rate - rate))
-        return At(rate=found.rate, status="PASS", response=latency_of(found.response))
+        nearest = min(passed, key=lambda measurement: abs(measurement.rate - rate))
+        return At(rate=nearest.rate, status="PASS", response=latency_of(nearest.response))
 
     def with_headroom(self, rate: float) -> At:
         """A run three times as long as the others, at least half a minute unless lengths were asked for."""

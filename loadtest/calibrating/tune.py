@@ -127,8 +127,8 @@ def _split(settings: Settings, workers: int, threads: int) -> Settings:
     return settings.model_copy(update={"workers": workers, "threads": threads})
 
 
-def _is_better(one: Tried, other: Tried) -> bool:
-    return _rps(one) > _BETTER * _rps(other)
+def _is_better(tried: Tried, other: Tried) -> bool:
+    return _rps(tried) > _BETTER * _rps(other)
 
 
 def _rps(tried: Tried) -> float:

@@ -121,10 +121,10 @@ class _Course:
         if measurement.server_end is not None:
             text = f"the {which} server ended in round {number + 1}: {measurement.server_end}"
             self.ended = (Reason(id="server-died", text=text), "FAIL" if which == "new" else "INVALID")
-        found = against_run(measurement, self._objective)
+        reasons = against_run(measurement, self._objective)
         if not awake:
-            found.append(Reason(id="not-ready", text="the server was not ready again after it stood still"))
-        named = [Reason(id=each.id, text=f"round {number + 1}, {which}: {each.text}") for each in found]
+            reasons.append(Reason(id="not-ready", text="the server was not ready again after it stood still"))
+        named = [Reason(id=each.id, text=f"round {number + 1}, {which}: {each.text}") for each in reasons]
         return turn_of(measurement, cpu_s), named
 
 

@@ -85,14 +85,14 @@ def _figures(rounds: Sequence[Round], regression: float) -> list[Figure]:
         return []
     old, new = [each.old for each in rounds], [each.new for each in rounds]
     worse = 1 + regression
-    found = [
+    figures = [
         _judged("p50", [_latency(turns, 0.5) for turns in (old, new)], worse, "ms"),
         _judged("p99", [_latency(turns, SHARE) for turns in (old, new)], worse, "ms"),
         _judged("rate", [_rate(turns) for turns in (old, new)], 1 / worse, "requests/s"),
     ]
     if all(turn.cpu_s and turn.answered for turn in (*old, *new)):
-        found.append(_judged("cpu", [_cpu_ms(turns) for turns in (old, new)], worse, "ms"))
-    return found
+        figures.append(_judged("cpu", [_cpu_ms(turns) for turns in (old, new)], worse, "ms"))
+    return figures
 
 
 def _latency(turns: Sequence[Turn], share: float) -> Shown:
@@ -117,27 +117,27 @@ def _quotient(above: Sequence[float], below: Sequence[float]) -> Shown:
 def _judged(name: Name, shown: Sequence[Shown], limit: float, unit: Unit) -> Figure:
     """A ratio against its limit, which is the most that it may be, or of the rate the least."""
     old, new = shown
-    found = ratio(old.rounds, new.rounds)
+    quotient = ratio(old.rounds, new.rounds)
     if limit < 1:
-        fails, passes = found.high < limit, found.low >= limit
+        fails, passes = quotient.high < limit, quotient.low >= limit
     else:
-        fails, passes = found.low > limit, found.high <= limit
+        fails, passes = quotient.low > limit, quotient.high <= limit
     made = Figure(
         figure=name,
         status="FAIL" if fails else "PASS" if passes else "INVALID",
         old=old.whole,
         new=new.whole,
-        ratio=found.value,
-        interval=(found.low, found.high),
+        ratio=quotient.value,
+        interval=(quotient.low, quotient.high),
         limit=limit,
         unit=unit,
     )
     if fails:
-        text = f"{_WORSE[name]} by {_share(found.value)}, surely more than the {_share(limit)} that are allowed"
+        text = f"{_WORSE[name]} by {_share(quotient.value)}, surely more than the {_share(limit)} that are allowed"
         return _with(made, "FAIL", f"{name}-worse", f"{name} {text}")
     if not passes:
-        text = f"{name} of new / old, {found.low:.3g} to {found.high:.3g}, holds the limit of {limit:.3g}"
-        return _with(made, "INVALID", UNDECIDED, f"{text}: {_more(found, limit, len(old.rounds))} would decide")
+        text = f"{name} of new / old, {quotient.low:.3g} to {quotient.high:.3g}, holds the limit of {limit:.3g}"
+        return _with(made, "INVALID", UNDECIDED, f"{text}: {_more(quotient, limit, len(old.rounds))} would decide")
     return made
 
 
@@ -145,9 +145,9 @@ def _share(value: float) -> str:
     return f"{abs(value - 1):.0%}"
 
 
-def _more(found: Ratio, limit: float, rounds: int) -> str:
-    distance = abs(math.log(limit / found.value))
-    needed = rounds * (found.reach / distance) ** 2 - rounds if distance else math.inf
+def _more(quotient: Ratio, limit: float, rounds: int) -> str:
+    distance = abs(math.log(limit / quotient.value))
+    needed = rounds * (quotient.reach / distance) ** 2 - rounds if distance else math.inf
     return f"about {max(2, math.ceil(needed)):,} more rounds" if needed < 1000 else "more than 1,000 more rounds"
 
 

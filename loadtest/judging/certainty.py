@@ -96,13 +96,13 @@ Latencies = Callable[[Measurement | Slice], Histogram]
 
 def slow_clumps(runs: Sequence[Measurement], of: Latencies = lambda each: each.response) -> float:
     """How many latencies say as much as one independent one, as all of these runs together show."""
-    found = []
+    windows = []
     for run in runs:
         if run.slices and of(run).count:
             slices = [of(piece) for piece in run.slices]
             near, wide = (_over(slices, of(run).percentile(share)) for share in (SHARE, _WIDE_SHARE))
-            found.append((near, wide))
-    return interval.clumping_together(found)
+            windows.append((near, wide))
+    return interval.clumping_together(windows)
 
 
 def failed_clumps(runs: Sequence[Measurement]) -> float:

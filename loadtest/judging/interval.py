@@ -55,15 +55,17 @@ def clumping(near: Counts, wide: Counts) -> float:
     """
     if not 0 < near.share < 1:
         return 1.0
-    found = _variance(near, wide, _FEWEST_BLOCKS)
-    return max(1.0, found.squares / found.independent) * (1 + _CAUTION / math.sqrt(found.blocks))
+    variance = _variance(near, wide, _FEWEST_BLOCKS)
+    return max(1.0, variance.squares / variance.independent) * (1 + _CAUTION / math.sqrt(variance.blocks))
 
 
 def clumping_together(runs: Sequence[tuple[Counts, Counts]]) -> float:
     """The same of runs that show it together, `near` and `wide` of each: many blocks need less caution."""
-    found = [_variance(near, wide, _FEWEST_BLOCKS_TOGETHER) for near, wide in runs if near.total and 0 < near.share < 1]
-    independent = sum(each.independent * each.blocks for each in found)
-    return max(1.0, sum(each.squares * each.blocks for each in found) / independent) if independent else 1.0
+    variances = [
+        _variance(near, wide, _FEWEST_BLOCKS_TOGETHER) for near, wide in runs if near.total and 0 < near.share < 1
+    ]
+    independent = sum(each.independent * each.blocks for each in variances)
+    return max(1.0, sum(each.squares * each.blocks for each in variances) / independent) if independent else 1.0
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ GENERATOR_REASONS = frozenset(
 
 def against_run(measurement: Measurement, objective: Objective) -> list[Reason]:
     """Every reason, the gravest first; empty for a run that can be trusted."""
-    found = [
+    faults = [
         *_wrong_package(measurement),
         *_not_run(measurement),
         *_lost(measurement),
         *_held_back(measurement, objective),
     ]
-    return [Reason(id=name, text=text) for name, text in found]
+    return [Reason(id=name, text=text) for name, text in faults]
 
 
 def server_died(measurement: Measurement) -> list[Reason]:
@@ -51,17 +51,17 @@ def _wrong_package(measurement: Measurement) -> list[tuple[str, str]]:
 
 
 def _not_run(measurement: Measurement) -> list[tuple[str, str]]:
-    found = []
+    faults = []
     if not measurement.finished:
         if measurement.warmup:
             text = f"all {measurement.warmup:,} requests were warm-up, nothing was measured"
-            found.append(("warm-up-only", text))
+            faults.append(("warm-up-only", text))
         else:
-            found.append(("no-samples", "no request was sent in the measured window"))
+            faults.append(("no-samples", "no request was sent in the measured window"))
     if measurement.ran_s < WHOLE_SHARE * measurement.asked_s:
         text = f"the run ended after {measurement.ran_s:.1f} s of {measurement.asked_s:g} s"
-        found.append(("cut-short", text))
-    return found
+        faults.append(("cut-short", text))
+    return faults
 
 
 def _lost(measurement: Measurement) -> list[tuple[str, str]]:
@@ -77,27 +77,27 @@ def _lost(measurement: Measurement) -> list[tuple[str, str]]:
 
 def _held_back(measurement: Measurement, objective: Objective) -> list[tuple[str, str]]:
     """Reasons why the generator, not the server, shaped the latencies."""
-    found = []
+    faults = []
     for number, beats in enumerate(measurement.generators, 1):
         busy = [beat for beat in beats if beat.cpu >= BUSY_CPU]
         if busy and len(busy) > len(beats) - nearest_rank(SHARE, len(beats)):
             which = f"generator process {number}" if len(measurement.generators) > 1 else "the generator"
             most = max(beat.cpu for beat in busy)
             text = f"{which} used up to {most:.0%} of its core, over {BUSY_CPU:.0%} in {len(busy)} of {len(beats)} s"
-            found.append(("generator-saturated", text))
+            faults.append(("generator-saturated", text))
     stall, late = measurement.loop_lag.percentile(SHARE), measurement.lag.percentile(SHARE)
     if stall is not None and stall > objective.coarse_ms:
         text = f"the generator's event loop was {stall:.1f} ms late at p99, allowed: {objective.coarse_ms:g} ms"
-        found.append(("generator-stalled", text))
+        faults.append(("generator-stalled", text))
     if late is not None and late > objective.late_ms:
         text = f"arrivals were {late:.1f} ms late at p99, allowed: {objective.late_ms:g} ms"
-        found.append(("arrivals-late", text))
+        faults.append(("arrivals-late", text))
     if measurement.starts_ms:
         apart_ms = max(measurement.starts_ms) - min(measurement.starts_ms) + measurement.clocks_ms
         if apart_ms > objective.late_ms:
             text = f"the generator processes began up to {apart_ms:.1f} ms apart, allowed: {objective.late_ms:g} ms"
-            found.append(("processes-apart", text))
+            faults.append(("processes-apart", text))
     if measurement.dropped:
         text = f"{measurement.dropped:,} arrivals were not sent, too many requests were open"
-        found.append(("arrivals-dropped", text))
-    return found
+        faults.append(("arrivals-dropped", text))
+    return faults

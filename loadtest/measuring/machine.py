@@ -112,12 +112,12 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
         fields = _text(status).rpartition(")")[2].split()
         if fields:
             parents.setdefault(int(fields[1]), []).append(int(status.parent.name))
-    found, pending = [], [pid]
+    processes, pending = [], [pid]
     while pending:
         children = parents.get(pending.pop(), [])
-        found += children
+        processes += children
         pending += children
-    return found
+    return processes
 
 
 def _peak_bytes(folder: Path) -> int:

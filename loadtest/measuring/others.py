@@ -63,14 +63,14 @@ class Watch:
         )
 
     def _tree(self) -> set[int]:
-        found = set()
+        pids = set()
         for root in self._roots:
             try:
                 process = psutil.Process(root)
-                found |= {root, *(child.pid for child in process.children(recursive=True))}
+                pids |= {root, *(child.pid for child in process.children(recursive=True))}
             except psutil.Error:
                 continue
-        return found
+        return pids
 
 
 def _now() -> tuple[float, float, float, dict[int, tuple[str, float]]]:

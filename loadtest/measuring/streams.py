@@ -40,13 +40,13 @@ class Streams(BaseModel):
 
 def merge_streams(parts: Iterable[Streams | None]) -> Streams | None:
     """As one; None where no answer came token by token."""
-    found = [part for part in parts if part is not None]
-    if not found:
+    present = [part for part in parts if part is not None]
+    if not present:
         return None
     return Streams(
-        **{name: merged([getattr(part, name) for part in found]) for name in ("first", "gaps", "pace")},
+        **{name: merged([getattr(part, name) for part in present]) for name in ("first", "gaps", "pace")},
         **{
-            name: sum(getattr(part, name) for part in found)
+            name: sum(getattr(part, name) for part in present)
             for name in ("met", "tokens", "prompt_tokens", "cached_tokens")
         },
     )

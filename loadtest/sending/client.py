@@ -96,8 +96,8 @@ class Client:
         self._tls = ssl.create_default_context(cafile=request.cacert) if request.tls else None
         if self._tls is not None and request.cert is not None:
             self._tls.load_cert_chain(request.cert, request.key)
-        found: Any = socket.getaddrinfo(*request.address, type=socket.SOCK_STREAM)
-        self._family, self._address = found[0][0], found[0][4]
+        addresses: Any = socket.getaddrinfo(*request.address, type=socket.SOCK_STREAM)
+        self._family, self._address = addresses[0][0], addresses[0][4]
         self._resting: list[Connection] = []
 
     def send(self, which: int = 0, hear: Hear | None = None) -> HttpAnswer:

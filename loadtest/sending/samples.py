@@ -43,11 +43,11 @@ def _weights(spec: Spec) -> dict[Path, float]:
 def _files(spec: Spec, place: Path) -> list[Path]:
     if not place.is_dir():
         return [place]
-    found = sorted(file for file in place.iterdir() if file.suffix.lower() in _ENDINGS)
-    if not found:
+    files = sorted(file for file in place.iterdir() if file.suffix.lower() in _ENDINGS)
+    if not files:
         allowed = listed(_ENDINGS)
         raise InputError(f"{spec.file}: `load.samples`: {place} holds no file that ends in {allowed}")
-    return found
+    return files
 
 
 def _bodies(spec: Spec, file: Path, weight: float, record: Record | None) -> list[Body]:

@@ -223,9 +223,9 @@ def _ask(url: str, name: str, out: Path) -> str:
     except urllib.error.HTTPError as err:
         raise Refused(f"{name} answered its own sample with {err.code}: {err.read()[:200]!r}") from err
     with suppress(ValueError, LookupError, TypeError):
-        found = json.loads(body)
-        best = found["top_labels"][0] if "top_labels" in found else f"class {found['top_indices'][0]}"
-        return f"`{best}`, {found['top_probs'][0]:.1%} sure"
+        data = json.loads(body)
+        best = data["top_labels"][0] if "top_labels" in data else f"class {data['top_indices'][0]}"
+        return f"`{best}`, {data['top_probs'][0]:.1%} sure"
     return f"{len(body)} bytes"
 
 

@@ -59,7 +59,7 @@ def doctor(options: argparse.Namespace) -> int:
 def examine(probes: Sequence[Probe]) -> list[Finding]:
     """What all probes found, in their order; they run at the same time and each knows its own end."""
     with ThreadPoolExecutor(len(probes)) as pool:
-        return [finding for found in pool.map(lambda probe: probe(), probes) for finding in found]
+        return [finding for findings in pool.map(lambda probe: probe(), probes) for finding in findings]
 
 
 def lacks(findings: Sequence[Finding]) -> list[str]:

@@ -43,17 +43,17 @@ def _kubectl() -> list[Finding]:
 def _cluster() -> list[Finding]:
     wanted_by = "deploy, rollback, status"
     try:
-        found = json.loads(python(_ASK, timeout_s=_ANSWER_S))
+        cluster = json.loads(python(_ASK, timeout_s=_ANSWER_S))
     except Silent as err:
         hint = "kubectl cluster-info"
         return [Finding("cluster", "broken", f"the kubeconfig's cluster: {err}", wanted_by, hint)]
-    if "error" in found:
-        return [Finding("cluster", "missing", found["error"], wanted_by, "export KUBECONFIG=FILE")]
-    text = f"{found['version']}, context `{found['context']}`, {found['server']}"
-    findings = [Finding("cluster", "ok", text), *_brings(set(found["groups"]))]
-    findings += [Finding("nodes", "ok", found["nodes"])] if found["nodes"] else []
+    if "error" in cluster:
+        return [Finding("cluster", "missing", cluster["error"], wanted_by, "export KUBECONFIG=FILE")]
+    text = f"{cluster['version']}, context `{cluster['context']}`, {cluster['server']}"
+    findings = [Finding("cluster", "ok", text), *_brings(set(cluster["groups"]))]
+    findings += [Finding("nodes", "ok", cluster["nodes"])] if cluster["nodes"] else []
     # What is labelled otherwise is never scraped; `deploy` says whether a spec's objects fit.
-    findings += [Finding("prometheus labels", "ok", found["prometheus"])] if found["prometheus"] else []
+    findings += [Finding("prometheus labels", "ok", cluster["prometheus"])] if cluster["prometheus"] else []
     return findings
 
 

@@ -101,10 +101,10 @@ def _torchserve() -> list[Finding]:
 def _torch() -> list[Finding]:
     """torch with its operators, and the GPU that it sees beside the one that the driver sees."""
     try:
-        found = json.loads(python(_TORCH))
+        torch = json.loads(python(_TORCH))
     except Silent as err:
         return [Finding("torch", "broken", str(err), "package, serve", "make setup", local=True), *_gpu(None)]
-    return [Finding("torch", "ok", f"{found['version']}, its operators load", local=True), *_gpu(found)]
+    return [Finding("torch", "ok", f"{torch['version']}, its operators load", local=True), *_gpu(torch)]
 
 
 def _gpu(torch: dict[str, str] | None) -> list[Finding]:
