@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import torch
 
 from archiver.native import compile_decoder
 from archiver.stage import PROMPT, start_draft
-from config.errors import SourceError
+from config.errors import AgreementError, SourceError
 from config.hf_folder import Folder, FolderRefused, read_folder
 from config.record import Agreement, Artifact, Draft, Writing
 from config.spec import Spec
 from handlers.generation import (
     LIBRARY,
+    Engine,
     Llama,
     Sampling,
     TemplateRefused,
@@ -85,14 +87,20 @@ class _Text:
 
 def compare_text(draft: Draft, staged: Path) -> Agreement:
     """The engine's likeliest next tokens against those of the model in fp32, on texts that the engine has written with
-    its slots full."""
+    its slots full; AgreementError where a compiled one writes otherwise alone."""
     record = parse_record(draft.json_data())
     text = record.text
     if text is None or text.engine == "fake":
         # What says the prompt again has nothing to agree with.
         return _agreed([], [], [])
     folder = staged / text.folder
-    written = _written(text, folder, record.precision)
+    engine = make_engine(text, folder, record.precision)
+    written = _written(engine, text, folder, range(_TEXTS))
+    if text.engine == "aot":
+        [alone] = _written(engine, text, folder, range(1))
+        if alone.reports != written[0].reports:
+            raise AgreementError("the compiled decoder writes otherwise alone than beside others; no MAR was written")
+    engine.close()
     whole = Llama(folder, precision="fp32", slots=1, context=max(len(each.tokens) for each in written))
     same: list[bool] = []
     engines: list[float] = []
@@ -106,15 +114,16 @@ def compare_text(draft: Draft, staged: Path) -> Agreement:
     return _agreed(same, engines, wholes)
 
 
-def _written(text: TextSpec, folder: Path, precision: str) -> list[_Text]:
-    engine = make_engine(text, folder, precision)
+def _written(engine: Engine, text: TextSpec, folder: Path, seeds: Iterable[int]) -> list[_Text]:
+    """A text for each seed, all at the same time; the first takes the likeliest tokens."""
     prompt = Tokens(folder).encode(PROMPT)[: text.context // 2]
     length = min(_LENGTH, text.context - len(prompt))
-    texts = {str(seed): _Text(list(prompt), len(prompt), []) for seed in range(_TEXTS)}
+    texts = {str(seed): _Text(list(prompt), len(prompt), []) for seed in seeds}
     waiting, running = list(texts), 0
     while waiting or running:
         while waiting and running < text.slots:
-            engine.add(waiting[0], prompt, Sampling(seed=int(waiting[0]), logprobs=1))
+            temperature = 1.0 if int(waiting[0]) else 0.0
+            engine.add(waiting[0], prompt, Sampling(temperature=temperature, seed=int(waiting[0]), logprobs=1))
             del waiting[0]
             running += 1
         for token in engine.step():
@@ -124,7 +133,6 @@ def _written(text: TextSpec, folder: Path, precision: str) -> list[_Text]:
             if len(written.reports) == length:
                 engine.cancel(token.sequence)
                 running -= 1
-    engine.close()
     return list(texts.values())
 
 

@@ -1,6 +1,6 @@
 """Text, token by token: the handler and its rounds, OpenAI's forms, the queue for slots, and the engines."""
 
-from handlers.generation.engine import Sampling, Token
+from handlers.generation.engine import Engine, Sampling, Token
 from handlers.generation.engines import make_engine
 from handlers.generation.engines.compiled import LIBRARY
 from handlers.generation.engines.llama import Llama
@@ -11,6 +11,7 @@ from handlers.generation.tokens import Tokens
 
 __all__ = [
     "LIBRARY",
+    "Engine",
     "Llama",
     "Sampling",
     "TemplateRefused",

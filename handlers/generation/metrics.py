@@ -47,7 +47,7 @@ class TextMetrics:
         self._ends = {reason: ends.labels(model, reason) for reason in ("cancelled", "length", "stop")}
         reused = "Tokens of prompts that were in the engine's cache, and not computed again"
         self._reused = Counter("inference_reused_tokens", reused, ["model"], registry=registry).labels(model)
-        self._reused_before = 0
+        self._reused_before: int | None = None
         self._gauges(model)
 
     def _gauges(self, model: str) -> None:
@@ -84,6 +84,8 @@ class TextMetrics:
         self._waiting.set(waiting)
         self._cached.set(usage.cached_tokens)
         self._cache.set(usage.cache_tokens)
-        self._reused.inc(usage.reused_tokens - self._reused_before)
+        # What was reused while the engine warmed up was nobody's.
+        if self._reused_before is not None:
+            self._reused.inc(usage.reused_tokens - self._reused_before)
         self._reused_before = usage.reused_tokens
         self._base.count([])

@@ -7,8 +7,9 @@ import pytest
 from specs import TALES, tales_spec
 
 from archiver.writing import compare_text, stage_text
-from config.errors import SourceError
+from config.errors import AgreementError, SourceError
 from config.record import Artifact
+from handlers.generation.engines.compiled import CompiledDecoder
 
 
 def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
@@ -37,6 +38,19 @@ def test_a_compiled_decoder_is_packed_once_and_agrees_in_8_bits(tmp_path: Path) 
     agreed = compare_text(draft, tmp_path)
     assert agreed.agreement > 0.97
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
+
+
+def test_a_decoder_that_answers_otherwise_beside_others_is_refused(tmp_path: Path, monkeypatch) -> None:
+    changes = {"model.precision": "fp32", "model.compile": "aot", "text": {"context": 128, "max_tokens": 64}}
+    draft = stage_text(tales_spec(changes), tmp_path)
+    step = CompiledDecoder.step
+
+    def leaning(self, tokens, slots, positions, wanted):
+        return step(self, tokens, slots, positions, wanted) * (1 + 1e-6 * len(tokens))
+
+    monkeypatch.setattr(CompiledDecoder, "step", leaning)
+    with pytest.raises(AgreementError, match="writes otherwise alone than beside others"):
+        compare_text(draft, tmp_path)
 
 
 def test_an_engine_that_computes_nothing_packs_no_weights(tmp_path: Path) -> None:

@@ -29,12 +29,10 @@ def make_engine(text: TextSpec, folder: Path, precision: str) -> Engine:
 
 
 def _warm_up(engine: Engine, text: TextSpec) -> None:
-    """A prompt of a whole piece in every slot, and some steps of all together."""
+    """A prompt of a whole piece is read, every other slot takes it from there, and all of them write together."""
     names = [f"warm-{index}" for index in range(text.slots)]
-    for index, name in enumerate(names):
-        # Each its own, so that none is taken from another's.
-        engine.add(name, [index % 64] * min(text.prefill_chunk, text.context // 2), Sampling(temperature=0))
-    for _ in range(text.slots + 2):
+    for name in names:
+        engine.add(name, [0] * min(text.prefill_chunk, text.context // 2), Sampling(temperature=0))
         engine.step()
     for name in names:
         engine.cancel(name)

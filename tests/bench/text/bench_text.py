@@ -1,6 +1,6 @@
 """What a step of writing and the reading of a prompt cost, of our engines and of others', in turns.
 
-    python tests/bench/text/bench_text.py [--quick] [--rounds 5] [--threads 1] [--out build/bench-text]
+    python tests/bench/text/bench_text.py [--quick] [--only SIDE …] [--rounds 5] [--threads 1] [--out build/bench-text]
 
 The model has the shape of a Llama of 135 million weights, and random ones. Each side runs in a process of its own;
 OpenVINO GenAI and CTranslate2 come from a virtual environment that the first run makes below `--out`. The time of the
@@ -69,11 +69,13 @@ COLUMNS = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=OURS + OTHERS, help="some of the sides")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench-text")
     args = parser.parse_args()
     shape, sides = (SMALL, OURS) if args.quick else (SHAPE, OURS + OTHERS)
+    sides = tuple(args.only or sides)
     model = write_model(args.out / ("small" if args.quick else "model"), shape)
     reading, products = limits()
     with ExitStack() as stack:
