@@ -53,6 +53,7 @@ class _Search:
         self._tried = 0
         self._first: tuple[Guess, str] | None = None
         self._all_known = False
+        self._answered = ""
 
     def best(self, rows: int) -> Guess | None:
         """The first guess that works and answers each row by itself; failing that, the first that works."""
@@ -97,6 +98,9 @@ class _Search:
             text = f"`--input`: missing for {listed(self._names)}: no layer shows what `forward` takes"
             return InputError(text, hint=self._asked(self._names))
         guess, error = self._first
+        if self._answered:
+            hint = "a module around it that returns tensors, each with a row for each row of its inputs"
+            return SourceError(f"`--source`: {self._answered}", hint=hint)
         shapes = ", ".join(f"`{name}` {each}" for name, each in zip(self._names, guess, strict=True))
         unknown = [name for at, name in enumerate(self._names) if at not in self._by_name]
         if not unknown:
@@ -127,8 +131,10 @@ class _Search:
                 yield from (Input(shape, argument.dtype) for shape in ((), (128,), (8,)))
 
     def _of_layer(self, layer: nn.Module, argument: Argument) -> Iterator[Input]:
+        doubles = any(weight.dtype == torch.float64 for weight in layer.parameters())
         for each in inputs_of(layer, self._network, sequence=self._sequences or argument.is_sequence):
-            yield replace(each, dtype=argument.dtype) if argument.dtype else each
+            dtype = argument.dtype or ("float64" if doubles and each.dtype == "float32" else each.dtype)
+            yield replace(each, dtype=dtype)
 
     def _guesses(self) -> Iterator[Guess]:
         """All combinations, those of the likeliest first."""
@@ -143,6 +149,8 @@ class _Search:
         self._tried += 1
         left_s = max(0.1, self._until - time.monotonic())
         ran = run(self._network, self._values(guess, rows), longest_s=min(10, left_s), follow=self._follows())
+        if ran.answered and ran.outputs is None:
+            self._answered = self._answered or ran.error
         if ran.outputs is None and (self._first is None or not self._all_known):
             self._all_known = all(self._settled)
             self._first = (guess, ran.error)

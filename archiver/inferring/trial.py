@@ -12,6 +12,9 @@ from io import StringIO
 from typing import Any
 
 import torch
+
+# Following a run imports it, and nothing may end that half-way.
+import torch._dynamo
 from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,6 +41,8 @@ class Ran:
     """What came of a run."""
 
     outputs: tuple[torch.Tensor, ...] | None = None
+    answered: bool = False
+    """Whether there was an answer, if not one that can be served."""
     names: tuple[str, ...] | None = None
     error: str = ""
     touches: list[Touch] = field(default_factory=list)
@@ -65,6 +70,7 @@ def run(
         first = next((line.strip() for line in str(err).splitlines() if line.strip()), "")
         ran.error = f"{type(err).__name__}: {first[:200]}"
         return ran
+    ran.answered = True
     rows, leaves = values[0].shape[0], [leaf for _, leaf in paths]
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor) or leaf.ndim == 0 or leaf.shape[0] != rows:

@@ -132,10 +132,7 @@ def _notes(start: Any, finished: Any) -> list[str]:
     notes = [f"the model takes {', '.join(taken)}"] if taken else []
     if start.picture:
         notes.append(f"the model takes pictures, {' x '.join(map(str, start.picture))}")
-    notes += start.notes
-    if finished.compile == "eager" and not finished.writes:
-        notes.append("it cannot be exported, so `compile: eager` runs its file in the worker")
-    return notes
+    return [*notes, *finished.notes]
 
 
 def _shown(tensor: dict[str, Any]) -> str:

@@ -105,6 +105,9 @@ def settled(spec: Path, name: str, start: Start, sample: str) -> Start:
                 compiling.trace(read, graph, tuple(value[: max(read.model.batch_sizes)] for value in rows), loaded)
             else:
                 check_rows_are_apart(read, graph, rows)
+            if refused and mode == "eager":
+                why = refused.message.removeprefix(f"{spec}: `model.source`: ")
+                tried.notes.append(f"`compile: eager` runs its file in the worker, for it cannot be compiled: {why}")
             return tried
         except SourceError as err:
             refused = refused or err

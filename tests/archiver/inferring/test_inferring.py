@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from archiver.inferring import find_inputs, parse_given
-from config.errors import InputError
+from config.errors import InputError, SourceError
 
 
 class Net(nn.Module):
@@ -85,6 +85,7 @@ FOUND: list[Any] = [
         {"x": floats(128, 6)},
         id="steps",
     ),
+    pytest.param(nn.Linear(3, 2).double(), {"input": {"shape": [3], "dtype": "float64"}}, id="doubles"),
     pytest.param(Net(halves, a=nn.Linear(3, 2), b=nn.Linear(5, 2)), {"x": floats(8)}, id="halves"),
 ]
 
@@ -119,6 +120,11 @@ def test_a_loop_that_never_ends_is_ended() -> None:
 
 ASKED: list[Any] = [
     pytest.param(
+        Net(lambda self, x: self.f(x).mean(), f=nn.Linear(3, 2)),
+        "`--source`: an output is () for 2 rows, allowed: tensors with a row each",
+        id="one number for all",
+    ),
+    pytest.param(
         Net(lambda self, a, b: self.f(torch.cat([a, b], 1)), f=nn.Linear(9, 2)),
         "`--input`: missing for `a`, `b`: together they go into a layer of 9, which does not say how wide each is",
         id="two in one",
@@ -134,7 +140,7 @@ ASKED: list[Any] = [
 
 @pytest.mark.parametrize(("network", "message"), ASKED)
 def test_what_cannot_be_found_is_asked_for(network: nn.Module, message: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises((InputError, SourceError)) as caught:
         find_inputs(network, [])
     assert caught.value.message == message
 
