@@ -7,7 +7,7 @@ nobody."""
 import math
 from collections.abc import Sequence
 
-from handlers.generation.sequence import Wish
+from handlers.generation.sequence import INTERACTIVE, Wish
 
 # Who has waited so long is next.
 PATIENCE_S = 10.0
@@ -46,10 +46,12 @@ class Scheduler:
 
     def submit(self, wish: Wish, now: float, *, running: Sequence[int]) -> None:
         """Takes a wish in, or raises Busy; `running` is how many tokens each sequence in a slot may still get."""
-        wait_s = self._wait_s(running)
+        wait_s = self._wait_s(running, wish.priority)
         # Who waits for the moment in which a free slot is given away is in nobody's way.
         waiting = len(self._waiting) - (self._slots - len(running))
-        if waiting >= self._room:
+        # A batch that took all the room would have interactive requests refused.
+        room = self._room if wish.priority == INTERACTIVE else max(1, self._room // 2)
+        if waiting >= room:
             raise Busy(f"{waiting} requests wait already", wait_s)
         if wish.deadline is not None:
             end_s = wait_s + self._own_s(wish)
@@ -69,10 +71,10 @@ class Scheduler:
         """Whether it was waiting."""
         return self._waiting.pop(wish, None) is not None
 
-    def _wait_s(self, running: Sequence[int]) -> float:
-        """Until a slot is free for one more, seconds: the slots are freed as those who hold them end."""
+    def _wait_s(self, running: Sequence[int], priority: int) -> float:
+        """Until a slot is free for one more of a priority, seconds: the slots are freed as those who hold them end."""
         frees = sorted([0] * (self._slots - len(running)) + sorted(running)[: self._slots])
-        for wish, _ in self._waiting.values():
+        for wish in (wish for wish, _ in self._waiting.values() if wish.priority <= priority):
             frees.append(frees.pop(0) + self._steps(wish))
             frees.sort()
         return frees[0] * self.step.mean_s if frees else 0.0

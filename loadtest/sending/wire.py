@@ -69,8 +69,12 @@ class AnswerReader:
         end = head.body_at + head.length
         if len(self._data) < end:
             return None
+        body = self._data[head.body_at : end]
+        # A stream that was there at once comes as a whole.
+        if self._hear is not None:
+            self._hear(body)
         # Bytes after the answer belong to no request of ours; the connection cannot be trusted any more.
-        return HttpAnswer(head.status, self._data[head.body_at : end], head.keep_alive and len(self._data) == end)
+        return HttpAnswer(head.status, body, head.keep_alive and len(self._data) == end)
 
     def _complete_chunks(self, head: _Head) -> HttpAnswer | None:
         at = 0 if self._parts else head.body_at

@@ -135,6 +135,11 @@ class _Demo:
             f"{only.measurement.sent:,} requests at {rate:g}/s, open loop: {failed} "
             f"{'error' if failed == 1 else 'errors'}, p50 {_ms(only.response.p50)}, p99 {_ms(only.response.p99)}"
         )
+        if only.pieces:
+            self._say(
+                f"answers come token by token: the first text after {_ms(only.pieces.ttft.p50)}, each further token "
+                f"after {_ms(only.pieces.tpot.p50)} (medians), {only.pieces.tokens_per_s:.0f} tokens/s"
+            )
         self._stage = "verdict"
         self._record["verdict"] = outcome.verdict.model_dump(mode="json")
         if outcome.verdict.status != "PASS":
@@ -207,7 +212,9 @@ def _objective(spec: Any) -> str:
     if spec.slo is None:
         return ""
     rate = f" at {spec.slo.throughput_rps:g} requests/s" if spec.slo.throughput_rps else ""
-    return f", p99 within {spec.slo.p99_ms:g} ms{rate}"
+    pieces = {"first text": spec.slo.ttft_p99_ms, "each further piece": spec.slo.itl_p99_ms}
+    limits = {name: limit for name, limit in pieces.items() if limit} or {"p99": spec.slo.p99_ms}
+    return "".join(f", {name} within {limit:g} ms" for name, limit in limits.items()) + rate
 
 
 def _ask(url: str, name: str, out: Path) -> str:
@@ -224,6 +231,8 @@ def _ask(url: str, name: str, out: Path) -> str:
         raise Refused(f"{name} answered its own sample with {err.code}: {err.read()[:200]!r}") from err
     with suppress(ValueError, LookupError, TypeError):
         data = json.loads(body)
+        if "choices" in data:
+            return f"`{' '.join(data['choices'][0]['text'].split())}`"
         best = data["top_labels"][0] if "top_labels" in data else f"class {data['top_indices'][0]}"
         return f"`{best}`, {data['top_probs'][0]:.1%} sure"
     return f"{len(body)} bytes"

@@ -65,6 +65,13 @@ def test_events_are_heard_however_the_bytes_are_cut() -> None:
         assert (reader.is_whole, reader.times, reader.usage) == (True, [1.0, 1.0], usage)
 
 
+def test_events_that_come_as_a_whole_are_heard() -> None:
+    body = event() + event("", "stop") + b"data: [DONE]\n\n"
+    reader = EventReader(lambda: 1.0)
+    AnswerReader(reader.hear).feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    assert (reader.is_whole, reader.times) == (True, [1.0])
+
+
 @pytest.mark.parametrize(
     "data",
     [
