@@ -32,7 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fallback": {"model.on_mismatch": "jit"},
 }
 TALES_VARIANTS: dict[str, dict[str, Any]] = {
-    "fp32": {},
+    "int8": {"model.compile": "aot", "model.precision": "int8"},
     "fake": {"text": {"engine": "fake", "context": 2048, "slots": 32, "max_tokens": 512, "step_ms": 20}},
 }
 # What a package is made of. The server is not in it, so that working on it packages nothing again.
