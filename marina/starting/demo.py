@@ -7,8 +7,6 @@ import json
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -219,6 +217,9 @@ def _objective(spec: Any) -> str:
 
 def _ask(url: str, name: str, out: Path) -> str:
     """The answer to the package's sample, shortened to a line."""
+    import urllib.error  # not above: every verb would wait for it
+    import urllib.request
+
     from config.record import read_package
     from loadtest import packaged_request
 
