@@ -1,0 +1,39 @@
+"""Two servers that run are compared in turns: one that answers later is FAIL by name, the same one is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from loadtest_rig import SPEC, behave, running_server, write_package
+
+from config.load import parse_spec
+from loadtest.comparing import Comparison, Pairing, compare
+from loadtest.running import Where
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+# Six rounds and no more, each turn as short as shows a median.
+SHORT = Pairing(rate=60, turn_s=1, warmup_s=0.2, max_duration_s=12)
+
+
+def test_a_later_server_fails_and_the_same_does_not(tmp_path: Path) -> None:
+    spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
+    write_package(tmp_path / "build")
+    where = Where(out=tmp_path / "build")
+
+    def compared(old: str, new: str, new_ms: float) -> Comparison:
+        behave(old, delay_ms=20)
+        behave(new, delay_ms=new_ms)
+        return compare(spec, old, SHORT, Where(out=where.out, url=new), quiet=True)
+
+    with running_server(tmp_path / "old") as old, running_server(tmp_path / "new") as new:
+        same, later = compared(old, new, 20), compared(old, new, 80)
+    assert same.status != "FAIL"
+    assert later.status == "FAIL"
+    assert "p50-worse" in [reason.id for reason in later.every_reason()]
+    for made in (same, later):
+        assert len(made.rounds) == 6
+        assert all(each.old.planned == each.new.planned == 60 for each in made.rounds)
+        assert all(each.old.sent == each.new.sent == 60 for each in made.rounds)
+    assert json.loads((where.out / "compare.json").read_text())["status"] == "FAIL"
