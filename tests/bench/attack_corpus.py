@@ -23,6 +23,12 @@ TYPES = (
 )
 _JSON = (
     *(b"", b"{", b"[]", b"null", b'{"image": ""}', b'{"image": "AAAA"}', b'{"image": [[[1]]]}', b'{"inputs": {}}'),
+    *(
+        b'{"inputs": [{"name": "x", "shape": [64], "datatype": {}, "data": [0]}]}',
+        b'{"instances": [{"b64": {"b64": 5}}]}',
+    ),
+    *(b'{"inputs": [{"name": "x", "shape": [64], "datatype": "FP32", "parameters": [1]}]}', b'{"image": "\\ud800"}'),
+    *(b'{"a":' * 5000 + b"1" + b"}" * 5000, b"\xef\xbb\xbf{}", b'{"x": [' + b"9" * 5000 + b"]}", b'{"x": 1, "x": [2]}'),
     *(b"[" * 50_000, b'{"image": 1e999}', b'{"x": NaN}', b'{"instances": [{"b64": "*"}]}', b'{"image": "\xff"}'),
     *(b"[" + b"[]," * 400_000 + b"[]]", b"[" + b"0," * 1_200_000 + b"0]", b'{"x": [' + b"1e308," * 63 + b"1e308]}"),
 )
@@ -143,6 +149,15 @@ def streams(count: int, seed: int, path: str) -> Iterator[bytes]:
         f"GET {path} HTTP/9.9\r\nHost: x\r\n\r\n".encode(),
         f"POST {path}?a=%ZZ HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode(),
         b"POST /invocations?model_name=x HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+        b"CONNECT 127.0.0.1:8081 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
+        f"POST http://elsewhere{path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode(),
+        post + b"Transfer-Encoding: chunked\r\n\r\n-1\r\nhello\r\n0\r\n\r\n",
+        post + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * 2000 + b"\r\n",
+        post + b"Expect: 200-ok\r\nContent-Length: 5\r\n\r\nhello",
+        post
+        + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\nContent-Length: 0\r\n\r\n",
+        post + b"Inference-Header-Content-Length: 99999999999999999999\r\nContent-Length: 2\r\n\r\n{}",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"\x16\x03\x01\x02\0\x01",
         b"\0" * 2000,

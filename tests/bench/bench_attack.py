@@ -36,6 +36,8 @@ from config.spec import Spec  # noqa: E402
 # 503 of a full queue, 504 and 507 are documented; every other 5xx is a fault.
 FAULTS = {500, 501, 502, 505}
 SAMPLE_EVERY, CLIENTS, TIMEOUT_S = 25, 4, 60
+# Most of their time goes into waiting for answers that do not come.
+STREAM_CLIENTS = 32
 # What a second pass may add, and files that come and go with a request.
 GROWTH, COMING_AND_GOING_BYTES = 1.05, 1_000_000
 LOG_LINE_BYTES = 500
@@ -132,7 +134,8 @@ def one_pass(server: Running, sample: tuple[bytes, str], expected: bytes, argume
             seen.statuses[status] += 1
             seen.faults[kind] += status in FAULTS
             seen.wrong_samples += wrong
-        path = f"/predictions/{server.spec.name}"
+    path = f"/predictions/{server.spec.name}"
+    with ThreadPoolExecutor(STREAM_CLIENTS) as clients:
         list(clients.map(lambda data: stream(server, data), streams(arguments.streams, arguments.seed, path)))
     seen.wrong_samples += send(server, *sample) != (200, expected)
     seen.log_bytes = server.log.stat().st_size - log_before
