@@ -148,7 +148,10 @@ def test_an_autoscaler_gets_the_rate_of_each_pod_and_the_rules_what_the_clients_
             lambda name=name: prometheus.recorded(f"{name}:ratio_rate5m") == pytest.approx(shed / total, rel=0.02)
         )
     slow = sum(one.outcome == "200" for one in busy.sent) / outcomes["200"]
-    eventually(lambda: prometheus.recorded("inference_slow:ratio_rate5m") == pytest.approx(slow, rel=0.1))
+    # On a busy machine some of the quick ones are slow too, for their clients more of them than for the server.
+    limit_s = spec.slo.p99_ms / 1000 if spec.slo else 0
+    seen = sum(one.outcome == "200" and one.latency_s > limit_s for one in quick.sent + busy.sent) / outcomes["200"]
+    eventually(lambda: 0.9 * slow < prometheus.recorded("inference_slow:ratio_rate5m") < 1.1 * seen)
     edges, p99_s = EDGES_S, busy.latency_s(1 - 0.01 / slow)
     bucket = bisect.bisect_left(edges, prometheus.recorded("inference_duration_seconds:p99_rate5m"))
     assert abs(bucket - bisect.bisect_left(edges, p99_s)) <= 1
