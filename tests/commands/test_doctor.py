@@ -39,13 +39,13 @@ def test_here_is_all_that_the_local_flow_needs() -> None:
     done = run("--json", KUBECONFIG="/none")
     record = json.loads(done.stdout)
     assert (done.returncode, record["local_flow"]) == (0, True)
-    found = {finding["name"]: finding for finding in record["findings"]}
-    assert len(found) >= 13
-    needed = [name for name, finding in found.items() if finding["local"]]
+    findings = {finding["name"]: finding for finding in record["findings"]}
+    assert len(findings) >= 13
+    needed = [name for name, finding in findings.items() if finding["local"]]
     assert needed == ["python", "java", "torchserve", "torch", "c++ compiler"]
-    assert {found[name]["state"] for name in needed} == {"ok"}
-    assert "its operators load" in found["torch"]["text"]
-    assert found["cluster"]["state"] == "missing"
+    assert {findings[name]["state"] for name in needed} == {"ok"}
+    assert "its operators load" in findings["torch"]["text"]
+    assert findings["cluster"]["state"] == "missing"
 
 
 def test_what_is_missing_is_said_with_what_to_type() -> None:
@@ -139,9 +139,9 @@ def test_what_nodes_offer_and_which_labels_prometheus_wants_is_said(
     with FakeCluster(tmp_path, groups=("monitoring.coreos.com",)) as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
         put_surroundings(cluster, "default")
-        found = {finding.name: finding.text for finding in _cluster()}
-    assert found["nodes"] == "2 nodes offer 12 cpu, 24 GiB, 1 nvidia.com/gpu; the largest has 8 cpu, 16 GiB"
-    assert found["prometheus labels"] == "`monitoring/k8s` wants `release=stack`"
+        texts = {finding.name: finding.text for finding in _cluster()}
+    assert texts["nodes"] == "2 nodes offer 12 cpu, 24 GiB, 1 nvidia.com/gpu; the largest has 8 cpu, 16 GiB"
+    assert texts["prometheus labels"] == "`monitoring/k8s` wants `release=stack`"
 
 
 def test_a_cluster_without_the_operator_says_what_that_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ def test_lines_of_config_properties_break_one_rule(
     tmp_path: Path, rule: str, level: str, lines: str, text: str, hint: str
 ) -> None:
     content, number = changed(CLEAN_PROPERTIES, lines, "=")
-    found = only(lint(tmp_path, content, "config.properties"))
-    assert (found.rule, found.level, found.line, found.text, found.hint) == (rule, level, number, text, hint)
+    finding = only(lint(tmp_path, content, "config.properties"))
+    assert (finding.rule, finding.level, finding.line, finding.text, finding.hint) == (rule, level, number, text, hint)
 
 
 @pytest.mark.parametrize(("rule", "level", "lines", "text", "hint"), cases("lint_model_config.txt"))
@@ -22,8 +22,8 @@ def test_lines_of_model_config_break_one_rule(
     tmp_path: Path, rule: str, level: str, lines: str, text: str, hint: str
 ) -> None:
     content, number = changed(CLEAN_MODEL_CONFIG, lines, ":")
-    found = only(lint(tmp_path, content, "model-config.yaml"))
-    assert (found.rule, found.level, found.line, found.text, found.hint) == (rule, level, number, text, hint)
+    finding = only(lint(tmp_path, content, "model-config.yaml"))
+    assert (finding.rule, finding.level, finding.line, finding.text, finding.hint) == (rule, level, number, text, hint)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_lines_of_model_config_break_one_rule(
 )
 def test_a_key_missing_from_config_properties(tmp_path: Path, missing: str, rule: str, text: str, hint: str) -> None:
     content = "".join(line for line in CLEAN_PROPERTIES.splitlines(True) if not line.startswith(missing))
-    found = only(lint(tmp_path, content, "config.properties"))
+    finding = only(lint(tmp_path, content, "config.properties"))
     expected = (rule, "warning", 1, missing, text, hint)
-    assert (found.rule, found.level, found.line, found.key, found.text, found.hint) == expected
+    assert (finding.rule, finding.level, finding.line, finding.key, finding.text, finding.hint) == expected
 
 
 RESET = "not set, so it is 120 seconds, whatever config.properties and the register call say"
@@ -92,15 +92,15 @@ def test_a_key_missing_from_model_config(
     tmp_path: Path, missing: str, rule: str, level: str, text: str, hint: str
 ) -> None:
     content = "".join(line for line in CLEAN_MODEL_CONFIG.splitlines(True) if not line.startswith(missing))
-    found = only(lint(tmp_path, content, "model-config.yaml"))
-    assert (found.rule, found.level, found.line, found.text, found.hint) == (rule, level, 1, text, hint)
+    finding = only(lint(tmp_path, content, "model-config.yaml"))
+    assert (finding.rule, finding.level, finding.line, finding.text, finding.hint) == (rule, level, 1, text, hint)
 
 
 def test_a_model_config_without_workers_starts_the_default_number(tmp_path: Path) -> None:
     content = "".join(line for line in CLEAN_MODEL_CONFIG.splitlines(True) if "Workers" not in line)
-    found = only(lint(tmp_path, content, "model-config.yaml"))
-    assert (found.rule, found.level) == ("workers", "warning")
-    assert found.text == f"neither it nor `maxWorkers` is set: {DEFAULT_WORKERS}"
+    finding = only(lint(tmp_path, content, "model-config.yaml"))
+    assert (finding.rule, finding.level) == ("workers", "warning")
+    assert finding.text == f"neither it nor `maxWorkers` is set: {DEFAULT_WORKERS}"
 
 
 def test_clean_files_have_no_findings(tmp_path: Path) -> None:
@@ -160,9 +160,9 @@ def test_load_models_says_whether_models_is_loaded(tmp_path: Path) -> None:
     lines = 'models={"m":{"1.0":{"batchSize":8}}}\n'
     assert lint(tmp_path, CLEAN_PROPERTIES + lines, "config.properties") == []
     without = CLEAN_PROPERTIES.replace("load_models=resnet50.mar\n", "")
-    found = only(lint(tmp_path, without + lines, "config.properties"))
-    assert (found.rule, found.level) == ("models-json", "warning")
-    assert found.text == "configures models and loads none, and `load_models` is not set"
+    finding = only(lint(tmp_path, without + lines, "config.properties"))
+    assert (finding.rule, finding.level) == ("models-json", "warning")
+    assert finding.text == "configures models and loads none, and `load_models` is not set"
 
 
 def test_one_port_for_management_and_inference_needs_tokens_off(tmp_path: Path) -> None:
@@ -181,21 +181,21 @@ def test_grpc_tls_needs_both_pem_files(tmp_path: Path) -> None:
 
 
 def test_a_plugin_may_read_a_key_torchserve_does_not_know(tmp_path: Path) -> None:
-    found = only(lint(tmp_path, CLEAN_PROPERTIES + "plugins_path=/plugins\nzzz=1\n", "config.properties"))
-    assert (found.rule, found.level) == ("unknown-key", "warning")
+    finding = only(lint(tmp_path, CLEAN_PROPERTIES + "plugins_path=/plugins\nzzz=1\n", "config.properties"))
+    assert (finding.rule, finding.level) == ("unknown-key", "warning")
 
 
 @pytest.mark.parametrize(("value", "level"), [("1", "warning"), ("2", "error")])
 def test_a_key_given_twice_is_worse_when_the_values_differ(tmp_path: Path, value: str, level: str) -> None:
-    found = only(lint(tmp_path, f"{CLEAN_PROPERTIES}job_queue_size=1\njob_queue_size={value}\n", "config.properties"))
-    assert (found.rule, found.level, found.line) == ("duplicate-key", level, 11)
-    assert found.text == "given twice, first on line 10; the last one wins"
+    finding = only(lint(tmp_path, f"{CLEAN_PROPERTIES}job_queue_size=1\njob_queue_size={value}\n", "config.properties"))
+    assert (finding.rule, finding.level, finding.line) == ("duplicate-key", level, 11)
+    assert finding.text == "given twice, first on line 10; the last one wins"
 
 
 def test_a_key_given_twice_in_a_model_config(tmp_path: Path) -> None:
-    found = only(lint(tmp_path, CLEAN_MODEL_CONFIG + "batchSize: 4\n", "model-config.yaml"))
-    assert (found.rule, found.line, found.key) == ("duplicate-key", 12, "batchSize")
-    assert found.text == "given twice, first on line 3; the last one wins"
+    finding = only(lint(tmp_path, CLEAN_MODEL_CONFIG + "batchSize: 4\n", "model-config.yaml"))
+    assert (finding.rule, finding.line, finding.key) == ("duplicate-key", 12, "batchSize")
+    assert finding.text == "given twice, first on line 3; the last one wins"
 
 
 def test_unknown_options_of_torchrun(tmp_path: Path) -> None:

@@ -42,11 +42,11 @@ from config.lint.torchserve_keys import MODEL_CONFIG
     ],
 )
 def test_an_invented_key_says_where_the_setting_really_is(tmp_path: Path, key: str, real: str) -> None:
-    found = only(lint(tmp_path, f"{CLEAN_PROPERTIES}{key}=8\n", "config.properties"))
+    finding = only(lint(tmp_path, f"{CLEAN_PROPERTIES}{key}=8\n", "config.properties"))
     where = " in model-config.yaml" if real in MODEL_CONFIG else ""
     ending = f"; did you mean `{real}`{where}?" if real else " and has nothing like it"
-    assert (found.rule, found.level, found.line, found.text) == ("unknown-key", "error", 10, IGNORED + ending)
-    assert found.hint == "delete the line" if not real else found.hint is not None and real in found.hint
+    assert (finding.rule, finding.level, finding.line, finding.text) == ("unknown-key", "error", 10, IGNORED + ending)
+    assert finding.hint == "delete the line" if not real else finding.hint is not None and real in finding.hint
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_an_invented_key_says_where_the_setting_really_is(tmp_path: Path, key: s
     ],
 )
 def test_an_invented_key_of_a_model_config(tmp_path: Path, key: str, real: str) -> None:
-    found = only(lint(tmp_path, f"{CLEAN_MODEL_CONFIG}{key}: 1\n", "model-config.yaml"))
-    assert (found.rule, found.level, found.text) == ("unknown-key", "error", f"{IGNORED}; did you mean {real}?")
+    finding = only(lint(tmp_path, f"{CLEAN_MODEL_CONFIG}{key}: 1\n", "model-config.yaml"))
+    assert (finding.rule, finding.level, finding.text) == ("unknown-key", "error", f"{IGNORED}; did you mean {real}?")
 
 
 def test_no_line_of_a_file_made_of_invented_keys_works(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_findings_are_sorted_by_line(tmp_path: Path) -> None:
     ],
 )
 def test_a_model_config_that_is_no_mapping(tmp_path: Path, content: bytes, rule: str, line: int, text: str) -> None:
-    found = only(lint(tmp_path, content, "model-config.yaml"))
-    assert (found.rule, found.level, found.line, found.text) == (rule, "error", line, text)
+    finding = only(lint(tmp_path, content, "model-config.yaml"))
+    assert (finding.rule, finding.level, finding.line, finding.text) == (rule, "error", line, text)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_a_model_config_that_is_no_mapping(tmp_path: Path, content: bytes, rule:
     ],
 )
 def test_config_properties_in_another_encoding(tmp_path: Path, content: bytes, line: int, text: str) -> None:
-    found = only(lint(tmp_path, content, "config.properties"))
-    assert (found.rule, found.level, found.line, found.text) == ("encoding", "error", line, text)
+    finding = only(lint(tmp_path, content, "config.properties"))
+    assert (finding.rule, finding.level, finding.line, finding.text) == ("encoding", "error", line, text)
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:

@@ -101,6 +101,6 @@ def test_the_log_configuration_is_xml_and_writes_the_access_log_alone_to_stdout(
 
 
 def test_json_logs_are_another_pattern() -> None:
-    one, other = (render_log4j2(make_spec({"serving.log": form})) for form in ("json", "text"))
-    assert "%enc{%m}{JSON}" in one
+    first, other = (render_log4j2(make_spec({"serving.log": form})) for form in ("json", "text"))
+    assert "%enc{%m}{JSON}" in first
     assert "%enc{%m}{JSON}" not in other

@@ -31,10 +31,10 @@ def test_the_tables_name_only_keys_that_exist() -> None:
 
 
 def jar_class(name: str) -> bytes:
-    found = importlib.util.find_spec("ts")
-    assert found is not None
-    assert found.submodule_search_locations
-    jar = Path(found.submodule_search_locations[0]) / "frontend" / "model-server.jar"
+    module_spec = importlib.util.find_spec("ts")
+    assert module_spec is not None
+    assert module_spec.submodule_search_locations
+    jar = Path(module_spec.submodule_search_locations[0]) / "frontend" / "model-server.jar"
     with zipfile.ZipFile(jar) as archive:
         return archive.read(f"org/pytorch/serve/{name}.class")
 

@@ -87,14 +87,16 @@ class FakeCluster(World):
     def names(self, kind: str, namespace: str) -> list[str]:
         with self.store.lock:
             found = next(one for one in self.kinds if one.kind == kind)
-            return [one["metadata"]["name"] for one in self.store.list(found, namespace)]
+            return [document["metadata"]["name"] for document in self.store.list(found, namespace)]
 
     def versions(self) -> dict[str, str]:
         """Every object with its version, of Deployments without what their controller writes: equal means untouched."""
         with self.store.lock:
             return {
-                "/".join(place): str(one["metadata"]["generation" if place[1] == "deployments" else "resourceVersion"])
-                for place, one in self.store.objects.items()
+                "/".join(place): str(
+                    document["metadata"]["generation" if place[1] == "deployments" else "resourceVersion"]
+                )
+                for place, document in self.store.objects.items()
                 if place[1] not in ("pods", "replicasets", "events")
             }
 
@@ -176,24 +178,24 @@ class FakeCluster(World):
             return web.json_response({"status": {"allowed": self.allowed(asked)}}, status=201)
         if path == "/apis/authentication.k8s.io/v1/selfsubjectreviews":
             return web.json_response({"status": {"userInfo": {"username": USER}}}, status=201)
-        found = _OBJECT.match(path)
-        kind = found and next(
+        match = _OBJECT.match(path)
+        kind = match and next(
             (
                 one
                 for one in self.kinds
-                if one.plural == found["plural"]
-                and one.group_version == (found["core"] or f"{found['group']}/{found['version']}")
+                if one.plural == match["plural"]
+                and one.group_version == (match["core"] or f"{match['group']}/{match['version']}")
             ),
             None,
         )
-        if not found or not kind or (found["namespace"] and not kind.namespaced):
+        if not match or not kind or (match["namespace"] and not kind.namespaced):
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
-        namespace, name, sub = found["namespace"] or "", found["name"] or "", found["sub"] or ""
+        namespace, name, sub = match["namespace"] or "", match["name"] or "", match["sub"] or ""
         if sub in ("proxy", "portforward", "log"):
             self.authorize("create" if request.method == "POST" else "get", kind, namespace, sub)
             streams = self._streams
             return await {"proxy": streams.proxy, "portforward": streams.forward, "log": streams.log}[sub](
-                request, kind, namespace, name, found["rest"] or "/"
+                request, kind, namespace, name, match["rest"] or "/"
             )
         return await self._objects(request, kind, namespace, name)
 

@@ -135,10 +135,10 @@ class Controllers:
         self._report(deployment, newest, older, pods, ready)
 
     def _replicasets(self, deployment: Document) -> tuple[Document, list[Document]]:
-        mine = [one for one in self._store.list(KIND["ReplicaSet"], "") if _owned(one, deployment)]
+        mine = [document for document in self._store.list(KIND["ReplicaSet"], "") if _owned(document, deployment)]
         template = deployment["spec"]["template"]
-        same = [one for one in mine if one["metadata"]["annotations"]["template"] == _hash(template)]
-        last = max((int(one["metadata"]["annotations"][_REVISION]) for one in mine), default=0)
+        same = [document for document in mine if document["metadata"]["annotations"]["template"] == _hash(template)]
+        last = max((int(document["metadata"]["annotations"][_REVISION]) for document in mine), default=0)
         if same and same[0]["metadata"]["annotations"][_REVISION] != str(last):
             same[0]["metadata"]["annotations"][_REVISION] = str(last + 1)
             same = [self._store.put(KIND["ReplicaSet"], same[0])]
@@ -149,7 +149,7 @@ class Controllers:
             changed["metadata"].setdefault("annotations", {})[_REVISION] = number
             stored = self._write(KIND["Deployment"], deployment, changed)
             deployment["metadata"] = stored["metadata"]
-        return newest, [one for one in mine if one["metadata"]["uid"] != newest["metadata"]["uid"]]
+        return newest, [document for document in mine if document["metadata"]["uid"] != newest["metadata"]["uid"]]
 
     def _make_replicaset(self, deployment: Document, number: int) -> Document:
         template = deployment["spec"]["template"]
@@ -211,7 +211,7 @@ class Controllers:
     def _report(
         self, deployment: Document, newest: Document, older: list[Document], pods: list[Document], ready: list[Document]
     ) -> None:
-        old = sum(len(self._pods(one)) for one in older)
+        old = sum(len(self._pods(document)) for document in older)
         changed = deepcopy(deployment)
         conditions = [{"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"}]
         if self.refused and not pods:
@@ -250,7 +250,7 @@ class Controllers:
         self._store.put(KIND["Event"], event)
 
     def _pods(self, replicaset: Document) -> list[Document]:
-        return [one for one in self._store.list(KIND["Pod"], "") if _owned(one, replicaset)]
+        return [document for document in self._store.list(KIND["Pod"], "") if _owned(document, replicaset)]
 
     def _delete(self, document: Document, kind: str) -> None:
         metadata = document["metadata"]
@@ -272,7 +272,7 @@ def _filled(step: Step, image: str) -> Step:
 
 def _ready(pod: Document) -> bool:
     conditions = pod.get("status", {}).get("conditions", [])
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _owned(document: Document, owner: Document) -> bool:

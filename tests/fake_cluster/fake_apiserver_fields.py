@@ -67,17 +67,17 @@ def apply(
     new = _fields_of(config)
     gone = (decode(mine["fieldsV1"]) if mine else frozenset()) - new
     after = _merged(before, _stripped(config), (config["kind"],))
-    held = frozenset().union(*(decode(one["fieldsV1"]) for one in others))
+    held = frozenset().union(*(decode(other["fieldsV1"]) for other in others))
     _remove(after, gone, held)
     # As on a real server, what is stored is compared with what was sent before that is given its canonical form: an
     # owner of `2Gi` is in the way of somebody who applies `2048Mi`.
     changed = frozenset(path for path in new if _at(before, path) != _at(after, path))
     after = defaults(after)
     if live is not None:
-        found = [(one, path) for one in others for path in sorted(decode(one["fieldsV1"]) & changed, key=_shown)]
+        found = [(other, path) for other in others for path in sorted(decode(other["fieldsV1"]) & changed, key=_shown)]
         if found and not force:
             raise Conflicts(found)
-        others = [_without(one, changed) for one in others]
+        others = [_without(other, changed) for other in others]
     entry = {
         "manager": manager,
         "operation": "Apply",
@@ -89,7 +89,7 @@ def apply(
     if mine and mine["fieldsV1"] == entry["fieldsV1"]:
         # A time that changed alone changes nothing.
         entry["time"] = mine["time"] if _same(before, after) else moment
-    after["metadata"]["managedFields"] = [entry, *(one for one in others if one["fieldsV1"])]
+    after["metadata"]["managedFields"] = [entry, *(other for other in others if other["fieldsV1"])]
     return after
 
 

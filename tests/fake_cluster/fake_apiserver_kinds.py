@@ -148,10 +148,10 @@ _DEFAULTS = {"Deployment": _deployment, "Service": _service, "HorizontalPodAutos
 
 def canonical(text: str) -> str:
     """A quantity as the API spells it: `1000m` is `1`, `2048Mi` is `2Gi`, `0.5` is `500m`."""
-    found = _QUANTITY.match(text)
-    if not found:
+    match = _QUANTITY.match(text)
+    if not match:
         return text
-    number, suffix = Decimal(found[1]), found[2] or ""
+    number, suffix = Decimal(match[1]), match[2] or ""
     if suffix in _BINARY:
         index = _BINARY.index(suffix)
         while index < len(_BINARY) - 1 and number % 1024 == 0 and number:

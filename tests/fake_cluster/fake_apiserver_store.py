@@ -58,13 +58,13 @@ class Store:
         self.version = next(self._versions)
 
     def get(self, kind: Kind, namespace: str, name: str) -> Document:
-        found = self.objects.get(key(kind, namespace, name))
-        if found is None:
+        document = self.objects.get(key(kind, namespace, name))
+        if document is None:
             group = f".{kind.group}" if kind.group else ""
             raise Refusal(
                 404, "NotFound", f'{kind.plural}{group} "{name}" not found', {"name": name, "kind": kind.plural}
             )
-        return deepcopy(found)
+        return deepcopy(document)
 
     def list(self, kind: Kind, namespace: str) -> list[Document]:
         return [

@@ -59,7 +59,7 @@ class World:
         versions = sorted({(kind.group, kind.version) for kind in self.kinds if kind.group})
         versions += [(group, "v1beta1") for group in self.metrics_groups]
         if path == "/apis":
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*one) for one in versions]}
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*version) for version in versions]}
         parts = path.strip("/").split("/")
         if parts[0] == "apis" and len(parts) == 2 and parts[1] in dict(versions):
             return _group(parts[1], dict(versions)[parts[1]])

@@ -30,9 +30,9 @@ def cluster(fake: FakeCluster) -> Cluster:
 
 
 def owners(fake: FakeCluster, kind: str, name: str) -> dict[str, Any]:
-    found = fake.get(kind, name, SPACE)
-    assert found
-    return {entry["manager"]: entry["fieldsV1"] for entry in found["metadata"]["managedFields"]}
+    stored = fake.get(kind, name, SPACE)
+    assert stored
+    return {entry["manager"]: entry["fieldsV1"] for entry in stored["metadata"]["managedFields"]}
 
 
 def test_an_apply_owns_the_fields_it_names_and_no_defaults(fake: FakeCluster, cluster: Cluster) -> None:
@@ -62,13 +62,13 @@ def test_the_same_value_is_shared_and_goes_when_its_last_owner_lets_go(fake: Fak
     cluster.apply(one)
     cluster.apply(one, manager="other")
     cluster.apply(document("ConfigMap", "one"), manager="marina")
-    found = fake.get("ConfigMap", "one", SPACE)
-    assert found
-    assert found["data"] == {"a": "1"}
+    stored = fake.get("ConfigMap", "one", SPACE)
+    assert stored
+    assert stored["data"] == {"a": "1"}
     cluster.apply(document("ConfigMap", "one"), manager="other")
-    found = fake.get("ConfigMap", "one", SPACE)
-    assert found
-    assert not found.get("data")
+    stored = fake.get("ConfigMap", "one", SPACE)
+    assert stored
+    assert not stored.get("data")
 
 
 def test_a_quantity_in_another_spelling_is_in_the_way_of_a_second_manager_as_on_a_real_server(

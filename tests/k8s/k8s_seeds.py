@@ -97,15 +97,15 @@ def without(kind: str) -> Change:
     """Takes every object of a kind away."""
 
     def change(objects: Objects) -> None:
-        assert any(one["kind"] == kind for one in objects)
-        objects[:] = [one for one in objects if one["kind"] != kind]
+        assert any(document["kind"] == kind for document in objects)
+        objects[:] = [document for document in objects if document["kind"] != kind]
 
     return change
 
 
 def bare(objects: Objects) -> None:
     """Makes of the kit's pods what somebody else would make of a stock image."""
-    template = next(one for one in objects if one["kind"] == "Deployment")["spec"]["template"]
+    template = next(document for document in objects if document["kind"] == "Deployment")["spec"]["template"]
     template["metadata"].pop("annotations")
     template["spec"]["containers"][0]["image"] = "registry.local/torchserve:0.12@sha256:" + "a" * 64
     template["spec"]["containers"][0]["env"] = [{"name": "TS_DISABLE_TOKEN_AUTHORIZATION", "value": "true"}]
@@ -113,7 +113,7 @@ def bare(objects: Objects) -> None:
 
 
 def _reach(objects: Objects, kind: str, path: str) -> tuple[Any, Any]:
-    place: Any = next(one for one in objects if one["kind"] == kind)
+    place: Any = next(document for document in objects if document["kind"] == kind)
     *keys, last = [int(key) if key.isdigit() else key for key in path.split()]
     for key in keys:
         place = place[key] if isinstance(key, int) else place.setdefault(key, {})

@@ -201,7 +201,7 @@ def test_who_is_told_when(name: str, tmp_path: Path) -> None:
 def test_every_alert_fires_in_some_scenario_and_is_silent_in_another() -> None:
     everything = rules(digits_spec(CUDA))
     names = {name.removeprefix("Marina") for name in everything if "alert" in everything[name]} | {"Recompiled"}
-    assert set().union(*(fired for one in SCENARIOS.values() for fired in one.firing.values())) == names
+    assert set().union(*(fired for scenario in SCENARIOS.values() for fired in scenario.firing.values())) == names
     assert SCENARIOS["a healthy pod tells nobody"].firing["2h"] == QUIET
 
 

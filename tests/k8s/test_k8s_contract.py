@@ -41,31 +41,33 @@ def page_of(
     """A page with everything that is declared; `named` are values of labels, `labels` a metric's own ones."""
     spec, registry = digits_spec(), CollectorRegistry()
     values = {"model": "digits", "model_name": "digits", "code": "200"} | (named or {})
-    for one in series_of(spec):
-        if one.name == without:
+    for series in series_of(spec):
+        if series.name == without:
             continue
-        own = sorted(labels.get(one.name, one.labels))
-        kind = (kinds or {}).get(one.name) or {"counter": Counter, "gauge": Gauge, "histogram": Histogram}[one.kind]
+        own = sorted(labels.get(series.name, series.labels))
+        kind = (kinds or {}).get(series.name) or {"counter": Counter, "gauge": Gauge, "histogram": Histogram}[
+            series.kind
+        ]
         edges = {"buckets": EDGES_S} if kind is Histogram else {}
-        kind(one.name, "-", own, registry=registry, **edges).labels(*(values.get(label, "x") for label in own))
+        kind(series.name, "-", own, registry=registry, **edges).labels(*(values.get(label, "x") for label in own))
     return generate_latest(registry).decode()
 
 
 def faults(page: str, changes: dict[str, Any] | None = None) -> list[tuple[str, str]]:
-    return [(one.object, one.rule) for one in check_page(digits_spec(changes), page, "here")]
+    return [(finding.object, finding.rule) for finding in check_page(digits_spec(changes), page, "here")]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
 def test_every_expression_parses_and_fits_what_it_names(spec: Spec) -> None:
     assert metric_contract(spec)
-    texts = [one.text for one in all_expressions(spec)]
+    texts = [expression.text for expression in all_expressions(spec)]
     assert len(texts) > 70
     assert not [text for text in texts if "$" in text.replace('"$1"', "") or "<<" in text]
 
 
 def test_prometheus_itself_parses_every_expression(tmp_path: Path) -> None:
     tool = needs("promtool", package="prometheus")
-    texts = [one.text for spec in SPECS for one in all_expressions(spec)]
+    texts = [expression.text for spec in SPECS for expression in all_expressions(spec)]
     rules = [{"record": f"x:{number}:y", "expr": text} for number, text in enumerate(dict.fromkeys(texts))]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
     done = subprocess.run(
@@ -111,7 +113,7 @@ MISUSES = [
 
 @pytest.mark.parametrize(("expression", "text"), MISUSES)
 def test_an_expression_that_does_not_fit_is_told_so(expression: str, text: str) -> None:
-    told = [fault for one in selectors(expression) for fault in misuses(one, set())]
+    told = [fault for selector in selectors(expression) for fault in misuses(selector, set())]
     assert any(fault.startswith(text) for fault in told), told
 
 
@@ -128,7 +130,7 @@ def test_an_expression_that_does_not_fit_is_told_so(expression: str, text: str) 
     ],
 )
 def test_an_expression_that_fits_is_left_alone(expression: str) -> None:
-    assert [fault for one in selectors(expression) for fault in misuses(one, set())] == []
+    assert [fault for selector in selectors(expression) for fault in misuses(selector, set())] == []
 
 
 def test_a_rule_that_names_what_is_not_there_is_an_error_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,9 +207,9 @@ def test_the_adapter_is_asked_as_it_asks() -> None:
 
 
 def test_no_two_rules_of_the_adapter_find_the_same_series() -> None:
-    found = [rule["seriesQuery"] for rule in adapter_rules(digits_spec())]
-    assert len(set(found)) == len(found)
-    with_gpus = [query for query in found if query.startswith("DCGM")]
+    queries = [rule["seriesQuery"] for rule in adapter_rules(digits_spec())]
+    assert len(set(queries)) == len(queries)
+    with_gpus = [query for query in queries if query.startswith("DCGM")]
     assert ['exported_pod=""' in query for query in with_gpus] == [True, False]
     assert ['exported_pod!=""' in query for query in with_gpus] == [False, True]
 

@@ -30,12 +30,12 @@ def test_every_panel_has_a_place_of_its_own(changes: dict[str, Any]) -> None:
     panels = render_dashboard(digits_spec(changes))["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     places = [panel["gridPos"] for panel in panels]
-    for one in places:
-        assert 0 <= one["x"] < one["x"] + one["w"] <= 24
-    for one, other in combinations(places, 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or below, (one, other)
+    for place in places:
+        assert 0 <= place["x"] < place["x"] + place["w"] <= 24
+    for place, other in combinations(places, 2):
+        beside = place["x"] + place["w"] <= other["x"] or other["x"] + other["w"] <= place["x"]
+        below = place["y"] + place["h"] <= other["y"] or other["y"] + other["h"] <= place["y"]
+        assert beside or below, (place, other)
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)

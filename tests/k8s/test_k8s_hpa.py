@@ -30,7 +30,7 @@ def pods(count: int, **changes: Any) -> list[PodState]:
 
 
 def readings(values: list[float | None], **times: float) -> dict[str, Reading]:
-    return {f"pod-{number}": Reading(one, **times) for number, one in enumerate(values) if one is not None}
+    return {f"pod-{number}": Reading(value, **times) for number, value in enumerate(values) if value is not None}
 
 
 def look(told: Hpa, values: list[float | None], now_s: float = 0, **pod: Any) -> int:
@@ -72,8 +72,8 @@ def test_fewer_pods_without_a_window(values: list[float | None], replicas: int) 
 
 def test_pending_pods_count_as_nothing_when_more_are_wished() -> None:
     told, known = hpa(), [*pods(1), PodState("pod-1", pending=True)]
-    found = Controller(told).look(0, 2, known, {RATE: readings([150])}, {})
-    assert (found.wished, found.replicas) == (2, 2)
+    decision = Controller(told).look(0, 2, known, {RATE: readings([150])}, {})
+    assert (decision.wished, decision.replicas) == (2, 2)
 
 
 def test_the_least_and_the_most_are_kept_whatever_is_measured() -> None:
@@ -173,7 +173,7 @@ def test_a_scaled_object_is_read_as_the_autoscaler_that_keda_makes() -> None:
     spec["advanced"] = {"horizontalPodAutoscalerConfig": {"behavior": behavior}}
     told = read_hpa({"kind": "ScaledObject", "spec": spec})
     assert (told.low, told.high, told.up.window_s, told.down.window_s) == (2, 9, 9, 77)
-    assert [(one.kind, one.name, one.target) for one in told.metrics] == [
+    assert [(metric.kind, metric.name, metric.target) for metric in told.metrics] == [
         ("External", "q", 70.0),
         ("ContainerResource", "cpu", 80.0),
     ]

@@ -23,7 +23,7 @@ CUSTOM = {"HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceM
 
 
 def documents(plan: Plan) -> list[dict[str, Any]]:
-    return [one for some in render(plan).values() for one in some]
+    return [document for some in render(plan).values() for document in some]
 
 
 def minor(version: str) -> int:
@@ -291,7 +291,7 @@ def test_the_verb_as_json_has_files_notes_and_derived_numbers(
     assert "Deployment digits" in record["files"]["all.yaml"]
     assert record["image"] == "registry.local/marina/digits:1.0"
     assert {"file", "text", "hint"} == record["notes"][0].keys()
-    assert any(one["name"] == "grace period of a pod" and one["value"] == "40 s" for one in record["derived"])
+    assert any(number["name"] == "grace period of a pod" and number["value"] == "40 s" for number in record["derived"])
 
 
 def test_the_page_shows_what_a_fresh_clone_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

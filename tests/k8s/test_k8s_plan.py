@@ -74,12 +74,12 @@ def test_who_waits_and_the_slots_in_use_scale_a_language_model(kind: str, tmp_pa
     rendered = render(make_plan(spec, tmp_path))
     if kind == "hpa":
         metrics = rendered["70-autoscaler.yaml"][0]["spec"]["metrics"]
-        found = {each["pods"]["metric"]["name"]: each["pods"]["target"]["averageValue"] for each in metrics[:2]}
-        assert found == {"inference_waiting_requests": "2", "inference_running_requests": "8"}
+        figures = {each["pods"]["metric"]["name"]: each["pods"]["target"]["averageValue"] for each in metrics[:2]}
+        assert figures == {"inference_waiting_requests": "2", "inference_running_requests": "8"}
     else:
         triggers = rendered["keda/scaled-object.yaml"][0]["spec"]["triggers"]
-        found = {each["metadata"]["query"].partition('state="')[2][:7]: each["metadata"] for each in triggers[:2]}
-        assert {state: asked["threshold"] for state, asked in found.items()} == {"waiting": "2", "running": "8"}
+        figures = {each["metadata"]["query"].partition('state="')[2][:7]: each["metadata"] for each in triggers[:2]}
+        assert {state: asked["threshold"] for state, asked in figures.items()} == {"waiting": "2", "running": "8"}
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,11 @@ def test_more_pods_come_at_once_and_fewer_after_a_window_that_follows_the_cold_s
     ]
     up, down = behavior["scaleUp"], behavior["scaleDown"]
     assert (up["stabilizationWindowSeconds"], down["stabilizationWindowSeconds"]) == (0, down_window)
-    assert [(one["value"], one["periodSeconds"]) for one in up["policies"]] == [(100, up_period), (4, up_period)]
-    assert [(one["value"], one["periodSeconds"]) for one in down["policies"]] == [(25, down_period)]
+    assert [(policy["value"], policy["periodSeconds"]) for policy in up["policies"]] == [
+        (100, up_period),
+        (4, up_period),
+    ]
+    assert [(policy["value"], policy["periodSeconds"]) for policy in down["policies"]] == [(25, down_period)]
 
 
 @pytest.mark.parametrize(("cold_start_s", "budget_s"), [(None, 360), (3.0, 360), (180.0, 360), (400.5, 801)])
@@ -258,7 +261,7 @@ def test_what_is_a_guess_or_a_trap_is_noted(changes: dict[str, Any], records: di
 def test_the_plan_says_what_room_a_rollout_needs(rollout: dict[str, Any], strategy: dict[str, Any], room: str) -> None:
     plan = planned(GPU | {"kubernetes.rollout": rollout, "kubernetes.resources.memory": "1Gi"})
     assert render(plan)["40-deployment.yaml"][0]["spec"]["strategy"]["rollingUpdate"] == strategy
-    assert {one.name: one.value for one in derived(plan)}["room for a rollout"] == room
+    assert {number.name: number.value for number in derived(plan)}["room for a rollout"] == room
     texts = [note.text for note in notes(plan) if "with every GPU in use" in note.text]
     assert bool(texts) == (room != "none")
     assert all(room in text for text in texts)
@@ -277,7 +280,7 @@ def test_without_the_cpu_the_rate_decides_alone() -> None:
     plan = planned({"scaling": {"cpu_percent": None}}, evidence=EVIDENCE)
     (metric,) = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
     assert metric["type"] == "Pods"
-    assert {one.name: one.value for one in derived(plan)}["autoscaler's target"] == "864 requests/s a pod"
+    assert {number.name: number.value for number in derived(plan)}["autoscaler's target"] == "864 requests/s a pod"
     by_keda = planned({"scaling": {"cpu_percent": None, "autoscaler": "keda"}}, evidence=EVIDENCE)
     (trigger,) = render(by_keda)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
     assert trigger["type"] == "prometheus"
@@ -318,7 +321,7 @@ def test_there_is_nothing_to_note_when_all_was_built_and_measured() -> None:
 
 
 def test_every_derived_number_has_its_reason() -> None:
-    shown = {one.name: (one.value, one.reason) for one in derived(planned(evidence=EVIDENCE))}
+    shown = {number.name: (number.value, number.reason) for number in derived(planned(evidence=EVIDENCE))}
     assert shown["autoscaler's target"] == ("864 requests/s a pod, or 80 % cpu", "knee 1234 × headroom 0.7")
     assert shown["memory of a pod"] == ("1280Mi", "peak 778Mi + 496Mi of the largest requests")
     assert shown["grace period of a pod"] == ("40 s", "propagation 5 + drain 30 + 5")

@@ -69,7 +69,7 @@ def test_names_are_asked_where_the_spec_says_by_every_policy() -> None:
         {"kubernetes.network": {"egress": ["10.0.0.0/8:443"], "dns": ["openshift-dns:5353", "10.9.0.0/16:53"]}}
     )
     job = LoadJob(name="digits-load-1", image="registry.local/load:1", text="{}", parts=2, seconds=60)
-    (of_load,) = [one for one in load_objects(plan, job) if one["kind"] == "NetworkPolicy"]
+    (of_load,) = [document for document in load_objects(plan, job) if document["kind"] == "NetworkPolicy"]
     for policy in (one(plan, "NetworkPolicy"), of_load):
         namespace, block = policy["spec"]["egress"][-2:]
         assert namespace == {

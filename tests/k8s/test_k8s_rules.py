@@ -73,9 +73,9 @@ def test_the_share_within_the_objective_is_read_off_edges_that_the_server_has(p9
     asked = re.findall(r'le=~"([^"]+)"', rule_queries(digits_spec()).within(f"{p99_ms / 1000:.6g}"))
     assert len(asked) == (1 if p99_ms in EDGES_MS or p99_ms > EDGES_MS[-1] else 2)
     for edge in asked:
-        assert sum(bool(re.fullmatch(edge, one)) for one in written) == 1
+        assert sum(bool(re.fullmatch(edge, text)) for text in written) == 1
         # Prometheus 3 stores `1` as `1.0`.
-        assert sum(bool(re.fullmatch(edge, str(float(one)))) for one in written) == 1
+        assert sum(bool(re.fullmatch(edge, str(float(text)))) for text in written) == 1
 
 
 def test_between_two_edges_answers_are_taken_to_be_spread_evenly() -> None:

@@ -23,8 +23,8 @@ def at(simulation: Simulation, number: int = 0) -> Outcome:
 
 
 def test_on_a_step_of_2_2_times_the_target_pods_come_at_once_and_with_the_window_of_before_five_minutes_late() -> None:
-    found = simulated(Supposed(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
-    now, before = at(found), at(found, 1)
+    outcome = simulated(Supposed(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
+    now, before = at(outcome), at(outcome, 1)
     assert (now.hpa.up.window_s, before.hpa.up.window_s) == (0, 300)
     assert now.asked_s in (15, 30)
     assert now.enough_s is not None
@@ -53,17 +53,17 @@ def test_the_knee_the_cold_start_and_the_time_for_a_node_change_what_comes_late(
 
 
 def test_what_a_pod_holds_is_what_was_measured() -> None:
-    found = simulated(Supposed(2))
-    assert (found.service.knee_rps, found.service.target_rps, found.service.cold_start_s) == (1234.5, 864, 2.99)
-    assert found.assumed == []
+    outcome = simulated(Supposed(2))
+    assert (outcome.service.knee_rps, outcome.service.target_rps, outcome.service.cold_start_s) == (1234.5, 864, 2.99)
+    assert outcome.assumed == []
 
 
 def test_what_was_never_measured_is_asked_for_or_named() -> None:
     with pytest.raises(InputError, match="what a pod holds is not known"):
         simulate(planned(), Supposed(2))
-    found = simulate(planned({"scaling.target_rps_per_pod": 70}), Supposed(2))
-    assert found.service.knee_rps == pytest.approx(100)
-    assert [one.partition(":")[0] for one in found.assumed] == ["the knee", "the cold start"]
+    outcome = simulate(planned({"scaling.target_rps_per_pod": 70}), Supposed(2))
+    assert outcome.service.knee_rps == pytest.approx(100)
+    assert [text.partition(":")[0] for text in outcome.assumed] == ["the knee", "the cold start"]
 
 
 def test_without_an_autoscaler_or_a_rate_there_is_nothing_to_simulate() -> None:
@@ -76,32 +76,32 @@ def test_without_an_autoscaler_or_a_rate_there_is_nothing_to_simulate() -> None:
     "changes", [{"scaling.autoscaler": "keda"}, GPU | {"scaling.metric": "gpu"}], ids=["keda", "gpu"]
 )
 def test_every_autoscaler_follows_a_step(changes: dict[str, Any]) -> None:
-    found = at(simulated(Supposed(5, knee_rps=100, cold_start_s=30), changes))
-    assert found.most_pods >= 5
-    assert found.run.decisions[-1][2] < found.most_pods
+    outcome = at(simulated(Supposed(5, knee_rps=100, cold_start_s=30), changes))
+    assert outcome.most_pods >= 5
+    assert outcome.run.decisions[-1][2] < outcome.most_pods
 
 
 def test_a_day_is_followed_and_costs_fewer_pods_than_its_peak_would() -> None:
-    found = at(simulated(POD, {"scaling.max_replicas": 10}))
-    assert found.share < 0.001
-    assert found.most_pods == 8
-    assert found.pod_hours < 0.7 * 24 * found.most_pods
+    outcome = at(simulated(POD, {"scaling.max_replicas": 10}))
+    assert outcome.share < 0.001
+    assert outcome.most_pods == 8
+    assert outcome.pod_hours < 0.7 * 24 * outcome.most_pods
 
 
 def test_traffic_that_no_number_of_pods_holds_is_shed_and_counted() -> None:
     flood = Trace("flood", [2000.0] * 600)
-    found = at(simulated(Supposed(flood, knee_rps=100, cold_start_s=30), {"scaling.max_replicas": 3}))
-    assert found.most_pods == 3
-    assert found.beyond == pytest.approx(found.run.requests)
+    outcome = at(simulated(Supposed(flood, knee_rps=100, cold_start_s=30), {"scaling.max_replicas": 3}))
+    assert outcome.most_pods == 3
+    assert outcome.beyond == pytest.approx(outcome.run.requests)
     # Three pods answer 300 of 2,000 requests a second, late; what may wait is soon full.
-    assert found.run.shed / found.run.requests == pytest.approx(0.85, abs=0.01)
+    assert outcome.run.shed / outcome.run.requests == pytest.approx(0.85, abs=0.01)
 
 
 def test_a_pod_that_is_told_to_stop_and_asked_for_again_finds_its_node() -> None:
     rates = [70.0] * 60 + [350.0] * 900 + [70.0] * 700 + [350.0] * 900
-    found = simulated(Supposed(Trace("twice", rates), knee_rps=100, cold_start_s=5, node_s=100))
-    short = [one.at_s for one in at(found).run.moments if one.ready * 100 < one.rate]
-    assert len([one for one in short if one < 960]) > len([one for one in short if one > 1660])
+    outcome = simulated(Supposed(Trace("twice", rates), knee_rps=100, cold_start_s=5, node_s=100))
+    short = [moment.at_s for moment in at(outcome).run.moments if moment.ready * 100 < moment.rate]
+    assert len([at_s for at_s in short if at_s < 960]) > len([at_s for at_s in short if at_s > 1660])
 
 
 def test_a_trace_is_seconds_or_times_and_holds_until_the_next_row(tmp_path: Path) -> None:
@@ -132,12 +132,12 @@ def test_a_trace_that_is_none_is_refused_with_its_line(tmp_path: Path, text: str
 
 
 def test_the_page_stands_alone_and_has_every_figure() -> None:
-    found = simulated(Supposed(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
-    text = simulation_html(found)
+    outcome = simulated(Supposed(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
+    text = simulation_html(outcome)
     assert "http" not in text
     assert text.count("<svg") == 3
     assert "prefers-color-scheme: dark" in text
-    for row in found.rows()[1:]:
+    for row in outcome.rows()[1:]:
         assert all(f">{cell}</td>" in text for cell in row[1:])
 
 

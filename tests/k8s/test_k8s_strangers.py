@@ -23,10 +23,10 @@ def violations(*changes: Change) -> list[Violation]:
 
 def rollout(objects: Objects) -> None:
     """Argo's Rollout in the place of the Deployment."""
-    deployment: dict[str, Any] = next(one for one in objects if one["kind"] == "Deployment")
+    deployment: dict[str, Any] = next(document for document in objects if document["kind"] == "Deployment")
     deployment |= {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"}
     deployment["spec"]["strategy"] = {"canary": {"steps": [{"setWeight": 20}]}}
-    scaler = next(one for one in objects if one["kind"] == "HorizontalPodAutoscaler")
+    scaler = next(document for document in objects if document["kind"] == "HorizontalPodAutoscaler")
     scaler["spec"]["scaleTargetRef"] = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "digits"}
 
 
@@ -49,8 +49,10 @@ def test_one_endpoint_for_readiness_and_liveness_is_right_where_liveness_waits_l
 
 
 def test_a_custom_workload_is_looked_at_like_a_deployment() -> None:
-    found = violations(rollout)
-    assert [(one.rule, one.level) for one in found if one.rule == "kind-unknown"] == [("kind-unknown", "warning")]
-    assert [str(one) for one in found if one.level == "error"] == []
+    findings = violations(rollout)
+    assert [(finding.rule, finding.level) for finding in findings if finding.rule == "kind-unknown"] == [
+        ("kind-unknown", "warning")
+    ]
+    assert [str(finding) for finding in findings if finding.level == "error"] == []
     latest = violations(rollout, put("Rollout", f"{SERVER} image", "registry.local/digits:latest"))
-    assert "image-latest" in {one.rule for one in latest}
+    assert "image-latest" in {finding.rule for finding in latest}

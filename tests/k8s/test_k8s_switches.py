@@ -90,7 +90,7 @@ def found(changes: dict[str, Any], place: str) -> Any:
     return data
 
 
-@pytest.mark.parametrize(("changes", "place", "value"), SWITCHES, ids=lambda one: str(one)[:60])
+@pytest.mark.parametrize(("changes", "place", "value"), SWITCHES, ids=lambda case: str(case)[:60])
 def test_a_field_shows_where_it_should_and_nowhere_without_it(changes: dict[str, Any], place: str, value: Any) -> None:
     assert found(changes, place) == value
     without = dict(list(changes.items())[:-1])

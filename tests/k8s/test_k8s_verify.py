@@ -27,7 +27,7 @@ def _plan(base: str) -> Plan:
 
 def _sound(base: dict[str, Any]) -> tuple[Plan, Objects]:
     plan = _plan(json.dumps(base))
-    return plan, [one for objects in render(plan).values() for one in objects]
+    return plan, [document for objects in render(plan).values() for document in objects]
 
 
 def _found(objects: Objects, scope: Scope) -> list[Violation]:
@@ -35,17 +35,17 @@ def _found(objects: Objects, scope: Scope) -> list[Violation]:
 
 
 def _told(findings: Sequence[Violation]) -> str:
-    return "\n".join(f"{one.rule}: {one}" for one in findings)
+    return "\n".join(f"{finding.rule}: {finding}" for finding in findings)
 
 
-@pytest.mark.parametrize("one", SEEDS, ids=lambda one: one.rule)
+@pytest.mark.parametrize("one", SEEDS, ids=lambda case: case.rule)
 def test_a_seeded_defect_is_found_by_its_rule_and_by_no_other(one: Seed) -> None:
     plan, objects = _sound(one.base)
     # The schemas of the versions between them are for the tests of schemas.
     scope = Scope((SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1]), None if one.foreign else plan)
     findings = _found(sown(objects, one), scope)
-    assert {found.rule for found in findings} == {one.rule}, _told(findings)
-    assert all(found.text and found.hint and found.object for found in findings)
+    assert {finding.rule for finding in findings} == {one.rule}, _told(findings)
+    assert all(finding.text and finding.hint and finding.object for finding in findings)
 
 
 @pytest.mark.parametrize("base", {json.dumps(one.base): one.base for one in SEEDS}.values(), ids=str)
@@ -60,7 +60,7 @@ def test_a_rollout_whose_percentages_round_to_nothing_is_not_called_stuck() -> N
     rounded = seed(
         "rollout-stuck", put("Deployment", "spec strategy rollingUpdate", {"maxSurge": 0, "maxUnavailable": "10%"})
     )
-    assert "rollout-stuck" not in {found.rule for found in _found(sown(objects, rounded), Scope(plan=plan))}
+    assert "rollout-stuck" not in {finding.rule for finding in _found(sown(objects, rounded), Scope(plan=plan))}
     assert "percent" not in next(rule.why for rule in all_rules() if rule.id == "rollout-stuck")
 
 
@@ -81,7 +81,7 @@ def test_the_kits_own_output_has_no_finding_for_any_option(changes: dict[str, An
     ref = f"registry.local/marina/{changes.get('name', 'digits')}"
     image = IMAGE | {"target": target, "ref": ref}
     plan = planned(changes, evidence=EVIDENCE, image=image)
-    versions = tuple(one for one in SUPPORTED_VERSIONS if float(one) >= float(plan.oldest_kubernetes))
+    versions = tuple(version for version in SUPPORTED_VERSIONS if float(version) >= float(plan.oldest_kubernetes))
     findings = verify(rendered(render(plan)), Scope(versions, plan))
     assert findings == [], _told(findings)
 
@@ -97,12 +97,12 @@ def test_a_control_of_the_profile_is_an_error_only_where_it_is_enforced() -> Non
     plan, objects = _sound({})
     root = sown(objects, seed("pod-non-root", put("Deployment", f"{POD} securityContext runAsNonRoot", False)))
     alone = [one for one in root if one["kind"] != "Namespace"]
-    assert [one.level for one in _found(root, Scope(("1.36",), plan))] == ["error"]
-    assert [one.level for one in _found(alone, Scope(("1.36",), plan))] == ["warning"]
+    assert [finding.level for finding in _found(root, Scope(("1.36",), plan))] == ["error"]
+    assert [finding.level for finding in _found(alone, Scope(("1.36",), plan))] == ["warning"]
 
 
 def test_a_finding_says_in_which_versions_it_is_one() -> None:
     plan, objects = _sound({"kubernetes.model": {"image": f"registry.local/models@sha256:{'a' * 64}"}})
-    (found,) = _found(objects, Scope(SUPPORTED_VERSIONS, plan))
-    assert (found.rule, found.field) == ("schema", "spec.template.spec.volumes[2].image")
-    assert found.text == "unknown field in Kubernetes 1.30"
+    (finding,) = _found(objects, Scope(SUPPORTED_VERSIONS, plan))
+    assert (finding.rule, finding.field) == ("schema", "spec.template.spec.volumes[2].image")
+    assert finding.text == "unknown field in Kubernetes 1.30"

@@ -33,27 +33,31 @@ def written(folder: Path, **files: str) -> Path:
 
 
 def rules_of(findings: list[Violation], level: str | None = None) -> set[str]:
-    return {one.rule for one in findings if level in (None, one.level)}
+    return {finding.rule for finding in findings if level in (None, finding.level)}
 
 
 def test_what_torchserves_chart_renders_to_has_the_findings_one_would_expect() -> None:
     verified = verify_folder(FOREIGN / "chart")
     assert rules_of(verified.findings) == CHART | {"pdb-missing", "spread-missing", "rollout-capacity"}
     assert rules_of(verified.findings, "error") == {"image-latest", "port-exposed", "readiness-missing"}
-    exposed = [one.text for one in verified.findings if one.rule == "port-exposed"]
+    exposed = [finding.text for finding in verified.findings if finding.rule == "port-exposed"]
     assert [text.split(",")[0] for text in exposed] == ["leads to 8081", "leads to 8082", "leads to 7070"]
 
 
 def test_torchserves_way_of_scaling_has_the_findings_one_would_expect() -> None:
-    found = verify_folder(FOREIGN / "scaling").findings
+    findings = verify_folder(FOREIGN / "scaling").findings
     expected = {"api-version", "labels-missing", "metric-counter", "scaler-safety-net", "scaler-target"}
-    assert rules_of(found) == expected
-    counters = [(Path(one.file).name, one.line, one.field) for one in found if one.rule == "metric-counter"]
+    assert rules_of(findings) == expected
+    counters = [
+        (Path(finding.file).name, finding.line, finding.field)
+        for finding in findings
+        if finding.rule == "metric-counter"
+    ]
     assert counters == [
         ("adapter.yaml", 9, "rules.external[0].metricsQuery"),
         ("hpa.yaml", 13, "spec.metrics[0].external.metric.name"),
     ]
-    (old,) = [one for one in found if one.rule == "api-version"]
+    (old,) = [finding for finding in findings if finding.rule == "api-version"]
     assert old.text == (
         "got `autoscaling/v2beta2`, not in Kubernetes 1.30–1.37, allowed: `autoscaling/v1`, `autoscaling/v2`"
     )
@@ -61,8 +65,8 @@ def test_torchserves_way_of_scaling_has_the_findings_one_would_expect() -> None:
 
 
 def test_chart_and_autoscaler_together_are_looked_at_as_one() -> None:
-    found = verify_folder(FOREIGN).findings
-    assert rules_of(found) - CHART == {"api-version", "metric-counter", "replicas-owned", "scaler-safety-net"}
+    findings = verify_folder(FOREIGN).findings
+    assert rules_of(findings) - CHART == {"api-version", "metric-counter", "replicas-owned", "scaler-safety-net"}
 
 
 def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
@@ -80,7 +84,10 @@ def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
     written(tmp_path / "deep", three_yml=OBJECT.replace("a}", "d}"))
     written(tmp_path / ".git", four_yaml="{")
     documents = read_folder(tmp_path)
-    places = [(one.reference, Path(one.file).name, one.root.at("metadata", "name").line) for one in documents]
+    places = [
+        (document.reference, Path(document.file).name, document.root.at("metadata", "name").line)
+        for document in documents
+    ]
     assert places == [
         ("ConfigMap/d", "three.yml", 3),
         ("ConfigMap/a", "one.yaml", 6),
@@ -138,9 +145,9 @@ def test_written_manifests_are_verified_with_the_lines_of_their_files(tmp_path: 
     text = file.read_text(encoding="utf-8").replace("maxUnavailable: 1", "maxUnavailable: 0")
     file.write_text(text, encoding="utf-8")
     verified = verify_spec(spec, build)
-    (found,) = verified.findings
-    assert (found.rule, found.file) == ("pdb-against-scaler", str(file))
-    assert text.splitlines()[found.line - 1].strip() == "maxUnavailable: 0"
+    (finding,) = verified.findings
+    assert (finding.rule, finding.file) == ("pdb-against-scaler", str(file))
+    assert text.splitlines()[finding.line - 1].strip() == "maxUnavailable: 0"
     assert verified.notes == [
         f"{build}/manifests: the spec renders something else by now: marina manifests {spec.file}"
     ]
@@ -176,10 +183,10 @@ def test_the_verb_as_json_is_one_record_and_warnings_exit_with_0(
     assert marina.main(["verify", "--dir", str(tmp_path), "--json", "--quiet"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert (record["objects"], record["errors"], record["warnings"]) == (1, 0, 1)
-    (found,) = record["findings"]
-    assert found["rule"] == "labels-missing"
-    assert (found["object"], found["field"], found["line"]) == ("ConfigMap/a", "metadata.labels", 3)
-    assert found["hint"] == "add name, instance, version, component, part-of and managed-by to `metadata.labels`"
+    (finding,) = record["findings"]
+    assert finding["rule"] == "labels-missing"
+    assert (finding["object"], finding["field"], finding["line"]) == ("ConfigMap/a", "metadata.labels", 3)
+    assert finding["hint"] == "add name, instance, version, component, part-of and managed-by to `metadata.labels`"
 
 
 def test_a_spec_alone_is_verified_as_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,7 +244,7 @@ def test_a_live_server_is_asked_for_the_metrics_that_are_named(
         code = marina.main(["verify", str(DIGITS), "--out", str(tmp_path), "--json", "--quiet", "--live", url])
         server.shutdown()
     record = json.loads(capsys.readouterr().out)
-    missing = {one["object"] for one in record["findings"] if one["rule"] == "metric-missing"}
+    missing = {finding["object"] for finding in record["findings"] if finding["rule"] == "metric-missing"}
     assert code == 1
     assert "ts_inference_requests_total" in missing
     assert "marina_ready" not in missing

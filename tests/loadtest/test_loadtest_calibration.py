@@ -81,11 +81,11 @@ def test_the_interval_of_a_calibration_holds_the_true_knee() -> None:
 
 def test_long_runs_narrow_the_interval_to_the_tolerance() -> None:
     made, _ = trials(always(0.01), tolerance=0.06)
-    found = made.find(60)
-    first = made.measure_knee(found)
+    knee = made.find(60)
+    first = made.measure_knee(knee)
     runs = len(made.runs)
     made._options = made._options.model_copy(update={"tolerance": 0.03})
-    assert made.measure_knee(found).width < first.width <= 0.06
+    assert made.measure_knee(knee).width < first.width <= 0.06
     assert len(made.runs) > runs + 1
 
 

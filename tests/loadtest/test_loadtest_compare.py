@@ -49,10 +49,10 @@ def test_a_difference_within_what_is_allowed_never_fails() -> None:
 
 
 def test_a_ratio_is_the_middle_of_the_rounds_with_the_interval_of_signed_ranks() -> None:
-    found = ratio([10] * 6, [11, 12, 11, 12, 11, 12])
-    assert found.value == pytest.approx((1.1 * 1.2) ** 0.5)
+    measured = ratio([10] * 6, [11, 12, 11, 12, 11, 12])
+    assert measured.value == pytest.approx((1.1 * 1.2) ** 0.5)
     # Of six rounds without a difference all are above 1 once in 64 times, which is rarer than an end may be wrong.
-    assert (found.low, found.high) == pytest.approx((1.1, 1.2))
+    assert (measured.low, measured.high) == pytest.approx((1.1, 1.2))
     assert ratio([10] * 5, [11] * 5).high == float("inf")
     assert ratio([10, 0], [10, 10]).high == float("inf")
 

@@ -61,10 +61,10 @@ def test_the_knee_of_a_queue_is_found_from_below_and_above(first: float) -> None
 
 
 def test_two_calibrations_agree_within_ten_percent() -> None:
-    one, other = (find_knee(Simulated(service_ms=10, seed=seed), 40, repeats=3) for seed in (1, 2))
-    assert one.agrees
+    knee, other = (find_knee(Simulated(service_ms=10, seed=seed), 40, repeats=3) for seed in (1, 2))
+    assert knee.agrees
     assert other.agrees
-    assert abs(one.rps - other.rps) / one.rps < 0.1
+    assert abs(knee.rps - other.rps) / knee.rps < 0.1
 
 
 def test_repeats_do_not_try_the_same_rates_again() -> None:
@@ -76,7 +76,7 @@ def test_repeats_do_not_try_the_same_rates_again() -> None:
 
 def test_a_sharp_knee_is_found_within_the_tolerance() -> None:
     knee = find_knee(lambda rate: "PASS" if rate <= 137 else "FAIL", 20, repeats=3, tolerance=0.02)
-    assert all(137 / 1.02 <= found <= 137 for found in knee.found)
+    assert all(137 / 1.02 <= knee_rps <= 137 for knee_rps in knee.found)
 
 
 def test_searches_that_differ_do_not_agree() -> None:
@@ -187,16 +187,16 @@ def test_the_best_settings_are_found_in_far_fewer_runs_than_the_grid() -> None:
         for batch in SPACE.batches
         for delay in SPACE.delays_ms
     )
-    found = tuned()
-    assert found.best.rps >= 0.97 * best
-    assert len(found.tried) <= SPACE.size / 5
+    tuning = tuned()
+    assert tuning.best.rps >= 0.97 * best
+    assert len(tuning.tried) <= SPACE.size / 5
 
 
 def test_tuning_begins_with_the_specs_own_settings_and_says_why_it_left_them() -> None:
-    found = tuned()
-    assert found.tried[0].settings == START
-    assert found.why[0] == "`workers × threads`: 8 × 1 to 4 × 2 raises the knee from 80 to 100 requests/s"
-    assert any(reason.startswith("`max_batch`: 1 to 8 raises the knee") for reason in found.why)
+    tuning = tuned()
+    assert tuning.tried[0].settings == START
+    assert tuning.why[0] == "`workers × threads`: 8 × 1 to 4 × 2 raises the knee from 80 to 100 requests/s"
+    assert any(reason.startswith("`max_batch`: 1 to 8 raises the knee") for reason in tuning.why)
 
 
 def test_a_setting_that_does_not_beat_the_best_is_not_measured_further() -> None:

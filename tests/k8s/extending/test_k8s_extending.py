@@ -47,7 +47,7 @@ FIELDS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "key", "item"), FIELDS, ids=lambda one: str(one)[:30])
+@pytest.mark.parametrize(("fields", "key", "item"), FIELDS, ids=lambda case: str(case)[:30])
 def test_a_field_of_the_pod_lands_in_the_template(fields: dict[str, Any], key: str, item: Any) -> None:
     assert item in pod({"kubernetes.pod": fields})[key]
     assert item not in pod({}).get(key, ())
@@ -98,7 +98,7 @@ REFUSED: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "text"), REFUSED, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(("fields", "text"), REFUSED, ids=lambda case: str(case)[:40])
 def test_a_field_of_the_pod_that_cannot_be_is_refused(fields: dict[str, Any], text: str) -> None:
     with pytest.raises((SpecError, InputError)) as caught:
         pod({"kubernetes.pod": fields})
@@ -166,7 +166,7 @@ FORBIDDEN: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "text"), FORBIDDEN, ids=lambda one: str(one)[:60])
+@pytest.mark.parametrize(("changes", "text"), FORBIDDEN, ids=lambda case: str(case)[:60])
 def test_a_patch_that_may_not_be_names_the_place(changes: dict[str, Any], text: str) -> None:
     with pytest.raises((InputError, SpecError)) as caught:
         render(planned(changes))
@@ -200,8 +200,8 @@ def test_what_a_patch_breaks_is_found_by_verify_and_stops_a_deploy(tmp_path: Pat
         merge={"spec": {"template": {"spec": {"containers": [{"name": "server", "readinessProbe": None}]}}}},
     )
     plan = planned(changes, evidence=EVIDENCE, image=IMAGE)
-    found = verify(rendered(render(plan)), Scope((SUPPORTED_VERSIONS[-1],), plan))
-    assert any("readinessProbe" in str(finding) for finding in found)
+    version = verify(rendered(render(plan)), Scope((SUPPORTED_VERSIONS[-1],), plan))
+    assert any("readinessProbe" in str(finding) for finding in version)
     wrong = patch(kind="Service", merge={"spec": {"ports": [{"port": "x"}]}})
     fill(tmp_path, load_spec(written(tmp_path, wrong), files=False), evidence=EVIDENCE, image=IMAGE)
     blockers = make_release(load_spec(tmp_path / "spec.yaml", files=False), tmp_path).blockers

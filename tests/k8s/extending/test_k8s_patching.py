@@ -97,7 +97,7 @@ IMPOSSIBLE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("patch", "text"), IMPOSSIBLE, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(("patch", "text"), IMPOSSIBLE, ids=lambda case: str(case)[:40])
 def test_a_patch_that_cannot_be_merged_says_where(patch: Any, text: str) -> None:
     with pytest.raises(PatchError) as caught:
         merged(CONTAINERS, patch, by_keys=True)
@@ -129,7 +129,7 @@ OPERATIONS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("document", "operations", "result"), OPERATIONS, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(("document", "operations", "result"), OPERATIONS, ids=lambda case: str(case)[:40])
 def test_operations_are_done_as_the_rfc_says(document: Any, operations: Any, result: Any) -> None:
     before = json.dumps(document)
     assert patched(document, operations) == result
@@ -152,7 +152,7 @@ UNDOABLE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("operations", "text"), UNDOABLE, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(("operations", "text"), UNDOABLE, ids=lambda case: str(case)[:40])
 def test_an_operation_that_cannot_be_done_says_which_and_why(operations: Any, text: str) -> None:
     with pytest.raises(PatchError) as caught:
         patched({"a": 1, "list": [1, 2]}, operations)

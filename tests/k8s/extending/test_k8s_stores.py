@@ -48,8 +48,8 @@ def test_a_cache_is_written_by_the_loader_and_read_by_the_server() -> None:
     inside = pod({"url": "s3://models/digits.mar", "cache": {"claim": "mars"}})
     (loader,), (server,) = inside["initContainers"], inside["containers"]
     assert {"name": "model", "persistentVolumeClaim": {"claimName": "mars"}} in inside["volumes"]
-    mounts = [next(one for one in each["volumeMounts"] if one["name"] == "model") for each in (loader, server)]
-    assert [one.get("readOnly") for one in mounts] == [None, True]
+    mounts = [next(mount for mount in each["volumeMounts"] if mount["name"] == "model") for each in (loader, server)]
+    assert [mount.get("readOnly") for mount in mounts] == [None, True]
     # One file for each package, found again by the next pod.
     kept = f"/loaded/{SHA256}.mar"
     assert loader["args"][0] == kept
@@ -86,7 +86,7 @@ REFUSED: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("store", "text"), REFUSED, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(("store", "text"), REFUSED, ids=lambda case: str(case)[:40])
 def test_a_store_that_cannot_be_is_refused(store: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError) as caught:
         digits_spec({"kubernetes.model": store})

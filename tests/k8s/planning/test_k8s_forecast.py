@@ -62,7 +62,7 @@ def test_a_week_of_which_nothing_is_known_does_not_count(tmp_path: Path) -> None
 def test_a_longer_start_reads_the_weeks_before_earlier() -> None:
     spec = digits_spec(WEEKLY)
     for cold_start_s, offset in ((None, 604_440), (3, 604_470), (91, 604_380)):
-        texts = [one["expr"] for group in recording_rules(spec, cold_start_s) for one in group["rules"]]
+        texts = [rule["expr"] for group in recording_rules(spec, cold_start_s) for rule in group["rules"]]
         assert [text for text in texts if f"offset {offset}s" in text]
 
 
@@ -82,7 +82,7 @@ def test_the_autoscaler_looks_at_it_beside_the_pods_own_rate() -> None:
 def test_keda_asks_prometheus_for_both() -> None:
     plan = planned(WEEKLY | {"scaling.autoscaler": "keda"}, evidence=EVIDENCE, image=IMAGE)
     triggers = render(plan)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
-    queries = [one["metadata"]["query"] for one in triggers if one["type"] == "prometheus"]
+    queries = [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
     assert queries[1] == 'max(model:inference_expected:rate{namespace="marina",model="digits"})'
     assert not verify(rendered(render(plan)), Scope(plan=plan))
 
@@ -90,13 +90,13 @@ def test_keda_asks_prometheus_for_both() -> None:
 @pytest.mark.parametrize("autoscaler", ["hpa", "keda"])
 def test_traffic_that_comes_every_week_finds_its_pods_ready(autoscaler: str) -> None:
     changes: dict[str, Any] = {"scaling.min_replicas": 1, "scaling.autoscaler": autoscaler} | WEEKLY
-    found = simulate(planned(changes, evidence=EVIDENCE), Supposed(3, knee_rps=100, cold_start_s=120, forecast=True))
-    weekly, without = found.outcomes
+    outcome = simulate(planned(changes, evidence=EVIDENCE), Supposed(3, knee_rps=100, cold_start_s=120, forecast=True))
+    weekly, without = outcome.outcomes
     assert (weekly.label, without.label) == ("as rendered", "no forecast")
     assert weekly.share == 0
     assert without.share > 0.05
     assert weekly.asked_s is not None
-    assert "the weeks before: the same traffic at the same times" in found.assumed
+    assert "the weeks before: the same traffic at the same times" in outcome.assumed
 
 
 def test_a_trace_of_weeks_is_its_own_past_and_a_short_one_is_taken_to_have_come_before() -> None:

@@ -35,12 +35,14 @@ def installed(folder: Path, values: dict[str, Any] | None = None) -> list[dict[s
     with helm_python.Chart.load(folder) as loaded:
         loaded.validate_schema(values)
         texts = loaded.render(values, name=NAME, namespace="marina")
-    found = [one for file in sorted(texts) if not file.endswith(".txt") for one in yaml.safe_load_all(texts[file])]
-    return [one for one in found if one]
+    documents = [
+        document for file in sorted(texts) if not file.endswith(".txt") for document in yaml.safe_load_all(texts[file])
+    ]
+    return [document for document in documents if document]
 
 
 def by_name(documents: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(one["kind"], one["metadata"]["name"]): one for one in documents}
+    return {(document["kind"], document["metadata"]["name"]): document for document in documents}
 
 
 PLANS = [
@@ -58,14 +60,14 @@ def test_with_its_defaults_a_chart_is_the_manifests(
     changes: dict[str, Any], records: dict[str, Any], tmp_path: Path
 ) -> None:
     plan = planned(changes, **records)
-    wanted = by_name([one for documents in render(plan).values() for one in documents])
+    wanted = by_name([document for documents in render(plan).values() for document in documents])
     assert by_name(installed(chart(plan, tmp_path))) == wanted
 
 
 @pytest.mark.parametrize(("changes", "records"), PLANS)
 def test_a_chart_passes_helms_linter(changes: dict[str, Any], records: dict[str, Any], tmp_path: Path) -> None:
     report = helm_python.lint(chart(planned(changes, **records), tmp_path), strict=True)
-    assert [one for one in report["messages"] if one["severity"] >= 2] == []
+    assert [document for document in report["messages"] if document["severity"] >= 2] == []
     assert report["errors"] == []
 
 
@@ -87,9 +89,9 @@ def test_a_value_lands_everywhere_and_nowhere_else(folder: Path) -> None:
     assert "marina-chart" not in text
     # Also in the queries of the autoscaler and of the dashboard.
     assert 'namespace=\\"marina\\"' not in text
-    assert {one["metadata"].get("namespace", "shop") for one in objects.values()} == {"shop"}
+    assert {document["metadata"].get("namespace", "shop") for document in objects.values()} == {"shop"}
     inside = objects["Deployment", NAME]["spec"]["template"]["spec"]
-    server = next(one for one in inside["containers"] if one["name"] == "server")
+    server = next(item for item in inside["containers"] if item["name"] == "server")
     assert server["image"] == f"mirror.local/m/digits:1.0@sha256:{'a' * 64}"
     assert (server["resources"]["limits"]["memory"], server["resources"]["requests"]["memory"]) == ("3Gi", "3Gi")
     scaler = objects["ScaledObject", NAME]["spec"]
@@ -108,8 +110,8 @@ def test_memory_that_is_no_whole_gibibyte_is_written_as_the_server_stores_it(fol
 @pytest.mark.parametrize("addon", ["monitoring", "keda", "gateway"])
 def test_what_a_cluster_lacks_an_operator_for_can_be_left_out(addon: str, folder: Path) -> None:
     groups = {"monitoring": "monitoring.coreos.com", "keda": "keda.sh", "gateway": "gateway.networking.k8s.io"}
-    assert any(one["apiVersion"].startswith(groups[addon]) for one in installed(folder))
-    assert not any(one["apiVersion"].startswith(groups[addon]) for one in installed(folder, {addon: False}))
+    assert any(document["apiVersion"].startswith(groups[addon]) for document in installed(folder))
+    assert not any(document["apiVersion"].startswith(groups[addon]) for document in installed(folder, {addon: False}))
 
 
 # The peak was measured as 778 MiB.
@@ -125,7 +127,7 @@ REFUSED: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "text"), REFUSED, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(("values", "text"), REFUSED, ids=lambda case: str(case)[:40])
 def test_a_value_that_the_measurement_does_not_cover_is_refused(
     values: dict[str, Any], text: str, folder: Path
 ) -> None:
@@ -143,15 +145,15 @@ def test_the_charts_test_sends_the_sample_that_was_packaged(tmp_path: Path) -> N
     plan = planned({}, evidence=EVIDENCE, image=IMAGE)
     with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
         archive.writestr("sample.png", b"a picture")
-    found = installed(chart(plan, tmp_path))
-    hooks = [one for one in found if "helm.sh/hook" in one["metadata"].get("annotations", {})]
-    assert [(one["kind"], one["metadata"]["annotations"]["helm.sh/hook"]) for one in hooks] == [
+    documents = installed(chart(plan, tmp_path))
+    hooks = [document for document in documents if "helm.sh/hook" in document["metadata"].get("annotations", {})]
+    assert [(hook["kind"], hook["metadata"]["annotations"]["helm.sh/hook"]) for hook in hooks] == [
         ("ConfigMap", "test"),
         ("Pod", "test"),
     ]
     assert base64.b64decode(hooks[0]["binaryData"]["body"]) == b"a picture"
     # No client of the Service ever gets to the pod that tests it.
-    selector = by_name(found)["Service", NAME]["spec"]["selector"]
+    selector = by_name(documents)["Service", NAME]["spec"]["selector"]
     assert not selector.items() <= hooks[1]["metadata"]["labels"].items()
 
 
@@ -159,7 +161,7 @@ def test_the_pod_of_the_charts_test_ends_well_only_when_the_answer_is_one(tmp_pa
     plan = planned({}, evidence=EVIDENCE, image=IMAGE)
     with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
         archive.writestr("sample.png", b"a picture")
-    pod = next(one for one in installed(chart(plan, tmp_path)) if one["kind"] == "Pod")
+    pod = next(document for document in installed(chart(plan, tmp_path)) if document["kind"] == "Pod")
     container = pod["spec"]["containers"][0]
     (tmp_path / "body").write_bytes(b"a picture")
     for code, ended in ((200, 0), (503, 1)):

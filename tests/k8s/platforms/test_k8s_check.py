@@ -18,8 +18,8 @@ def test_what_was_just_written_does_not_differ_and_another_spec_does(form: str, 
     folder = write_form(plan, tmp_path, form, QUIET).folder
     assert differences(plan, tmp_path, form, folder, QUIET) == []
     changed = planned({"kubernetes.resources.memory": "3Gi"}, **RECORDS)
-    (found,) = differences(changed, tmp_path, form, folder, QUIET)
-    assert "3Gi" in found.diff or "3072" in found.diff
+    (difference,) = differences(changed, tmp_path, form, folder, QUIET)
+    assert "3Gi" in difference.diff or "3072" in difference.diff
 
 
 def test_a_file_that_is_edited_missing_or_no_longer_rendered_is_a_difference(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_file_that_is_edited_missing_or_no_longer_rendered_is_a_difference(tmp
     (folder / "71-old.yaml").write_text(stale, encoding="utf-8")
     # What somebody keeps beside them is not Marina's.
     (folder / "README.md").write_text("ours", encoding="utf-8")
-    found = {one.file: one.diff for one in differences(plan, tmp_path, "files", folder, QUIET)}
+    found = {difference.file: difference.diff for difference in differences(plan, tmp_path, "files", folder, QUIET)}
     assert list(found) == ["40-deployment.yaml", "50-service.yaml", "71-old.yaml"]
     assert "-kind: Edited" in found["40-deployment.yaml"]
     assert "+kind: Service" in found["50-service.yaml"]

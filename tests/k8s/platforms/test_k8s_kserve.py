@@ -76,5 +76,5 @@ def test_expressions_look_at_the_container_that_is_there() -> None:
 
 
 def test_what_kserve_makes_itself_is_not_rendered() -> None:
-    kinds = {one["kind"] for documents in kserve_files(planned({}, **RECORDS)).values() for one in documents}
+    kinds = {document["kind"] for documents in kserve_files(planned({}, **RECORDS)).values() for document in documents}
     assert not kinds & {"Deployment", "Service"}

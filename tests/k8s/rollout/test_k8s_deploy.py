@@ -23,14 +23,14 @@ def writes(cluster: Rig) -> list[str]:
         for method, path in cluster.fake.requests
         if method in ("POST", "PUT", "PATCH", "DELETE") and "dryRun" not in path
     ]
-    return [one for one in found if not re.search(r"selfsubject|/proxy/", one)]
+    return [text for text in found if not re.search(r"selfsubject|/proxy/", text)]
 
 
 def test_a_first_deploy_applies_in_the_order_of_who_needs_whom_and_infers_the_sample(cluster: Rig) -> None:
     record = cluster.deploy(*documents())
     assert (record.result, record.revision, record.exit_code) == ("deployed", 1, 0)
-    applied = [one for one in writes(cluster) if one.startswith("PATCH")]
-    assert [one.rpartition("/")[0].rpartition("/")[2] for one in applied] == [
+    applied = [write for write in writes(cluster) if write.startswith("PATCH")]
+    assert [text.rpartition("/")[0].rpartition("/")[2] for text in applied] == [
         "namespaces",
         "namespaces",
         "configmaps",
@@ -119,12 +119,12 @@ def test_what_is_no_longer_rendered_is_deleted_and_nothing_else(cluster: Rig) ->
 
 def test_an_object_that_somebody_took_over_is_not_deleted(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1", document("ConfigMap", "shared", data={"a": "1"})))
-    found = cluster.fake.get("ConfigMap", "shared", SPACE)
-    assert found
+    stored = cluster.fake.get("ConfigMap", "shared", SPACE)
+    assert stored
     with cluster.fake.store.lock:
-        found["metadata"]["managedFields"] = []
+        stored["metadata"]["managedFields"] = []
         kind = next(one for one in cluster.fake.kinds if one.kind == "ConfigMap")
-        cluster.fake.store.put(kind, found)
+        cluster.fake.store.put(kind, stored)
     wanted = list(documents("good:1"))
     for number in range(2, 6):
         wanted[1] = document("ConfigMap", data={"a": str(number)})
@@ -185,7 +185,7 @@ def test_a_field_that_is_rendered_no_longer_is_taken_out_and_what_others_added_s
     cluster.deploy(*wanted)
     live = cluster.fake.get("Deployment", NAME, SPACE)
     assert live
-    names = [one["name"] for one in live["spec"]["template"]["spec"]["containers"][0]["env"]]
+    names = [container["name"] for container in live["spec"]["template"]["spec"]["containers"][0]["env"]]
     assert names == ["A", "THEIRS"]
 
 
@@ -238,8 +238,8 @@ def test_one_autoscaler_goes_before_the_other_comes(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1", autoscaler()))
     cluster.fake.requests.clear()
     cluster.deploy(*documents("good:1", document("ScaledObject", spec={"scaleTargetRef": {"name": NAME}})))
-    scaling = [one for one in writes(cluster) if re.search("scal", one)]
-    assert [one.partition(" ")[0] for one in scaling] == ["DELETE", "PATCH"]
+    scaling = [write for write in writes(cluster) if re.search("scal", write)]
+    assert [text.partition(" ")[0] for text in scaling] == ["DELETE", "PATCH"]
 
 
 def test_where_the_api_server_does_not_reach_pods_the_inference_goes_through_a_port_forward(cluster: Rig) -> None:

@@ -73,7 +73,11 @@ def test_what_is_rendered_is_deployed_and_a_second_deploy_changes_nothing(
     assert cluster.fake.versions() == before
     assert cluster.pod.asked == [("/predictions/digits", b"an image", "image/png")] * 2
     made_by_controllers = ("Event", "Pod", "ReplicaSet")
-    ours = [one["metadata"] for one in cluster.fake.store.objects.values() if one["kind"] not in made_by_controllers]
+    ours = [
+        document["metadata"]
+        for document in cluster.fake.store.objects.values()
+        if document["kind"] not in made_by_controllers
+    ]
     marks = {one.get("labels", {}).get("app.kubernetes.io/managed-by") for one in ours if one["name"] != "default"}
     assert marks == {"marina"}
 
@@ -204,11 +208,11 @@ def test_what_verify_calls_an_error_is_said_before_anything_is_changed(cluster: 
     files = render(plan)
     assert errors_of(files, plan) == ()
     files["40-deployment.yaml"][0]["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] = "other"
-    found = errors_of(files, plan)
-    assert "(selector-labels)" in "\n".join(one.text for one in found)
+    findings = errors_of(files, plan)
+    assert "(selector-labels)" in "\n".join(finding.text for finding in findings)
     with pytest.raises(ClusterError, match=r"verify: 40-deployment.yaml: Deployment/digits"):
-        cluster.deploy(*documents(), blockers=found)
-    assert not [one for one in cluster.fake.requests if one[0] == "PATCH"]
+        cluster.deploy(*documents(), blockers=findings)
+    assert not [request for request in cluster.fake.requests if request[0] == "PATCH"]
 
 
 def test_an_image_without_a_digest_is_refused_unless_accepted(

@@ -14,8 +14,8 @@ def pod(name: str = "a", **status: Any) -> dict[str, Any]:
 
 
 def container(state: dict[str, Any], *, restarts: int = 0, last: dict[str, Any] | None = None) -> dict[str, Any]:
-    one = {"name": "server", "image": "i:1", "ready": False, "restartCount": restarts, "state": state}
-    return one | {"lastState": {"terminated": last} if last else {}}
+    status = {"name": "server", "image": "i:1", "ready": False, "restartCount": restarts, "state": state}
+    return status | {"lastState": {"terminated": last} if last else {}}
 
 
 def event(reason: str, text: str, about: str = "a") -> dict[str, Any]:
