@@ -110,7 +110,11 @@ class ClosedLoop:
             self._forget()
 
     def _requested(
-        self, response_time: float, exception: BaseException | None, context: Mapping[str, Any], **_: object
+        self,
+        response_time: float,
+        exception: BaseException | None,
+        context: Mapping[str, Any] | None = None,
+        **_: object,
     ) -> None:
         failure = None if exception is None else str(exception)
         # A timeout counts at the time it was given up, as in the open loop: it is the slowest of all.
@@ -118,7 +122,7 @@ class ClosedLoop:
             self._response.add(response_time)
         if failure is not None:
             self._errors[failure] += 1
-        if (heard := context.get(HEARD)) is not None:
+        if (heard := (context or {}).get(HEARD)) is not None:
             self._heard = self._heard or Heard(
                 self._objective.p99_ms, self._objective.ttft_p99_ms, self._objective.itl_p99_ms
             )
