@@ -34,7 +34,7 @@ class Confined(BaseModel):
 
     def __str__(self) -> str:
         by = {"affinity": "by CPU affinity", "cgroup": "by a control group", "nothing": "all that this machine has"}
-        return f"{self.cores:g} cores, {by[self.by]}"
+        return f"{self.cores:g} core{'' if self.cores == 1 else 's'}, {by[self.by]}"
 
 
 @dataclass(frozen=True)

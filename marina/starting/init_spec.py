@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 _IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
 _COMMENTS_FROM = 40
+_CORES = 2
+# An objective to start from, which a model that takes longer than most could not meet.
+_P99_MS, _RPS = 100, 20
+_WRITES_P99_MS, _WRITES_RPS = 5000, 1
+# Of the time of one input: what waiting for others, and a busy machine, may make of it.
+_TIMES = 12
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,8 @@ class Start:
     task: str | None = None
     longest: int | None = None
     """Tokens of a text, or of a language model's context."""
+    row_ms: float | None = None
+    """What one input takes here, alone and not compiled; None where it was not tried."""
     notes: list[str] = field(default_factory=list)
     """What a user should know of what was chosen."""
 
@@ -63,17 +72,37 @@ def spec_text(name: str, start: Start, sample: str) -> str:
         ("  workers: auto", "processes; auto: as many as the cpu below has cores"),
         ("  max_batch_delay_ms: 2", "how long a request waits for others"),
         ("slo:", "what the load test judges and the alerts watch"),
-        (f"  p99_ms: {5000 if start.writes else 100}", "99 of 100 requests are answered within it"),
+        (f"  p99_ms: {_p99_ms(start)}", f"99 of 100 requests are answered within it{_tried(start)}"),
         ("  error_rate: 0.001", ""),
-        (f"  throughput_rps: {1 if start.writes else 20}", "what one pod must hold"),
+        (f"  throughput_rps: {_throughput_rps(start):g}", "what one pod must hold"),
         ("load:", ""),
         (f"  sample: ./{sample}", "what the load test and the readiness inference send"),
         ("kubernetes:", ""),
         ("  namespace: marina", ""),
         ("  registry: registry.local/marina", "where the image is pushed"),
-        ('  resources: {cpu: "2"}', "of one pod"),
+        (f'  resources: {{cpu: "{_CORES}"}}', "of one pod"),
     ]
     return "".join(f"{text:<{_COMMENTS_FROM}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines)
+
+
+def _p99_ms(start: Start) -> int:
+    """Above what one input takes, in steps of 50."""
+    if start.writes:
+        return _WRITES_P99_MS
+    return max(_P99_MS, math.ceil(_TIMES * (start.row_ms or 0) / 50) * 50)
+
+
+def _throughput_rps(start: Start) -> float:
+    """What takes half of a pod's cores at most."""
+    if start.writes:
+        return _WRITES_RPS
+    half = _CORES / 2 * 1000 / start.row_ms if start.row_ms else _RPS
+    return min(_RPS, math.floor(half) if half >= 1 else float(f"{half:.1g}"))
+
+
+def _tried(start: Start) -> str:
+    slower = _p99_ms(start) > _P99_MS and not start.writes
+    return f"; one takes {start.row_ms:.0f} ms here, not compiled" if slower else ""
 
 
 def _handler(start: Start) -> str:

@@ -12,6 +12,7 @@ from specs import ROOT
 
 import marina
 from config.load import load_spec
+from marina.starting.init_spec import Start, spec_text
 
 NETS = """
 from torch import nn
@@ -258,3 +259,16 @@ def test_what_is_no_python_in_our_packages_is_installed_too() -> None:
         if not file.is_relative_to(ROOT / "config" / "examples")
     ]
     assert left_out == []
+
+
+@pytest.mark.parametrize(
+    ("row_ms", "p99_ms", "rate"), [(None, 100, "20"), (0.5, 100, "20"), (67.0, 850, "14"), (3000.0, 36000, "0.3")]
+)
+def test_the_objective_to_start_from_is_one_that_the_model_can_meet(
+    row_ms: float | None, p99_ms: int, rate: str
+) -> None:
+    start = Start("torchvision:resnet18", "image", picture=(3, 224, 224), row_ms=row_ms)
+    text = spec_text("mine", start, "samples/sample.png")
+    assert f"  p99_ms: {p99_ms} " in text
+    assert f"  throughput_rps: {rate} " in text
+    assert ("one takes" in text) is (p99_ms > 100)
