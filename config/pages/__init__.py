@@ -1,7 +1,7 @@
 """How the pages that Marina writes look: one palette, one style sheet, charts. No network, no script."""
 
 from config.pages.chart import Axis, Bars, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds
-from config.pages.rendering import palette, render
+from config.pages.rendering import base_style, render
 
 __all__ = [
     "Axis",
@@ -10,9 +10,9 @@ __all__ = [
     "Drawing",
     "Entry",
     "Line",
+    "base_style",
     "linear_axis",
     "log_axis",
     "milliseconds",
-    "palette",
     "render",
 ]

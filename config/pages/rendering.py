@@ -9,7 +9,7 @@ _SHARED = Path(__file__).parent
 
 def render(template: Path, **values: object) -> str:
     """A template's text; whatever is put into it is text, never markup."""
-    # Here, because the supervisor needs the palette alone.
+    # Here, because the supervisor needs the style alone.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -23,6 +23,6 @@ def render(template: Path, **values: object) -> str:
     return environment.get_template(template.name).render(values)
 
 
-def palette() -> str:
-    """The colours of every page, light and dark, as CSS."""
-    return (_SHARED / "palette.css").read_text(encoding="utf-8")
+def base_style() -> str:
+    """The colours of every page, light and dark, and its type and margins, as CSS."""
+    return (_SHARED / "base.css").read_text(encoding="utf-8")

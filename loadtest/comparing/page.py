@@ -10,8 +10,8 @@ from config.pages import Axis, Chart, Drawing, Entry, Line, linear_axis, log_axi
 from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn
 from loadtest.comparing.suite import figure_title
 from loadtest.judging import SHARE
-from loadtest.measuring import Histogram, figure, merged, percent
-from loadtest.reporting import arrivals_text, cost_facts, ms, percentile_axis, texts_by_id
+from loadtest.measuring import Histogram, figure, merged
+from loadtest.reporting import arrivals_text, cost_facts, percentile_axis, texts_by_id, value_text
 
 _MEANING = {
     "PASS": "The new server is surely not worse than the old one by more than is allowed.",
@@ -50,20 +50,12 @@ def _row(each: Figure) -> dict[str, str]:
         between = f"{low:.3g} to {f'{high:.3g}' if math.isfinite(high) else '∞'}"
     return {
         "title": figure_title(each),
-        "old": _value(each, each.old),
-        "new": _value(each, each.new),
+        "old": value_text(each.old, each.unit),
+        "new": value_text(each.new, each.unit),
         "ratio": "-" if each.ratio is None else f"{each.ratio:.3g}",
         "between": "" if each.ratio is None else between,
         "status": each.status,
     }
-
-
-def _value(each: Figure, value: float | None) -> str:
-    if value is None:
-        return "-"
-    if each.unit == "share":
-        return percent(value)
-    return ms(value) if each.unit == "ms" else f"{figure(value)}/s"
 
 
 def _charts(comparison: Comparison) -> list[Drawing]:

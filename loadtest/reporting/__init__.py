@@ -3,7 +3,7 @@
 from loadtest.reporting.figures import percentile_axis
 from loadtest.reporting.junit import Case, cost_cases, suite_xml, verdict_xml
 from loadtest.reporting.live import LiveLine
-from loadtest.reporting.report import cost_facts, ms, verdict_html
+from loadtest.reporting.report import cost_facts, ms, value_text, verdict_html
 from loadtest.reporting.words import arrivals_text, check_text, figures_text, pieces_lines, texts_by_id, verdict_lines
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "pieces_lines",
     "suite_xml",
     "texts_by_id",
+    "value_text",
     "verdict_html",
     "verdict_lines",
     "verdict_xml",

@@ -28,7 +28,10 @@ def verdict_html(outcome: Outcome) -> str:
         heading=name,
         status=verdict.status,
         meaning=_UNDECIDED if goes_on(verdict) else _MEANING[verdict.status],
-        checks=[(check_title(check), _measured(check), _between(check), check.status) for check in verdict.checks],
+        checks=[
+            (check_title(check), value_text(check.measured, check.unit), _between(check), check.status)
+            for check in verdict.checks
+        ],
         reasons=texts_by_id(verdict.every_reason()),
         drawings=figures(outcome),
         runs=outcome.runs if len(outcome.runs) > 1 else (),
@@ -44,12 +47,13 @@ def _between(check: Check) -> str:
     return interval_text(check) if check.interval else ""
 
 
-def _measured(check: Check) -> str:
-    if check.measured is None:
+def value_text(value: float | None, unit: str) -> str:
+    """What was measured, or a dash: `1.2 %`, `26 ms`, `99.8/s`."""
+    if value is None:
         return "-"
-    if check.unit == "share":
-        return percent(check.measured)
-    return ms(check.measured) if check.unit == "ms" else f"{figure(check.measured)}/s"
+    if unit == "share":
+        return percent(value)
+    return ms(value) if unit == "ms" else f"{figure(value)}/s"
 
 
 def _tested(outcome: Outcome) -> dict[str, str]:

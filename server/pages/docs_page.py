@@ -18,7 +18,7 @@ from email.message import Message
 from importlib.resources import files
 from pathlib import Path
 
-from config.pages import palette
+from config.pages import base_style
 from config.record import Port, Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.openapi import openapi
@@ -74,7 +74,7 @@ class Docs:
         return Answer(response.status, answer, kind, safe | {"Server-Timing": f"inference;dur={took_ms:.1f}"})
 
     def _page(self) -> Answer:
-        style, script = palette() + _asset("docs.css"), _asset("docs.js")
+        style, script = base_style() + _asset("docs.css"), _asset("docs.js")
         policy = (
             f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; connect-src 'self'; "
             "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
