@@ -22,6 +22,7 @@ from handlers.generation import (
     LIBRARY,
     Engine,
     Llama,
+    NoToken,
     Sampling,
     TemplateRefused,
     Token,
@@ -127,6 +128,8 @@ def _written(engine: Engine, text: TextSpec, folder: Path, seeds: Iterable[int])
             del waiting[0]
             running += 1
         for token in engine.step():
+            if isinstance(token, NoToken):
+                raise AgreementError("the engine fails at a token of its own; no MAR was written")
             written = texts[token.sequence]
             written.tokens.append(token.token)
             written.reports.append(token)

@@ -1,6 +1,6 @@
 """Text, token by token: the handler and its rounds, OpenAI's forms, the queue for slots, and the engines."""
 
-from handlers.generation.engine import Engine, Sampling, Token
+from handlers.generation.engine import Engine, NoToken, Sampling, Token
 from handlers.generation.engines import make_engine
 from handlers.generation.engines.compiled import LIBRARY
 from handlers.generation.engines.llama import Llama
@@ -13,6 +13,7 @@ __all__ = [
     "LIBRARY",
     "Engine",
     "Llama",
+    "NoToken",
     "Sampling",
     "TemplateRefused",
     "TextHandler",

@@ -29,6 +29,12 @@ class Token(NamedTuple):
     likeliest: tuple[tuple[int, float], ...] = ()
 
 
+class NoToken(NamedTuple):
+    """A sequence that could not be given its token: its answer is over, and no other's."""
+
+    sequence: str
+
+
 class Usage(NamedTuple):
     """How full an engine is: sequences it holds, how many it can hold, and tokens in its cache of so many; and of how
     many tokens of prompts it has found, since its start, that they are in its cache already."""
@@ -46,7 +52,7 @@ class Engine(Protocol):
 
     def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling) -> None: ...
 
-    def step(self) -> list[Token]: ...
+    def step(self) -> list[Token | NoToken]: ...
 
     def cancel(self, sequence: str) -> None: ...
 

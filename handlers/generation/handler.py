@@ -4,6 +4,7 @@ TorchServe asks again and again (`continuousBatching`): each round names the req
 what of each can be sent. A request that a round no longer names is one whose client has left. The engine runs in a
 thread of its own, so a round never waits for a step that it does not need, and never longer than a moment."""
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -35,12 +36,15 @@ from handlers.record import Record, RecordError, TextSpec, load_record
 from handlers.request import Headers, Request
 from handlers.validation import RequestError
 
+logger = logging.getLogger(__name__)
+
 # Who has left is noticed at the next round, so none lasts longer.
 _WAKE_S = 0.05
 _ROUTES: dict[str, Form] = {"v1/completions": "completion", "v1/chat/completions": "chat"}
 _PRIORITIES = {"interactive": INTERACTIVE, "batch": BATCH}
 _MAX_VALUES = 2_000_000
 _STOPS = "the server stops, and the answer was not complete in the time that it had"
+_FAILED = "the server failed at this answer"
 
 
 @dataclass
@@ -136,6 +140,11 @@ class TextHandler:
         except Refused as err:
             self.metrics.refused(err.kind)
             return Whole(err.body(), err.status, err.retry_after_s)
+        except Exception:
+            # A round is of all who are open: what one request raises must not end it.
+            logger.exception("request %s failed", request_id)
+            self.metrics.refused("internal")
+            return Whole(error_body(_FAILED, 500, code="internal"), 500)
 
     def _read(
         self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
@@ -197,16 +206,16 @@ class TextHandler:
         """What can be sent, and whether it is the last: None where it is the first, too, and no stream is needed. For
         TorchServe a first piece that is the last of a stream is no answer at all."""
         stream = self._open[request_id]
-        error = error_body(_STOPS, 503, code="server_stopped") if stream.is_cut else b""
+        error = self._error(stream)
         if error and not stream.begun:
             del self._open[request_id]
-            return _send(Whole(error, 503, retry_after_s=1), index, context), None
+            return _send(error, index, context), None
         pieces = self.loop.take(stream.answering)
         body = stream.writer.write(pieces)
         stream.has_text |= bool(pieces)
-        is_last: bool | None = stream.is_cut or (bool(pieces) and pieces[-1].end is not None)
+        is_last: bool | None = bool(error) or (bool(pieces) and pieces[-1].end is not None)
         if error:
-            body += stream.writer.fail(error)
+            body += stream.writer.fail(error.body)
         if not stream.begun:
             context.set_response_content_type(index, stream.writer.content_type)
             is_last = None if is_last else False
@@ -214,6 +223,15 @@ class TextHandler:
         if is_last is not False:
             del self._open[request_id]
         return body, is_last
+
+    def _error(self, stream: Stream) -> Whole | None:
+        """Why there is no more of an answer that is not complete."""
+        if stream.is_cut:
+            return Whole(error_body(_STOPS, 503, code="server_stopped"), 503, retry_after_s=1)
+        if stream.answering.end == "error":
+            self.metrics.refused("internal")
+            return Whole(error_body(_FAILED, 500, code="internal"), 500)
+        return None
 
     def _models(self, path: str) -> Whole:
         model = {"id": self.record.name, "object": "model", "created": 0, "owned_by": "marina"}
@@ -230,6 +248,8 @@ class TextHandler:
         while not begun.answering.end:
             self.loop.wait([begun.answering], _WAKE_S)
             self.loop.take(begun.answering)
+        if begun.answering.end == "error":
+            raise RecordError("`sample`: the engine failed at it")
 
 
 def _send(whole: Whole, index: int, context: Any) -> bytes:
@@ -253,6 +273,6 @@ def _deadline(text: str | None) -> float | None:
     """When the answer is of no more use, on the loop's clock."""
     if text is None:
         return None
-    if not text.isdecimal() or not 1 <= int(text[:10]) <= 86_400_000:
+    if not (text.isdecimal() and len(text) <= 10 and 1 <= int(text) <= 86_400_000):
         raise Refused("`X-Request-Timeout-Ms`: allowed: 1 to 86400000", param="X-Request-Timeout-Ms")
     return time.monotonic() + int(text) / 1000

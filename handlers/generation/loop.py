@@ -4,10 +4,11 @@ is asking for their tokens just then."""
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
-from handlers.generation.engine import Engine, Usage
+from handlers.generation.engine import Engine, NoToken, Token, Usage
 from handlers.generation.scheduler import Scheduler
 from handlers.generation.sequence import Piece, Sequence, Wish
 
@@ -123,8 +124,11 @@ class Loop:
                 sequence.finish("length")
                 self._release(sequence)
             while self._has_room() and (wish := self._scheduler.take(now)):
-                self._engine.add(wish.id, wish.prompt, wish.sampling)
-                self._running[wish.id] = self._sequences[wish.id]
+                sequence = self._running[wish.id] = self._sequences[wish.id]
+                with self._alone(sequence):
+                    self._engine.add(wish.id, wish.prompt, wish.sampling)
+                if sequence.end:
+                    self._release(sequence)
             self._changed.notify_all()
             return not self._closing
 
@@ -150,7 +154,23 @@ class Loop:
             self._scheduler.step.observe(now - begun)
             for token in tokens:
                 if sequence := self._sequences.get(token.sequence):
-                    self._watcher.token(sequence, sequence.accept(token, now))
-                    if sequence.end:
-                        self._release(sequence)
+                    self._accept(sequence, token, now)
             self._changed.notify_all()
+
+    def _accept(self, sequence: Sequence, token: Token | NoToken, now: float) -> None:
+        with self._alone(sequence):
+            if isinstance(token, NoToken):
+                sequence.fail()
+            else:
+                self._watcher.token(sequence, sequence.accept(token, now))
+        if sequence.end:
+            self._release(sequence)
+
+    @contextmanager
+    def _alone(self, sequence: Sequence) -> Iterator[None]:
+        """What raises is the fault of this answer, which ends, and of no other."""
+        try:
+            yield
+        except Exception:
+            logger.exception("answer %s failed", sequence.wish.id)
+            sequence.fail()

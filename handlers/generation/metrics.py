@@ -40,11 +40,11 @@ class TextMetrics:
         self._read, self._written = tokens.labels(model, "prompt"), tokens.labels(model, "generated")
         ends = Counter(
             "inference_sequences_ended",
-            "Answers that ended: by the model or a stop string, at their length, or because the client left",
+            "Answers that ended: by the model or a stop string, at their length, by an error, or as the client left",
             ["model", "reason"],
             registry=registry,
         )
-        self._ends = {reason: ends.labels(model, reason) for reason in ("cancelled", "length", "stop")}
+        self._ends = {reason: ends.labels(model, reason) for reason in ("cancelled", "error", "length", "stop")}
         reused = "Tokens of prompts that were in the engine's cache, and not computed again"
         self._reused = Counter("inference_reused_tokens", reused, ["model"], registry=registry).labels(model)
         self._reused_before: int | None = None

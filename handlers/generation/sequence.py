@@ -6,7 +6,7 @@ from typing import Literal
 from handlers.generation.engine import Sampling, Token
 from handlers.generation.words import StopFinder, Unfolding
 
-End = Literal["stop", "length"]
+End = Literal["stop", "length", "error"]
 INTERACTIVE, BATCH = 0, 1
 
 
@@ -74,6 +74,10 @@ class Sequence:
         self.end = "stop" if stopped else end
         self._ready.append(Piece(text, tokens, self.end))
 
+    def fail(self) -> None:
+        """Ends it where it is: something raised that was done for it alone."""
+        self.end = "error"
+
     def is_overdue(self, now: float) -> bool:
         """Whether its deadline has passed before its end."""
         return self.end is None and self.wish.deadline is not None and now > self.wish.deadline
@@ -81,7 +85,7 @@ class Sequence:
     @property
     def is_ready(self) -> bool:
         """Whether there is something that its client has not got."""
-        return bool(self._ready)
+        return bool(self._ready) or self.end == "error"
 
     def take(self) -> list[Piece]:
         """What its client has not got yet."""

@@ -5,7 +5,7 @@ It computes nothing, so that what is around an engine can be tried and measured 
 import time
 from collections.abc import Callable, Sequence
 
-from handlers.generation.engine import Token
+from handlers.generation.engine import NoToken, Token
 from handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
 
 
@@ -18,7 +18,7 @@ class FakeEngine(SlotEngine[None]):
         self._due = 0.0
         self.steps = 0
 
-    def step(self) -> list[Token]:
+    def step(self) -> list[Token | NoToken]:
         now = time.monotonic()
         # Late by more than a step is late for good, as an engine's would be.
         self._due = now + self._step_s if now > self._due + self._step_s else self._due + self._step_s

@@ -15,7 +15,8 @@ class Sampler:
 
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._random = np.random.default_rng(sampling.seed)
+        # OpenAI's seeds have a sign, and numpy's have none.
+        self._random = np.random.default_rng(None if sampling.seed is None else sampling.seed % 2**64)
 
     @property
     def wanted(self) -> int:
@@ -36,7 +37,10 @@ class Sampler:
         kept = np.arange(len(scores))
         if 0 < self._sampling.top_k < len(scores):
             kept = largest(scores, self._sampling.top_k)
-        chances = np.exp(log_softmax(scores[kept].astype(np.float64) / self._sampling.temperature))
+        ahead = scores[kept].astype(np.float64) - float(scores.max())
+        # Next to nothing of a temperature leaves the likeliest, and no number that is none.
+        with np.errstate(over="ignore"):
+            chances = np.exp(log_softmax(ahead / self._sampling.temperature))
         if self._sampling.top_p < 1:
             order = np.argsort(-chances, kind="stable")
             # The likeliest that together reach `top_p`: always at least one.

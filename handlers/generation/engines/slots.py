@@ -1,13 +1,16 @@
 """The slots of an engine, and what its next step computes: one piece of one prompt, and a token for whoever has read
 theirs. A long prompt is read in pieces between the steps of the others, so that nobody's stream stalls."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from handlers.generation.engine import Sampling, Token, Usage
+from handlers.generation.engine import NoToken, Sampling, Token, Usage
 from handlers.generation.engines.sampling import Sampler
+
+logger = logging.getLogger(__name__)
 
 Scores = TypeVar("Scores")
 
@@ -73,6 +76,8 @@ class Slots:
         """Gives it a slot; with `reuse`, what of its prompt is in a slot already, which counts as computed."""
         if not prompt or len(prompt) > self.context:
             raise ValueError(f"a prompt of {len(prompt)} tokens, allowed: 1 to {self.context}")
+        # What may be refused comes before anything is taken.
+        sampler = Sampler(sampling)
         tokens = list(prompt)
         source, count = self._likest(tokens) if reuse else (0, 0)
         # A text that goes on stays where it is; of another that only begins alike, the beginning is copied.
@@ -80,7 +85,7 @@ class Slots:
         place = source if goes_on else self._free[0]
         self._free.remove(place)
         self._left.pop(place, None)
-        self._held[sequence] = Slot(sequence, place, tokens, Sampler(sampling), cached=count)
+        self._held[sequence] = Slot(sequence, place, tokens, sampler, cached=count)
         self._reused += count
         return Reuse(source, place, count) if count else None
 
@@ -122,15 +127,22 @@ class SlotEngine(ABC, Generic[Scores]):
     def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling) -> None:
         self._slots.add(sequence, prompt, sampling)
 
-    def step(self) -> list[Token]:
+    def step(self) -> list[Token | NoToken]:
         work = self._slots.work()
-        tokens = []
+        tokens: list[Token | NoToken] = []
         for (slot, piece), scores in zip(work, self._compute(work) if work else (), strict=True):
             if piece.stop == len(slot.tokens):
-                tokens.append(self._choose(slot, scores))
+                tokens.append(self._try(slot, scores))
             else:
                 slot.cached = piece.stop
         return tokens
+
+    def _try(self, slot: Slot, scores: Scores) -> Token | NoToken:
+        try:
+            return self._choose(slot, scores)
+        except Exception:
+            logger.exception("no token for %s", slot.sequence)
+            return NoToken(slot.sequence)
 
     def cancel(self, sequence: str) -> None:
         self._slots.cancel(sequence)

@@ -118,6 +118,18 @@ REFUSED = [
     (COMPLETIONS, {"prompt": "a", "top_p": "1"}, 400, "top_p"),
     (COMPLETIONS, {"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
     (COMPLETIONS, {"prompt": "a", "max_tokens": True}, 400, "max_tokens"),
+    (COMPLETIONS, {"prompt": "a", "max_tokens": 2**70}, 400, "max_tokens"),
+    (COMPLETIONS, {"prompt": "a", "max_tokens": -1}, 400, "max_tokens"),
+    (COMPLETIONS, {"prompt": "a", "seed": 2**63}, 400, "seed"),
+    (COMPLETIONS, {"prompt": "a", "seed": 2**70}, 400, "seed"),
+    (COMPLETIONS, {"prompt": "a", "seed": -(2**63) - 1}, 400, "seed"),
+    (COMPLETIONS, {"prompt": "a", "seed": 1.5}, 400, "seed"),
+    (COMPLETIONS, {"prompt": "a", "top_k": -1}, 400, "top_k"),
+    (COMPLETIONS, {"prompt": "a", "logprobs": 2**70}, 400, "logprobs"),
+    (COMPLETIONS, {"prompt": "a", "temperature": -(10**400)}, 400, None),
+    (COMPLETIONS, b'{"prompt": "a", "temperature": NaN}', 400, None),
+    (COMPLETIONS, b'{"prompt": "a", "temperature": 1e400}', 400, None),
+    (COMPLETIONS, b'{"prompt": "a", "model": "\\ud800"}', 400, None),
     (COMPLETIONS, {"prompt": "a" * 400, "max_tokens": 200}, 400, "max_tokens"),
     (COMPLETIONS, {"prompt": "a" * 600}, 400, "prompt"),
     (COMPLETIONS, {"prompt": ""}, 400, "prompt"),
@@ -196,9 +208,65 @@ def test_a_deadline_that_cannot_be_kept_is_refused_at_once(rounds: Rounds) -> No
     assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(max_tokens=2), **{"x-request-timeout-ms": "60000"}))
 
 
-@pytest.mark.parametrize(("header", "value"), [("X-Request-Timeout-Ms", "soon"), ("X-Priority", "first")])
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("X-Request-Timeout-Ms", "soon"),
+        ("X-Request-Timeout-Ms", "0000001000" + "0" * 400),
+        ("X-Priority", "first"),
+    ],
+)
 def test_headers_that_say_nothing_known_are_refused(rounds: Rounds, header: str, value: str) -> None:
     assert header in json.loads(rounds.ask(COMPLETIONS, asked(), **{header: value}))["error"]["message"]
+
+
+@pytest.mark.parametrize("seed", [-1, -(2**63), 2**63 - 1])
+def test_every_seed_of_openais_is_one(rounds: Rounds, seed: int) -> None:
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(seed=seed, temperature=1)))
+
+
+@pytest.fixture(params=["add", "choose", "accept"])
+def fails_at_13(request, rounds: Rounds, monkeypatch) -> None:
+    """What is done for an answer alone raises for one of a prompt with the token 13, or where 13 is written."""
+    engine = rounds.handler.loop._engine
+    before = {"add": engine.add, "choose": engine._choose, "accept": rounds.handler.tokens.decode}
+
+    def fail(*args):
+        given = args[0].tokens if request.param == "choose" else args[-1] if request.param == "accept" else args[1]
+        if 13 in given:
+            raise RuntimeError("broken")
+        return before[request.param](*args)
+
+    if request.param == "accept":
+        monkeypatch.setattr(rounds.handler.tokens, "decode", fail)
+    else:
+        monkeypatch.setattr(engine, {"add": "add", "choose": "_choose"}[request.param], fail)
+
+
+@pytest.mark.usefixtures("fails_at_13")
+def test_what_raises_for_one_answer_ends_that_one_alone(rounds: Rounds) -> None:
+    rounds.round({"good": request(stream=True, max_tokens=50), "bad": request(stream=True, prompt=[1, 2, 13])})
+    while rounds.open:
+        rounds.round()
+    *written, done = events(rounds.bodies["good"])
+    assert (len("".join(each["choices"][0]["text"] for each in written)), done) == (50, "[DONE]")
+    error = rounds.bodies["bad"].decode().removeprefix("data: ").removesuffix("\n\ndata: [DONE]\n\n")
+    assert json.loads(error.split("data: ")[-1])["error"]["code"] == "internal"
+    assert rounds.handler.loop._engine.usage().sequences == 0
+    whole = json.loads(rounds.ask(COMPLETIONS, asked(prompt=[1, 2, 13])))
+    assert whole["error"]["type"] == "server_error"
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked()))
+
+
+def test_what_raises_while_a_request_is_read_answers_it_alone(rounds: Rounds, monkeypatch) -> None:
+    rounds.round({"good": request(stream=True, max_tokens=50)})
+    with monkeypatch.context() as broken:
+        broken.setattr(rounds.handler.tokens, "encode", lambda *_, **__: 1 / 0)
+        rounds.round({"bad": request()})
+    assert (rounds.status["bad"], json.loads(rounds.bodies["bad"])["error"]["code"]) == (500, "internal")
+    while rounds.open:
+        rounds.round()
+    assert events(rounds.bodies["good"])[-1] == "[DONE]"
 
 
 def test_an_engine_that_fails_ends_the_worker(rounds: Rounds, monkeypatch) -> None:

@@ -108,6 +108,12 @@ def test_top_k_and_top_p_leave_the_unlikely_out() -> None:
     assert drawn(Sampling(seed=1, top_p=0.0))[0] == 1
 
 
+@pytest.mark.parametrize("temperature", [1e-320, 1e-9])
+def test_next_to_no_temperature_takes_the_likeliest(temperature: float) -> None:
+    sampler = Sampler(Sampling(temperature=temperature, seed=-1))
+    assert {sampler.choose(np.array([0.0, 3.0, 2.0], dtype=np.float32))[0] for _ in range(20)} == {1}
+
+
 def test_a_seed_repeats_the_answer() -> None:
     def answer(seed: int) -> list[int]:
         sampler = Sampler(Sampling(seed=seed))
