@@ -235,7 +235,7 @@ class Kubernetes(Section):
     """Labels that a node must have. Lands in the Deployment."""
     cpu_labels: Labels | None = None
     """Labels of the nodes that can run `model.cpu_target`; default: those that Node Feature Discovery gives, none for
-    `native`; `{}` where `node_selector` chooses such nodes. Land in the Deployment's node selector."""
+    `native`; `{}` where `node_selector` chooses such nodes. Land in the Deployment's node affinity."""
     tolerations: tuple[Taint, ...] = ()
     """Taints that a node may have, as kubectl writes them: `dedicated=gpu:NoSchedule`; `nvidia.com/gpu` is tolerated
     anyway by pods with a GPU. Lands in the Deployment."""

@@ -68,8 +68,8 @@ class Pod(Section):
     """What is mounted at a path: `VOLUME`, `VOLUME/FOLDER`, with `:ro` nobody may write: `{/etc/ssl/company: ca:ro}`.
     Lands in the Deployment."""
     affinity: Raw = Field(default={})
-    """Where pods may and should run, as Kubernetes writes it; labels of nodes go into `node_selector`. Lands in the
-    Deployment."""
+    """Where pods may and should run, as Kubernetes writes it; what the package needs of a node goes into each required
+    term of the user's. Lands in the Deployment."""
     service_account_annotations: dict[str, str] = Field(default={})
     """Annotations by which a cloud knows the pods: `eks.amazonaws.com/role-arn`, `iam.gke.io/gcp-service-account`. Land
     in the ServiceAccount."""

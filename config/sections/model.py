@@ -139,7 +139,7 @@ class Model(Section):
     cpu_target: CpuTarget = "native"
     """The CPUs it is compiled for. native: those like the packaging machine's; x86-64-v3: all with AVX2; x86-64-v4:
     all with AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and in the
-    Deployment's node selector."""
+    Deployment's node affinity."""
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
     """The batches that are compiled and warmed, rows; a batch is cut and padded to them. Lands in the MAR."""
     calibration: str | None = None

@@ -3,8 +3,9 @@
 from k8s.cluster.api_errors import ApiError, FieldConflict, grant
 from k8s.cluster.cluster import Applied, Cluster
 from k8s.cluster.kubeconfig import connect
+from k8s.cluster.nodes import fitting
 from k8s.cluster.reference import MANAGER, Document, Ref
-from k8s.cluster.surroundings import allocatable, fitting, namespace_limits, prometheus_labels, unselected
+from k8s.cluster.surroundings import allocatable, namespace_limits, prometheus_labels, unselected
 from k8s.cluster.watch import Mirror
 
 __all__ = [

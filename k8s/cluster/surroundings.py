@@ -6,13 +6,13 @@ Whoever may not look at these learns nothing of them, and is in nobody's way.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from config.errors import ClusterError
 from config.quantity import quantity
 from k8s.cluster.cluster import Cluster
+from k8s.cluster.nodes import takers
 from k8s.cluster.reference import Document
 
 _GIB = 2**30
@@ -22,8 +22,7 @@ _SELECTORS = {"PodMonitor": "podMonitor", "ServiceMonitor": "serviceMonitor", "P
 
 def allocatable(cluster: Cluster) -> str:
     """What the nodes that take pods offer; empty where it cannot be seen."""
-    nodes = [node for node in _items(cluster, "v1", "Node", "") if not node.get("spec", {}).get("unschedulable")]
-    offers = [(node.get("status") or {}).get("allocatable") or {} for node in nodes]
+    offers = [(node.get("status") or {}).get("allocatable") or {} for node in takers(cluster)]
     if not offers:
         return ""
     total: dict[str, float] = defaultdict(float)
@@ -37,31 +36,6 @@ def allocatable(cluster: Cluster) -> str:
         f"{len(offers)} node{'s' if len(offers) > 1 else ''} offer{'' if len(offers) > 1 else 's'} {', '.join(parts)}"
     )
     return f"{text}; the largest has {_number(largest, 'cpu'):g} cpu, {_number(largest, 'memory') / _GIB:.0f} GiB"
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """Nodes that have the labels which pods select, and those that lack some, each with what it lacks."""
-
-    nodes: tuple[str, ...]
-    others: dict[str, tuple[str, ...]]
-
-
-def fitting(cluster: Cluster, selector: Mapping[str, str]) -> Fitting | None:
-    """Which nodes pods with a node selector may come to; None where nodes cannot be seen."""
-    nodes = [node for node in _items(cluster, "v1", "Node", "") if not node.get("spec", {}).get("unschedulable")]
-    if not nodes:
-        return None
-    lacking = {node["metadata"]["name"]: _lacking(node, selector) for node in nodes}
-    return Fitting(
-        tuple(name for name, labels in lacking.items() if not labels),
-        {name: labels for name, labels in lacking.items() if labels},
-    )
-
-
-def _lacking(node: Document, selector: Mapping[str, str]) -> tuple[str, ...]:
-    labels = node["metadata"].get("labels") or {}
-    return tuple(f"{name}={value}" for name, value in sorted(selector.items()) if labels.get(name) != value)
 
 
 def namespace_limits(cluster: Cluster, namespace: str) -> list[str]:

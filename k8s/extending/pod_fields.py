@@ -8,6 +8,7 @@ from typing import Any
 from config.errors import InputError, listed
 from config.sections import Pod
 from config.spec import Spec
+from k8s.extending.affinity import AffinityError, merged_affinity
 
 _FIELD = "kubernetes.pod"
 
@@ -37,8 +38,10 @@ def _add_to_pod(inside: dict[str, Any], pod: Pod, spec: Spec) -> None:
         _refuse(spec, "volumes", set(pod.volumes) & {volume["name"] for volume in inside["volumes"]})
         inside["volumes"] += [{"name": name, **source} for name, source in pod.volumes.items()]
     if pod.affinity:
-        _refuse(spec, "affinity", set(pod.affinity) & set(inside.get("affinity", {})))
-        inside["affinity"] = inside.get("affinity", {}) | pod.affinity
+        try:
+            inside["affinity"] = merged_affinity(inside.get("affinity", {}), pod.affinity)
+        except AffinityError as err:
+            raise InputError(f"{spec.file}: `{_FIELD}.affinity.{err.path}`: {err}") from err
     if pod.host_aliases:
         inside["hostAliases"] = [{"ip": ip, "hostnames": list(names)} for ip, names in pod.host_aliases.items()]
     if pod.dns:

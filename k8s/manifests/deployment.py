@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from kubernetes.client import (
+    V1Affinity,
     V1Container,
     V1ContainerPort,
     V1Deployment,
@@ -13,6 +14,10 @@ from kubernetes.client import (
     V1HTTPGetAction,
     V1LabelSelector,
     V1LocalObjectReference,
+    V1NodeAffinity,
+    V1NodeSelector,
+    V1NodeSelectorRequirement,
+    V1NodeSelectorTerm,
     V1ObjectMeta,
     V1PodSpec,
     V1PodTemplateSpec,
@@ -97,6 +102,7 @@ def _pod_spec(plan: Plan) -> V1PodSpec:
         runtime_class_name=kubernetes.runtime_class,
         image_pull_secrets=[V1LocalObjectReference(name=name) for name in kubernetes.pull_secrets] or None,
         node_selector=plan.node_selector or None,
+        affinity=_affinity(plan),
         tolerations=_tolerations(plan) or None,
         topology_spread_constraints=_spread(plan),
         init_containers=[*log_shipper.sidecars(plan), *model_volume.loaders(plan)] or None,
@@ -152,6 +158,17 @@ def _resources(plan: Plan) -> V1ResourceRequirements:
     if resources.gpu:
         amounts[resources.gpu_resource] = str(resources.gpu)
     return V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts))
+
+
+def _affinity(plan: Plan) -> V1Affinity | None:
+    """To nodes that can run the artifact; a user's own terms come to it in `extending`."""
+    needed = [
+        V1NodeSelectorRequirement(key=key, operator="In", values=[value]) for key, value in plan.cpu_labels.items()
+    ]
+    if not needed:
+        return None
+    required = V1NodeSelector(node_selector_terms=[V1NodeSelectorTerm(match_expressions=needed)])
+    return V1Affinity(node_affinity=V1NodeAffinity(required_during_scheduling_ignored_during_execution=required))
 
 
 def _tolerations(plan: Plan) -> list[V1Toleration]:

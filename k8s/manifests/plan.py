@@ -195,13 +195,16 @@ class Plan:
 
     @property
     def node_selector(self) -> dict[str, str]:
-        """Labels that a node must have: for what the artifact was compiled for, and what the spec says."""
-        kubernetes, target = self.spec.kubernetes, self.spec.model.cpu_target
-        if target == "native":
-            # What the packaging machine has is nobody's class of CPUs: only the owner knows which nodes are like it.
-            return {**(kubernetes.cpu_labels or {}), **kubernetes.node_selector}
-        known = node_labels(target) if kubernetes.cpu_labels is None else kubernetes.cpu_labels
-        return {"kubernetes.io/arch": "amd64", **known, **kubernetes.node_selector}
+        """Labels that the spec selects nodes by, and the architecture of its package."""
+        arch = {} if self.spec.model.cpu_target == "native" else {"kubernetes.io/arch": "amd64"}
+        return {**arch, **self.spec.kubernetes.node_selector}
+
+    @property
+    def cpu_labels(self) -> dict[str, str]:
+        """Labels of the nodes whose CPUs can run what the artifact was compiled for."""
+        named = self.spec.kubernetes.cpu_labels
+        # What a packaging machine has is nobody's class of CPUs: only the owner knows which nodes are like it.
+        return node_labels(self.spec.model.cpu_target) if named is None else named
 
     @property
     def oldest_kubernetes(self) -> str:

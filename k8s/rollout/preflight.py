@@ -136,18 +136,18 @@ def _image(documents: list[Document]) -> Iterator[Blocker]:
 def _nodes(cluster: Cluster, documents: list[Document]) -> tuple[list[str], list[Blocker]]:
     """What is said of nodes that pods cannot come to, and whether there is one that they can."""
     for document in documents:
-        selector = (
-            document["spec"]["template"]["spec"].get("nodeSelector") if document["kind"] == "Deployment" else None
-        )
-        if not selector or (candidates := fitting(cluster, selector)) is None:
+        if document["kind"] != "Deployment":
+            continue
+        candidates = fitting(cluster, document["spec"]["template"]["spec"])
+        if candidates is None:
             continue
         texts = [f"`{name}`, which lacks {', '.join(labels)}" for name, labels in sorted(candidates.others.items())]
         if candidates.nodes:
             return [f"no pod comes to node {text}" for text in texts[:_MOST_NODES]], []
-        text = f"no node has the labels that the pods select: {'; '.join(texts[:_MOST_NODES])}"
+        text = f"no node has what the pods select: {'; '.join(texts[:_MOST_NODES])}"
         hint = (
             "label the nodes (Node Feature Discovery labels their cpus), or change `model.cpu_target`, "
-            "`kubernetes.cpu_labels` or `kubernetes.node_selector`"
+            "`kubernetes.cpu_labels`, `kubernetes.node_selector` or `kubernetes.pod.affinity`"
         )
         return [], [Blocker("nodes", text, hint, acceptable=True)]
     return [], []

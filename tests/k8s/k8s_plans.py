@@ -45,6 +45,7 @@ FULL: dict[str, Any] = {
     "cost": {"pod_hour": 0.18, "budget_per_10k": 0.01},
     "scaling.autoscaler": "keda",
     "kubernetes.pull_secrets": ["registry-key"],
+    "model.cpu_target": "x86-64-v3",
     "kubernetes.node_selector": {"pool": "inference"},
     "kubernetes.tolerations": ["dedicated=inference:NoSchedule", "spot"],
     "kubernetes.priority_class": "serving",

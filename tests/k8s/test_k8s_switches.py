@@ -6,6 +6,8 @@ from k8s_plans import EVIDENCE, GPU, planned
 from k8s.manifests.objects import render
 
 POD = "40-deployment.yaml:spec.template.spec"
+REQUIRED = f"{POD}.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+NEEDED = f"{REQUIRED}.nodeSelectorTerms.0.matchExpressions"
 # A field, a value, and what it makes of the manifests: a place, and what is there; None is nothing at all.
 SWITCHES: list[Any] = [
     ({"kubernetes.create_namespace": False}, "00-namespace.yaml", None),
@@ -18,15 +20,16 @@ SWITCHES: list[Any] = [
     (GPU | {"kubernetes.resources.gpu_resource": "nvidia.com/mig-1g.10gb"},
      f"{POD}.containers.0.resources.limits.nvidia~com/mig-1g~10gb", "1"),
     ({"kubernetes.node_selector": {"pool": "fast"}}, f"{POD}.nodeSelector", {"pool": "fast"}),
-    ({"model.cpu_target": "x86-64-v3"}, f"{POD}.nodeSelector",
-     {"kubernetes.io/arch": "amd64", "feature.node.kubernetes.io/cpu-cpuid.AVX2": "true",
-      "feature.node.kubernetes.io/cpu-cpuid.FMA3": "true"}),
-    ({"model.cpu_target": "x86-64-v4"},
-     f"{POD}.nodeSelector.feature~node~kubernetes~io/cpu-cpuid~AVX512VL", "true"),
-    ({"model.cpu_target": "amx"}, f"{POD}.nodeSelector.feature~node~kubernetes~io/cpu-cpuid~AMXINT8", "true"),
-    ({"model.cpu_target": "amx", "kubernetes.cpu_labels": {"cpu": "new"}}, f"{POD}.nodeSelector",
-     {"kubernetes.io/arch": "amd64", "cpu": "new"}),
-    ({"kubernetes.cpu_labels": {"cpu": "ours"}}, f"{POD}.nodeSelector", {"cpu": "ours"}),
+    ({"model.cpu_target": "x86-64-v3"}, f"{POD}.nodeSelector", {"kubernetes.io/arch": "amd64"}),
+    ({"model.cpu_target": "x86-64-v3"}, NEEDED,
+     [{"key": f"feature.node.kubernetes.io/cpu-cpuid.{flag}", "operator": "In", "values": ["true"]}
+      for flag in ("AVX2", "FMA3")]),
+    ({"model.cpu_target": "x86-64-v4"}, f"{NEEDED}.5.key", "feature.node.kubernetes.io/cpu-cpuid.AVX512VL"),
+    ({"model.cpu_target": "amx"}, f"{NEEDED}.1.key", "feature.node.kubernetes.io/cpu-cpuid.AMXINT8"),
+    ({"model.cpu_target": "amx", "kubernetes.cpu_labels": {"cpu": "new"}}, NEEDED,
+     [{"key": "cpu", "operator": "In", "values": ["new"]}]),
+    ({"kubernetes.cpu_labels": {"cpu": "ours"}}, f"{NEEDED}.0.values", ["ours"]),
+    ({"model.cpu_target": "amx", "kubernetes.cpu_labels": {}}, f"{POD}.affinity", None),
     ({"kubernetes.tolerations": ["dedicated=gpu:NoExecute"]}, f"{POD}.tolerations",
      [{"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoExecute"}]),
     ({"kubernetes.tolerations": ["spot"]}, f"{POD}.tolerations", [{"key": "spot", "operator": "Exists"}]),

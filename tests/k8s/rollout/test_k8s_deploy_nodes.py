@@ -8,6 +8,7 @@ import pytest
 from k8s_rig import Rig, deployment, documents, rig
 
 from config.errors import ClusterError
+from k8s.cluster import fitting
 
 AVX2 = "feature.node.kubernetes.io/cpu-cpuid.AVX2"
 
@@ -18,10 +19,15 @@ def cluster(tmp_path: Path) -> Iterator[Rig]:
         yield ready
 
 
-def selecting(**labels: str) -> tuple[dict[str, Any], ...]:
+def wanting(**fields: Any) -> tuple[dict[str, Any], ...]:
     wanted = deployment("good:1")
-    wanted["spec"]["template"]["spec"]["nodeSelector"] = labels
+    wanted["spec"]["template"]["spec"] |= fields
     return (*documents()[:-1], wanted)
+
+
+def needing(*terms: dict[str, Any]) -> dict[str, Any]:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": required}}
 
 
 def put_nodes(cluster: Rig, **labels: dict[str, str]) -> None:
@@ -32,16 +38,55 @@ def put_nodes(cluster: Rig, **labels: dict[str, str]) -> None:
 
 def test_nodes_that_pods_cannot_come_to_are_named_before_anything_changes(cluster: Rig) -> None:
     put_nodes(cluster, new={AVX2: "true"}, old={})
-    record = cluster.deploy(*selecting(**{AVX2: "true", "kubernetes.io/arch": "amd64"}))
+    record = cluster.deploy(*wanting(nodeSelector={AVX2: "true", "kubernetes.io/arch": "amd64"}))
     assert record.result == "deployed"
     assert f"no pod comes to node `old`, which lacks {AVX2}=true" in record.site["notes"]
 
 
 def test_pods_that_no_node_can_take_are_not_deployed_unless_that_is_accepted(cluster: Rig) -> None:
     put_nodes(cluster, old={})
-    wanted = selecting(**{AVX2: "true"})
+    wanted = wanting(nodeSelector={AVX2: "true"})
     with pytest.raises(ClusterError) as error:
         cluster.deploy(*wanted)
-    assert f"nodes: no node has the labels that the pods select: `old`, which lacks {AVX2}=true" in str(error.value)
+    assert f"nodes: no node has what the pods select: `old`, which lacks {AVX2}=true" in str(error.value)
     assert "`--accept nodes` deploys all the same" in str(error.value.hint)
     assert cluster.deploy(*wanted, accepted=["nodes"]).result == "deployed"
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator} | ({"values": list(values)} if values else {})
+
+
+# Terms of the pods, and what each of two nodes lacks: `new` has AVX2 and 64 cores, `old` neither.
+TERMS: list[Any] = [
+    ([{"matchExpressions": [expression(AVX2, "In", "true")]}], (), (f"{AVX2}=true",)),
+    ([{"matchExpressions": [expression(AVX2, "Exists"), expression("cores", "Gt", "32")]}],
+     (), (f"{AVX2} Exists", "cores Gt 32")),
+    ([{"matchExpressions": [expression(AVX2, "DoesNotExist")]}], (f"{AVX2} DoesNotExist",), ()),
+    ([{"matchExpressions": [expression("cores", "NotIn", "64", "96")]}], ("cores NotIn 64 96",), ()),
+    ([{"matchExpressions": [expression("cores", "Lt", "64")]}], ("cores Lt 64",), ("cores Lt 64",)),
+    ([{"matchFields": [expression("metadata.name", "In", "old")]}], ("metadata.name=old",), ()),
+    # One term is enough, and the nearest is what is said.
+    ([{"matchExpressions": [expression(AVX2, "Exists"), expression("cores", "Gt", "32")]},
+      {"matchExpressions": [expression("pool", "In", "fast", "slow")]}], (), ("pool In fast slow",)),
+    ([{}], ("what an empty term asks, which no node has",), ("what an empty term asks, which no node has",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("terms", "new", "old"), TERMS, ids=lambda case: str(case)[:60])
+def test_required_terms_are_read_as_the_scheduler_reads_them(
+    terms: list[dict[str, Any]], new: tuple[str, ...], old: tuple[str, ...], cluster: Rig
+) -> None:
+    put_nodes(cluster, new={AVX2: "true", "cores": "64"}, old={"cores": "many"} if "Lt" in str(terms) else {})
+    seen = fitting(cluster.placement.cluster, needing(*terms))
+    assert seen
+    lacks = {name: missing for name, missing in (("new", new), ("old", old)) if missing}
+    assert seen.others == lacks
+    assert set(seen.nodes) == {"new", "old"} - set(lacks)
+
+
+def test_an_affinity_that_no_node_meets_is_refused_as_a_selector_is(cluster: Rig) -> None:
+    put_nodes(cluster, old={})
+    with pytest.raises(ClusterError, match="`old`, which lacks pool=fast"):
+        cluster.deploy(*wanting(**needing({"matchExpressions": [expression("pool", "In", "fast")]})))
+    assert cluster.deploy(*wanting()).result == "deployed"

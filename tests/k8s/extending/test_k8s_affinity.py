@@ -1,0 +1,81 @@
+"""The affinity of a user and the labels that a package needs of a node, in one Deployment."""
+
+from typing import Any
+
+import pytest
+from k8s_plans import planned
+
+from config.errors import InputError
+from k8s.manifests.objects import render
+
+REQUIRED, PREFERRED = (
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferredDuringSchedulingIgnoredDuringExecution",
+)
+TARGET = {"model.cpu_target": "amx", "kubernetes.cpu_labels": {"cpu": "amx"}}
+OURS = {"key": "cpu", "operator": "In", "values": ["amx"]}
+ZONE_A = {"key": "zone", "operator": "In", "values": ["a"]}
+ZONE_B = {"key": "zone", "operator": "NotIn", "values": ["b"]}
+NODE = {"key": "metadata.name", "operator": "In", "values": ["node-1"]}
+PREFERENCE = [{"weight": 1, "preference": {"matchExpressions": [ZONE_A]}}]
+APART = {"podAntiAffinity": {PREFERRED: []}}
+
+
+def affinity(given: dict[str, Any] | None, changes: dict[str, Any] = TARGET) -> Any:
+    pod = {"kubernetes.pod": {"affinity": given}} if given is not None else {}
+    (deployment,) = render(planned(changes | pod))["40-deployment.yaml"]
+    return deployment["spec"]["template"]["spec"].get("affinity")
+
+
+def terms(*some: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(some)}} | more}
+
+
+# What a user gives, and what the pods get.
+MERGED: list[Any] = [
+    pytest.param(None, terms({"matchExpressions": [OURS]}), id="nothing"),
+    pytest.param({"nodeAffinity": {}}, terms({"matchExpressions": [OURS]}), id="an empty affinity"),
+    pytest.param({"nodeAffinity": {REQUIRED: None}}, terms({"matchExpressions": [OURS]}), id="null"),
+    pytest.param(APART, terms({"matchExpressions": [OURS]}) | APART, id="pods apart"),
+    pytest.param({"nodeAffinity": {PREFERRED: PREFERENCE}},
+                 terms({"matchExpressions": [OURS]}, **{PREFERRED: PREFERENCE}), id="preferred only"),
+    pytest.param(terms({"matchExpressions": [ZONE_A]}), terms({"matchExpressions": [ZONE_A, OURS]}), id="one term"),
+    pytest.param(terms({"matchExpressions": [ZONE_A]}, {"matchExpressions": [ZONE_B]}),
+                 terms({"matchExpressions": [ZONE_A, OURS]}, {"matchExpressions": [ZONE_B, OURS]}), id="two terms"),
+    pytest.param(terms({"matchFields": [NODE]}), terms({"matchFields": [NODE], "matchExpressions": [OURS]}),
+                 id="fields of the node"),
+    pytest.param(terms({"matchExpressions": [OURS, ZONE_A]}), terms({"matchExpressions": [OURS, ZONE_A]}),
+                 id="named already"),
+    # An empty term fits no node; with ours in it, it would fit some.
+    pytest.param(terms({}, {"matchExpressions": [ZONE_A]}), terms({}, {"matchExpressions": [ZONE_A, OURS]}),
+                 id="an empty term"),
+    pytest.param(terms({"matchExpressions": [ZONE_A]}, **{PREFERRED: PREFERENCE}),
+                 terms({"matchExpressions": [ZONE_A, OURS]}, **{PREFERRED: PREFERENCE}), id="both"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "expected"), MERGED)
+def test_what_a_package_needs_goes_into_each_required_term(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert affinity(given) == expected
+
+
+@pytest.mark.parametrize("given", [case.values[0] for case in MERGED], ids=[case.id for case in MERGED])
+def test_without_a_target_an_affinity_is_the_users(given: dict[str, Any]) -> None:
+    assert affinity(given, {}) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (terms(), f"nodeAffinity.{REQUIRED}.nodeSelectorTerms`: got `[]`, allowed: a list of at least one term"),
+        (terms("a"), "nodeSelectorTerms`: got `['a']`, allowed: a list of at least one term"),  # type: ignore[arg-type]
+        ({"nodeAffinity": [1]}, "`kubernetes.pod.affinity.nodeAffinity`: got `[1]`, allowed: a mapping"),
+        ({"nodeAffinity": {REQUIRED: 1}}, f"nodeAffinity.{REQUIRED}`: got `1`, allowed: a mapping"),
+        (terms({"matchExpressions": "x"}), "nodeSelectorTerms.matchExpressions`: got `x`, allowed: a list"),
+    ],
+    ids=lambda case: str(case)[-40:],
+)
+def test_an_affinity_that_cannot_be_merged_is_refused_by_its_place(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        affinity(given)
+    assert text in str(caught.value)
