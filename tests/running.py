@@ -46,7 +46,7 @@ class Running:
     def get(self, page: str) -> tuple[int, str]:
         """Status and body of `/live`, `/ready`, `/metrics` or `/package`; status 0 when nobody listens."""
         try:
-            with urllib.request.urlopen(self.pages + page, timeout=10) as answer:
+            with urllib.request.urlopen(self.pages + page, timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as err:
             return err.code, err.read().decode()

@@ -5,11 +5,12 @@ import io
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from running import Running
 from specs import ROOT
 
@@ -28,12 +29,21 @@ def eventually(check: Callable[[], T], *, within_s: float = 30) -> T:
     return answer
 
 
+def samples(server: Running) -> list[Sample]:
+    """All samples of the metrics' page as it is now."""
+    status, page = server.get("/metrics")
+    assert status == 200, (status, page)
+    return [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+
+
+def total(page: Iterable[Sample], name: str, **labels: str) -> float:
+    """The sum of a metric's samples with these labels."""
+    return sum(sample.value for sample in page if sample.name == name and labels.items() <= sample.labels.items())
+
+
 def metric(server: Running, name: str, **labels: str) -> float:
     """The sum of a metric's samples with these labels, of the page as it is now."""
-    status, page = server.get("/metrics")
-    assert status == 200
-    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
-    return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
+    return total(samples(server), name, **labels)
 
 
 def ask(server: Running, body: bytes, content_type: str = "application/json", *, timeout_s: float = 60) -> int:

@@ -9,7 +9,7 @@ from conftest import Start
 from load import Load
 from running import Running, running
 from tiny import make_tiny
-from waiting import ask, eventually, metric, scan
+from waiting import ask, eventually, metric, samples, scan, total
 
 from server import Exit
 
@@ -37,7 +37,7 @@ def crash_looping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]
 class Seen:
     """What `/ready` and the metrics said at one moment."""
 
-    ready: bool
+    missing: list[str]
     java: float
     supervisor: float
     workers: float
@@ -48,29 +48,33 @@ class Watch(threading.Thread):
 
     def __init__(self, server: Running) -> None:
         super().__init__(daemon=True)
-        self._server, self._ended, self._seen = server, threading.Event(), list[Seen]()
+        self._server, self._ended, self.seen = server, threading.Event(), list[Seen]()
 
     def run(self) -> None:
         while not self._ended.wait(0.2):
-            ready, _ = self._server.readiness()
-            memory = (
-                metric(self._server, "marina_resident_memory_bytes", process="torchserve"),
-                metric(self._server, "marina_resident_memory_bytes", process="supervisor"),
-                metric(self._server, "marina_worker_resident_memory_bytes"),
+            ready, why = self._server.readiness()
+            page = samples(self._server)
+            self.seen.append(
+                Seen(
+                    [] if ready else why.get("missing", ["no answer"]),
+                    total(page, "marina_resident_memory_bytes", process="torchserve"),
+                    total(page, "marina_resident_memory_bytes", process="supervisor"),
+                    total(page, "marina_worker_resident_memory_bytes"),
+                )
             )
-            self._seen.append(Seen(ready, *memory))
 
     def finish(self) -> list[Seen]:
         self._ended.set()
         self.join()
-        return self._seen
+        return self.seen
 
 
-def keep_overloaded(load: Load, *, for_s: float) -> None:
-    """Sends three times what is answered, whatever else the machine has to do: its capacity is no constant."""
+def keep_overloaded(load: Load, watch: Watch, *, for_s: float) -> None:
+    """Sends three times what is answered, whatever else the machine has to do: its capacity is no constant. A slow
+    machine goes on until it was looked at once for every second."""
     ends = time.monotonic() + for_s
-    while (now := time.monotonic()) < ends:
-        lately = sum(one.outcome == "200" and one.ended > now - WINDOW_S for one in load.sent)
+    while (now := time.monotonic()) < ends or (len(watch.seen) < for_s and watch.is_alive()):
+        lately = sum(sent.outcome == "200" and sent.ended > now - WINDOW_S for sent in load.sent)
         load.rate = max(load.rate / 2, 3 * lately / WINDOW_S)
         time.sleep(0.5)
 
@@ -81,29 +85,29 @@ def test_three_times_the_capacity_for_a_minute(start_digits: Start) -> None:
     watch = Watch(server)
     with Load(server.ports.inference, "/predictions/digits", BODY, START_RPS, TYPE) as load:
         # Not yet: the first refusal shows that there is more than it can answer.
-        eventually(lambda: any(one.outcome == "503" for one in load.sent))
+        eventually(lambda: any(sent.outcome == "503" for sent in load.sent))
         watch.start()
-        keep_overloaded(load, for_s=MINUTE_S)
+        keep_overloaded(load, watch, for_s=MINUTE_S)
         outcomes = load.finish()
     answered = ask(server, BODY, TYPE)
     seen = watch.finish()
 
     assert set(outcomes) == {"200", "503"}
-    # Two refused for each one answered, less what the load was behind a capacity that grew.
-    assert outcomes["503"] > 1.5 * outcomes["200"]
-    assert {json.loads(one.refusal)["error"] for one in load.sent if one.refusal} == {SHED}
+    # As long as it was looked at there was too much to answer; how much too much, the machine decides.
+    assert outcomes["503"] > MINUTE_S * QUEUE / 10
+    assert {json.loads(sent.refusal)["error"] for sent in load.sent if sent.refusal} == {SHED}
     assert answered == 200
-    assert len(seen) > MINUTE_S
-    assert all(one.ready for one in seen)
+    assert len(seen) >= MINUTE_S
+    assert [each.missing for each in seen if each.missing] == []
     eventually(lambda: metric(server, "marina_in_flight") == 0)
     eventually(lambda: metric(server, "marina_queued") == 0)
     assert metric(server, "ts_inference_requests_total") == len(load.sent) + 1
     assert metric(server, "marina_worker_restarts_total") == 0
     # Heap, as much again outside of it, and Java itself. The others keep nothing of a request.
-    assert max(one.java for one in seen) < (2 * HEAP_MB + 200) * 1e6
+    assert max(each.java for each in seen) < (2 * HEAP_MB + 200) * 1e6
     settled = seen[len(seen) // 4 :]
-    assert max(one.supervisor for one in settled) - settled[0].supervisor < 10e6
-    assert max(one.workers for one in settled) - settled[0].workers < 50e6
+    assert max(each.supervisor for each in settled) - settled[0].supervisor < 10e6
+    assert max(each.workers for each in settled) - settled[0].workers < 50e6
 
 
 def test_worker_that_fails_past_the_retry_window_ends_the_server(crash_looping: Running) -> None:
