@@ -77,7 +77,7 @@ quick: setup  ## the tests for every edit: no servers, no compiling   (ARGS=pyte
 bench-serve: setup  ## requests a second of ResNet-50, against others and the ceiling
 	$(BIN)/python tests/bench/bench_serve.py $(ARGS)
 
-bench-lengths: setup  ## requests of many lengths, padded to buckets and to the largest
+bench-lengths: setup  ## requests of many lengths, padded to buckets, to none and to the largest
 	$(BIN)/python tests/bench/lengths/bench_lengths.py $(ARGS)
 
 bench-overhead: setup  ## what the tensor handler costs, against a handler that does nothing

@@ -53,6 +53,7 @@ def compile_key(program: ExportedProgram, settings: Mapping[str, object]) -> str
         "settings": settings,
         "graph": _graph(program),
         "signature": str(program.graph_signature),
+        "ranges": str(program.range_constraints),
         "inputs": [_form(value) for value in _tensors(program.example_inputs)],
     }
     digest.update(json.dumps(made_by, sort_keys=True, default=str).encode())

@@ -23,13 +23,15 @@ from torch.export import ExportedProgram
 from archiver.compile_cache import compile_key, keep, taken_out
 from archiver.descriptors import reproducible_descriptors
 from archiver.encoders import EncoderGraph
+from archiver.inputs import Rows
 from archiver.instructions import compiler_settings
-from archiver.lengths import varying_dimensions
+from archiver.lengths import of_length, varying_dimensions
 from archiver.sources import Source
 from archiver.toolchain import find_compiler
 from config.errors import SourceError
 from config.record import Artifact
 from config.spec import Spec
+from handlers.lengths import SHORTEST
 from handlers.networks import TensorGraph
 
 # Where a node came from: paths, object numbers and source lines of this machine, which nothing reads at run time.
@@ -83,13 +85,15 @@ def _not_exported(spec: Spec, err: Exception) -> SourceError:
 
 
 def compile_aot(
-    spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...], batch: int, folder: Path, length: int | None
+    spec: Spec, source: Source, module: nn.Module, inputs: Rows, shape: tuple[int, int | None], folder: Path
 ) -> Artifact:
-    """One AOTInductor package with a static batch and length, for the threads and the machine it will run on."""
+    """One AOTInductor package with a static batch, and a static length unless it is dynamic, for the threads and the
+    machine it will run on."""
+    batch, length = shape
     file = folder / (f"model-b{batch}.pt2" if length is None else f"model-b{batch}-l{length}.pt2")
-    rows = tuple(value[:batch].contiguous() for value in inputs)
+    rows = tuple(value[:batch].contiguous() for value in of_length(source, inputs, length))
     with torch.no_grad(), quiet(), threads(spec.threads), reproducible_descriptors(), _private_cache() as scratch:
-        program = torch.export.export(module, rows)
+        program = torch.export.export(module, rows, dynamic_shapes=_any_length(source, len(rows)))
         settings: dict[str, object] = {
             "freezing": True,
             "aot_inductor.enable_line_tables": False,
@@ -122,17 +126,29 @@ def save_program(program: ExportedProgram, file: Path) -> None:
 def _any_size(spec: Spec, inputs: tuple[torch.Tensor, ...], source: Source) -> tuple[object, ...] | None:
     """The dynamic dimensions of every input: the batch, and the one that varies from request to request; None when
     there is only one batch size and length."""
-    sizes, buckets = spec.model.batch_sizes, source.lengths.buckets if source.lengths else ()
+    sizes, lengths = spec.model.batch_sizes, source.lengths
     dynamic: list[dict[int, object]] = [{} for _ in inputs]
     if len(sizes) > 1:
         batch = torch.export.Dim("batch", min=1, max=max(sizes))
         for each in dynamic:
             each[0] = batch
-    if len(buckets) > 1:
-        length = torch.export.Dim("length", min=min(buckets), max=max(buckets))
+    if lengths is not None and (lengths.dynamic or len(lengths.buckets) > 1):
+        shortest = SHORTEST if lengths.dynamic else min(lengths.buckets)
+        length = torch.export.Dim("length", min=shortest, max=max(lengths.buckets))
         for argument, dimension in varying_dimensions(source):
             dynamic[argument][dimension] = length
     return tuple(dynamic) if any(dynamic) else None
+
+
+def _any_length(source: Source, arguments: int) -> tuple[dict[int, object], ...] | None:
+    """The dynamic dimensions of an artifact for one batch size."""
+    if source.lengths is None or not source.lengths.dynamic:
+        return None
+    length = torch.export.Dim("length", min=SHORTEST, max=max(source.lengths.buckets))
+    dynamic: tuple[dict[int, object], ...] = tuple({} for _ in range(arguments))
+    for argument, dimension in varying_dimensions(source):
+        dynamic[argument][dimension] = length
+    return dynamic
 
 
 def export_again(spec: Spec, module: nn.Module, inputs: tuple[torch.Tensor, ...], source: Source) -> ExportedProgram:

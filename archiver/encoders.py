@@ -88,11 +88,11 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
     length = (spec.encoding.max_tokens,)
     kinds = int(getattr(network.config, "type_vocab_size", 0) or 0)
     ports = [
-        Port(name="input_ids", shape=length, dtype="int64", min=0, max=vocabulary - 1),
-        Port(name="attention_mask", shape=length, dtype="int64", min=1, max=1),
+        Port(name="input_ids", shape=length, dtype="int64", min=0, max=vocabulary - 1, varies=0, pad=_pad_id(folder)),
+        Port(name="attention_mask", shape=length, dtype="int64", min=1, max=1, varies=0, pad=0),
     ]
     if kinds > 1:
-        ports.append(Port(name="token_type_ids", shape=length, dtype="int64", min=0, max=0))
+        ports.append(Port(name="token_type_ids", shape=length, dtype="int64", min=0, max=0, varies=0))
     named = folder.config.get("id2label")
     labels = tuple(str(named[str(index)]) for index in range(outputs)) if isinstance(named, dict) else None
     return network, tuple(ports), labels if task in ("classify", "tokens") else None
@@ -104,13 +104,11 @@ def stage_encoding(spec: Spec, staged: Path) -> Encoding | None:
         return None
     folder = _read(spec)
     shutil.copy(folder.path / TOKENIZER, staged / TOKENIZER)
-    pad = folder.config.get("pad_token_id")
     return Encoding(
         task=spec.model.task,
         max_tokens=spec.encoding.max_tokens,
         truncate=spec.encoding.truncate,
         tokenizer=TOKENIZER,
-        pad_id=pad if isinstance(pad, int) else 0,
     )
 
 
@@ -129,7 +127,6 @@ def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np
         max_tokens=spec.encoding.max_tokens,
         truncate="right" if spec.encoding.truncate == "error" else spec.encoding.truncate,
         tokenizer=TOKENIZER,
-        pad_id=int(folder.config.get("pad_token_id") or 0),
     )
     reader = Reader(str(folder.path / TOKENIZER), how, [port.name for port in ports])
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -138,7 +135,20 @@ def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np
         read = reader.read([(line.partition("\t")[0], line.partition("\t")[2]) if pairs else line for line in lines])
     except RequestError as err:
         raise SourceError(f"{spec.file}: `model.calibration`: `{file}`: {err}") from err
-    return [tuple(row) for row, _ in read]
+    return [tuple(map(_padded, row, ports)) for row, _ in read]
+
+
+def _padded(values: np.ndarray, port: Port) -> np.ndarray:
+    """A text's row at the largest length, as all rows are until one of a length is needed."""
+    row = np.full(port.shape, port.pad or 0, values.dtype)
+    row[: len(values)] = values
+    return row
+
+
+def _pad_id(folder: Folder) -> int:
+    """The token that stands behind a text."""
+    pad = folder.config.get("pad_token_id")
+    return pad if isinstance(pad, int) else 0
 
 
 def _read(spec: Spec) -> Folder:

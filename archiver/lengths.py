@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -35,6 +35,11 @@ def varying_dimensions(source: Source) -> list[tuple[int, int]]:
 def typical_length(source: Source) -> int | None:
     """What a generated sample has: the bucket in the middle."""
     return source.lengths.buckets[(len(source.lengths.buckets) - 1) // 2] if source.lengths else None
+
+
+def compiled(source: Source) -> tuple[int | None, ...]:
+    """The lengths that have an artifact of their own; None is one that has no length, or takes every one."""
+    return source.lengths.buckets if source.lengths and not source.lengths.dynamic else (None,)
 
 
 def of_length(source: Source, rows: Rows, length: int | None) -> Rows:
@@ -71,29 +76,58 @@ def varying_outputs(
     return tuple(following)
 
 
-def answers_by_bucket(
-    source: Source, reference: RunBatch, run: RunBatch, inputs: Rows, batch: int, record: Record
-) -> Iterator[tuple[Rows, Rows]]:
-    """For each bucket the reference's answers to rows of their own lengths, one by one and without padding, and an
-    artifact's to the same rows padded to the bucket; both as rows of one width, zero behind a row's length."""
+@dataclass(frozen=True)
+class Case:
+    """Rows of their own lengths, what they are padded to, and the reference's answers to each alone and unpadded."""
+
+    rows: Rows
+    own: list[int]
+    alone: list[tuple[torch.Tensor, ...]]
+
+
+def cases(source: Source, reference: RunBatch, inputs: Rows, *, texts: bool) -> list[Case]:
+    """One for each bucket that has rows; calibration texts have lengths of their own, other rows get them here."""
     assert source.lengths is not None
-    buckets, count = source.lengths.buckets, len(inputs[0])
+    own = _of_texts(source, inputs) if texts else _drawn(source.lengths.buckets, len(inputs[0]))
+    alone = []
+    for place, length in enumerate(own):
+        row = tuple(value[[place]] for value in inputs)
+        alone.append(tuple(answer.cpu() for answer in reference(list(of_length(source, row, length)))))
+    by_bucket = []
+    for bucket in source.lengths.buckets:
+        # A worker runs a short row in a larger bucket too, where that is cheaper than by itself.
+        places = [place for place, length in enumerate(own) if length <= bucket]
+        if not places:
+            continue
+        lengths = [own[place] for place in places]
+        width = max(lengths) if source.lengths.dynamic else bucket
+        rows = of_length(source, tuple(value[places] for value in inputs), width)
+        by_bucket.append(Case(_padded(source, rows, lengths), lengths, [alone[place] for place in places]))
+    return by_bucket
+
+
+def _drawn(buckets: tuple[int, ...], count: int) -> list[int]:
+    """Lengths of every bucket in turn."""
     generator = torch.Generator().manual_seed(0)
-    for index, bucket in enumerate(buckets):
-        least = 1 + (buckets[index - 1] if index else 0)
-        own = [
-            int(torch.randint(least, bucket + 1, (1,), generator=generator)) for _ in range(-(-count // len(buckets)))
-        ]
-        rows = tuple(value[index :: len(buckets)] for value in inputs)
-        own = own[: len(rows[0])]
-        alone = [
-            reference(list(of_length(source, tuple(value[[at]] for value in rows), own[at]))) for at in range(len(own))
-        ]
-        parts = []
-        for padded, real in batches(_padded(source, of_length(source, rows, bucket), own), batch):
-            parts.append([value[:real] for value in run(list(padded))])
-        together = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-        yield _lined_up(record, alone, together, own)
+    least = [1, *(bucket + 1 for bucket in buckets)]
+    turns = (place % len(buckets) for place in range(count))
+    return [int(torch.randint(least[turn], buckets[turn] + 1, (1,), generator=generator)) for turn in turns]
+
+
+def _of_texts(source: Source, inputs: Rows) -> list[int]:
+    """What the mask of an encoder says of its calibration texts."""
+    place = next(place for place, port in enumerate(source.inputs) if port.name == "attention_mask")
+    return [int(length) for length in inputs[place].sum(1)]
+
+
+def answers(case: Case, run: RunBatch, batch: int, record: Record) -> tuple[Rows, Rows]:
+    """The reference's answers to the rows of a case and an artifact's, in batches of one size; both as rows of one
+    width, zero behind a row's length."""
+    parts = []
+    for padded, real in batches(case.rows, batch):
+        parts.append([value[:real] for value in run(list(padded))])
+    together = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
+    return _lined_up(record, case.alone, together, case.own)
 
 
 def _padded(source: Source, rows: Rows, own: list[int]) -> Rows:
@@ -101,11 +135,16 @@ def _padded(source: Source, rows: Rows, own: list[int]) -> Rows:
     padded = [value.clone() for value in rows]
     ports = dict(zip(sent(source), source.inputs, strict=True))
     for place, dimension in varying_dimensions(source):
-        value = ports[place].min or 0 if place in ports else 0
+        value = _behind(ports[place]) if place in ports else 0
         for at, length in enumerate(own):
             row = padded[place][at]
             row.narrow(dimension - 1, length, row.shape[dimension - 1] - length).fill_(value)
     return tuple(padded)
+
+
+def _behind(port: Port) -> float:
+    """What stands behind a request's length."""
+    return port.pad if port.pad is not None else port.min or 0
 
 
 def _lined_up(
@@ -116,7 +155,7 @@ def _lined_up(
         value = value.clone()
         wanted = torch.zeros_like(value)
         for at, length in enumerate(own):
-            answer = alone[at][place][0].cpu()
+            answer = alone[at][place][0]
             if spec.varies is None:
                 wanted[at] = answer
             else:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -160,11 +161,10 @@ def _compile(
             module = quantize(program, observed, reduce_range=model.cpu_target in WITHOUT_VNNI)
     artifacts: list[Artifact] = []
     if model.compile == "aot":
-        for batch, length in product(model.batch_sizes, source.lengths.buckets if source.lengths else (None,)):
+        for batch, length in product(model.batch_sizes, lengths.compiled(source)):
             of_length = f", length {length}" if length else ""
             with progress.step(f"compile {model.precision} for batch {batch}{of_length}"):
-                rows = lengths.of_length(source, example, length)
-                artifacts.append(compiling.compile_aot(spec, module, rows, batch, staged, length))
+                artifacts.append(compiling.compile_aot(spec, source, module, example, (batch, length), staged))
     needs_program = model.compile != "aot" or model.on_mismatch == "jit"
     if needs_program:
         compiling.save_program(compiling.export_again(spec, module, example, source), staged / PROGRAM)
@@ -208,20 +208,19 @@ def _agreement(spec: Spec, source: Source, reference: nn.Module, inputs: Rows, s
     device = pick_device(record, 0 if spec.serving.device == "cuda" else None)
     path = sys.path[:]
     loaded = load_artifact(record, staged, device)
-    measured: list[agreement.Compared] = []
+    run_reference = agreement.eager(reference)
     classes = isinstance(reference, ImageGraph) and reference.top_k > 0
     classes |= isinstance(reference, EncoderGraph) and reference.task == "classify"
+    within = partial(agreement.compare_tensors, tolerance=spec.model.tolerance)
+    compare = agreement.compare_classes if classes else within
+    measured: list[agreement.Compared] = []
+    texts = spec.model.task is not None and spec.model.calibration is not None
+    by_length = lengths.cases(source, run_reference, inputs, texts=texts) if source.lengths else []
     for batch in spec.model.batch_sizes:
-        if source.lengths is not None:
-            pairs = lengths.answers_by_bucket(source, agreement.eager(reference), loaded.run, inputs, batch, record)
-            measured += [agreement.compare_tensors(*pair, spec.model.tolerance) for pair in pairs]
-            continue
-        expected = agreement.answers(agreement.eager(reference), inputs, batch)
-        got = agreement.answers(loaded.run, inputs, batch)
-        if classes:
-            measured.append(agreement.compare_classes(expected, got))
-        else:
-            measured.append(agreement.compare_tensors(expected, got, spec.model.tolerance))
+        measured += [compare(*lengths.answers(case, loaded.run, batch, record)) for case in by_length]
+        if not by_length:
+            expected = agreement.answers(run_reference, inputs, batch)
+            measured.append(compare(expected, agreement.answers(loaded.run, inputs, batch)))
     sys.path[:] = path  # source that runs puts its folder there
     return agreement.worst(
         measured,

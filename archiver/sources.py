@@ -23,7 +23,7 @@ from archiver.encoders import load_encoder
 from archiver.torchvision_import import import_torchvision
 from config.errors import SourceError, listed, nearest
 from config.record import Lengths, Port
-from config.sections import Image, Tensor
+from config.sections import Image, Tensor, Varying
 from config.spec import Spec
 
 # Under which trainings keep the weights, beside those of an optimiser or an average.
@@ -50,7 +50,7 @@ def load_source(spec: Spec) -> Source:
         loaded = _from_torchvision(spec, source.removeprefix("torchvision:"))
     elif spec.model.folder is not None:
         network, ports, labels = load_encoder(spec)
-        loaded = Source(network, None, ports, _labels(spec, None) or labels)
+        loaded = Source(network, None, ports, _labels(spec, None) or labels, lengths=_padded(spec.encoding.varying))
     elif source.endswith(".pt2"):
         loaded = _from_program(spec, spec.path(source))
     else:
@@ -319,9 +319,13 @@ def _lengths(spec: Spec) -> Lengths | None:
         return None
     mask = next((place for place, tensor in enumerate(inputs) if tensor.mask_of), None)
     if mask is None:
-        return Lengths(buckets=varying.sizes)
+        return _padded(varying)
     given = "dtype" in inputs[mask].model_fields_set
-    return Lengths(buckets=varying.sizes, mask=mask, mask_dtype=inputs[mask].dtype if given else "bool")
+    return _padded(varying).model_copy(update={"mask": mask, "mask_dtype": inputs[mask].dtype if given else "bool"})
+
+
+def _padded(varying: Varying) -> Lengths:
+    return Lengths(buckets=varying.sizes, dynamic=varying.dynamic)
 
 
 def _labels(spec: Spec, categories: list[str] | None) -> tuple[str, ...] | None:

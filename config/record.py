@@ -35,12 +35,16 @@ class Port(_Part):
     max: float | None = None
     varies: int | None = None
     """The dimension that varies from request to request; `shape` has its largest size."""
+    pad: float | None = None
+    """What stands behind a request's length; default: `min`, or 0."""
 
 
 class Lengths(_Part):
     """What a dimension that varies is padded to, and the input that says what of it is padding."""
 
     buckets: tuple[int, ...]
+    dynamic: bool = False
+    """Every length is computed as it is; the buckets are those that are timed at the warm-up."""
     mask: int | None = None
     """Which of the compiled function's arguments it is; it is not among the inputs."""
     mask_dtype: str = "bool"
@@ -116,7 +120,6 @@ class Encoding(_Part):
     max_tokens: int
     truncate: Literal["error", "left", "right"]
     tokenizer: str
-    pad_id: int
 
 
 class Draft(_Part):

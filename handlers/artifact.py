@@ -75,7 +75,7 @@ def load_artifact(record: Record, directory: Path, device: torch.device) -> Arti
         return Artifact(kind, record.batch_sizes, device, without_grad(module))
     if record.cache is not None:
         use_cache(directory / record.cache)
-    return Artifact(kind, record.batch_sizes, device, compile_program(module, device))
+    return Artifact(kind, record.batch_sizes, device, compile_program(module, device, _dynamic_dimensions(record)))
 
 
 def _load_aot(record: Record, directory: Path, device: torch.device) -> Artifact:
@@ -88,13 +88,29 @@ def _load_aot(record: Record, directory: Path, device: torch.device) -> Artifact
     return Artifact("aot", sizes, device, _by_shape(loaders, _length_at(record)))
 
 
+def _varying_dimensions(record: Record) -> list[tuple[int, int]]:
+    """The model's arguments that vary, but for a mask: the place of each, and which of its dimensions does."""
+    mask = record.lengths.mask if record.lengths else None
+    return [
+        (index + (mask is not None and mask <= index), spec.varies + 1)
+        for index, spec in enumerate(record.inputs)
+        if spec.varies is not None
+    ]
+
+
+def _dynamic_dimensions(record: Record) -> list[tuple[int, int]]:
+    """Those of them that one compiled shape takes in every size, the mask counted."""
+    if record.lengths is None or not record.lengths.dynamic:
+        return []
+    mask = record.lengths.mask
+    return _varying_dimensions(record) + ([] if mask is None else [(mask, 1)])
+
+
 def _length_at(record: Record) -> tuple[int, int] | None:
-    """Which of the model's arguments has the dimension that varies, and which of its dimensions that is."""
-    for index, spec in enumerate(record.inputs):
-        if spec.varies is not None and record.lengths is not None:
-            before = record.lengths.mask is not None and record.lengths.mask <= index
-            return index + before, spec.varies + 1
-    return None
+    """Where the length is read by which an artifact is chosen."""
+    if record.lengths is None or record.lengths.dynamic:
+        return None
+    return _varying_dimensions(record)[0]
 
 
 def _load_package(path: Path, device: torch.device) -> RunBatch:

@@ -18,7 +18,7 @@ import torch
 
 from handlers.arrays import Array, numpy_dtype
 from handlers.artifact import Artifact
-from handlers.lengths import Chunk, Shape, cheapest_chunks, length_of
+from handlers.lengths import SHORTEST, Chunk, Shape, cheapest_chunks, length_of
 from handlers.record import Lengths, RecordError, TensorSpec
 from handlers.validation import AnswerError, OutOfMemory
 
@@ -52,7 +52,10 @@ class Batcher:
         self._artifact = artifact
         self._inputs, self._outputs = inputs, outputs
         self._mask = lengths.mask if lengths else None
+        self._dynamic = lengths is not None and lengths.dynamic
         self._lengths = lengths.buckets if lengths else (0,)
+        if self._dynamic:
+            self._lengths = tuple(sorted({SHORTEST, *self._lengths}))
         # What the model takes: the mask is not among what requests hold.
         self._arguments = list(inputs)
         if lengths is not None and lengths.mask is not None:
@@ -63,7 +66,7 @@ class Batcher:
         self._buffers = [
             torch.full(
                 (self._largest * math.prod(spec.shape),),
-                spec.min or 0,
+                spec.padding,
                 dtype=torch.float32 if spec.dtype == "bfloat16" else getattr(torch, spec.dtype),
                 pin_memory=artifact.device.type == "cuda",
             )
@@ -93,7 +96,7 @@ class Batcher:
     def _chunks(self, rows: Sequence[Row | None]) -> Iterable[Chunk]:
         if self._lengths != (0,):
             lengths = {place: length_of(row, self._inputs) for place, row in enumerate(rows) if row is not None}
-            yield from cheapest_chunks(lengths, self._costs)
+            yield from cheapest_chunks(lengths, self._costs, dynamic=self._dynamic)
             return
         start = 0
         for size in self._plan(len(rows)):
@@ -162,7 +165,7 @@ class Batcher:
                 if spec.varies is None:
                     array[index] = value
                     continue
-                array[index] = 0 if spec.min is None else spec.min
+                array[index] = spec.padding
                 array[index][(*[slice(None)] * spec.varies, slice(value.shape[spec.varies]))] = value
 
     def _shaped(self, size: int, length: int) -> list[torch.Tensor]:

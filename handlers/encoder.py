@@ -2,7 +2,7 @@
 
 Takes `{"text": "..."}`, `{"text": [...]}`, a JSON string or a list of them, and plain text; for `rerank`
 `{"query": "...", "documents": [...]}`; for `embed` also what OpenAI's clients send to `/v1/embeddings`. Several texts
-get a list of answers. They become tokens here, by the Rust of `tokenizers`, and rows of one length for the model."""
+get a list of answers. They become tokens here, by the Rust of `tokenizers`, and rows as long as they are."""
 
 import base64
 import os
@@ -57,17 +57,14 @@ class Reader:
         if count > longest:
             got, allowed = f"{count} tokens", f"at most {longest}"
             raise Unprocessable("the text is too long", field="text", got=got, allowed=allowed)
+        if not count:
+            raise Unprocessable("the text has no tokens", field="text", got="0 tokens", allowed="at least 1")
         values = {
             "input_ids": encoding.ids,
             "attention_mask": encoding.attention_mask,
             "token_type_ids": encoding.type_ids,
         }
-        row = [np.zeros(longest, np.int64) for _ in self._inputs]
-        for name, array in zip(self._inputs, row, strict=True):
-            array[:count] = values[name]
-            if name == "input_ids":
-                array[count:] = self._spec.pad_id
-        return row
+        return [np.array(values[name], np.int64) for name in self._inputs]
 
 
 class EncoderHandler(Handler):

@@ -7,12 +7,16 @@ rows that can be answered are looked at, so a bad request changes nothing for it
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from handlers.arrays import Array
 from handlers.record import TensorSpec
 from handlers.validation import Unprocessable
 
 # A batch size and a length; the length is 0 where nothing varies.
 Shape = tuple[int, int]
+# That a request may have.
+SHORTEST = 1
 
 
 @dataclass(frozen=True)
@@ -47,18 +51,24 @@ def check_length(row: Sequence[Array], inputs: Sequence[TensorSpec]) -> None:
         )
 
 
-def cheapest_chunks(lengths: Mapping[int, int], seconds: Mapping[Shape, float]) -> list[Chunk]:
+def cheapest_chunks(
+    lengths: Mapping[int, int], seconds: Mapping[Shape, float], *, dynamic: bool = False
+) -> list[Chunk]:
     """The chunks that cover rows of these lengths, by their places, in the least summed time; fewer where times are
     equal. `seconds` has every batch size with every bucket."""
     places = sorted(lengths, key=lambda place: (-lengths[place], place))
     buckets = sorted({length for _, length in seconds})
     sizes = sorted({size for size, _ in seconds})
+    fitting = [lengths[place] for place in places]
+    if not dynamic:
+        fitting = [next(bucket for bucket in buckets if length <= bucket) for length in fitting]
+    # Of each size, what a chunk takes whose longest row is at a place.
+    costs = {size: np.interp(fitting, buckets, [seconds[size, each] for each in buckets]).tolist() for size in sizes}
     # From the end: the least time for the rows from here on, the number of chunks, and the size of the first.
     best: list[tuple[float, int, int]] = [(0.0, 0, 0)] * (len(places) + 1)
-    fitting = [next(bucket for bucket in buckets if lengths[place] <= bucket) for place in places]
     for start in reversed(range(len(places))):
         after = ((best[min(start + size, len(places))], size) for size in sizes)
-        best[start] = min((rest[0] + seconds[size, fitting[start]], rest[1] + 1, size) for rest, size in after)
+        best[start] = min((rest[0] + costs[size][start], rest[1] + 1, size) for rest, size in after)
     chunks, start = [], 0
     while start < len(places):
         size = best[start][2]

@@ -42,9 +42,9 @@ def load_program(path: Path) -> torch.nn.Module:
         raise RecordError(f"{path.name}: this torch {torch.__version__} cannot load the program: {err}") from err
 
 
-def compile_program(module: torch.nn.Module, device: torch.device) -> RunBatch:
-    """`torch.compile` of a program, one static shape at a time. The packager's compile cache must come from this
-    function."""
+def compile_program(module: torch.nn.Module, device: torch.device, dynamic: Sequence[tuple[int, int]] = ()) -> RunBatch:
+    """`torch.compile` of a program, one static shape at a time, but for the dimensions that are dynamic: an argument's
+    place, and which of its own. The packager's compile cache must come from this function."""
     from torch._inductor import config
 
     # Weights are packed for oneDNN, and int8 convolutions are fused, only when frozen. On CUDA freezing gains little
@@ -55,7 +55,15 @@ def compile_program(module: torch.nn.Module, device: torch.device) -> RunBatch:
     config.cpp_cache_precompile_headers = False
     # fullgraph: past torch's limit of recompilations a shape is an error, not a silent fall to eager.
     compiled: RunBatch = without_grad(torch.compile(module, dynamic=False, fullgraph=True))
-    return compiled
+    if not dynamic:
+        return compiled
+
+    def run(inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        for place, dimension in dynamic:
+            torch._dynamo.mark_dynamic(inputs[place], dimension)
+        return compiled(inputs)
+
+    return run
 
 
 def use_cache(folder: Path) -> None:

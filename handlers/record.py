@@ -29,6 +29,12 @@ class TensorSpec:
     max: float | None = None
     varies: int | None = None
     """The dimension that varies from request to request; `shape` has its largest size."""
+    pad: float | None = None
+
+    @property
+    def padding(self) -> float:
+        """What stands behind a request's length."""
+        return self.pad if self.pad is not None else self.min or 0
 
     def shape_for(self, length: int) -> tuple[int, ...]:
         """The shape in which the dimension that varies has this size."""
@@ -48,9 +54,11 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Lengths:
-    """What a dimension that varies is padded to, and which of the model's arguments says what of it is padding."""
+    """What a dimension that varies is padded to, and which of the model's arguments says what of it is padding; a
+    dynamic one is padded to the longest row only, and its buckets are what is timed."""
 
     buckets: tuple[int, ...]
+    dynamic: bool = False
     mask: int | None = None
     mask_dtype: str = "bool"
 
@@ -79,7 +87,6 @@ class EncodingSpec:
     max_tokens: int
     truncate: str
     tokenizer: str
-    pad_id: int
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,12 @@ MINIMAL: dict[str, Any] = {
     "name": "shells",
     "model": {"source": "torchvision:resnet18", "weights": "random"},
 }
+# A change of it to a model that takes one array.
+FILE_SOURCE: dict[str, Any] = {
+    "model.source": "./model.py:build",
+    "model.handler": "tensor",
+    "model.inputs": {"x": {"shape": [3]}},
+}
 
 
 def changed(changes: dict[str, Any], base: dict[str, Any] = MINIMAL) -> dict[str, Any]:

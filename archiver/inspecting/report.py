@@ -54,7 +54,9 @@ class Report:
             yield f"source     {record.source}, weights {record.weights}"
             yield f"compiled   {record.compile} {record.precision}, batches {list(record.batch_sizes)}"
             if record.lengths is not None:
-                yield f"lengths    padded to {list(record.lengths.buckets)}"
+                buckets = record.lengths.buckets
+                padded = f"any up to {buckets[-1]}" if record.lengths.dynamic else f"padded to {list(buckets)}"
+                yield f"lengths    {padded}"
             if record.code is not None:
                 yield f"RUNS       the source of `{record.code.factory}` in source/{record.code.file}, in the worker"
             machine = " ".join(key.isa) or f"capability {key.capability}, CUDA {key.cuda}"

@@ -13,6 +13,7 @@ from config.sections.section import PATTERNS, Name, Section, Version
 from config.sections.serving import Serving
 from config.sections.store import ModelCache
 from config.sections.text import Text
+from config.sections.varying import Varying
 
 __all__ = [
     "PATTERNS",
@@ -33,5 +34,6 @@ __all__ = [
     "Slo",
     "Tensor",
     "Text",
+    "Varying",
     "Version",
 ]

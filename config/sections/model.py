@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -10,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from config.cpu_targets import CpuTarget
 from config.sections.encoding import Encoding
 from config.sections.section import Count, Identifier, Section, Share
+from config.sections.varying import Varying
 
 Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
 
@@ -54,34 +54,13 @@ class Image(Section):
         return list(values) if len(values) == self.channels else list(values) * self.channels
 
 
-class Varying(Section):
-    """A dimension whose size each request has of its own: words of a text, steps of a series."""
-
-    max: Count
-    """Longer requests get 422. Lands in the record."""
-    buckets: tuple[Count, ...] = ()
-    """Sizes that are compiled, ascending, the last is `max`; a request is padded to one of them. Default: a quarter of
-    `max`, half of it, and `max`. Land in the record and the compiled graph."""
-
-    @model_validator(mode="after")
-    def _up_to_max(self) -> Varying:
-        if self.buckets and (list(self.buckets) != sorted(set(self.buckets)) or self.buckets[-1] != self.max):
-            raise ValueError(f"buckets|allowed: different sizes in ascending order up to `max`, {self.max}")
-        return self
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The buckets, the default resolved."""
-        quarters = (math.ceil(self.max / 4), math.ceil(self.max / 2), self.max)
-        return self.buckets or tuple(sorted(set(quarters)))
-
-
 class Tensor(Section):
     """One named input of a `tensor` model, without its batch dimension."""
 
     shape: tuple[Count | Varying, ...] = ()
     """Size of each dimension after the batch; `[]` is a scalar. One dimension may vary from request to request:
-    `[{max: 512, buckets: [32, 128, 512]}]`. Lands in the record and the compiled graph."""
+    `[{max: 512, buckets: [32, 128, 512]}]` or `[{max: 512, dynamic: true}]`. Lands in the record and the compiled
+    graph."""
     mask_of: Identifier | None = None
     """An input that varies: this one is not sent, but made, 1 where that one holds values and 0 where it is padding. It
     has no `shape`. Lands in the record."""

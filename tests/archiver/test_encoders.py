@@ -19,8 +19,10 @@ from archiver.package import package
 from config.errors import SourceError, SpecError
 from config.load import parse_spec
 from config.progress import Progress
-from handlers.encoder import EncoderHandler
+from handlers.encoder import EncoderHandler, Reader
 from handlers.protocols import HEADER
+from handlers.record import EncodingSpec
+from handlers.validation import RequestError
 
 pytestmark = pytest.mark.slow
 JSON = {"content-type": "application/json"}
@@ -110,9 +112,12 @@ def by_transformers(folder: Path, kind: str, texts: list[str]) -> Any:
         return [network(input_ids=torch.tensor([tokenizer.encode(text).ids])) for text in texts]
 
 
-def test_labels_of_texts_are_those_that_transformers_finds(served: Callable[..., Any]) -> None:
-    handler = served("classify")
-    texts = ["the cat sat", "a dog ran on the mat"]
+@pytest.mark.parametrize("encoding", ["{max_tokens: 8}", "{max_tokens: 8, dynamic: true}"])
+def test_labels_of_texts_of_all_lengths_are_those_that_transformers_finds(
+    encoding: str, served: Callable[..., Any]
+) -> None:
+    handler = served("classify", encoding)
+    texts = ["the cat sat", "a dog ran on the mat", "mat", "the cat", "the cat sat on a mat"]
     expected = by_transformers(handler.directory.parent / "model", "BertForSequenceClassification", texts)
     for reply, found in zip(asked(handler, {"text": texts}).json(), expected, strict=True):
         probabilities = torch.softmax(found.logits[0], -1)
@@ -210,6 +215,25 @@ def test_what_is_no_text_is_refused_alone(served: Callable[..., Any], body: obje
     first, refused, last = ask(served("classify"), good, bad, good, headers=JSON)
     assert (first.status, refused.status, last.status) == (200, status, 200)
     assert first.json() == last.json()
+
+
+@pytest.mark.parametrize(("encoding", "computed"), [("{max_tokens: 8}", 8), ("{max_tokens: 8, dynamic: true}", 6)])
+def test_a_text_is_padded_no_further_than_its_bucket(encoding: str, computed: int, served: Callable[..., Any]) -> None:
+    handler = served("classify", encoding)
+    ((row, _),) = handler.reader.read(["the cat sat on"])
+    assert [len(array) for array in row] == [6, 6, 6]
+    assert handler._batcher.run([row]).positions == (computed, computed - 6)
+
+
+def test_a_text_without_tokens_is_refused(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.WordLevel({"the": 0}, "the")).save(str(tmp_path / "tokenizer.json"))
+    reader = Reader(
+        str(tmp_path / "tokenizer.json"), EncodingSpec("embed", 8, "error", "tokenizer.json"), ["input_ids"]
+    )
+    with pytest.raises(RequestError, match="the text has no tokens"):
+        reader.read([""])
 
 
 def test_a_folder_with_code_or_pickles_is_refused(folder: Callable[[str], Path]) -> None:

@@ -33,17 +33,32 @@ def started(folder: Path) -> TensorHandler:
     return handler
 
 
-@pytest.fixture(scope="module", params=[pytest.param("export"), pytest.param("aot", marks=pytest.mark.slow)])
+SLOW = pytest.mark.slow
+BUCKETS = VARYING["model.inputs"]
+DYNAMIC = BUCKETS | {"ids": BUCKETS["ids"] | {"shape": [{"max": 64, "dynamic": True}]}}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("export", BUCKETS, [1, 4], []), id="export"),
+        # One batch size where each of its shapes takes long to compile.
+        pytest.param(("aot", BUCKETS, [2], [(2, 8), (2, 64)]), id="aot", marks=SLOW),
+        pytest.param(("export", DYNAMIC, [1, 4], []), id="export dynamic"),
+        pytest.param(("eager", DYNAMIC, [1, 4], []), id="eager dynamic"),
+        pytest.param(("aot", DYNAMIC, [2], [(2, None)]), id="aot dynamic", marks=SLOW),
+        pytest.param(("jit", DYNAMIC, [2], []), id="jit dynamic", marks=SLOW),
+    ],
+)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp(request.param)
-    # One batch size where each of its lengths takes long to compile.
-    sizes = [2] if request.param == "aot" else [1, 4]
-    record = packaged(place, {"model.compile": request.param, "model.batch_sizes": sizes}).record
+    compiled, inputs, sizes, shapes = request.param
+    place = tmp_path_factory.mktemp(compiled)
+    changes = {"model.compile": compiled, "model.inputs": inputs, "model.batch_sizes": sizes}
+    record = packaged(place, changes).record
     assert record.agreement.agreement == 1
     assert [port.varies for port in record.outputs] == [None, 0]
     assert [port.name for port in record.inputs] == ["ids"]
-    shapes = [(artifact.batch, artifact.length) for artifact in record.artifacts]
-    assert shapes == ([(2, 8), (2, 64)] if request.param == "aot" else [])
+    assert [(artifact.batch, artifact.length) for artifact in record.artifacts] == shapes
     return place
 
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import yaml
-from specs import DIGITS, MINIMAL, ROOT, changed, make_spec
+from specs import DIGITS, FILE_SOURCE, MINIMAL, ROOT, changed, make_spec
 
 from config.errors import InputError, SpecError
 from config.load import load_spec, parse_spec
@@ -11,7 +11,6 @@ from config.quantity import quantity
 from config.sections import Section
 from config.spec import Spec
 
-FILE_SOURCE = {"model.source": "./model.py:build", "model.handler": "tensor", "model.inputs": {"x": {"shape": [3]}}}
 IMAGE = {"height": 8, "width": 8}
 
 # Every sentence a spec can be answered with: the change that earns it, and the whole of it.
@@ -116,22 +115,6 @@ ERRORS: list[Any] = [
     pytest.param({"model.compile": "jit", "model.on_mismatch": "jit"}, "spec.yaml:6: `model.on_mismatch`: got `jit`, but "
                  "`compile: jit` ships nothing that could mismatch\n\nhint: delete `on_mismatch`",
                  id="a mismatch of nothing"),
-    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8, "buckets": [2, 4]}]}}},
-                 "spec.yaml:10: `model.inputs.x.shape.0.buckets`: got `[2, 4]`, allowed: different sizes in ascending "
-                 "order up to `max`, 8", id="buckets below the largest"),
-    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}, {"max": 8}]}}}, "spec.yaml:8: "
-                 "`model.inputs.x.shape`: two dimensions vary, allowed: one", id="two lengths in an input"),
-    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "y": {"shape": [{"max": 9}]}}},
-                 "spec.yaml:11: `model.inputs.y.shape`: varies otherwise than the input before it, allowed: one length "
-                 "for a request", id="two lengths"),
-    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [8]}, "m": {"mask_of": "x"}}}, "spec.yaml:11: "
-                 "`model.inputs.m.mask_of`: got `x`, allowed: an input that varies: none", id="a mask of nothing"),
-    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "m": {"mask_of": "x", "shape": [8]}}},
-                 "spec.yaml:12: `model.inputs.m.shape`: given, but a mask has the length of its input\n\nhint: delete "
-                 "`shape`", id="a mask with a shape"),
-    pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "m": {"mask_of": "x"},
-                                                 "n": {"mask_of": "x"}}}, "spec.yaml:13: `model.inputs.n.mask_of`: a "
-                 "second mask, beside `m`; all inputs have one length", id="two masks"),
     pytest.param({"model.compile": "eager"}, "spec.yaml:5: `model.compile`: got `eager`, which runs the source of "
                  "`./file.py:factory`, but `model.source` is `torchvision:resnet18`\n\nhint: compile: export",
                  id="eager without source"),

@@ -45,6 +45,12 @@ ERRORS: list[Any] = [
         "spec.yaml:7: `model.encoding.pooling`: only for `task: embed`\n\nhint: delete `pooling`",
         id="pooling of what is no embedding",
     ),
+    pytest.param(
+        ENCODER | {"model.encoding": {"max_tokens": 8, "buckets": [4]}},
+        "spec.yaml:9: `model.encoding.buckets`: got `[4]`, allowed: different sizes in ascending order up to "
+        "`max_tokens`, 8",
+        id="buckets below the longest text",
+    ),
 ]
 
 

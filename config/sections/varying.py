@@ -1,0 +1,41 @@
+"""The part of a spec about a dimension whose size each request has of its own."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import model_validator
+
+from config.sections.section import Count, Section
+
+
+class Varying(Section):
+    """A dimension whose size each request has of its own: words of a text, steps of a series."""
+
+    max: Count
+    """Longer requests get 422. Lands in the record."""
+    buckets: tuple[Count, ...] = ()
+    """Sizes that are compiled, ascending, the last is `max`; a request is padded to one of them. Default: a quarter of
+    `max`, half of it, and `max`. Land in the record and the compiled graph."""
+    dynamic: bool = False
+    """Instead of `buckets`: one artifact for each batch size takes every length, and rows that run together are padded
+    to the longest of them. Lands in the record and the compiled graph."""
+
+    @model_validator(mode="after")
+    def _buckets_fit(self) -> Varying:
+        check_buckets(self.buckets, self.max, "max", dynamic=self.dynamic)
+        return self
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The buckets, the default resolved; of a dynamic one the sizes that are timed and compared."""
+        quarters = (math.ceil(self.max / 4), math.ceil(self.max / 2), self.max)
+        return self.buckets or tuple(sorted(set(quarters)))
+
+
+def check_buckets(buckets: tuple[int, ...], largest: int, field: str, *, dynamic: bool) -> None:
+    """Buckets are in order and end at the largest size, and there are none of what is dynamic."""
+    if buckets and dynamic:
+        raise ValueError("dynamic|allowed: `buckets`, or `dynamic`, which takes every size")
+    if buckets and (list(buckets) != sorted(set(buckets)) or buckets[-1] != largest):
+        raise ValueError(f"buckets|allowed: different sizes in ascending order up to `{field}`, {largest}")
