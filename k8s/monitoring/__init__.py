@@ -13,6 +13,7 @@ from k8s.monitoring.contract import Need, all_expressions, metric_contract, misu
 from k8s.monitoring.dashboard import dashboard_identity, render_dashboard
 from k8s.monitoring.expressions import (
     EXPECTED,
+    POD_NAME,
     SERVER_CONTAINER,
     expected_query,
     forecast_lead_s,
@@ -27,6 +28,7 @@ __all__ = [
     "EXPECTED",
     "EXPECTED_METRIC",
     "METRICS",
+    "POD_NAME",
     "RUNNING_METRIC",
     "SERVER_CONTAINER",
     "TARGET_LABELS",

@@ -16,7 +16,7 @@ from config.spec import Spec
 # The container of the server in its pod, and what Kubernetes makes of a Deployment's name: a hash for the ReplicaSet
 # and five characters for the pod, without vowels and look-alikes, so that no other model's pods are meant.
 SERVER_CONTAINER = "server"
-_POD_NAME = "-[bcdfghjklmnpqrstvwxz2456789]{1,10}-[bcdfghjklmnpqrstvwxz2456789]{5}"
+POD_NAME = "-[bcdfghjklmnpqrstvwxz2456789]{1,10}-[bcdfghjklmnpqrstvwxz2456789]{5}"
 
 # How often rules are evaluated; the sums over recorded rates count on it.
 RULE_INTERVAL_S = 30
@@ -69,7 +69,7 @@ class Queries:
 
     def of_pods(self, name: str, *matchers: str) -> str:
         """A series that knows pods, not models."""
-        return self._select(name, f'pod=~"{self.model}{_POD_NAME}"', *matchers)
+        return self._select(name, f'pod=~"{self.model}{POD_NAME}"', *matchers)
 
     def of_server(self, name: str, *matchers: str) -> str:
         """A series of the server's container."""
@@ -195,7 +195,7 @@ class Queries:
     def gpu(self, name: str) -> str:
         """A series of DCGM by pod. Its own namespace and pod are called `exported_…` where the scrape does not honour
         them."""
-        matchers = f'exported_namespace="{self.namespace}",exported_pod=~"{self.model}{_POD_NAME}"'
+        matchers = f'exported_namespace="{self.namespace}",exported_pod=~"{self.model}{POD_NAME}"'
         renamed = f"{name}{{{matchers}}}"
         for label in ("namespace", "pod"):
             renamed = f'label_replace({renamed}, "{label}", "$1", "exported_{label}", "(.*)")'

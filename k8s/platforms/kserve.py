@@ -7,22 +7,38 @@ import json
 from copy import deepcopy
 from typing import Any
 
+from config.errors import InputError
 from k8s.manifests import Files, Plan, render
-from k8s.monitoring import SERVER_CONTAINER
+from k8s.monitoring import POD_NAME, SERVER_CONTAINER
 
 # By this name KServe finds the container that serves.
 _CONTAINER = "kserve-container"
 _MODE = {"serving.kserve.io/deploymentMode": "Standard", "serving.kserve.io/autoscalerClass": "external"}
+# A service with this label gets no way in from KServe, whose route would have the name of Marina's.
+_HAS_ROUTE = {"networking.kserve.io/visibility": "cluster-local"}
 _FILE, _SERVICE = "40-inference-service.yaml", "50-service.yaml"
+# KServe's Service has this port in front of the container's first one.
+_PORT = 80
+# Kubernetes cuts the name of a pod at 58 characters before its last five: of a longer `NAME-predictor-HASH-` too much
+# would be gone for expressions to know the pod by.
+_LONGEST = 36
+_REFUSED_VARIABLE = "PYTHONPATH"
 
 
 def kserve_files(plan: Plan) -> Files:
     """Every object by its file; what KServe makes itself is not among them."""
+    _check_name(plan)
     files = deepcopy(render(plan))
     (deployment,) = files.pop("40-deployment.yaml")
     files.pop(_SERVICE)
     rendered = {**files, _FILE: [_inference_service(plan, deployment)]}
     return {name: _renamed(plan, documents) for name, documents in sorted(rendered.items())}
+
+
+def _check_name(plan: Plan) -> None:
+    if len(plan.name) > _LONGEST:
+        allowed = f"allowed with `--format kserve`: at most {_LONGEST} characters, since KServe adds `-predictor`"
+        raise InputError(f"{plan.spec.file}: `name`: got `{plan.name}`, {allowed}")
 
 
 def _inference_service(plan: Plan, deployment: dict[str, Any]) -> dict[str, Any]:
@@ -31,13 +47,19 @@ def _inference_service(plan: Plan, deployment: dict[str, Any]) -> dict[str, Any]
     for container in inside["containers"]:
         if container["name"] == SERVER_CONTAINER:
             container["name"] = _CONTAINER
-    # KServe sends clients to the first port.
+    # KServe takes the first container for the one that serves, and sends clients to its first port.
+    inside["containers"].sort(key=lambda container: container["name"] != _CONTAINER)
+    for container in [*inside.get("initContainers", []), *inside["containers"]]:
+        if any(variable["name"] == _REFUSED_VARIABLE for variable in container.get("env", [])):
+            text = f"{plan.spec.file}: `{_REFUSED_VARIABLE}` of container `{container['name']}`: KServe refuses it"
+            raise InputError(text, hint="put what is imported into the image, or write another `--format`")
     mode = _MODE | ({} if plan.autoscaled else {"serving.kserve.io/autoscalerClass": "none"})
     metadata = deployment["metadata"]
+    labels = metadata["labels"] | (_HAS_ROUTE if plan.spec.kubernetes.route else {})
     return {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
-        "metadata": metadata | {"annotations": metadata.get("annotations", {}) | mode},
+        "metadata": metadata | {"annotations": metadata.get("annotations", {}) | mode, "labels": labels},
         "spec": {
             "predictor": {
                 "minReplicas": scaling.min_replicas,
@@ -52,20 +74,30 @@ def _inference_service(plan: Plan, deployment: dict[str, Any]) -> dict[str, Any]
 
 
 def _renamed(plan: Plan, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The objects as they name what KServe makes: its Deployment, and the container."""
+    """The objects as they name what KServe makes: its Deployment with its pods, its Service, and the container."""
+    made = f"{plan.name}-predictor"
     for document in documents:
-        target = document.get("spec", {}).get("scaleTargetRef")
+        spec = document.get("spec", {})
+        target = spec.get("scaleTargetRef")
         if target:
-            target["name"] = f"{plan.name}-predictor"
-        for metric in document.get("spec", {}).get("metrics", []) if target else []:
+            target["name"] = made
+        for metric in spec.get("metrics", []) if target else []:
             if "containerResource" in metric:
                 metric["containerResource"]["container"] = _CONTAINER
-        for trigger in document.get("spec", {}).get("triggers", []) if target else []:
+        for trigger in spec.get("triggers", []) if target else []:
             if "containerName" in trigger["metadata"]:
                 trigger["metadata"]["containerName"] = _CONTAINER
+        for rule in spec.get("rules", []) if document["kind"] == "HTTPRoute" else []:
+            for backend in rule.get("backendRefs", []):
+                if backend["name"] == plan.name:
+                    backend |= {"name": made, "port": _PORT}
     text = json.dumps(documents)
-    # In expressions, and once more quoted on the dashboard.
-    for quotes in (r"\"", r"\\\""):
-        text = text.replace(f"container={quotes}{SERVER_CONTAINER}{quotes}", f"container={quotes}{_CONTAINER}{quotes}")
+    # In expressions, and once more quoted on the dashboard, where the model is a variable.
+    for model in (plan.name, "$model"):
+        text = text.replace(f"{model}{POD_NAME}", f"{model}-predictor{POD_NAME}")
+        for quote in (r"\"", r"\\\""):
+            text = text.replace(f"deployment={quote}{model}{quote}", f"deployment={quote}{model}-predictor{quote}")
+    for quote in (r"\"", r"\\\""):
+        text = text.replace(f"container={quote}{SERVER_CONTAINER}{quote}", f"container={quote}{_CONTAINER}{quote}")
     renamed: list[dict[str, Any]] = json.loads(text)
     return renamed

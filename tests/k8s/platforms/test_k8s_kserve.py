@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, FULL, IMAGE, planned
+from k8s_plans import EVIDENCE, FULL, IMAGE, OPTIONS, planned
 
+from config.errors import InputError
 from k8s.manifests.objects import render
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.platforms.kserve import kserve_files
@@ -78,3 +79,85 @@ def test_expressions_look_at_the_container_that_is_there() -> None:
 def test_what_kserve_makes_itself_is_not_rendered() -> None:
     kinds = {document["kind"] for documents in kserve_files(planned({}, **RECORDS)).values() for document in documents}
     assert not kinds & {"Deployment", "Service"}
+
+
+# The fields of `spec.predictor` in KServe's own definition of an InferenceService (0.20), without those of
+# frameworks: what is none of them, the API server drops without a word.
+TAKEN = {
+    "activeDeadlineSeconds", "affinity", "annotations", "automountServiceAccountToken", "containers",
+    "deploymentStrategy", "dnsConfig", "dnsPolicy", "enableServiceLinks", "hostAliases", "hostIPC", "hostNetwork",
+    "hostPID", "hostUsers", "hostname", "hostnameOverride", "imagePullSecrets", "initContainers", "labels",
+    "maxReplicas", "minReplicas", "nodeName", "nodeSelector", "os", "overhead", "preemptionPolicy", "priority",
+    "priorityClassName", "readinessGates", "resourceClaims", "resources", "restartPolicy", "runtimeClassName",
+    "schedulerName", "schedulingGates", "securityContext", "serviceAccount", "serviceAccountName", "setHostnameAsFQDN",
+    "shareProcessNamespace", "subdomain", "terminationGracePeriodSeconds", "tolerations", "topologySpreadConstraints",
+    "volumes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", OPTIONS)
+def test_no_option_brings_a_field_that_kserve_does_not_know(changes: dict[str, Any]) -> None:
+    (made,) = kserve_files(planned(changes))["40-inference-service.yaml"]
+    assert set(made["spec"]) == {"predictor"}
+    predictor = made["spec"]["predictor"]
+    assert set(predictor) <= TAKEN
+    assert isinstance(predictor["minReplicas"], int)
+    assert isinstance(predictor["maxReplicas"], int)
+    assert set(predictor["deploymentStrategy"]) == {"type", "rollingUpdate"}
+    # What KServe's webhook wants of annotations, and its controller of the first container.
+    assert made["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] in ("external", "none")
+    assert predictor["containers"][0]["name"] == "kserve-container"
+    assert all(isinstance(value, str) for value in (predictor["annotations"] | predictor["labels"]).values())
+
+
+def test_the_route_leads_to_the_service_that_kserve_makes_and_kserve_makes_no_other() -> None:
+    route = {"kubernetes.route": {"gateway": "edge/public"}}
+    (made,) = kserve_files(planned(route))["gateway/http-route.yaml"]
+    (backend,) = made["spec"]["rules"][0]["backendRefs"]
+    assert (backend["name"], backend["port"]) == ("digits-predictor", 80)
+    visible = "networking.kserve.io/visibility"
+    # Its own would be called as Marina's is.
+    assert service(route)["metadata"]["labels"][visible] == "cluster-local"
+    assert visible not in service({})["metadata"]["labels"]
+
+
+def test_a_backend_of_somebody_else_stays_in_the_route() -> None:
+    other = {"op": "add", "path": "/spec/rules/0/backendRefs/-", "value": {"name": "old", "port": 8080, "weight": 0}}
+    patched = {
+        "kubernetes.route": {"gateway": "edge/public"},
+        "kubernetes.patches": [{"kind": "HTTPRoute", "operations": [other]}],
+    }
+    (made,) = kserve_files(planned(patched))["gateway/http-route.yaml"]
+    assert [backend["name"] for backend in made["spec"]["rules"][0]["backendRefs"]] == ["digits-predictor", "old"]
+    assert made["spec"]["rules"][0]["backendRefs"][1]["port"] == 8080
+
+
+def test_expressions_look_at_the_deployment_and_the_pods_that_kserve_names() -> None:
+    files = kserve_files(planned({"kubernetes.monitoring.labels": {"release": "p"}}, **RECORDS))
+    rules = json.dumps(files["monitoring/rules.yaml"])
+    assert 'deployment=\\"digits-predictor\\"' in rules
+    assert 'pod=~\\"digits-predictor-[' in rules
+    dashboard = files["monitoring/dashboard.yaml"][0]["data"]["digits.json"]
+    assert 'deployment=\\"$model-predictor\\"' in dashboard
+    assert 'pod=~\\"$model-predictor-[' in dashboard
+    for text in (rules, dashboard):
+        for old in ('deployment=\\"digits\\"', 'deployment=\\"$model\\"', "digits-[bcd", "$model-[bcd"):
+            assert old not in text
+    # The autoscaler is Marina's, and so is its name.
+    assert 'horizontalpodautoscaler=~\\"digits|keda-hpa-digits\\"' in rules
+
+
+def test_a_container_that_a_patch_adds_comes_after_the_one_that_serves() -> None:
+    sidecar = {"name": "proxy", "image": "r.local/proxy:1", "ports": [{"containerPort": 15001}]}
+    change = {"spec": {"template": {"spec": {"containers": [sidecar]}}}}
+    patched = {"kubernetes.patches": [{"kind": "Deployment", "merge": change}]}
+    names = [container["name"] for container in service(patched)["spec"]["predictor"]["containers"]]
+    assert names == ["kserve-container", "proxy"]
+
+
+def test_what_kserve_would_refuse_is_refused_here() -> None:
+    with pytest.raises(InputError, match="`PYTHONPATH` of container `kserve-container`: KServe refuses it"):
+        service({"kubernetes.pod": {"env": {"PYTHONPATH": "/opt"}}})
+    with pytest.raises(InputError, match="at most 36 characters, since KServe adds `-predictor`"):
+        kserve_files(planned({"name": "a" * 37}))
+    assert kserve_files(planned({"name": "a" * 36}))
