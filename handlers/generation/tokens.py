@@ -11,6 +11,11 @@ from handlers.generation.template import ChatTemplate
 
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
+# A token has more characters than that seldom.
+_CHARACTERS = 8
+# The tokens at a cut are others than those of the whole text.
+_BOUNDARY = 64
+
 
 class Tokens:
     """Text to tokens and back."""
@@ -25,10 +30,17 @@ class Tokens:
         self.count = self._tokenizer.get_vocab_size()
         self.template = read_template(folder)
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """`special` adds what a text begins with; a chat template has written that already."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
-        return ids
+    def encode(self, text: str, *, special: bool = True, most: int | None = None) -> list[int]:
+        """`special` adds what a text begins with; a chat template has written that already. Of a text with more than
+        `most` tokens there may come those of its beginning, which are more than that, too."""
+        # Megabytes take seconds, in which no stream goes on.
+        length = len(text) if most is None else _CHARACTERS * most
+        while most is not None and length < len(text):
+            ids = self._tokenizer.encode(text[:length], add_special_tokens=special).ids
+            if len(ids) > most + _BOUNDARY:
+                return ids
+            length *= 2
+        return self._tokenizer.encode(text, add_special_tokens=special).ids
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(list(tokens))

@@ -79,7 +79,7 @@ def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Aske
     if given.get("model", limits.model) != limits.model:
         text = f"the model `{str(given['model'])[:80]}` does not exist, allowed: `{limits.model}`"
         raise Refused(text, param="model", code="model_not_found", status=404)
-    prompt = _prompt(given, form, tokens)
+    prompt = _prompt(given, form, tokens, limits.context)
     max_tokens = _max_tokens(given, limits, len(prompt))
     stream = _flag(given, "stream")
     with_logprobs, logprobs = _logprobs(given, form)
@@ -111,31 +111,32 @@ def _as_given(values: tuple[object, ...]) -> tuple[object, ...]:
     return (*values, *floats)
 
 
-def _prompt(given: Mapping[str, Any], form: Form, tokens: Tokens) -> tuple[int, ...]:
-    prompt = _conversation(given.get("messages"), tokens) if form == "chat" else _text(given.get("prompt"), tokens)
+def _prompt(given: Mapping[str, Any], form: Form, tokens: Tokens, most: int) -> tuple[int, ...]:
+    read = _conversation if form == "chat" else _text
+    prompt = read(given.get("messages" if form == "chat" else "prompt"), tokens, most)
     if not prompt:
         raise Refused("the prompt has no tokens", param="messages" if form == "chat" else "prompt")
     return tuple(prompt)
 
 
-def _text(prompt: object, tokens: Tokens) -> list[int]:
+def _text(prompt: object, tokens: Tokens, most: int) -> list[int]:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return tokens.encode(_legible(prompt, "prompt"))
+        return tokens.encode(_legible(prompt, "prompt"), most=most)
     if isinstance(prompt, list) and all(type(token) is int and 0 <= token < tokens.count for token in prompt):
         return prompt
     raise Refused(f"`prompt`: allowed: a text, or a list of tokens from 0 to {tokens.count - 1}", param="prompt")
 
 
-def _conversation(messages: object, tokens: Tokens) -> list[int]:
+def _conversation(messages: object, tokens: Tokens, most: int) -> list[int]:
     if tokens.template is None:
         raise Refused("this model has no chat template, use /v1/completions", code="unsupported_parameter")
     if not isinstance(messages, list) or not 1 <= len(messages) <= _MOST_MESSAGES:
         raise Refused(f"`messages`: allowed: a list of 1 to {_MOST_MESSAGES} messages", param="messages")
     read = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
     try:
-        return tokens.encode(tokens.template.render(read), special=False)
+        return tokens.encode(tokens.template.render(read), special=False, most=most)
     except TemplateRefused as err:
         raise Refused(str(err)[:300], param="messages") from err
 
@@ -158,7 +159,9 @@ def _max_tokens(given: Mapping[str, Any], limits: Limits, prompt: int) -> int:
     name = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
     room = limits.context - prompt
     if room < 1:
-        text = f"the prompt has {prompt} tokens, allowed: at most {limits.context - 1}, so that one more has room"
+        text = (
+            f"the prompt has {prompt} tokens or more, allowed: at most {limits.context - 1}, so that one more has room"
+        )
         raise Refused(text, param="prompt", code="context_length_exceeded")
     wanted = _whole(given, name, None, 1, limits.max_tokens)
     if wanted is None:

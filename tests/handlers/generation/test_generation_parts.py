@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from generating import write_tokenizer
 
 from handlers.generation.engine import Sampling
 from handlers.generation.engines.sampling import Sampler
@@ -9,6 +10,7 @@ from handlers.generation.engines.slots import Slots
 from handlers.generation.scheduler import PATIENCE_S, Busy, Scheduler
 from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
 from handlers.generation.template import ChatTemplate, TemplateRefused
+from handlers.generation.tokens import Tokens
 from handlers.generation.words import StopFinder, Unfolding
 
 
@@ -144,6 +146,14 @@ def test_text_from_bytes_is_the_text(text: str) -> None:
     pieces = [unfolding.feed(byte) for byte in text.encode()]
     assert "".join(pieces) + unfolding.flush() == text
     assert not any("�" in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("length", [10, 700, 5000, 10_000_000])
+def test_of_a_text_that_is_far_too_long_only_the_beginning_is_read(length: int, tmp_path) -> None:
+    tokens, text = Tokens(write_tokenizer(tmp_path)), "a" * length
+    read = tokens.encode(text, most=80)
+    assert read == tokens.encode(text[: len(read)])
+    assert len(read) == min(length, 640)
 
 
 def test_bytes_that_are_no_text_do_not_stop_what_follows() -> None:
