@@ -17,6 +17,7 @@ from archiver.inspecting.code import find_code, hides_module
 from archiver.inspecting.containers import READ_ERRORS, Budget, TooMuch, unpacked, zip_member
 from archiver.inspecting.layout import find_oddities
 from archiver.inspecting.pickles import Pickle, find_pickles
+from archiver.inspecting.programs import find_program
 from archiver.inspecting.report import Report
 from config.errors import ArchiveError
 from config.record import RECORD, Record, file_sha256, read_record
@@ -138,6 +139,7 @@ class _Seen:
                 self.damage.append(f"{inside.name}: {inside.trouble}")
                 continue
             self.pickles += find_pickles(inside.name, inside.data, self._modules)
+            self.code += find_program(inside.name, inside.data)
             beside = self._beside if name.startswith(f"{_SOURCE}/") else frozenset()
             self.code += find_code(inside.name, inside.data, is_recorded=self._is_artifact(name), beside=beside)
 

@@ -206,6 +206,8 @@ def _in_files(mark: Path) -> dict[str, bytes]:
         "torch in tar": tarred({"sys_info": pickle.dumps({}), "pickle": old, "tensors": b"", "storages": b""}),
         "torch in tar, its storages": tarred({"pickle": pickle.dumps(1), "storages": pickle.dumps(1) + old}),
         "TorchScript": _torchscript(),
+        "TorchScript in a flatbuffer": b"\x20\0\0\0PTMF" + bytes(56),
+        "TorchScript in a flatbuffer in an archive": zipped({"a": b"\x20\0\0\0PTMF" + bytes(56)}),
         "before an archive": old + zipped({"a": b""}),
         "in an archive behind text": b"a text\n" + zipped({"a": old}),
         "archive in archive": zipped({"b.zip": zipped({"c": old})}),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import malicious
+import malicious_programs
 import pytest
 
 import marina
@@ -42,6 +43,24 @@ def test_a_pickle_that_does_more_than_make_tensors_is_not_sound(technique: str, 
 def test_a_member_that_runs_code_or_leads_elsewhere_is_not_sound(technique: str, tmp_path: Path) -> None:
     assert not is_called_sound(malicious.archive(tmp_path / "m.mar", malicious.members(MARK)[technique]))
     assert not MARK.exists()
+
+
+def test_an_exported_program_that_torch_would_run_as_python_is_not_sound(tmp_path: Path) -> None:
+    for technique, data in malicious_programs.programs(MARK).items():
+        assert not is_called_sound(malicious.archive(tmp_path / "m.mar", {"program.pt2": data})), technique
+    assert not MARK.exists()
+
+
+def test_an_exported_program_that_computes_its_sizes_is_sound(tmp_path: Path) -> None:
+    guard = "L['x'].size()[0] <= 2 * L['x'].size()[1]"
+    guarded = malicious_programs.exported(lambda text: text.replace('"guards_code": []', f'"guards_code": ["{guard}"]'))
+    assert guard.encode() in guarded
+    members = {
+        "program.pt2": malicious_programs.exported(),
+        "guarded.pt2": guarded,
+        "settings.json": b'{"target": "x y"}',
+    }
+    assert inspect(malicious.archive(tmp_path / "m.mar", members)).sound
 
 
 @pytest.mark.parametrize("field", malicious.manifests())
