@@ -5,28 +5,44 @@ the tokens can end a sequence at a stop string, at its length or at a client's d
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+
+class Grammar(Protocol):
+    """Which tokens may come next in an answer of a set form; it belongs to that answer and goes on with it."""
+
+    def is_ready(self, patience_s: float = 0) -> bool:
+        """Whether it is known what may come next, after waiting for it."""
+
+    def allowed(self) -> Any:
+        """An array of every token's permission to come next; raises where none has."""
+
+    def take(self, token: int) -> bool:
+        """This token comes next: whether the answer is complete with it."""
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen: `temperature` 0 takes the likeliest; `top_k` 0 and `top_p` 1 leave every token in;
-    `logprobs` is how many of the likeliest are told with each token."""
+    `logprobs` is how many of the likeliest are told with each token; `grammar` leaves out what may not come next."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     seed: int | None = None
     logprobs: int = 0
+    grammar: Grammar | None = None
 
 
 class Token(NamedTuple):
-    """One token of one sequence, with its log-probability among all tokens before any of them were left out."""
+    """One token of one sequence, with its log-probability among all tokens before any of them were left out; `is_last`
+    where its grammar lets nothing follow it."""
 
     sequence: str
     token: int
     logprob: float
     likeliest: tuple[tuple[int, float], ...] = ()
+    is_last: bool = False
 
 
 class NoToken(NamedTuple):

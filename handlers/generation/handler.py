@@ -7,11 +7,12 @@ thread of its own, so a round never waits for a step that it does not need, and 
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from http.client import responses
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import torch
@@ -19,62 +20,31 @@ import torch
 from handlers import receive
 from handlers.artifact import misfit
 from handlers.base import Context
-from handlers.generation.answers import JSON, Writer
+from handlers.generation.answers import Writer
+from handlers.generation.arrivals import Arrivals
 from handlers.generation.engines import make_engine
-from handlers.generation.loop import EngineFailed, Loop
+from handlers.generation.exchange import STOPPED, Criterion, Pending, Stream, Whole, send
+from handlers.generation.grammars import GrammarRefused, Grammars
+from handlers.generation.loop import Awaited, EngineFailed, Loop
 from handlers.generation.metrics import TextMetrics
 from handlers.generation.refusals import Refused, error_body
 from handlers.generation.scheduler import Busy, Scheduler
-from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
 from handlers.generation.sequence import Sequence as Answering
-from handlers.generation.tokens import Tokens
-from handlers.generation.wishes import Asked, Form, Limits, read_asked
+from handlers.generation.sequence import Wish
+from handlers.generation.tokens import TOKENIZER, Tokens
+from handlers.generation.wishes import Asked, Limits
 from handlers.generation.words import Unfolding
 from handlers.machine import differences
 from handlers.metrics import Metrics
 from handlers.record import Record, RecordError, TextSpec, load_record
-from handlers.request import Headers, Request
-from handlers.validation import RequestError
 
 logger = logging.getLogger(__name__)
 
+Begun = TypeVar("Begun", Stream, Stream | Pending)
+
 # Who has left is noticed at the next round, so none lasts longer.
 _WAKE_S = 0.05
-_ROUTES: dict[str, Form] = {"v1/completions": "completion", "v1/chat/completions": "chat"}
-_PRIORITIES = {"interactive": INTERACTIVE, "batch": BATCH}
-_MAX_VALUES = 2_000_000
-_STOPS = "the server stops, and the answer was not complete in the time that it had"
 _FAILED = "the server failed at this answer"
-
-
-@dataclass
-class Stream:
-    """An open request: its answer in the making, and whether something of it was sent."""
-
-    answering: Answering
-    writer: Writer
-    begun: bool = False
-    has_text: bool = False
-    is_cut: bool = False
-
-
-@dataclass(frozen=True)
-class Whole:
-    """An answer that is there at once."""
-
-    body: bytes
-    status: int = 200
-    retry_after_s: int | None = None
-
-
-@dataclass(frozen=True)
-class _Criterion:
-    """What TorchServe asks whether an answer has ended; None where it is not in pieces."""
-
-    is_last: bool | None
-
-    def __call__(self, answer: object) -> bool | None:
-        return self.is_last
 
 
 class TextHandler:
@@ -92,12 +62,14 @@ class TextHandler:
         torch.set_num_threads(self.record.threads)
         folder = self.directory / self.text.folder
         self.tokens = Tokens(folder)
-        self._limits = Limits(self.record.name, self.text.context, self.text.max_tokens)
+        limits = Limits(self.record.name, self.text.context, self.text.max_tokens)
+        self._arrivals = Arrivals(self.tokens, limits, self.record.max_request_bytes)
         self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name)
         scheduler = Scheduler(room=self.text.waiting, slots=self.text.slots, prefill_chunk=self.text.prefill_chunk)
         engine = make_engine(self.text, folder, self.record.precision)
         self.loop = Loop(engine, scheduler, self._answering, self.metrics)
-        self._open: dict[str, Stream] = {}
+        self.grammars = Grammars(folder / TOKENIZER, self.text.ends)
+        self._open: dict[str, Stream | Pending] = {}
         self._flushed = 0.0
         # There from when the server that stops waits for answers no longer.
         self._closing = Path(os.environ.get("MARINA_RUN", self.directory), "closing")
@@ -114,29 +86,48 @@ class TextHandler:
         whole: dict[str, Whole] = {}
         for index, request_id in enumerate(ids):
             if request_id not in self._open:
-                begun = self._begin(rows[index], context.get_all_request_header(index), request_id)
-                if isinstance(begun, Whole):
-                    whole[request_id] = begun
-                else:
-                    self._open[request_id] = begun
+                headers = context.get_all_request_header(index)
+                self._enter(request_id, self._begin(rows[index], headers, request_id), whole)
         if self._closing.exists():
-            self._end_all()
+            self._end_all(whole)
         self._wait(bool(whole))
+        self._go_on(whole)
         answers: list[tuple[bytes, bool | None]] = []
         for index, request_id in enumerate(ids):
+            stream = self._open.get(request_id)
             if request_id in whole:
-                answers.append((_send(whole[request_id], index, context), None))
+                answers.append((send(whole[request_id], index, context), None))
+            elif isinstance(stream, Stream):
+                answers.append(self._send_piece(request_id, stream, index, context))
             else:
-                answers.append(self._send_piece(request_id, index, context))
-        context.stopping_criteria = {index: _Criterion(is_last) for index, (_, is_last) in enumerate(answers)}
+                # Who is not named is not answered in this round.
+                del context.request_ids[index]
+                answers.append((b"", None))
+        context.stopping_criteria = {index: Criterion(is_last) for index, (_, is_last) in enumerate(answers)}
         return [body for body, _ in answers]
 
-    def _begin(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str) -> Stream | Whole:
+    def _enter(self, request_id: str, begun: Stream | Pending | Whole, whole: dict[str, Whole]) -> None:
+        if isinstance(begun, Whole):
+            self._open.pop(request_id, None)
+            whole[request_id] = begun
+        else:
+            self._open[request_id] = begun
+
+    def _begin(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str) -> Stream | Pending | Whole:
+        path = str(headers.get("url_path") or "").strip("/")
+        if path == "v1/models" or path == f"v1/models/{self.record.name}":
+            return self._models(path)
+        return self._guarded(request_id, lambda: self._ask(*self._arrivals.read(row, headers, request_id, path)))
+
+    def _go_on(self, whole: dict[str, Whole]) -> None:
+        """Those begin whose schema is compiled by now."""
+        for request_id, pending in list(self._open.items()):
+            if isinstance(pending, Pending) and pending.compiling.is_ready:
+                self._enter(request_id, self._guarded(request_id, partial(self._submit_to_grammar, pending)), whole)
+
+    def _guarded(self, request_id: str, begin: Callable[[], Begun]) -> Begun | Whole:
         try:
-            path = str(headers.get("url_path") or "").strip("/")
-            if path == "v1/models" or path == f"v1/models/{self.record.name}":
-                return self._models(path)
-            return self._submit(*self._read(row, headers, request_id, path), request_id)
+            return begin()
         except Refused as err:
             self.metrics.refused(err.kind)
             return Whole(err.body(), err.status, err.retry_after_s)
@@ -146,70 +137,67 @@ class TextHandler:
             self.metrics.refused("internal")
             return Whole(error_body(_FAILED, 500, code="internal"), 500)
 
-    def _read(
-        self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
-    ) -> tuple[Asked, Headers]:
+    def _ask(self, wish: Wish, asked: Asked) -> Stream | Pending:
+        if asked.schema is None:
+            return self._submit(wish, asked)
         try:
-            limit = self.record.max_request_bytes
-            request = Request(row, headers, request_id=request_id, max_bytes=limit, max_values=_MAX_VALUES)
-            body = request.json()
-        except RequestError as err:
-            text = ": ".join(str(part) for part in (err.details["error"], err.details["got"]) if part is not None)
-            raise Refused(text, status=err.status) from err
-        form: Form | None = _ROUTES.get(path)
-        if not path:
-            form = "chat" if isinstance(body, Mapping) and "messages" in body else "completion"
-        if form is None:
-            raise Refused(f"no such page, allowed: {', '.join((*_ROUTES, 'v1/models'))}", status=404)
-        return read_asked(body, form, self.tokens, self._limits), request.headers
+            compiling = self.grammars.compile(asked.schema, self.loop.wake)
+        except Busy as err:
+            raise Refused(err.reason, code="busy", status=503, retry_after_s=err.retry_after_s) from err
+        self.metrics.asked_for_schema(compiling.is_known)
+        return Pending(wish, asked, compiling)
 
-    def _submit(self, asked: Asked, headers: Headers, request_id: str) -> Stream:
-        wish = Wish(
-            request_id,
-            asked.prompt,
-            asked.max_tokens,
-            asked.sampling,
-            asked.stop,
-            _priority(headers.get("x-priority")),
-            _deadline(headers.get("x-request-timeout-ms")),
-        )
+    def _submit(self, wish: Wish, asked: Asked) -> Stream:
         try:
             answering = self.loop.submit(wish)
         except Busy as err:
             raise Refused(err.reason, code="busy", status=503, retry_after_s=err.retry_after_s) from err
         self.metrics.accepted(len(asked.prompt))
-        return Stream(answering, Writer(asked, self.record.name, request_id, self.tokens))
+        return Stream(answering, Writer(asked, self.record.name, wish.id, self.tokens))
+
+    def _submit_to_grammar(self, pending: Pending) -> Stream:
+        try:
+            sampling = replace(pending.wish.sampling, grammar=self.grammars.begin(pending.compiling))
+        except GrammarRefused as err:
+            text = f"`response_format`: no answer can be held to this schema: {err}"
+            raise Refused(text, param="response_format") from err
+        return self._submit(replace(pending.wish, sampling=sampling), pending.asked)
 
     def _answering(self, wish: Wish, now: float) -> Answering:
         return Answering(wish, Unfolding(self.tokens.decode), frozenset(self.text.ends), now)
 
     def _wait(self, has_whole: bool) -> None:
         """Until there is something to send; text that goes on is sent `flush_ms` after what was sent before it."""
-        streams = list(self._open.values())
+        streams = [each for each in self._open.values() if isinstance(each, Stream)]
+        compiling = [each.compiling for each in self._open.values() if isinstance(each, Pending)]
         try:
             patience_s = 0 if has_whole else _WAKE_S
-            is_ready = bool(streams) and self.loop.wait([each.answering for each in streams], patience_s)
+            watched: list[Awaited] = [*(each.answering for each in streams), *compiling]
+            is_ready = bool(watched) and self.loop.wait(watched, patience_s)
         except EngineFailed as err:
             raise SystemExit("the engine failed, this worker ends") from err
         ready = [each for each in streams if each.answering.is_ready]
+        has_whole |= any(each.is_ready for each in compiling)
         if is_ready and not has_whole and all(each.has_text and not each.answering.end for each in ready):
             time.sleep(max(0.0, self._flushed + self.text.flush_ms / 1000 - time.monotonic()))
         if is_ready:
             self._flushed = time.monotonic()
 
-    def _end_all(self) -> None:
-        for request_id, stream in self._open.items():
-            self.loop.cancel(request_id)
-            stream.is_cut = stream.answering.end is None
+    def _end_all(self, whole: dict[str, Whole]) -> None:
+        for request_id, stream in list(self._open.items()):
+            if isinstance(stream, Pending):
+                self._enter(request_id, STOPPED, whole)
+            else:
+                self.loop.cancel(request_id)
+                stream.is_cut = stream.answering.end is None
 
-    def _send_piece(self, request_id: str, index: int, context: Context) -> tuple[bytes, bool | None]:
+    def _send_piece(self, request_id: str, stream: Stream, index: int, context: Context) -> tuple[bytes, bool | None]:
         """What can be sent, and whether it is the last: None where it is the first, too, and no stream is needed. For
         TorchServe a first piece that is the last of a stream is no answer at all."""
-        stream = self._open[request_id]
         error = self._error(stream)
         if error and not stream.begun:
             del self._open[request_id]
-            return _send(error, index, context), None
+            return send(error, index, context), None
         pieces = self.loop.take(stream.answering)
         body = stream.writer.write(pieces)
         stream.has_text |= bool(pieces)
@@ -227,7 +215,7 @@ class TextHandler:
     def _error(self, stream: Stream) -> Whole | None:
         """Why there is no more of an answer that is not complete."""
         if stream.is_cut:
-            return Whole(error_body(_STOPS, 503, code="server_stopped"), 503, retry_after_s=1)
+            return STOPPED
         if stream.answering.end == "error":
             self.metrics.refused("internal")
             return Whole(error_body(_FAILED, 500, code="internal"), 500)
@@ -243,6 +231,9 @@ class TextHandler:
             return
         body = (self.directory / self.record.sample.file).read_bytes()
         begun = self._begin({"body": body}, {"content-type": self.record.sample.content_type}, "-")
+        if isinstance(begun, Pending):
+            wait([begun.compiling.matcher])
+            begun = self._guarded("-", partial(self._submit_to_grammar, begun))
         if isinstance(begun, Whole):
             raise RecordError(f"`sample`: was answered with {begun.status}: {begun.body.decode()}")
         while not begun.answering.end:
@@ -250,29 +241,3 @@ class TextHandler:
             self.loop.take(begun.answering)
         if begun.answering.end == "error":
             raise RecordError("`sample`: the engine failed at it")
-
-
-def _send(whole: Whole, index: int, context: Any) -> bytes:
-    context.set_response_content_type(index, JSON)
-    if whole.status != 200:
-        context.set_response_status(whole.status, responses.get(whole.status, ""), index)
-    if whole.retry_after_s is not None:
-        context.set_response_header(index, "retry-after", str(whole.retry_after_s))
-    return whole.body
-
-
-def _priority(text: str | None) -> int:
-    if text is None:
-        return INTERACTIVE
-    if text not in _PRIORITIES:
-        raise Refused("`X-Priority`: allowed: `batch`, `interactive`", param="X-Priority")
-    return _PRIORITIES[text]
-
-
-def _deadline(text: str | None) -> float | None:
-    """When the answer is of no more use, on the loop's clock."""
-    if text is None:
-        return None
-    if not (text.isdecimal() and len(text) <= 10 and 1 <= int(text) <= 86_400_000):
-        raise Refused("`X-Request-Timeout-Ms`: allowed: 1 to 86400000", param="X-Request-Timeout-Ms")
-    return time.monotonic() + int(text) / 1000

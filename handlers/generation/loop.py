@@ -22,6 +22,13 @@ class EngineFailed(Exception):
     """The engine raised, and nothing more comes of it: only a new worker helps."""
 
 
+class Awaited(Protocol):
+    """What can be waited for."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+
 class Watcher(Protocol):
     """What is told of every token; in the loop's thread, or in that of who cancels."""
 
@@ -76,7 +83,12 @@ class Loop:
             self._scheduler.cancel(wish)
             self._watcher.cancelled(sequence)
 
-    def wait(self, sequences: Iterable[Sequence], timeout_s: float) -> bool:
+    def wake(self) -> None:
+        """Something else that is waited for is ready."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self, sequences: Iterable[Awaited], timeout_s: float) -> bool:
         """Whether one of them has something to send, after waiting for it; EngineFailed when none ever will."""
         watched = list(sequences)
         with self._changed:

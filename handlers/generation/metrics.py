@@ -48,6 +48,10 @@ class TextMetrics:
         reused = "Tokens of prompts that were in the engine's cache, and not computed again"
         self._reused = Counter("inference_reused_tokens", reused, ["model"], registry=registry).labels(model)
         self._reused_before: int | None = None
+        schemas = Counter(
+            "inference_schemas", "Schemas that answers had to match", ["model", "from"], registry=registry
+        )
+        self._schemas = {known: schemas.labels(model, "cache" if known else "compiler") for known in (False, True)}
         self._gauges(model)
 
     def _gauges(self, model: str) -> None:
@@ -62,6 +66,9 @@ class TextMetrics:
 
     def accepted(self, prompt_tokens: int) -> None:
         self._read.inc(prompt_tokens)
+
+    def asked_for_schema(self, is_known: bool) -> None:
+        self._schemas[is_known].inc()
 
     def refused(self, kind: str) -> None:
         self._base.count([kind])

@@ -61,6 +61,8 @@ class Sequence:
         if stopped:
             self.end = "stop"
             self._ready.append(Piece(text, (token,), "stop"))
+        elif token.is_last:
+            self.finish("stop", (token,), text)
         elif self.count >= self.wish.max_tokens:
             self.finish("length", (token,), text)
         else:

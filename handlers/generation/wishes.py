@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from handlers.generation.engine import Sampling
+from handlers.generation.grammars import read_schema
 from handlers.generation.refusals import Refused
 from handlers.generation.template import TemplateRefused
 from handlers.generation.tokens import Tokens
@@ -20,7 +21,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
     "store": (False,),
     "service_tier": ("auto", "default"),
 }
@@ -33,7 +33,10 @@ _ONLY: dict[Form, dict[str, tuple[object, ...]]] = {
         "modalities": (["text"],),
     },
 }
-_OF_EVERY_FORM = ("model", "user", "metadata", "stream", "stream_options", "max_tokens", "stop", "seed")
+_OF_EVERY_FORM = (
+    *("model", "user", "metadata", "stream", "stream_options", "max_tokens", "stop", "seed"),
+    "response_format",
+)
 _TAKEN: dict[Form, tuple[str, ...]] = {
     "completion": (*_OF_EVERY_FORM, "prompt", "temperature", "top_p", "top_k", "logprobs"),
     "chat": (
@@ -48,7 +51,7 @@ _ROLES = ("assistant", "developer", "system", "user")
 
 @dataclass(frozen=True)
 class Asked:
-    """A request of OpenAI's, checked and in tokens."""
+    """A request of OpenAI's, checked and in tokens; `schema` is what its answer has to match, as JSON's text."""
 
     form: Form
     prompt: tuple[int, ...]
@@ -58,6 +61,7 @@ class Asked:
     stream: bool
     include_usage: bool
     with_logprobs: bool
+    schema: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,8 @@ def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Aske
         logprobs=logprobs,
     )
     usage = _stream_options(given, stream)
-    return Asked(form, prompt, max_tokens, sampling, _stop(given), stream, usage, with_logprobs)
+    schema = read_schema(given.get("response_format"))
+    return Asked(form, prompt, max_tokens, sampling, _stop(given), stream, usage, with_logprobs, schema)
 
 
 def _check_names(given: Mapping[str, Any], form: Form) -> None:

@@ -10,6 +10,13 @@ Schema = dict[str, Any]
 
 _TEXT: Schema = {"type": "string"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
+_FORM: Schema = {
+    "type": "object",
+    "properties": {"type": {"enum": ["json_object", "text"]}},
+    "required": ["type"],
+    "additionalProperties": False,
+    "description": "Or `json_schema` beside `json_schema: {name, schema}`: the answer matches that schema",
+}
 _END: Schema = {"enum": ["length", "stop", None]}
 
 
@@ -29,6 +36,7 @@ def asked_schema(text: Writing, form: str) -> Schema:
         "seed": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
         "stop": {"type": "array", "maxItems": 4, "items": {"type": "string", "minLength": 1, "maxLength": 200}},
         "stream": {"type": "boolean"},
+        "response_format": _FORM,
     }
     if form == "complete":
         prompt: Schema = {"type": "string", "minLength": 1}

@@ -75,6 +75,8 @@ class Rounds:
     def __init__(self, handler: Any, directory: Path) -> None:
         self.handler, self.directory = handler, directory
         self.open: list[str] = []
+        # Of those, who was told nothing yet, not even a status.
+        self.unanswered: set[str] = set()
         self.bodies: dict[str, bytes] = {}
         self.status: dict[str, int] = {}
         self.headers: dict[str, Mapping[str, str]] = {}
@@ -89,14 +91,17 @@ class Rounds:
         rows = [{"body": fresh[name][0]} if name in fresh and fresh[name][0] is not None else {} for name in names]
         answers = self.handler.handle(rows, context)
         assert len(answers) == len(names)
-        for index, (name, body) in enumerate(zip(names, answers, strict=True)):
+        self.open += fresh
+        self.unanswered = self.unanswered & set(names) | set(fresh)
+        for index, name in context.request_ids.items():
+            body = answers[index]
             is_last = context.stopping_criteria[index](body)
-            assert not (is_last and name in fresh), "TorchServe would never answer"
+            assert not (is_last and name in self.unanswered), "TorchServe would never answer"
             self.bodies[name] = self.bodies.get(name, b"") + body
-            if name in fresh:
+            if name in self.unanswered:
                 self.status[name] = context.get_response_status(index)[0]
                 self.headers[name] = dict(context.get_response_headers(index))
-                self.open.append(name)
+                self.unanswered.remove(name)
             if is_last is not False:
                 self.open.remove(name)
 

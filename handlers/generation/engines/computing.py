@@ -26,7 +26,7 @@ class ComputingEngine(SlotEngine[torch.Tensor]):
     def _choose(self, slot: Slot, scores: torch.Tensor) -> Token:
         token, logprob, likeliest = slot.sampler.choose(scores.numpy())
         slot.append(token)
-        return Token(slot.sequence, token, logprob, likeliest)
+        return Token(slot.sequence, token, logprob, likeliest, slot.sampler.is_over)
 
 
 class TorchEngine(ComputingEngine):

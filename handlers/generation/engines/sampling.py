@@ -14,7 +14,10 @@ class Sampler:
     """The choices of one sequence."""
 
     def __init__(self, sampling: Sampling) -> None:
-        self._sampling = sampling
+        self._sampling, self._grammar = sampling, sampling.grammar
+        # The grammar was not ready in time, and the sequence sits out until it is.
+        self._is_late = False
+        self.is_over = False
         # OpenAI's seeds have a sign, and numpy's have none.
         self._random = np.random.default_rng(None if sampling.seed is None else sampling.seed % 2**64)
 
@@ -23,21 +26,44 @@ class Sampler:
         """How many of the likeliest tokens are to be told."""
         return self._sampling.logprobs
 
+    @property
+    def is_late(self) -> bool:
+        """Whether there is no use in scores, because it is not known yet what may come next."""
+        return self._is_late and not self.is_ready()
+
+    def is_ready(self, patience_s: float = 0) -> bool:
+        """Whether a token can be chosen, after waiting for its grammar."""
+        self._is_late = self._grammar is not None and not self._grammar.is_ready(patience_s)
+        return not self._is_late
+
+    def permit(self, token: int) -> int:
+        """The token where it may come next, and else the first that may: a choice without scores."""
+        if self._grammar is not None:
+            allowed = self._grammar.allowed()
+            token = token if allowed[token] else int(allowed.argmax())
+        return self._took(token)
+
+    def _took(self, token: int) -> int:
+        self.is_over = self._grammar is not None and self._grammar.take(token)
+        return token
+
     def choose(self, scores: Scores) -> tuple[int, float, tuple[tuple[int, float], ...]]:
         """The token, its log-probability, and the likeliest tokens with theirs where they were asked for."""
         logprobs = log_softmax(scores)
         greedy = self._sampling.temperature == 0
-        token = int(np.argmax(scores)) if greedy else self._draw(scores)
+        among = np.arange(len(scores))
+        if self._grammar is not None:
+            among = np.flatnonzero(self._grammar.allowed()[: len(scores)])
+        token = int(among[np.argmax(scores[among])]) if greedy else self._draw(scores, among)
         likeliest: tuple[tuple[int, float], ...] = ()
         if count := self.wanted:
             likeliest = tuple((int(index), float(logprobs[index])) for index in largest(logprobs, count))
-        return token, float(logprobs[token]), likeliest
+        return self._took(token), float(logprobs[token]), likeliest
 
-    def _draw(self, scores: Scores) -> int:
-        kept = np.arange(len(scores))
-        if 0 < self._sampling.top_k < len(scores):
-            kept = largest(scores, self._sampling.top_k)
-        ahead = scores[kept].astype(np.float64) - float(scores.max())
+    def _draw(self, scores: Scores, kept: Any) -> int:
+        if 0 < self._sampling.top_k < len(kept):
+            kept = kept[largest(scores[kept], self._sampling.top_k)]
+        ahead = scores[kept].astype(np.float64) - float(scores[kept].max())
         # Next to nothing of a temperature leaves the likeliest, and no number that is none.
         with np.errstate(over="ignore"):
             chances = np.exp(log_softmax(ahead / self._sampling.temperature))

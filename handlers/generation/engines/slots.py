@@ -16,6 +16,10 @@ Scores = TypeVar("Scores")
 
 # Tokens that a prompt has to have in common with a slot; every chat begins with some.
 LEAST_REUSED = 16
+# A step waits so long for what may come next in an answer of a set form; then the others go on without it.
+_PATIENCE_S = 0.002
+# What it waits for where there is nobody else.
+_IDLE_S = 0.02
 
 
 @dataclass
@@ -108,10 +112,16 @@ class Slots:
         """What a step computes: who has one token to compute, in the order of their places, then a piece of the prompt
         that is read next."""
         held = sorted(self._held.values(), key=lambda slot: slot.index)
-        work = [Work(slot, range(slot.cached, len(slot.tokens))) for slot in held if not slot.reads]
+        held = [slot for slot in held if not slot.reads and not slot.sampler.is_late]
+        work = [Work(slot, range(slot.cached, len(slot.tokens))) for slot in held]
         if slot := next((slot for slot in self._held.values() if slot.reads), None):
             work.append(Work(slot, range(slot.cached, min(len(slot.tokens), slot.cached + self._chunk))))
         return work
+
+    def wait(self) -> None:
+        """Where nothing is to be computed until it is known what may come next in somebody's answer."""
+        if slot := next(iter(self._held.values()), None):
+            slot.sampler.is_ready(_IDLE_S)
 
     def usage(self) -> Usage:
         cached = sum(slot.cached for slot in self._held.values())
@@ -130,11 +140,16 @@ class SlotEngine(ABC, Generic[Scores]):
     def step(self) -> list[Token | NoToken]:
         work = self._slots.work()
         tokens: list[Token | NoToken] = []
+        if not work:
+            self._slots.wait()
         for (slot, piece), scores in zip(work, self._compute(work) if work else (), strict=True):
-            if piece.stop == len(slot.tokens):
+            if piece.stop < len(slot.tokens):
+                slot.cached = piece.stop
+            elif slot.sampler.is_ready(_PATIENCE_S):
                 tokens.append(self._try(slot, scores))
             else:
-                slot.cached = piece.stop
+                # Its scores are computed again when they are of use.
+                slot.cached = piece.stop - 1
         return tokens
 
     def _try(self, slot: Slot, scores: Scores) -> Token | NoToken:

@@ -1,12 +1,15 @@
 """The tales in 8 bits through a real TorchServe, from the compiled decoder: the same answer alone, among others, and
-after a prompt that was read before."""
+after a prompt that was read before; and answers that match a schema."""
 
+import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import jsonschema
 import openai
 import pytest
 from packages import TALES_VARIANTS, packaged_tales
-from running import running
+from running import Running, running
 from specs import tales_spec
 from waiting import metric
 
@@ -15,21 +18,61 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 PROMPT = "Once upon a time there was a boat in the harbour. The keeper of the lighthouse saw it, and he said: "
 
 
-def test_a_compiled_model_answers_the_same_alone_and_among_others() -> None:
+TALE = {
+    "type": "object",
+    "properties": {
+        "boats": {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 1, "maxItems": 3},
+        "weather": {"enum": ["calm", "storm"]},
+        "year": {"type": "integer", "minimum": 1800, "maximum": 1900},
+    },
+    "required": ["boats", "weather", "year"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
     folder, package = packaged_tales("int8")
     assert (package.record.precision, package.record.artifacts[0].file) == ("int8", "model/decoder.so")
     spec = tales_spec(TALES_VARIANTS["int8"] | {"serving.drain_propagation_s": 0})
     with running(spec, mar=folder / package.mar) as server:
-        with openai.OpenAI(base_url=f"{server.url}/predictions/tales/1.0/v1", api_key="none") as client:
+        yield server
 
-            def answer(prompt: str) -> str:
-                given = client.completions.create(model="tales", prompt=prompt, max_tokens=40, temperature=0)
-                return given.choices[0].text
 
-            alone = answer(PROMPT)
-            with ThreadPoolExecutor(12) as pool:
-                among = list(pool.map(answer, [PROMPT, "The sea", "A ship"] * 4))
-        assert len(alone) > 40
-        assert set(among[::3]) == {alone}
-        assert len(set(among)) == 3
-        assert metric(server, "inference_reused_tokens_total", model="tales") > 3 * 16
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/predictions/tales/1.0/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_a_compiled_model_answers_the_same_alone_and_among_others(server: Running, client: openai.OpenAI) -> None:
+    def answer(prompt: str) -> str:
+        given = client.completions.create(model="tales", prompt=prompt, max_tokens=40, temperature=0)
+        return given.choices[0].text
+
+    alone = answer(PROMPT)
+    with ThreadPoolExecutor(12) as pool:
+        among = list(pool.map(answer, [PROMPT, "The sea", "A ship"] * 4))
+    assert len(alone) > 40
+    assert set(among[::3]) == {alone}
+    assert len(set(among)) == 3
+    assert metric(server, "inference_reused_tokens_total", model="tales") > 3 * 16
+
+
+def test_answers_match_their_schema_or_it_is_refused(client: openai.OpenAI) -> None:
+    def answer(schema: dict[str, object], seed: int) -> str:
+        wanted = {"type": "json_schema", "json_schema": {"name": "tale", "schema": schema, "strict": True}}
+        said = [{"role": "user", "content": "Once upon a time"}]
+        given = client.chat.completions.create(
+            model="tales", messages=said, max_tokens=480, seed=seed, temperature=0.5, response_format=wanted
+        )
+        assert given.choices[0].finish_reason == "stop"
+        return given.choices[0].message.content
+
+    with ThreadPoolExecutor(5) as pool:
+        hostile = pool.submit(answer, {"type": "integer", "multipleOf": 999983}, 0)
+        for text in pool.map(lambda seed: answer(TALE, seed), range(4)):
+            jsonschema.validate(json.loads(text), TALE)
+        with pytest.raises(openai.BadRequestError, match="to be compiled") as refused:
+            hostile.result()
+        assert refused.value.param == "response_format"

@@ -143,7 +143,6 @@ REFUSED = [
     (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages[0]"),
     (CHAT, {"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, 400, "tools"),
     (CHAT, {"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}, 400, "top_logprobs"),
-    (CHAT, {"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}}, 400, None),
     (COMPLETIONS, b"{not json", 400, None),
     (COMPLETIONS, b"[1]", 400, None),
     (COMPLETIONS, b'{"prompt": "\xff"}', 400, None),

@@ -1,0 +1,67 @@
+"""A request as it arrives: its body, its path and its headers, read into what is asked for."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from handlers.generation.refusals import Refused
+from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
+from handlers.generation.tokens import Tokens
+from handlers.generation.wishes import Asked, Form, Limits, read_asked
+from handlers.request import Request
+from handlers.validation import RequestError
+
+_ROUTES: dict[str, Form] = {"v1/completions": "completion", "v1/chat/completions": "chat"}
+_PRIORITIES = {"interactive": INTERACTIVE, "batch": BATCH}
+_MAX_VALUES = 2_000_000
+
+
+class Arrivals:
+    """Reads requests for one model."""
+
+    def __init__(self, tokens: Tokens, limits: Limits, max_bytes: int) -> None:
+        self._tokens, self._limits, self._max_bytes = tokens, limits, max_bytes
+
+    def read(
+        self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
+    ) -> tuple[Wish, Asked]:
+        """The request, or Refused."""
+        try:
+            request = Request(row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=_MAX_VALUES)
+            body = request.json()
+        except RequestError as err:
+            text = ": ".join(str(part) for part in (err.details["error"], err.details["got"]) if part is not None)
+            raise Refused(text, status=err.status) from err
+        form: Form | None = _ROUTES.get(path)
+        if not path:
+            form = "chat" if isinstance(body, Mapping) and "messages" in body else "completion"
+        if form is None:
+            raise Refused(f"no such page, allowed: {', '.join((*_ROUTES, 'v1/models'))}", status=404)
+        asked = read_asked(body, form, self._tokens, self._limits)
+        wish = Wish(
+            request_id,
+            asked.prompt,
+            asked.max_tokens,
+            asked.sampling,
+            asked.stop,
+            _priority(request.headers.get("x-priority")),
+            _deadline(request.headers.get("x-request-timeout-ms")),
+        )
+        return wish, asked
+
+
+def _priority(text: str | None) -> int:
+    if text is None:
+        return INTERACTIVE
+    if text not in _PRIORITIES:
+        raise Refused("`X-Priority`: allowed: `batch`, `interactive`", param="X-Priority")
+    return _PRIORITIES[text]
+
+
+def _deadline(text: str | None) -> float | None:
+    """When the answer is of no more use, on the loop's clock."""
+    if text is None:
+        return None
+    if not (text.isdecimal() and len(text) <= 10 and 1 <= int(text) <= 86_400_000):
+        raise Refused("`X-Request-Timeout-Ms`: allowed: 1 to 86400000", param="X-Request-Timeout-Ms")
+    return time.monotonic() + int(text) / 1000

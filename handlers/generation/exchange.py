@@ -1,0 +1,66 @@
+"""What a request is while it is open, and how an answer that is there at once is given to TorchServe."""
+
+from dataclasses import dataclass
+from http.client import responses
+from typing import Any
+
+from handlers.generation.answers import JSON, Writer
+from handlers.generation.grammars import Compiling
+from handlers.generation.refusals import error_body
+from handlers.generation.sequence import Sequence as Answering
+from handlers.generation.sequence import Wish
+from handlers.generation.wishes import Asked
+
+
+@dataclass
+class Stream:
+    """An open request: its answer in the making, and whether something of it was sent."""
+
+    answering: Answering
+    writer: Writer
+    begun: bool = False
+    has_text: bool = False
+    is_cut: bool = False
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A request whose answer begins when its schema is compiled. TorchServe hears nothing of it before: what it hears
+    first is the status."""
+
+    wish: Wish
+    asked: Asked
+    compiling: Compiling
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An answer that is there at once."""
+
+    body: bytes
+    status: int = 200
+    retry_after_s: int | None = None
+
+
+_STOPS = "the server stops, and the answer was not complete in the time that it had"
+STOPPED = Whole(error_body(_STOPS, 503, code="server_stopped"), 503, retry_after_s=1)
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What TorchServe asks whether an answer has ended; None where it is not in pieces."""
+
+    is_last: bool | None
+
+    def __call__(self, answer: object) -> bool | None:
+        return self.is_last
+
+
+def send(whole: Whole, index: int, context: Any) -> bytes:
+    """Its body; its status and headers go into the context."""
+    context.set_response_content_type(index, JSON)
+    if whole.status != 200:
+        context.set_response_status(whole.status, responses.get(whole.status, ""), index)
+    if whole.retry_after_s is not None:
+        context.set_response_header(index, "retry-after", str(whole.retry_after_s))
+    return whole.body

@@ -1,0 +1,56 @@
+"""OpenAI's `response_format`, checked, as the JSON schema that it asks for."""
+
+import re
+from collections.abc import Mapping
+
+import orjson
+
+from handlers.generation.refusals import Refused
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# Of a schema as text, bytes.
+_LONGEST = 64 * 1024
+_KEYS = {"text": {"type"}, "json_object": {"type"}, "json_schema": {"type", "json_schema"}}
+
+
+def read_schema(wanted: object) -> str | None:
+    """The schema as text, in the order in which it was written; None where any text will do."""
+    if wanted is None:
+        return None
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+    if not isinstance(wanted, Mapping) or not isinstance(kind, str) or kind not in _KEYS:
+        allowed = ", ".join(f"`{name}`" for name in _KEYS)
+        raise Refused(f"`response_format.type`: allowed: {allowed}", param="response_format")
+    _check_keys(wanted, _KEYS[kind], "response_format")
+    if kind == "text":
+        return None
+    return '{"type":"object"}' if kind == "json_object" else _schema(wanted.get("json_schema"))
+
+
+def _schema(named: object) -> str:
+    where = "response_format.json_schema"
+    if not isinstance(named, Mapping):
+        raise Refused(f"`{where}`: allowed: an object with `name` and `schema`", param=where)
+    _check_keys(named, {"name", "description", "schema", "strict"}, where)
+    name, schema, strict = named.get("name"), named.get("schema"), named.get("strict")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Refused(f"`{where}.name`: allowed: 1 to 64 letters, digits, `_` and `-`", param=f"{where}.name")
+    # What is not strict may be held to its schema as well, and is.
+    if strict is not None and not isinstance(strict, bool):
+        raise Refused(f"`{where}.strict`: allowed: true or false", param=f"{where}.strict")
+    if not isinstance(schema, Mapping):
+        raise Refused(f"`{where}.schema`: allowed: an object, which is a JSON schema", param=f"{where}.schema")
+    if "x-guidance" in schema:
+        raise Refused(f"`{where}.schema`: `x-guidance` is not supported", param=f"{where}.schema")
+    try:
+        text = orjson.dumps(schema)
+    except TypeError as err:
+        raise Refused(f"`{where}.schema`: it is too deep, or its text is none", param=f"{where}.schema") from err
+    if len(text) > _LONGEST:
+        raise Refused(f"`{where}.schema`: got {len(text)} bytes, allowed: {_LONGEST}", param=f"{where}.schema")
+    return text.decode()
+
+
+def _check_keys(given: Mapping[str, object], allowed: set[str], where: str) -> None:
+    if extra := sorted(given.keys() - allowed):
+        raise Refused(f"`{where}.{extra[0][:80]}` is not supported", param=where, code="unsupported_parameter")

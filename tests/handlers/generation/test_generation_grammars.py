@@ -1,0 +1,237 @@
+"""Answers of a set form: `response_format` to a grammar, its compiler with its bounds, and a token that fits it."""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from fakes import FakeContext
+from generating import Rounds, events, write_text_package, write_tokenizer
+
+from handlers.generation import TextHandler
+from handlers.generation.engine import NoToken, Sampling
+from handlers.generation.engines.fake import FakeEngine
+from handlers.generation.engines.sampling import Sampler
+from handlers.generation.engines.slots import Slots
+from handlers.generation.grammars import GrammarRefused, Grammars, read_schema
+from handlers.generation.refusals import Refused
+
+COMPLETIONS = "v1/completions"
+BOAT = {
+    "type": "object",
+    "properties": {"sails": {"type": "boolean"}, "port": {"enum": ["left", "right"]}, "crew": {"const": 7}},
+    "required": ["sails", "port", "crew"],
+    "additionalProperties": False,
+}
+# Of forty bytes; the library takes ten seconds for it.
+HOSTILE = {"type": "integer", "multipleOf": 999983}
+
+
+def form(schema: object, **more: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "boat", "schema": schema} | more}
+
+
+def asked(schema: object, **body: Any) -> dict[str, Any]:
+    return {"prompt": "abc", "max_tokens": 100, "temperature": 0, "response_format": form(schema)} | body
+
+
+@pytest.fixture
+def rounds(tmp_path, request) -> Iterator[Rounds]:
+    write_text_package(tmp_path, **getattr(request, "param", {}))
+    handler = TextHandler()
+    handler.initialize(FakeContext(tmp_path))
+    yield Rounds(handler, tmp_path)
+    handler.loop.close()
+    handler.grammars.close()
+
+
+@pytest.fixture(scope="module")
+def grammars(tmp_path_factory) -> Iterator[Grammars]:
+    made = Grammars(write_tokenizer(tmp_path_factory.mktemp("model")) / "tokenizer.json", ())
+    yield made
+    made.close()
+
+
+def test_an_answer_matches_its_schema_and_ends_with_it(rounds: Rounds) -> None:
+    answer = json.loads(rounds.ask(COMPLETIONS, asked(BOAT)))
+    jsonschema.validate(json.loads(answer["choices"][0]["text"]), BOAT)
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_streamed_answer_matches_it_too(rounds: Rounds) -> None:
+    *pieces, done = events(rounds.ask(COMPLETIONS, asked(BOAT, stream=True)))
+    jsonschema.validate(json.loads("".join(piece["choices"][0]["text"] for piece in pieces)), BOAT)
+    assert (pieces[-1]["choices"][0]["finish_reason"], done) == ("stop", "[DONE]")
+
+
+def test_an_answer_that_is_cut_off_says_so(rounds: Rounds) -> None:
+    answer = json.loads(rounds.ask(COMPLETIONS, asked(BOAT, max_tokens=5)))
+    assert (answer["choices"][0]["text"][0], answer["choices"][0]["finish_reason"]) == ("{", "length")
+
+
+def test_a_schema_is_compiled_once(rounds: Rounds) -> None:
+    first = rounds.ask(COMPLETIONS, asked(BOAT))
+    raw = bytearray(json.dumps(asked(BOAT)).encode())
+    rounds.round({"again": (raw, {"url_path": COMPLETIONS})})
+    # What has to be compiled has no answer in its first round.
+    assert "again" not in rounds.unanswered
+    while rounds.open:
+        rounds.round()
+    texts = [json.loads(body)["choices"][0]["text"] for body in (first, rounds.bodies["again"])]
+    assert texts[0] == texts[1]
+    value = rounds.handler.metrics._base.registry.get_sample_value
+    counts = [value("inference_schemas_total", {"model": "tales", "from": origin}) for origin in ("compiler", "cache")]
+    assert counts == [1, 1]
+
+
+@pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
+def test_a_schema_without_an_end_is_refused_while_streams_go_on(rounds: Rounds) -> None:
+    stream = {"prompt": "abc", "max_tokens": 250, "temperature": 0, "stream": True}
+    head = {"url_path": COMPLETIONS}
+    rounds.round({"stream": (bytearray(json.dumps(stream).encode()), head)})
+    rounds.round({"hostile": (bytearray(json.dumps(asked(HOSTILE)).encode()), head)})
+    before = rounds.bodies["stream"].count(b"data: ")
+    while "hostile" in rounds.unanswered:
+        rounds.round()
+    assert rounds.bodies["stream"].count(b"data: ") > before
+    error = json.loads(rounds.bodies["hostile"])["error"]
+    assert (rounds.status["hostile"], error["param"]) == (400, "response_format")
+    assert "takes more than 1 s" in error["message"]
+    # Its process is gone, and the next has another.
+    rounds.open.clear()
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(BOAT)))
+
+
+def test_a_client_that_leaves_before_its_schema_is_compiled_is_forgotten(rounds: Rounds) -> None:
+    raw = bytearray(json.dumps(asked(HOSTILE)).encode())
+    rounds.round({"hostile": (raw, {"url_path": COMPLETIONS})})
+    rounds.round(left=["hostile"])
+    assert rounds.handler._open == {}
+
+
+def test_a_server_that_stops_does_not_wait_for_a_schema(rounds: Rounds) -> None:
+    raw = bytearray(json.dumps(asked(HOSTILE)).encode())
+    rounds.round({"hostile": (raw, {"url_path": COMPLETIONS})})
+    (rounds.directory / "closing").touch()
+    rounds.round()
+    assert (rounds.status["hostile"], rounds.open) == (503, [])
+
+
+REFUSED: dict[str, object] = {
+    "no form": "json",
+    "an unknown type": {"type": "yaml"},
+    "a key that nobody knows": {"type": "json_object", "schema": {}},
+    "no schema": {"type": "json_schema"},
+    "a schema without a name": {"type": "json_schema", "json_schema": {"schema": {}}},
+    "a name with spaces": {"type": "json_schema", "json_schema": {"name": "a boat", "schema": {}}},
+    "strictness that is none": form({}, strict="yes"),
+    "a schema that is a list": form([]),
+    "orders to the library": form({"x-guidance": {"whitespace_flexible": False}}),
+    "a long schema": form({"enum": ["x" * 70_000]}),
+}
+
+
+@pytest.mark.parametrize("wanted", REFUSED.values(), ids=REFUSED)
+def test_a_form_that_is_none_is_refused(wanted: object) -> None:
+    with pytest.raises(Refused) as refused:
+        read_schema(wanted)
+    assert refused.value.param is not None
+    assert refused.value.param.startswith("response_format")
+
+
+def test_the_forms_of_openai_are_schemas() -> None:
+    assert read_schema({"type": "text"}) is None
+    assert json.loads(read_schema({"type": "json_object"}) or "") == {"type": "object"}
+    assert json.loads(read_schema(form(BOAT, strict=True, description="a boat")) or "") == BOAT
+
+
+NEVER_KEPT: dict[str, Any] = {
+    "a word that is not computed": ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+    "a type that is none": ({"type": "frog"}, "frog"),
+    "another server's schema": ({"$ref": "http://localhost/schema"}, "localhost"),
+    "a schema that means itself": ({"$ref": "#"}, "."),
+}
+
+
+@pytest.mark.parametrize(("schema", "said"), NEVER_KEPT.values(), ids=NEVER_KEPT)
+def test_a_schema_that_cannot_be_kept_to_is_refused_by_its_reason(grammars: Grammars, schema, said: str) -> None:
+    with pytest.raises(GrammarRefused, match=said):
+        grammars.begin(grammars.compile(json.dumps(schema), lambda: None))
+
+
+KEPT: dict[str, Any] = {
+    "an object": BOAT,
+    "numbers": {
+        "type": "array",
+        "items": {"type": "number", "minimum": -2, "maximum": 3},
+        "minItems": 2,
+        "maxItems": 3,
+    },
+    "a pattern": {"type": "string", "pattern": "^[A-Z]{2}[0-9]{3}$"},
+    "a choice": {"anyOf": [{"type": "null"}, {"type": "string", "format": "date"}]},
+    "a reference": {
+        "$defs": {"a": {"enum": ["é", 2, None]}},
+        "type": "array",
+        "items": {"$ref": "#/$defs/a"},
+        "maxItems": 4,
+    },
+}
+
+
+@pytest.mark.parametrize("schema", KEPT.values(), ids=KEPT)
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_whatever_the_scores_the_answer_matches(grammars: Grammars, schema, temperature: float) -> None:
+    dice = np.random.default_rng(5)
+    for seed in range(5):
+        grammar = grammars.begin(grammars.compile(json.dumps(schema), lambda: None))
+        sampler = Sampler(Sampling(temperature=temperature, seed=seed, grammar=grammar))
+        tokens: list[int] = []
+        while not sampler.is_over and len(tokens) < 500:
+            tokens.append(sampler.choose(dice.normal(size=256).astype(np.float32))[0])
+        assert sampler.is_over
+        jsonschema.validate(json.loads(grammars._tokenizer.decode_str(tokens)), schema)
+
+
+class Slow:
+    """A grammar that is not ready before it is let go."""
+
+    def __init__(self) -> None:
+        self.known = threading.Event()
+
+    def is_ready(self, patience_s: float = 0) -> bool:
+        return self.known.wait(patience_s)
+
+    def allowed(self) -> Any:
+        return np.array([False] * 9 + [True])
+
+    def take(self, token: int) -> bool:
+        return True
+
+
+def test_others_go_on_while_a_grammar_is_not_ready() -> None:
+    engine, grammar = FakeEngine(Slots(2, context=50, prefill_chunk=4), step_s=0), Slow()
+    engine.add("slow", [1, 2, 3], Sampling(grammar=grammar))
+    engine.add("other", [5], Sampling())
+    written = [(token.sequence, token.token) for _ in range(8) for token in engine.step()]
+    assert {sequence for sequence, _ in written} == {"other"}
+    assert len(written) >= 6
+    grammar.known.set()
+    later = [token for _ in range(2) for token in engine.step() if token.sequence == "slow"]
+    assert (later[0].token, later[0].is_last) == (9, True)
+
+
+def test_a_grammar_that_fails_ends_its_answer_alone() -> None:
+    class Failing(Slow):
+        def allowed(self) -> Any:
+            raise RuntimeError("too much to search")
+
+    engine, grammar = FakeEngine(Slots(2, context=50, prefill_chunk=4), step_s=0), Failing()
+    grammar.known.set()
+    engine.add("failing", [1], Sampling(grammar=grammar))
+    engine.add("other", [5], Sampling())
+    said = [token for _ in range(3) for token in engine.step()]
+    assert NoToken("failing") in said
+    assert any(token.sequence == "other" for token in said)
