@@ -130,6 +130,11 @@ class Spec(Section):
         return math.ceil((self.max_batch + 2) * body_bytes + decoding_mb * 1_000_000)
 
     @property
+    def cache_bytes(self) -> int:
+        """What the answers that workers keep may take, all together."""
+        return round(self.workers * self.serving.cache.mb * 1_000_000) if self.serving.cache else 0
+
+    @property
     def _whole_cores(self) -> int:
         return max(1, math.floor(self.cores))
 

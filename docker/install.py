@@ -40,7 +40,7 @@ PRUNED = (
 KEPT = ("torch/bin/torch_shm_manager",)
 # What is imported to see that nothing is missing that is needed.
 PROOFS = {
-    "serve": "import jinja2, llguidance, numpy, obstore, orjson, PIL, prometheus_client, psutil, pydantic, "
+    "serve": "import jinja2, llguidance, numpy, obstore, orjson, PIL, prometheus_client, psutil, pydantic, redis, "
     "safetensors, simplejpeg, tokenizers, yaml, torch._inductor, ts",
     "loadtest": "import locust, pydantic, yaml",
 }

@@ -4,6 +4,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from http.client import responses
 from itertools import islice
 from pathlib import Path
@@ -18,9 +19,10 @@ from handlers import memory, receive, renewal
 from handlers.arrays import Array, numpy_dtype
 from handlers.artifact import Artifact, load_artifact, pick_device
 from handlers.batching import Batcher, is_out_of_memory
+from handlers.caching import AnswerCache, find_repeats, open_cache, packed
 from handlers.lengths import check_length
 from handlers.metrics import BatchReport, Metrics
-from handlers.protocols import Exchange, Row, Tensor, exchange, rows_of
+from handlers.protocols import HEADER, Exchange, Row, Tensor, exchange, rows_of
 from handlers.record import Record, RecordError, load_record
 from handlers.request import Answer, Request
 from handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, Overdue, RequestError
@@ -95,6 +97,10 @@ class Handler:
     metrics: Metrics
     most_rows: int = _MOST_ROWS
     """How many rows one request may hold: a batch of such requests is answered in time."""
+    answer_headers: Sequence[str] = ()
+    """Headers that answers depend on, in lower case, beside those that say what a body is and what is accepted: with
+    `serving.cache` a request is answered as one of the same body and the same of these headers was."""
+    cache: AnswerCache | None = None
 
     def setup(self) -> None:
         """Called once, after `self.record`, `self.directory` and `self.artifact` are there and before the warm-up."""
@@ -145,6 +151,7 @@ class Handler:
         self._ours = type(self).decode.__module__.startswith("handlers.")
         self._rehearse()
         self.metrics = Metrics(self.record, self.artifact.kind, self.device)
+        self.cache = open_cache(self.metrics.registry, self.record.name)
         receive.install()
         renewal.arm(context)
 
@@ -164,9 +171,32 @@ class Handler:
         self, rows: Sequence[Mapping[str, Any]], headers: Sequence[Mapping[str, Any]], ids: Sequence[str]
     ) -> tuple[list[Answer | Failure], BatchReport]:
         started = perf_counter()
+        requests = [
+            _guard(self._read, *request, request_id=request[2]) for request in zip(rows, headers, ids, strict=True)
+        ]
+        if self.cache is None:
+            return self._compute(requests, ids, started)
+        readable = [None if isinstance(request, Failure) else request for request in requests]
+        repeats = find_repeats(self.cache, readable, HEADER, self.answer_headers)
+        answers: dict[int, Answer | Failure] = dict(repeats.known)
+        report = BatchReport(len(rows))
+        if places := repeats.places:
+            computed, report = self._compute([requests[at] for at in places], [ids[at] for at in places], started)
+            answers.update(zip(places, computed, strict=True))
+            for place, key in repeats.keys.items():
+                if place in places and isinstance(answer := answers[place], Answer):
+                    self.cache.keep(key, packed(answer))
+        whole = [answers[place] for place in repeats.same_as]
+        return whole, replace(report, rows=len(rows), errors=_errors(whole))
+
+    def _compute(
+        self, requests: Sequence[Request | Failure], ids: Sequence[str], started: float
+    ) -> tuple[list[Answer | Failure], BatchReport]:
         decoded = [
-            _guard(self._decode, *request, started + self._decoding_s, request_id=request[2])
-            for request in zip(rows, headers, ids, strict=True)
+            request
+            if isinstance(request, Failure)
+            else _guard(self._decode, request, started + self._decoding_s, request_id=request_id)
+            for request, request_id in zip(requests, ids, strict=True)
         ]
         ready = perf_counter()
         # A request that could not be read keeps a row, so that its neighbours run in the shape they would have had.
@@ -181,19 +211,15 @@ class Handler:
             )
         ]
         seconds = (ready - started, computed - ready, perf_counter() - computed)
-        errors = [answer.kind for answer in answers if isinstance(answer, Failure)]
-        return answers, BatchReport(len(rows), results.padding, seconds, errors, results.positions)
+        return answers, BatchReport(len(requests), results.padding, seconds, _errors(answers), results.positions)
 
-    def _decode(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, until: float) -> Exchange:
+    def _read(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str) -> Request:
+        limit = self.record.max_request_bytes
+        return Request(row, headers, request_id=request_id, max_bytes=limit, max_values=self._max_values)
+
+    def _decode(self, request: Request, until: float) -> Exchange:
         if perf_counter() > until:
             raise Overdue
-        request = Request(
-            row,
-            headers,
-            request_id=request_id,
-            max_bytes=self.record.max_request_bytes,
-            max_values=self._max_values,
-        )
         asked = exchange(self, request, until, ours=self._ours)
         # Compiled code takes any buffer for one of its own shape and reads past its end.
         for arrays in asked.rows:
@@ -246,6 +272,10 @@ def _guard(step: Callable[..., T], *args: Any, request_id: str) -> T | Failure:
     except Exception as err:
         logger.exception("request %s failed", request_id)
         return Failure(OutOfMemory() if is_out_of_memory(err) else AnswerError(), request_id)
+
+
+def _errors(answers: Sequence[Answer | Failure]) -> list[str]:
+    return [answer.kind for answer in answers if isinstance(answer, Failure)]
 
 
 def _send(answer: Answer | Failure, index: int, context: Context) -> bytes:

@@ -104,8 +104,10 @@ class Metrics:
         return Gauge(name, text, list(labels), registry=self.registry, multiprocess_mode=mode).labels(**labels)
 
     def record(self, report: BatchReport) -> None:
-        for stage, seconds in zip(self._stages, report.seconds, strict=True):
-            stage.observe(seconds)
+        # A batch whose answers were all known went through none of them.
+        if any(report.seconds):
+            for stage, seconds in zip(self._stages, report.seconds, strict=True):
+                stage.observe(seconds)
         self._batch.observe(report.rows)
         if report.padding:
             self._padding.inc(report.padding)

@@ -24,6 +24,7 @@ if str(Path(__file__).resolve().parent.parent) not in sys.path:
 from config.errors import MarinaError
 from config.load import load_spec
 from config.record import read_package
+from config.uncached import UNCACHED
 from loadtest.closed_loop import CLOSED_LOOP_WARNING, HEARD, ClosedLoop
 from loadtest.judging import client_timeout_s, objective_of
 from loadtest.sending import (
@@ -95,7 +96,7 @@ class ModelUser(FastHttpUser):
         if bodies[which].expected.form == "events":
             self._hear(which)
             return
-        headers = {"Content-Type": bodies[which].content_type}
+        headers = UNCACHED | {"Content-Type": bodies[which].content_type}
         client: Any = self.client
         with client.post(self.request.path, bodies[which].body, headers=headers, catch_response=True) as response:
             failure = self._failure(response, self.checkers[which])

@@ -60,9 +60,14 @@ def _heap_fits_memory(spec: Spec) -> Conflicts:
             f"{spec.kubernetes.resources.memory} and workers need the larger half",
             None,
         )
-    elif (worst_mb := spec.workers * spec.largest_batch_bytes / 1e6) > memory_mb - spec.serving.java_heap_mb:
-        text = f"the largest batches permitted take {worst_mb:.0f} MB on {spec.workers} workers, beside Java and models"
-        yield "kubernetes.resources.memory", text, "less `max_request_mb` or `max_batch`, or `memory: auto`"
+        return
+    left_mb = memory_mb - spec.serving.java_heap_mb - spec.cache_bytes / 1e6
+    if (worst_mb := spec.workers * spec.largest_batch_bytes / 1e6) > left_mb:
+        beside, less = (
+            ("Java, models and kept answers", "`cache.mb`, ") if spec.serving.cache else ("Java and models", "")
+        )
+        text = f"the largest batches permitted take {worst_mb:.0f} MB on {spec.workers} workers, beside {beside}"
+        yield "kubernetes.resources.memory", text, f"less {less}`max_request_mb` or `max_batch`, or `memory: auto`"
 
 
 @rule("serving.retry_window_s", "serving.startup_timeout_s")
@@ -95,3 +100,10 @@ def _slo_above_batch_delay(spec: Spec) -> Conflicts:
             f"got {spec.slo.p99_ms:g}, but a lone request waits {spec.serving.max_batch_delay_ms} ms for its batch",
             "lower `serving.max_batch_delay_ms`",
         )
+
+
+@rule("serving.cache")
+def _a_password_opens_a_redis(spec: Spec) -> Conflicts:
+    cache = spec.serving.cache
+    if cache and cache.secret and not cache.redis:
+        yield "serving.cache.secret", "given, but there is no `redis` that it opens", "delete `secret`, or say `redis`"

@@ -22,6 +22,9 @@ PATTERNS = {
     r"^[a-z0-9]([-a-z0-9._:/]*[a-z0-9])?$": "a registry and a path such as `registry.local/team`",
     r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9][\w.-]{0,62}$": "a resource such as `nvidia.com/gpu`",
     r"""^(https?://[^\s/?#"'<>\\]+[^\s#"'<>\\]*|\w[\w.-]*(/\w[\w.-]*)*)$""": "an address from `https://` on, or a path",
+    r"^rediss?://([^\s/?#:@]+@)?(\[[0-9a-fA-F:]+\]|[^\s/?#:@\[\]]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$": (
+        "an address such as `redis://HOST:6379/0`, without a password"
+    ),
     r"^[A-Z]{3}$": "three capital letters such as `USD`",
     r"^(100|[1-9]?[0-9])%$": "a whole number, or a share such as `25%`",
 }
@@ -39,6 +42,7 @@ PATTERNS = {
     _REGISTRY,
     _DEVICE,
     _PAGE,
+    REDIS,
     CURRENCY,
     PERCENT,
 ) = PATTERNS

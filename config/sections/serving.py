@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from config.sections.section import Count, Seconds, Section
+from config.sections.section import REDIS, Count, ObjectName, Seconds, Section
+
+
+class Cache(Section):
+    """Answers that are kept, so that the same request is not computed twice."""
+
+    mb: Annotated[float, Field(gt=0, le=65_536)] = 64
+    """Memory of each worker for the answers that were asked for last, MB. Read by the workers; lands in the pods'
+    memory."""
+    ttl_s: Annotated[float, Field(gt=0, le=2_592_000)] = 300
+    """How long an answer is given again, s. Read by the workers."""
+    redis: Annotated[str, StringConstraints(pattern=REDIS)] | None = None
+    """A Redis that all workers share, `redis://HOST:PORT/NUMBER`, `rediss://…` with TLS; asked once a batch with a
+    patience of 5 ms, and done without when it is away; default: none. Its password is in the variable
+    `MARINA_REDIS_AUTH` of the server, never here. Read by the workers; lands in the NetworkPolicy."""
+    secret: ObjectName | None = None
+    """A Secret whose key `password` is the password of `redis`. Lands in the Deployment as `MARINA_REDIS_AUTH`."""
 
 
 class Serving(Section):
@@ -39,6 +55,9 @@ class Serving(Section):
     `config.properties` as `max_request_size`: above that TorchServe itself answers 413, without a body."""
     max_response_mb: Annotated[float, Field(gt=0, le=1024)] = 10
     """Larger answers get 500, MB. Lands in `config.properties` as `max_response_size`."""
+    cache: Cache | None = None
+    """Answers that are kept for who asks the same again; default: every request is computed. Measurements go past
+    it."""
     java_heap_mb: Annotated[int, Field(ge=64)] = 512
     """Heap of TorchServe's frontend, MB. Lands in the Java command as `-Xmx`."""
     java_compiler: Literal["auto", "quick", "full"] = "auto"

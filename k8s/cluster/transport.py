@@ -12,6 +12,7 @@ from kubernetes import client
 from kubernetes.dynamic.exceptions import DynamicApiError
 
 from config.errors import ClusterError
+from config.uncached import UNCACHED
 from k8s.cluster.api_errors import ApiError, api_error, may_come_back, unreachable
 
 CONNECT_S, READ_S = 10.0, 60.0
@@ -38,7 +39,7 @@ class Transport:
         self, method: str, path: str, body: bytes | None = None, *, content_type: str = "", timeout_s: float = READ_S
     ) -> urllib3.BaseHTTPResponse:
         """One request, tried once, with whatever answer comes; ClusterError where none does."""
-        headers = {"Content-Type": content_type} if content_type else {}
+        headers = UNCACHED | ({"Content-Type": content_type} if content_type else {})
         _, url, headers, _, _ = self.api.param_serialize(
             method, path, header_params=headers, auth_settings=["BearerToken"]
         )

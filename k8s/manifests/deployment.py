@@ -11,6 +11,8 @@ from kubernetes.client import (
     V1Deployment,
     V1DeploymentSpec,
     V1DeploymentStrategy,
+    V1EnvVar,
+    V1EnvVarSource,
     V1HTTPGetAction,
     V1LabelSelector,
     V1LocalObjectReference,
@@ -24,6 +26,7 @@ from kubernetes.client import (
     V1Probe,
     V1ResourceRequirements,
     V1RollingUpdateDeployment,
+    V1SecretKeySelector,
     V1ServiceAccount,
     V1Toleration,
     V1TopologySpreadConstraint,
@@ -118,6 +121,7 @@ def _server(plan: Plan, mounts: list[V1VolumeMount]) -> V1Container:
         image=plan.image,
         image_pull_policy="IfNotPresent",
         args=arguments(plan),
+        env=_variables(plan) or None,
         ports=[
             V1ContainerPort(name=INFERENCE, container_port=ports.inference, protocol="TCP"),
             V1ContainerPort(name=PAGES, container_port=ports.supervisor, protocol="TCP"),
@@ -130,6 +134,15 @@ def _server(plan: Plan, mounts: list[V1VolumeMount]) -> V1Container:
         security_context=pod.container_security(),
         volume_mounts=mounts,
     )
+
+
+def _variables(plan: Plan) -> list[V1EnvVar]:
+    """What the server has to know and no file says."""
+    cache = plan.spec.serving.cache
+    if cache is None or cache.secret is None:
+        return []
+    key = V1SecretKeySelector(name=cache.secret, key="password")
+    return [V1EnvVar(name="MARINA_REDIS_AUTH", value_from=V1EnvVarSource(secret_key_ref=key))]
 
 
 def arguments(plan: Plan) -> list[str] | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
 from kubernetes.client import (
     V1IPBlock,
     V1LabelSelector,
@@ -26,6 +29,7 @@ from k8s.manifests.plan import Plan
 _NAMESPACE = "kubernetes.io/metadata.name"
 # Where a cloud's machines find their credentials; no model store is there.
 _LINK_LOCAL = {"0.0.0.0/0": ["169.254.0.0/16"], "::/0": ["fe80::/10"]}
+_REDIS_PORT = 6379
 
 
 def service(plan: Plan) -> V1Service:
@@ -97,7 +101,31 @@ def _egress(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
     store = model_volume.port(plan)
     if store and not rules:
         rules.append(_to(list(_LINK_LOCAL), store))
+    stated = {int(entry.rpartition(":")[2]) for entry in plan.spec.kubernetes.network.egress}
+    rules += [_to_neighbour(plan, host, port) for host, port in _neighbours(plan) if port not in stated]
     return [*rules, *dns_rules(plan)] if rules else []
+
+
+def _neighbours(plan: Plan) -> list[tuple[str, int]]:
+    """Host and port of what pods ask beside the model."""
+    cache = plan.spec.serving.cache
+    if cache is None or cache.redis is None:
+        return []
+    address = urlsplit(cache.redis)
+    return [(address.hostname or "", address.port or _REDIS_PORT)]
+
+
+def _to_neighbour(plan: Plan, host: str, port: int) -> V1NetworkPolicyEgressRule:
+    """To an address, to the namespace of a Service, or, for a name of which no more is known, to that port anywhere."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        _, _, rest = host.partition(".")
+        namespace, _, kind = rest.partition(".")
+        if rest and kind.partition(".")[0] != "svc":
+            return _to(list(_LINK_LOCAL), port)
+        return V1NetworkPolicyEgressRule(to=[_namespace(namespace or plan.namespace)], ports=[_port(port)])
+    return _to([f"{address}/{address.max_prefixlen}"], port)
 
 
 def dns_rules(plan: Plan) -> list[V1NetworkPolicyEgressRule]:

@@ -142,7 +142,7 @@ class Plan:
         if measured is None:
             # Java may take its heap once more outside of it, and a worker of a small model half a GiB.
             worker_bytes = max(512 * MIB, 256 * MIB + self.spec.largest_batch_bytes)
-            guess = 2 * self.spec.serving.java_heap_mb * MIB + self.spec.workers * worker_bytes
+            guess = 2 * self.spec.serving.java_heap_mb * MIB + self.spec.workers * worker_bytes + self.spec.cache_bytes
             return in_mib(max(guess, 2048 * MIB))
         return in_mib(with_room(self.spec, measured.total_bytes))
 
@@ -245,8 +245,9 @@ def worst_requests_bytes(spec: Spec) -> int:
 
 
 def with_room(spec: Spec, peak_bytes: int) -> float:
-    """A measured peak and room above it: for the largest requests, which the measurement did not send."""
-    return max(peak_bytes * MEMORY_MARGIN, peak_bytes + worst_requests_bytes(spec))
+    """A measured peak and room above it: for the largest requests, which the measurement did not send, and for answers
+    that are kept, for it goes past the cache."""
+    return max(peak_bytes * MEMORY_MARGIN, peak_bytes + worst_requests_bytes(spec)) + spec.cache_bytes
 
 
 def in_mib(size: float) -> str:

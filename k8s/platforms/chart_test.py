@@ -28,7 +28,7 @@ _ASK = """\
 import sys, urllib.request
 url, kind = sys.argv[1:]
 body = open("/sample/body", "rb").read()
-request = urllib.request.Request(url, body, {"Content-Type": kind})
+request = urllib.request.Request(url, body, {"Content-Type": kind, "Cache-Control": "no-store"})
 with urllib.request.urlopen(request, timeout=60) as answer:
     print(answer.status, answer.read(300))
 """

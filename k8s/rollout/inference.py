@@ -22,6 +22,7 @@ from config.errors import ClusterError
 from config.mar import open_mar
 from config.record import Package
 from config.render import Ports
+from config.uncached import UNCACHED
 from k8s.cluster import Cluster
 
 _LONGEST = 300
@@ -136,7 +137,7 @@ def _forwarded(
     begun = time.perf_counter()
     try:
         with _connection(cluster, namespace, pod, port, timeout_s) as connection:
-            headers = {"Content-Type": sample.content_type} if sample else {}
+            headers = UNCACHED | ({"Content-Type": sample.content_type} if sample else {})
             connection.request(method, path, body=sample.body if sample else None, headers=headers)
             answer = connection.getresponse()
             body = answer.read()

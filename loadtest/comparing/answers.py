@@ -10,6 +10,7 @@ from typing import Any
 
 from config.errors import MarinaError
 from config.spec import Spec
+from config.uncached import UNCACHED
 from loadtest.comparing.comparison import Answers
 from loadtest.sending import Request, content_type_of
 
@@ -89,7 +90,7 @@ def _connection(request: Request) -> http.client.HTTPConnection:
 
 
 def _ask(connection: http.client.HTTPConnection, request: Request, body: bytes, kind: str) -> Answer:
-    headers = {"Content-Type": kind, "Accept": "application/json"} | dict(request.headers)
+    headers = UNCACHED | {"Content-Type": kind, "Accept": "application/json"} | dict(request.headers)
     try:
         connection.request("POST", request.path, body, headers)
         answer = connection.getresponse()

@@ -13,7 +13,7 @@ from config.errors import InputError
 
 Header = tuple[str, str]
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_OURS = ("connection", "content-length", "content-type", "transfer-encoding")
+_OURS = ("cache-control", "connection", "content-length", "content-type", "transfer-encoding")
 
 
 def header_of(text: str, environment: Mapping[str, str]) -> Header:

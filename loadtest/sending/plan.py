@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict
 
+from config.uncached import UNCACHED
 from loadtest.scheduling import Schedule
 from loadtest.sending.headers import Header
 
@@ -87,6 +88,7 @@ class Request(_Record):
             "Accept: */*",
             f"Content-Type: {content_type}",
             f"Content-Length: {len(body)}",
+            *(f"{name}: {value}" for name, value in UNCACHED.items()),
         ]
         return "\r\n".join([*head, "", ""]).encode() + body
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.render import MANAGEMENT, METRICS, Ports
+from config.uncached import UNCACHED
 
 _SERIES = re.compile(r"^(ts_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -90,7 +91,7 @@ class Frontend:
             connection.connect()
             address, port = connection.sock.getsockname()[:2]
             before(f"{address}:{port}")
-            connection.request("POST", f"/predictions/{self._name}", body, {"Content-Type": content_type})
+            connection.request("POST", f"/predictions/{self._name}", body, UNCACHED | {"Content-Type": content_type})
             response = connection.getresponse()
             response.read()
             return response.status

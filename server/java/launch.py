@@ -16,6 +16,7 @@ from pathlib import Path
 
 from config.errors import ToolMissing
 from config.mar import open_mar
+from config.record import file_sha256
 from config.render import Ports, render_log4j2, render_properties
 from config.spec import Spec
 from server.java.checks import Java
@@ -93,7 +94,7 @@ def plan_launch(
     site = _site_packages()
     return Launch(
         command=_command(spec, java, site, directory, types=types, quick=_compiles_quickly(spec, mar)),
-        environment=_environment(spec, directory),
+        environment=_environment(spec, directory) | _cache(spec, mar),
         folders=(temporary, store, metrics, directory / "renew", directory / "first"),
         files={
             properties: render_properties(
@@ -183,6 +184,15 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": str(directory / "first"),
     }
+
+
+def _cache(spec: Spec, mar: Path) -> dict[str, str]:
+    """What `handlers/caching` reads. Answers are kept under the package's hash, which only who has all of it knows."""
+    cache = spec.serving.cache
+    if cache is None:
+        return {}
+    settings = {"mb": cache.mb, "ttl_s": cache.ttl_s, "redis": cache.redis, "package": file_sha256(mar)}
+    return {"MARINA_ANSWERS": json.dumps(settings)}
 
 
 def _site_packages() -> Path:

@@ -183,6 +183,38 @@ def test_a_loader_may_reach_its_store_and_names_and_no_credentials_of_the_machin
     assert [block["ipBlock"]["cidr"] for block in policy["egress"][0]["to"]] == ["10.1.0.0/16"]
 
 
+@pytest.mark.parametrize(
+    ("redis", "peer", "port"),
+    [
+        ("redis://cache", {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "marina"}}}, 6379),
+        (
+            "redis://cache.tools.svc:6380/2",
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tools"}}},
+            6380,
+        ),
+        ("rediss://me@10.0.0.7", {"ipBlock": {"cidr": "10.0.0.7/32"}}, 6379),
+        ("redis://[fd00::7]:7000", {"ipBlock": {"cidr": "fd00::7/128"}}, 7000),
+        ("rediss://cache.cloud.example", {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}}, 6379),
+    ],
+)
+def test_pods_may_reach_the_redis_of_the_spec_and_names(redis: str, peer: dict[str, Any], port: int) -> None:
+    policy = one(planned({"serving.cache": {"redis": redis}}), "NetworkPolicy")["spec"]
+    assert policy["egress"][0]["to"][0] == peer
+    assert [each["port"] for rule in policy["egress"] for each in rule["ports"]] == [port, 53, 53]
+
+
+def test_a_way_out_that_the_spec_names_takes_the_place_of_that_to_redis() -> None:
+    changes = {"serving.cache": {"redis": "redis://cache.example:7000"}}
+    policy = one(planned(changes | {"kubernetes.network.egress": ["10.1.0.0/16:7000"]}), "NetworkPolicy")["spec"]
+    assert [rule["to"][0]["ipBlock"]["cidr"] for rule in policy["egress"][:-1]] == ["10.1.0.0/16"]
+    policy = one(planned(changes | {"kubernetes.network.egress": ["10.1.0.0/16:443"]}), "NetworkPolicy")["spec"]
+    assert [rule["ports"][0]["port"] for rule in policy["egress"]] == [443, 7000, 53]
+
+
+def test_a_cache_in_memory_alone_changes_no_policy() -> None:
+    assert "egress" not in one(planned({"serving.cache": {}}), "NetworkPolicy")["spec"]
+
+
 def test_every_container_is_restricted_and_knows_its_limits() -> None:
     spec = pod(planned(FULL))
     for container in spec["containers"] + spec["initContainers"]:

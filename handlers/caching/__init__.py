@@ -1,0 +1,9 @@
+"""Answers that were given before: kept in this worker and, where the spec names one, in a Redis that all workers share.
+
+A cache can only save work. Whatever is wrong with it, a request is answered as if there were none."""
+
+from handlers.caching.cache import AnswerCache, Wish, open_cache, wish_of
+from handlers.caching.key import key_of
+from handlers.caching.repeats import find_repeats, packed
+
+__all__ = ["AnswerCache", "Wish", "find_repeats", "key_of", "open_cache", "packed", "wish_of"]

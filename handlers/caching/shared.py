@@ -1,0 +1,147 @@
+"""Values in a Redis that all workers share, asked with little patience.
+
+A thread of its own talks to it, because a name that is looked up or a connection that is made may take seconds, and no
+request may wait for that. Who asks waits 5 ms and goes on without. After a failure nobody asks for a moment, longer
+after each further one; meanwhile the thread comes to its end, so that the next to ask finds the connection there."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 0.005
+# Of the thread, for one exchange with Redis.
+_TIMEOUT_S = 1.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
+# Larger values would take the patience of others; and what waits to be written must not grow.
+LARGEST_BYTES = 1_000_000
+_MOST_WAITING_BYTES = 16_000_000
+
+
+class Unreachable(Exception):
+    """Redis was asked and did not answer, or with an error."""
+
+
+class Redis:
+    """The few commands that we use; `auth` is the password."""
+
+    def __init__(self, url: str, auth: str | None) -> None:
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        self._errors = (redis.RedisError, OSError)
+        self._client: Any = redis.Redis.from_url(
+            url,
+            password=auth,
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    def get(self, names: Sequence[str]) -> list[bytes | None]:
+        try:
+            return list(self._client.mget(names))
+        except self._errors as err:
+            raise Unreachable(type(err).__name__) from err
+
+    def put(self, values: Mapping[str, bytes], ttl_s: float) -> None:
+        try:
+            with self._client.pipeline(transaction=False) as pipeline:
+                for name, value in values.items():
+                    pipeline.set(name, value, px=max(1, round(ttl_s * 1000)))
+                pipeline.execute()
+        except self._errors as err:
+            raise Unreachable(type(err).__name__) from err
+
+
+class _Question:
+    """What is asked, and its answer when it has come; None after a failure."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.answered = threading.Event()
+        self.values: list[bytes | None] | None = None
+
+
+class Shared:
+    """`failed` is told of what went wrong, by kind; in the thread of who asks, or in its own."""
+
+    def __init__(
+        self,
+        store: Redis,
+        *,
+        ttl_s: float,
+        failed: Callable[[str], None],
+        patience_s: float = PATIENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._ttl_s, self._failed, self._patience_s = store, ttl_s, failed, patience_s
+        self._clock = clock
+        self._changed = threading.Condition()
+        # The first question makes the connection, before anybody waits for it.
+        self._question: _Question | None = _Question([""])
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._waiting_bytes = 0
+        self._pause_s, self._closed_until = _FIRST_PAUSE_S, 0.0
+        threading.Thread(target=self._run, name="redis", daemon=True).start()
+
+    def get(self, names: Sequence[str]) -> list[bytes | None]:
+        """A value, or None, for each name; all None where there was no answer in time."""
+        nothing: list[bytes | None] = [None] * len(names)
+        with self._changed:
+            # A question that is still open is one whose patience is over.
+            if self._clock() < self._closed_until or self._question is not None:
+                self._failed("skipped")
+                return nothing
+            question = self._question = _Question(names)
+            self._changed.notify()
+        if not question.answered.wait(self._patience_s):
+            self._fail("late")
+            return nothing
+        return nothing if question.values is None else question.values
+
+    def put(self, name: str, value: bytes) -> None:
+        """Written soon, or not at all."""
+        with self._changed:
+            room = _MOST_WAITING_BYTES - self._waiting_bytes
+            if len(value) > min(LARGEST_BYTES, room) or self._clock() < self._closed_until:
+                return
+            self._waiting.append((name, value))
+            self._waiting_bytes += len(value)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._question is not None or self._waiting)
+                question, values = self._question, {}
+                if question is None:
+                    values, self._waiting_bytes = dict(self._waiting), 0
+                    self._waiting.clear()
+            try:
+                if question is None:
+                    self._store.put(values, self._ttl_s)
+                else:
+                    question.values = self._store.get(question.names)
+            except Unreachable as err:
+                self._fail("unreachable", f"Redis does not answer, answers are computed: {err}")
+            else:
+                with self._changed:
+                    self._pause_s = _FIRST_PAUSE_S
+            if question is not None:
+                with self._changed:
+                    self._question = None
+                question.answered.set()
+
+    def _fail(self, kind: str, words: str = "") -> None:
+        self._failed(kind)
+        with self._changed:
+            if words and self._clock() >= self._closed_until:
+                logger.warning(words)
+            self._closed_until = self._clock() + self._pause_s
+            self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
