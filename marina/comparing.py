@@ -30,11 +30,11 @@ def add_verbs(verbs: Any) -> None:
     add("--pages-url", dest="supervisor", metavar="U", help=text)
     add("--any-package", action="store_true", help="do not ask which package --url serves")
     add("--rate", metavar="R", type=float, help="requests/s, of both (default: the spec's `slo.throughput_rps`)")
-    text = "seconds that one of them is measured in a round (default: 6, or what p99 needs)"
+    text = "seconds that one of them is measured in a round (default: 1, or what 50 requests take)"
     add("--turn", dest="turn_s", metavar="S", type=float, help=text)
-    text = "seconds that all turns together may take while a limit is in doubt (default: ten times the first rounds)"
+    text = "seconds that all turns together may take while a limit is in doubt (default: 720, or 40 rounds)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
-    add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds before each turn (default: 1.5)")
+    add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds before each turn (default: 0.5)")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
     add("--seed", metavar="N", type=int, help="of the poisson schedule (default: 0)")
     add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds a client waits")

@@ -16,9 +16,9 @@ from config.record import write_json, write_text
 from config.spec import Spec
 from loadtest.comparing.answers import compare_answers
 from loadtest.comparing.comparison import Answers, Comparison, Round, Turn, Turns, Which, turn_of
-from loadtest.comparing.judgement import FEWEST_ROUNDS, Said, figures_text, judge_rounds
+from loadtest.comparing.judgement import Said, figures_text, judge_rounds
 from loadtest.comparing.page import comparison_html
-from loadtest.comparing.rounds import first_of, next_look
+from loadtest.comparing.rounds import first_of, looks_until, next_look
 from loadtest.comparing.sides import Contender, Opened, contender_of, opened
 from loadtest.comparing.standstill import standing_still
 from loadtest.comparing.suite import comparison_xml
@@ -31,14 +31,14 @@ from loadtest.judging import (
     costs_of,
     costs_text,
     objective_of,
-    samples_needed,
 )
 from loadtest.measuring import cpu_seconds, figure, this_machine
 from loadtest.running import Where, await_ready, find_package, known_knee
 from loadtest.scheduling import Arrivals, Schedule
 
-_SHORTEST_S = 6.0
-_LONGER = 10
+# So short that most rounds hold none of what disturbs a machine now and then, and so long that each has a tail.
+_SHORTEST_S, _FEWEST_REQUESTS = 1.0, 50
+_LONGEST_S, _FEWEST_ALLOWED = 720.0, 40
 _AWAKE_S = 30.0
 _EITHER: tuple[Which, Which] = ("old", "new")
 
@@ -51,10 +51,10 @@ class Pairing(BaseModel):
     rate: Annotated[float, Field(gt=0)] | None = None
     """Requests/s, of both; default: the spec's `slo.throughput_rps`."""
     turn_s: Annotated[float, Field(gt=0)] | None = None
-    """Length of one server's measured window in a round; default: 6 s, or as long as a p99 of all rounds needs."""
+    """Length of one server's measured window in a round; default: a second, or as long as fifty requests take."""
     max_duration_s: Annotated[float, Field(gt=0)] | None = None
-    """How long may be measured, all turns together; default: ten times the first rounds."""
-    warmup_s: Annotated[float, Field(ge=0)] = 1.5
+    """How long may be measured, all turns together; default: 720 s, or what forty rounds take."""
+    warmup_s: Annotated[float, Field(ge=0)] = 0.5
     arrivals: Arrivals = "poisson"
     seed: int = 0
     timeout_s: Annotated[float, Field(gt=0)] | None = None
@@ -65,7 +65,7 @@ class Pairing(BaseModel):
         if rate is None:
             text = f"{spec.file}: `slo.throughput_rps`: missing, and no rate was asked for"
             raise InputError(text, hint=f"marina compare {spec.file} --against OLD --rate 50")
-        shortest_s = max(_SHORTEST_S, math.ceil(samples_needed() / FEWEST_ROUNDS / rate))
+        shortest_s = max(_SHORTEST_S, math.ceil(_FEWEST_REQUESTS / rate))
         return Turns(
             arrivals=self.arrivals,
             rate=rate,
@@ -77,8 +77,8 @@ class Pairing(BaseModel):
 
     def most_rounds(self, turns: Turns) -> int:
         """How many rounds fit in the time allowed."""
-        longest_s = self.max_duration_s or _LONGER * FEWEST_ROUNDS * 2 * turns.turn_s
-        return int(longest_s / (2 * turns.turn_s))
+        round_s = 2 * turns.turn_s
+        return int((self.max_duration_s or max(_LONGEST_S, _FEWEST_ALLOWED * round_s)) / round_s)
 
 
 class _Course:
@@ -144,7 +144,8 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
         ]
         answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)
         course = _Course(sides[0], sides[1], turns, objective)
-        said = _until_clear(course, options.most_rounds(turns), spec, objective, answers)
+        most = options.most_rounds(turns)
+        said = _until_clear(course, most, spec, objective, answers)
         costs = costs_of(spec, _seen_rps(course.rounds), known_knee(where.out, package))
         over = costs.over if costs else None
         result = Comparison(
@@ -160,6 +161,7 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
             machine=this_machine(),
             at=at,
             rounds=tuple(course.rounds),
+            looks=looks_until(most),
             costs=costs,
         )
     write_comparison(result, where.out)
@@ -177,6 +179,7 @@ def _until_clear(course: _Course, most: int, spec: Spec, objective: Objective, a
             course.rounds,
             objective,
             regression_of(spec),
+            looks=looks_until(most),
             answers=answers,
             agreement=spec.model.min_agreement,
             ended=course.ended,

@@ -57,7 +57,7 @@ class Figure(_Record):
     ratio: float | None = None
     """New / old: the middle of that of each round, so that one that was disturbed does not decide."""
     interval: tuple[float, float] | None = None
-    """Of the ratio; each end is exceeded once in fifty. None for errors and answers."""
+    """Of the ratio; how often an end is exceeded, `looks` of the comparison decides. None for errors and answers."""
     limit: float
     """Of the ratio; of the errors and answers, the share that is allowed."""
     unit: Unit
@@ -116,6 +116,8 @@ class Comparison(_Record):
     machine: Machine
     at: str
     rounds: tuple[Round, ...]
+    looks: int = 1
+    """How often the figures might be looked at: the more often, the surer each look must be."""
     costs: Costs | None = None
     """Of the new server; without a `cost` in the spec, none."""
 

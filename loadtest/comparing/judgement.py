@@ -1,7 +1,8 @@
 """From rounds to PASS, FAIL or INVALID: is the new server surely worse than the old one by more than is allowed? Pure.
 
 A ratio is judged by its interval: FAIL when all of it is over the limit, PASS when all of it is within, INVALID
-`undecided` when the limit is inside.
+`undecided` when the limit is inside. All that is judged, each time that it is looked at, shares a fiftieth of being
+wrong.
 """
 
 from __future__ import annotations
@@ -12,10 +13,16 @@ from dataclasses import dataclass
 
 from loadtest.comparing.comparison import Answers, Figure, Name, Round, Turn, Unit
 from loadtest.comparing.ratios import Ratio, ratio
+from loadtest.comparing.swaps import by_chance, late_line, more_late
 from loadtest.judging import SHARE, UNDECIDED, Objective, Reason, Status, worst
-from loadtest.measuring import merged, percent
+from loadtest.measuring import figure, merged, percent
 
-FEWEST_ROUNDS = 6
+FEWEST_ROUNDS = 12
+# How often a FAIL may be wrong, over all figures and looks: the ratios of p50, p99, rate and CPU time, what is late and
+# what fails.
+_WRONG, _JUDGED = 0.02, 6
+# Late answers that chance explains as seldom leave it open whether the new server stalls.
+_OPEN = 0.05
 # A disturbed round is left out, with both its turns; where more than one in five is, the machine cannot compare.
 MOST_LEFT_OUT = 0.2
 _WORSE = {"p50": "slower", "p99": "slower", "cpu": "more CPU time", "rate": "fewer answers in time"}
@@ -45,14 +52,21 @@ def judge_rounds(
     objective: Objective,
     regression: float,
     *,
+    looks: int = 1,
     answers: Answers | None = None,
     agreement: float = 1.0,
     ended: tuple[Reason, Status] | None = None,
 ) -> Said:
-    """The verdict on the rounds; `ended` is why a server ended before them all, and what that makes it."""
+    """The verdict on the rounds, which are looked at up to `looks` times; `ended` is why a server ended before them
+    all, and what that makes it."""
+    wrong = wrong_end(looks)
     counted = [each for each in rounds if not each.left_out]
     against = _against(rounds, counted)
-    figures = [*_figures(counted, regression), *_errors(counted, objective), *_answers(answers, agreement)]
+    figures = [
+        *_figures(counted, regression, wrong),
+        *_errors(counted, objective, wrong),
+        *_answers(answers, agreement),
+    ]
     if against:
         # The answers do not depend on how undisturbed the machine was.
         figures = [each if each.figure == "answers" else _with(each, "INVALID") for each in figures]
@@ -62,6 +76,11 @@ def judge_rounds(
     status = worst(statuses)
     goes_on = status == "INVALID" and not ended and 2 * len(counted) >= len(rounds)
     return Said(status, tuple(against), tuple(figures), goes_on)
+
+
+def wrong_end(looks: int) -> float:
+    """How often the end of an interval is exceeded."""
+    return _WRONG / (_JUDGED * looks)
 
 
 def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
@@ -79,19 +98,19 @@ def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
     return []
 
 
-def _figures(rounds: Sequence[Round], regression: float) -> list[Figure]:
+def _figures(rounds: Sequence[Round], regression: float, wrong: float) -> list[Figure]:
     """Latencies, rate and CPU time, each by the interval of its ratio."""
     if not rounds or any(not each.old.response.count or not each.new.response.count for each in rounds):
         return []
     old, new = [each.old for each in rounds], [each.new for each in rounds]
     worse = 1 + regression
     figures = [
-        _judged("p50", [_latency(turns, 0.5) for turns in (old, new)], worse, "ms"),
-        _judged("p99", [_latency(turns, SHARE) for turns in (old, new)], worse, "ms"),
-        _judged("rate", [_rate(turns) for turns in (old, new)], 1 / worse, "requests/s"),
+        _judged("p50", [_latency(turns, 0.5) for turns in (old, new)], worse, "ms", wrong),
+        _stalls(_judged("p99", [_latency(turns, SHARE) for turns in (old, new)], worse, "ms", wrong), rounds, wrong),
+        _judged("rate", [_rate(turns) for turns in (old, new)], 1 / worse, "requests/s", wrong),
     ]
     if all(turn.cpu_s and turn.answered for turn in (*old, *new)):
-        figures.append(_judged("cpu", [_cpu_ms(turns) for turns in (old, new)], worse, "ms"))
+        figures.append(_judged("cpu", [_cpu_ms(turns) for turns in (old, new)], worse, "ms", wrong))
     return figures
 
 
@@ -114,10 +133,10 @@ def _quotient(above: Sequence[float], below: Sequence[float]) -> Shown:
     return Shown(sum(above) / sum(below), [each / of for each, of in zip(above, below, strict=True)])
 
 
-def _judged(name: Name, shown: Sequence[Shown], limit: float, unit: Unit) -> Figure:
+def _judged(name: Name, shown: Sequence[Shown], limit: float, unit: Unit, wrong: float) -> Figure:
     """A ratio against its limit, which is the most that it may be, or of the rate the least."""
     old, new = shown
-    quotient = ratio(old.rounds, new.rounds)
+    quotient = ratio(old.rounds, new.rounds, wrong)
     if limit < 1:
         fails, passes = quotient.high < limit, quotient.low >= limit
     else:
@@ -141,6 +160,24 @@ def _judged(name: Name, shown: Sequence[Shown], limit: float, unit: Unit) -> Fig
     return made
 
 
+def _stalls(made: Figure, rounds: Sequence[Round], wrong: float) -> Figure:
+    """The p99 again, of all rounds together: a server that stalls now and then is as fast as ever in most of them."""
+    line_ms = late_line(rounds, made.limit)
+    more = more_late(rounds, line_ms, made.limit)
+    chance = by_chance(more)
+    if made.status == "FAIL" or chance >= _OPEN:
+        return made
+    slower, faster = (sum(sign * each > 0 for each in more) for sign in (1, -1))
+    text = (
+        f"the new server's answers over {figure(made.limit * line_ms)} ms outnumber the old one's over "
+        f"{figure(line_ms)} ms in {slower} rounds, and are fewer in {faster}"
+    )
+    if chance < wrong:
+        return _with(made, "FAIL", "stalls", f"{text}: surely more than are allowed")
+    reason = Reason(id=UNDECIDED, text=f"{text}: more rounds would tell whether that is chance")
+    return made.model_copy(update={"status": "INVALID", "reasons": (*made.reasons, reason)})
+
+
 def _share(value: float) -> str:
     return f"{abs(value - 1):.0%}"
 
@@ -151,21 +188,18 @@ def _more(quotient: Ratio, limit: float, rounds: int) -> str:
     return f"about {max(2, math.ceil(needed)):,} more rounds" if needed < 1000 else "more than 1,000 more rounds"
 
 
-def _errors(rounds: Sequence[Round], objective: Objective) -> list[Figure]:
+def _errors(rounds: Sequence[Round], objective: Objective, wrong: float) -> list[Figure]:
     """How many more of its requests fail: a ratio of two rare things would never be sure."""
-    old, new = ([getattr(each, side) for each in rounds] for side in ("old", "new"))
     if not rounds:
         return []
     limit = objective.error_rate
-    before, after = (_failed(side) for side in (old, new))
+    before, after = _failed([each.old for each in rounds]), _failed([each.new for each in rounds])
     made = Figure(figure="errors", status="PASS", old=before, new=after, limit=limit, unit="share")
-    more = [_failed([each.new]) - _failed([each.old]) for each in rounds]
     if after - before <= limit:
         return [made]
     text = f"{percent(after)} of the requests fail, of the old server's {percent(before)}"
-    worse = sum(each > limit for each in more)
-    if 2 * worse <= len(more):
-        return [_with(made, "INVALID", UNDECIDED, f"{text}, but only in {worse} of {len(more)} rounds")]
+    if by_chance([each.new.failed - each.old.failed for each in rounds]) >= wrong:
+        return [_with(made, "INVALID", UNDECIDED, f"{text}: more rounds would tell whether that is chance")]
     return [_with(made, "FAIL", "errors-worse", f"{text}: more than the {percent(limit)} that may be added")]
 
 

@@ -1,10 +1,10 @@
 """How sure a ratio of two servers is that were measured in turns, round after round. Pure, and without dice.
 
 A round has one turn of each server under the same arrivals, one after the other, so what the schedule does to one it
-does to the other, and without a difference new / old is as often above 1 as below. What the machine does from minute to
-minute shows between rounds. So each round has one say, its own ratio, and the interval is that of Wilcoxon's test of
+does to the other, and without a difference new / old is as often above 1 as below. What the machine does from second to
+second shows between rounds. So each round has one say, its own ratio, and the interval is that of Wilcoxon's test of
 signed ranks: of the means of any two rounds as many are cut off at each end as chance may explain. A neighbour who
-disturbs a round or two stretches it less than Student's interval, which is as wide as the worst round.
+disturbs some rounds stretches it less than Student's interval, which is as wide as the worst round.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, combinations_with_replacement
-from statistics import median
+from statistics import NormalDist, median
 
-# Several figures are looked at several times, so each end is exceeded less often than that of a single interval: raised
-# until two simulated servers without a difference FAIL less than once in twenty (`make bench-compare`).
-_CONFIDENCE = 0.98
+# Of more rounds the sum of ranks is as good as normal, and counting all its ways takes long.
+_COUNTED = 100
 
 
 @dataclass(frozen=True)
@@ -38,25 +37,28 @@ class Ratio:
 UNKNOWN = Ratio(1.0, 0.0, math.inf)
 
 
-def ratio(old: Sequence[float], new: Sequence[float]) -> Ratio:
-    """The middle of the rounds' ratios (Hodges and Lehmann's), with its interval; nothing is known where a round has
-    none."""
+def ratio(old: Sequence[float], new: Sequence[float], wrong: float) -> Ratio:
+    """The middle of the rounds' ratios (Hodges and Lehmann's), with an interval each of whose ends is exceeded with the
+    probability `wrong`; nothing is known where a round has none."""
     if len(old) < 2 or min(*old, *new) <= 0:
         return UNKNOWN
     logs = [math.log(after / before) for before, after in zip(old, new, strict=True)]
     means = sorted((first + second) / 2 for first, second in combinations_with_replacement(logs, 2))
-    cut, middle = _cut(len(logs)), math.exp(median(means))
+    cut, middle = _cut(len(logs), wrong), math.exp(median(means))
     if not cut:
         return Ratio(middle, 0.0, math.inf)
     return Ratio(middle, math.exp(means[cut - 1]), math.exp(means[-cut]))
 
 
 @cache
-def _cut(rounds: int) -> int:
+def _cut(rounds: int, wrong: float) -> int:
     """Which of the sorted means is the end of the interval, counted from 1; 0 where even the last says too little."""
+    if rounds > _COUNTED:
+        ranks = rounds * (rounds + 1)
+        return int(ranks / 4 + NormalDist().inv_cdf(wrong) * math.sqrt(ranks * (2 * rounds + 1) / 24))
     ways = [1]
     for rank in range(1, rounds + 1):
         longer = [*ways, *[0] * rank]
         ways = [count + (longer[at - rank] if at >= rank else 0) for at, count in enumerate(longer)]
     likely = list(accumulate(ways))
-    return next(at for at, count in enumerate(likely) if count > (1 - _CONFIDENCE) * 2**rounds)
+    return next(at for at, count in enumerate(likely) if count > wrong * 2**rounds)

@@ -16,6 +16,14 @@ def next_look(made: int, most: int) -> int:
     return min(wanted, most - most % 2)
 
 
+def looks_until(most: int) -> int:
+    """How often the figures are looked at when every look leaves them open."""
+    looks = [0]
+    while (look := next_look(looks[-1], most)) > looks[-1]:
+        looks.append(look)
+    return max(1, len(looks) - 1)
+
+
 def first_of(number: int) -> Which:
     """Old, new, new, old: what rises or falls evenly while it is measured does the same to both."""
     return "new" if number % 2 else "old"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from queues import EDGES, Dice, Seconds, histogram, single
 
-from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, next_look
+from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, looks_until, next_look
 from loadtest.judging import Objective
 from loadtest.scheduling import Schedule
 
@@ -68,18 +68,18 @@ def rounds_of(injected: float, machine: Machine, seed: int, count: int, first: i
     made = []
     for number in range(first, first + count):
         dice = np.random.default_rng([seed, number])
-        schedule = Schedule(arrivals="poisson", rate=RATE, warmup_s=1, duration_s=6, seed=1000 * seed + number)
+        schedule = Schedule(arrivals="poisson", rate=RATE, warmup_s=0.5, duration_s=1, seed=1000 * seed + number)
         old, new = (turn(schedule, each, machine, dice) for each in (0.0, injected))
         made.append(Round(first=first_of(number), old=old, new=new))
     return made
 
 
-def compared(injected: float, machine: Machine, seed: int, *, regression: float = 0.2, most: int = 60) -> Said:
+def compared(injected: float, machine: Machine, seed: int, *, regression: float = 0.2, most: int = 360) -> Said:
     """What `marina compare` says of the two."""
     rounds: list[Round] = []
     while True:
         wanted = next_look(len(rounds), most)
         rounds += rounds_of(injected, machine, seed, wanted - len(rounds), len(rounds))
-        said = judge_rounds(rounds, OBJECTIVE, regression)
+        said = judge_rounds(rounds, OBJECTIVE, regression, looks=looks_until(most))
         if not said.goes_on or len(rounds) >= next_look(len(rounds), most):
             return said

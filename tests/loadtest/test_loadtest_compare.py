@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections import Counter
 from xml.etree import ElementTree
 
@@ -12,11 +14,13 @@ from specs import DIGITS
 
 import marina
 from config.load import parse_spec
-from loadtest.comparing import Round, Turn, first_of, judge_rounds, next_look, ratio
+from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, looks_until, next_look, ratio
 from loadtest.comparing.answers import alike
-from loadtest.comparing.comparison import Answers, Comparison, Side, Turns
+from loadtest.comparing.comparison import Answers, Comparison, Figure, Side, Turns
+from loadtest.comparing.judgement import wrong_end
 from loadtest.comparing.page import comparison_html
 from loadtest.comparing.suite import comparison_xml
+from loadtest.comparing.swaps import by_chance
 from loadtest.judging import Reason
 from loadtest.measuring import Histogram, Machine
 
@@ -49,18 +53,72 @@ def test_a_difference_within_what_is_allowed_never_fails() -> None:
 
 
 def test_a_ratio_is_the_middle_of_the_rounds_with_the_interval_of_signed_ranks() -> None:
-    measured = ratio([10] * 6, [11, 12, 11, 12, 11, 12])
+    measured = ratio([10] * 6, [11, 12, 11, 12, 11, 12], 0.02)
     assert measured.value == pytest.approx((1.1 * 1.2) ** 0.5)
     # Of six rounds without a difference all are above 1 once in 64 times, which is rarer than an end may be wrong.
     assert (measured.low, measured.high) == pytest.approx((1.1, 1.2))
-    assert ratio([10] * 5, [11] * 5).high == float("inf")
-    assert ratio([10, 0], [10, 10]).high == float("inf")
+    assert ratio([10] * 6, [11, 12, 11, 12, 11, 12], 0.01).high == float("inf")
+    assert ratio([10, 0], [10, 10], 0.5).high == float("inf")
+
+
+def test_the_interval_of_many_rounds_goes_on_from_that_of_fewer() -> None:
+    dice = random.Random(3)
+    logs = [dice.gauss(0, 0.1) for _ in range(102)]
+    exact, normal = (ratio([1] * count, [math.exp(each) for each in logs[:count]], 0.001) for count in (100, 102))
+    assert normal.reach == pytest.approx(exact.reach, rel=0.1)
 
 
 def test_a_round_that_was_disturbed_hardly_moves_the_interval() -> None:
-    calm = ratio([10] * 12, [9.8, 10.2] * 6)
-    disturbed = ratio([10] * 12, [9.8, 10.2] * 5 + [9.8, 100])
+    calm = ratio([10] * 12, [9.8, 10.2] * 6, 0.02)
+    disturbed = ratio([10] * 12, [9.8, 10.2] * 5 + [9.8, 100], 0.02)
     assert disturbed.high < calm.high * 1.05
+
+
+def test_swaps_of_rounds_are_counted_and_none_of_them_decides_alone() -> None:
+    assert by_chance([0, 1, 1, 0, 1]) == 1 / 8
+    assert by_chance([1, -1]) == 3 / 4
+    assert by_chance([1000]) == by_chance([1]) == 1 / 2
+    assert by_chance([]) == 1
+
+
+def stalled(times: int, *, count: int = 80, both: bool = False) -> list[Round]:
+    """Rounds of two servers of which the new one, or both, now and then answered a tenth of a turn late."""
+    calm, late = turn(), turn(stalled=30)
+    hit = {round(count * (at + 0.5) / times) for at in range(times)}
+    return [
+        Round(
+            first=first_of(number),
+            old=late if both and (number + 1) % count in hit else calm,
+            new=late if number in hit else calm,
+        )
+        for number in range(count)
+    ]
+
+
+def test_stalls_that_hit_only_the_new_server_and_often_fail_and_few_are_not_passed() -> None:
+    often, few, rare, both = (
+        judge_rounds(each, OBJECTIVE, 0.2, looks=5)
+        for each in (stalled(16), stalled(6), stalled(3), stalled(16, both=True))
+    )
+    assert [each.status for each in (often, few, rare, both)] == ["FAIL", "INVALID", "PASS", "PASS"]
+    assert [reason.id for reason in figure_of("p99", often).reasons] == ["stalls"]
+    assert figure_of("p99", few).reasons[0].text == (
+        "the new server's answers over 22.64 ms outnumber the old one's over 18.86 ms in 6 rounds, and are fewer in 0: "
+        "more rounds would tell whether that is chance"
+    )
+
+
+def test_errors_that_chance_explains_decide_nothing() -> None:
+    once = [*rounds(turn(), turn(), 11), *rounds(turn(), turn(failed=30), 1)]
+    assert figure_of("errors", judge_rounds(once, OBJECTIVE, 0.2)).status == "INVALID"
+    both = [*rounds(turn(failed=30), turn(), 11), *rounds(turn(), turn(failed=30), 11)]
+    assert figure_of("errors", judge_rounds(both, OBJECTIVE, 0.2)).status == "PASS"
+
+
+def test_the_more_looks_the_surer_each_must_be() -> None:
+    slower = rounds(turn(), turn(13), 12)
+    assert [judge_rounds(slower, OBJECTIVE, 0.2, looks=looks).status for looks in (1, 50)] == ["FAIL", "INVALID"]
+    assert wrong_end(10) == pytest.approx(0.02 / 60)
 
 
 def test_each_server_is_first_as_often_and_looks_become_rare() -> None:
@@ -68,19 +126,26 @@ def test_each_server_is_first_as_often_and_looks_become_rare() -> None:
     looks = [0]
     while (look := next_look(looks[-1], 41)) > looks[-1]:
         looks.append(look)
-    assert looks == [0, 6, 10, 16, 24, 36, 40]
+    assert looks == [0, 12, 18, 28, 40]
+    assert looks_until(41) == 4
 
 
-def turn(latency_ms: float = 10, *, failed: int = 0, in_time: int = 300, cpu_s: float | None = 1.0) -> Turn:
+def turn(
+    latency_ms: float = 10, *, stalled: int = 0, failed: int = 0, in_time: int = 300, cpu_s: float | None = 1.0
+) -> Turn:
     latencies = Histogram((OBJECTIVE.p99_ms,))
     for number in range(300 - failed):
-        latencies.add(latency_ms * (1 + number % 10 / 10))
+        latencies.add(400 if number < stalled else latency_ms * (1 + number % 10 / 10))
     return Turn(
         asked_s=6, planned=300, sent=300, answered=300, in_time=in_time, failed=failed, cpu_s=cpu_s, response=latencies
     )
 
 
-def rounds(old: Turn, new: Turn, count: int = 6, disturbed: int = 0) -> list[Round]:
+def figure_of(name: str, verdict: Said) -> Figure:
+    return next(each for each in verdict.figures if each.figure == name)
+
+
+def rounds(old: Turn, new: Turn, count: int = 12, disturbed: int = 0) -> list[Round]:
     late = (Reason(id="arrivals-late", text="late"),)
     return [
         Round(first=first_of(number), old=old, new=new, left_out=late if number < disturbed else ())
@@ -115,9 +180,9 @@ def test_cpu_time_that_nobody_knows_is_no_figure() -> None:
 
 
 def test_a_busy_generator_makes_it_invalid_and_a_round_or_two_are_left_out() -> None:
-    one = judge_rounds(rounds(turn(), turn(), 10, disturbed=2), OBJECTIVE, 0.2)
-    assert one.status == "PASS"
-    many = judge_rounds(rounds(turn(), turn(13), 10, disturbed=6), OBJECTIVE, 0.2)
+    few = judge_rounds(rounds(turn(), turn(), 15, disturbed=3), OBJECTIVE, 0.2)
+    assert few.status == "PASS"
+    many = judge_rounds(rounds(turn(), turn(13), 15, disturbed=9), OBJECTIVE, 0.2)
     assert (many.status, many.goes_on) == ("INVALID", False)
     assert [reason.id for reason in many.reasons] == ["disturbed", "arrivals-late"]
 
@@ -165,7 +230,7 @@ def test_answers_are_alike_in_what_they_mean(old: bytes, new: bytes, same: bool)
 
 
 def comparison(injected: float = 0.5) -> Comparison:
-    made = rounds_of(injected, QUIET, 1, 6)
+    made = rounds_of(injected, QUIET, 1, 40)
     verdict = judge_rounds(made, OBJECTIVE, 0.2, answers=Answers(inputs=3, same=3, differing=()))
     side = Side(name="digits", version="1.0", spec="s", url="http://127.0.0.1:1", package="ab" * 32, started=True)
     return Comparison(

@@ -13,8 +13,8 @@ from loadtest.comparing import Comparison, Pairing, compare
 from loadtest.running import Where
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-# Six rounds and no more, each turn as short as shows a median.
-SHORT = Pairing(rate=60, turn_s=1, warmup_s=0.2, max_duration_s=12)
+# Twelve rounds and no more, each turn as short as shows a median.
+SHORT = Pairing(rate=60, turn_s=0.5, warmup_s=0.2, max_duration_s=12)
 
 
 def test_a_later_server_fails_and_the_same_does_not(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_later_server_fails_and_the_same_does_not(tmp_path: Path) -> None:
     assert later.status == "FAIL"
     assert "p50-worse" in [reason.id for reason in later.every_reason()]
     for made in (same, later):
-        assert len(made.rounds) == 6
-        assert all(each.old.planned == each.new.planned == 60 for each in made.rounds)
-        assert all(each.old.sent == each.new.sent == 60 for each in made.rounds)
+        assert len(made.rounds) == 12
+        assert all(each.old.planned == each.new.planned == 30 for each in made.rounds)
+        assert all(each.old.sent == each.new.sent == 30 for each in made.rounds)
     assert json.loads((where.out / "compare.json").read_text())["status"] == "FAIL"
