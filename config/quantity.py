@@ -6,38 +6,44 @@ import re
 from fractions import Fraction
 from math import ceil
 
-_SUFFIXES = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_SUFFIXES |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _DECIMAL = ("k", "M", "G", "T", "P", "E")
 _BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _WITH_FRACTIONS = ("n", "u", "m", "", *_DECIMAL)
-_PATTERN = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+_EXPONENTS = ("e-9", "e-6", "e-3", "", "e3", "e6", "e9", "e12", "e15", "e18")
+_PATTERN = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2}|[numkMGTPE]|[KMGTPE]i)?")
 
 
 def quantity(text: str) -> float:
     """The number that a Kubernetes quantity stands for; ValueError says what is allowed."""
-    match = _PATTERN.fullmatch(text)
-    if match is None:
-        raise ValueError("allowed: a Kubernetes quantity such as `500m`, `2` or `2Gi`")
-    return float(match[1]) * _SUFFIXES[match[2] or ""]
+    return float(_exact(text)[0])
 
 
 def canonical(text: str) -> str:
     """The quantity as the API server stores it: `2048Mi` becomes `2Gi`, `1000m` becomes `1`, `0.5` becomes `500m`.
 
     What is rendered otherwise looks changed to everybody who compares it with what is stored."""
-    match = _PATTERN.fullmatch(text)
-    if match is None:
-        raise ValueError("allowed: a Kubernetes quantity such as `500m`, `2` or `2Gi`")
-    number, suffix = Fraction(match[1]), match[2] or ""
+    number, suffix = _exact(text)
     if suffix.endswith("i"):
-        size = ceil(number * 1024 ** (1 + _BINARY.index(suffix)))
+        size = ceil(number)
         # Under 1024 the server counts in ones.
         if size >= 1024:
             return _reduced(size, 1024, ("", *_BINARY))
         return _reduced(size, 1000, ("", *_DECIMAL))
-    nano = ceil(number * 1000 ** _WITH_FRACTIONS.index(suffix))
-    return _reduced(nano, 1000, _WITH_FRACTIONS)
+    # Who writes an exponent keeps one.
+    return _reduced(ceil(number * 10**9), 1000, _EXPONENTS if suffix[1:] else _WITH_FRACTIONS)
+
+
+def _exact(text: str) -> tuple[Fraction, str]:
+    """The number, and how it was written."""
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise ValueError("allowed: a Kubernetes quantity such as `500m`, `2` or `2Gi`")
+    number, suffix = Fraction(match[1]), match[2] or ""
+    if suffix in _BINARY:
+        return number * 1024 ** (1 + _BINARY.index(suffix)), suffix
+    if suffix in _WITH_FRACTIONS:
+        return number * Fraction(1000) ** (_WITH_FRACTIONS.index(suffix) - 3), suffix
+    return number * Fraction(10) ** int(suffix[1:]), suffix
 
 
 def _reduced(count: int, base: int, suffixes: tuple[str, ...]) -> str:

@@ -38,11 +38,22 @@ if TYPE_CHECKING:
         run_load,
         served_packages,
     )
-    from k8s.simulating import Simulation, Supposed, Trace, read_trace, simulate, simulation_html
+    from k8s.simulating import (
+        Comparison,
+        Simulation,
+        Supposed,
+        Trace,
+        compare_recorded,
+        read_recording,
+        read_trace,
+        simulate,
+        simulation_html,
+    )
     from k8s.verify import all_rules, explain_rule, verify_folder, verify_spec
 
 __all__ = [
     "Cluster",
+    "Comparison",
     "LoadJob",
     "Placement",
     "Plan",
@@ -55,6 +66,7 @@ __all__ = [
     "all_rules",
     "allocatable",
     "check_machine",
+    "compare_recorded",
     "connect",
     "delete",
     "deploy",
@@ -65,6 +77,7 @@ __all__ = [
     "make_release",
     "prometheus_labels",
     "read_load_image",
+    "read_recording",
     "read_status",
     "read_trace",
     "rollback",

@@ -15,13 +15,15 @@ def add_verbs(verbs: Any) -> None:
         "marina simulate my/spec.yaml --trace day.csv",
         "marina simulate --step 2.2 --scale-up-window 300",
     )
-    examples += ("marina simulate --knee 100 --cold-start 20 --node-time 90",)
+    examples += ("marina simulate --knee 100 --cold-start 20 --node-time 90", "marina simulate --recorded hpa.jsonl")
     text = "how the autoscaler follows traffic: pods, requests beyond the objective"
     parser = with_build(verb(verbs, simulate, text, *examples))
     traffic = parser.add_mutually_exclusive_group().add_argument
     traffic("--trace", metavar="FILE", type=Path, help="a CSV of time and requests/s (default: a working day)")
     text = "a step to X times what the least pods should run at, for half an hour"
     traffic("--step", metavar="X", type=float, help=text)
+    text = "hold the decisions of a real autoscaler, as recorded, against the simulation's; exit 1 where one differs"
+    traffic("--recorded", metavar="FILE", type=Path, help=text)
     add = parser.add_argument
     add("--knee", metavar="RPS", type=float, help="what a pod holds (default: what was measured)")
     add("--cold-start", metavar="S", type=float, help="until a pod is ready (default: what was measured)")
@@ -37,6 +39,13 @@ def simulate(options: argparse.Namespace) -> int:
     from config.record import write_text
 
     _refuse_odd(options)
+    if options.recorded:
+        comparison = k8s.compare_recorded(k8s.read_recording(options.recorded))
+        if options.json:
+            print_json(comparison.to_data())
+        else:
+            print(comparison.to_text())
+        return 1 if comparison.differs else 0
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
     trace: Any = k8s.read_trace(options.trace) if options.trace else options.step or "day"

@@ -28,6 +28,8 @@ from config.sections.section import (
 )
 from config.sections.store import ModelStore
 
+_MIB = 2**20
+
 PodsOrShare = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=PERCENT)]
 
 
@@ -100,8 +102,12 @@ class Resources(Section):
     @field_validator("cpu", "memory")
     @classmethod
     def _is_quantity(cls, text: str, info: ValidationInfo) -> str:
-        if (info.field_name, text) != ("memory", "auto") and quantity(text) <= 0:
+        if (info.field_name, text) == ("memory", "auto"):
+            return text
+        if quantity(text) <= 0:
             raise ValueError("allowed: more than 0")
+        if info.field_name == "memory" and quantity(text) < _MIB:
+            raise ValueError("allowed: at least `1Mi`; `m` is a thousandth of a byte")
         return text
 
 

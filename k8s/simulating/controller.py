@@ -12,6 +12,8 @@ from k8s.simulating.wishes import PodState, Readings, external_wish, wish
 
 # How often the controller looks, s.
 SYNC_S = 15
+# How far one look goes up where an object has no `behavior`.
+_TIMES, _AT_LEAST = 2, 4
 
 
 @dataclass(frozen=True)
@@ -41,26 +43,50 @@ class Controller:
         readings: Mapping[str, Readings],
         totals: Mapping[str, float | None],
     ) -> Decision:
-        """Decides, by the readings of each metric of pods and by the sums that the external ones are."""
+        """Decides by the readings of each metric of pods and by the sums that the external ones are, and scales."""
+        decision = self.decide(now_s, replicas, pods, readings, totals)
+        self.scale(now_s, replicas, decision.replicas)
+        return decision
+
+    def decide(
+        self,
+        now_s: float,
+        replicas: int,
+        pods: Iterable[PodState],
+        readings: Mapping[str, Readings],
+        totals: Mapping[str, float | None],
+    ) -> Decision:
+        """What a look comes to; that pods were scaled by it is to be said."""
         hpa, known = self._hpa, list(pods)
         if not self._recommended:
             self._recommended.append((now_s, replicas))
-        if replicas > hpa.high:
-            wished, wanted = None, hpa.high
-        elif replicas < hpa.low:
-            wished, wanted = None, hpa.low
+        # Whoever sets no pods switches the autoscaler off.
+        if not replicas and hpa.low:
+            return Decision(0, None)
+        if not hpa.low <= replicas <= hpa.high:
+            return Decision(min(max(replicas, hpa.low), hpa.high), None)
+        wishes = [self._wish(metric, now_s, replicas, known, readings, totals) for metric in hpa.metrics]
+        known_wishes = [pods for pods in wishes if pods is not None]
+        wished = max(known_wishes, default=None)
+        # One metric without a value leaves the way up open, and the way down closed.
+        if wished is None or (len(known_wishes) < len(wishes) and wished < replicas):
+            return Decision(replicas, None)
+        return Decision(self._limited(now_s, replicas, self._stabilized(now_s, replicas, wished)), wished)
+
+    def scale(self, now_s: float, before: int, after: int) -> None:
+        """Remembers that the pods were scaled, for policies to count."""
+        if after == before or not self._hpa.paced:
+            return
+        events, rules = (self._added, self._hpa.up) if after > before else (self._removed, self._hpa.down)
+        longest = max((policy.period_s for policy in rules.policies), default=0)
+        # One that is too old for the policies of its own direction gives its place to the new one, even though those
+        # of the other direction may still count it.
+        old = [place for place, (at, _) in enumerate(events) if at < now_s - longest]
+        event = (now_s, abs(after - before))
+        if old:
+            events[old[-1]] = event
         else:
-            wishes = [self._wish(metric, now_s, replicas, known, readings, totals) for metric in hpa.metrics]
-            known_wishes = [pods for pods in wishes if pods is not None]
-            wished = max(known_wishes, default=None)
-            # One metric without a value leaves the way up open, and the way down closed.
-            if wished is None or (len(known_wishes) < len(wishes) and wished < replicas):
-                return Decision(replicas, None)
-            wanted = self._limited(now_s, replicas, self._stabilized(now_s, replicas, wished))
-        if wanted != replicas:
-            events = self._added if wanted > replicas else self._removed
-            events.append((now_s, abs(wanted - replicas)))
-        return Decision(wanted, wished)
+            events.append(event)
 
     def _wish(
         self,
@@ -96,6 +122,8 @@ class Controller:
         return wanted
 
     def _up_limit(self, now_s: float, replicas: int, rules: Rules) -> int:
+        if not self._hpa.paced:
+            return max(_TIMES * replicas, _AT_LEAST)
         if rules.select == "Disabled":
             return replicas
         limits = []
@@ -106,6 +134,8 @@ class Controller:
         return max(limits) if rules.select == "Max" else min(limits)
 
     def _down_limit(self, now_s: float, replicas: int, rules: Rules) -> int:
+        if not self._hpa.paced:
+            return 0
         if rules.select == "Disabled":
             return replicas
         limits = []

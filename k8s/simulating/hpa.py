@@ -17,7 +17,7 @@ _TOLERANCE = "0.1"
 class Metric:
     """One of the metrics; the largest of their wishes counts."""
 
-    kind: Literal["ContainerResource", "External", "Pods"]
+    kind: Literal["External", "Pods", "Resource"]
     name: str
     target: float
     """In the metric's own unit, per pod; percent of the request for a resource."""
@@ -56,6 +56,14 @@ class Hpa:
     metrics: tuple[Metric, ...]
     up: Rules
     down: Rules
+    paced: bool = True
+    """Whether it has a `behavior`; without one, a look may double the pods, and policies count nothing."""
+
+    @property
+    def remembers_s(self) -> int:
+        """How far back a decision may follow from what was."""
+        periods = [policy.period_s for rules in (self.up, self.down) for policy in rules.policies if self.paced]
+        return max(self.up.window_s, self.down.window_s, *periods)
 
     def with_up_window(self, seconds: int) -> Hpa:
         """The same with another window before more pods."""
@@ -84,19 +92,19 @@ def read_hpa(manifest: Manifest) -> Hpa:
     if manifest["kind"] == "ScaledObject":
         return _of_keda(spec)
     metrics = tuple(_metric(metric) for metric in spec["metrics"])
-    return _hpa(spec.get("minReplicas", 1), spec["maxReplicas"], metrics, spec.get("behavior", {}))
+    return _hpa(spec.get("minReplicas", 1), spec["maxReplicas"], metrics, spec.get("behavior"))
 
 
 def _of_keda(spec: Manifest) -> Hpa:
     """KEDA gives its metrics as external ones, and leaves the behavior as it is written."""
-    behavior = spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", {}).get("behavior", {})
+    behavior = spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", {}).get("behavior")
     metrics = tuple(_trigger(trigger) for trigger in spec["triggers"])
     return _hpa(spec.get("minReplicaCount", 1), spec["maxReplicaCount"], metrics, behavior)
 
 
-def _hpa(low: int, high: int, metrics: tuple[Metric, ...], behavior: Manifest) -> Hpa:
-    up, down = behavior.get("scaleUp", {}), behavior.get("scaleDown", {})
-    return Hpa(low, high, metrics, _rules(_UP | up), _rules(_DOWN | down))
+def _hpa(low: int, high: int, metrics: tuple[Metric, ...], behavior: Manifest | None) -> Hpa:
+    up, down = ((behavior or {}).get(direction) or {} for direction in ("scaleUp", "scaleDown"))
+    return Hpa(low, high, metrics, _rules(_UP | up), _rules(_DOWN | down), paced=behavior is not None)
 
 
 def _metric(given: Manifest) -> Metric:
@@ -105,13 +113,13 @@ def _metric(given: Manifest) -> Metric:
     if given["type"] == "External":
         external = given["external"]
         return Metric("External", external["metric"]["name"], float(quantity(external["target"]["averageValue"])))
-    resource = given["containerResource"]
-    return Metric("ContainerResource", resource["name"], resource["target"]["averageUtilization"])
+    resource = given["resource" if given["type"] == "Resource" else "containerResource"]
+    return Metric("Resource", resource["name"], resource["target"]["averageUtilization"])
 
 
 def _trigger(trigger: Manifest) -> Metric:
     if trigger["type"] == "cpu":
-        return Metric("ContainerResource", "cpu", float(trigger["metadata"]["value"]))
+        return Metric("Resource", "cpu", float(trigger["metadata"]["value"]))
     return Metric("External", trigger["metadata"]["query"], float(trigger["metadata"]["threshold"]))
 
 

@@ -53,8 +53,8 @@ def wish(
     metric: Metric, hpa: Hpa, replicas: int, pods: Iterable[PodState], readings: Readings, now_s: float
 ) -> int | None:
     """Pods that a metric of pods asks for; None where it has no value."""
-    resource = metric.kind == "ContainerResource"
-    groups = _grouped(pods, readings, now_s, resource=resource)
+    resource = metric.kind == "Resource"
+    groups = _grouped(pods, readings, now_s, cpu=resource and metric.name == "cpu")
     if not groups.values:
         return None
     target = round(metric.target * (1 if resource else _MILLI))
@@ -65,7 +65,8 @@ def wish(
     if not unready_count and not groups.missing:
         return replicas if _within(hpa, ratio) else math.ceil(ratio * len(groups.values))
     values = dict(groups.values)
-    values |= dict.fromkeys(groups.missing, stand_in if ratio < 1.0 else 0)
+    if ratio != 1.0:
+        values |= dict.fromkeys(groups.missing, stand_in if ratio < 1.0 else 0)
     if unready_count:
         values |= dict.fromkeys(groups.unready, 0)
     again = _ratio(values, target, resource=resource)
@@ -94,7 +95,7 @@ def _ratio(values: Mapping[str, int], target: int, *, resource: bool) -> float:
     return (mean * 100 // _MILLI if resource else mean) / target
 
 
-def _grouped(pods: Iterable[PodState], readings: Readings, now_s: float, *, resource: bool) -> _Groups:
+def _grouped(pods: Iterable[PodState], readings: Readings, now_s: float, *, cpu: bool) -> _Groups:
     groups = _Groups({}, [], [])
     for pod in pods:
         if pod.terminating:
@@ -104,7 +105,7 @@ def _grouped(pods: Iterable[PodState], readings: Readings, now_s: float, *, reso
             groups.unready.append(pod.name)
         elif reading is None:
             groups.missing.append(pod.name)
-        elif resource and _too_young(pod, reading, now_s):
+        elif cpu and _too_young(pod, reading, now_s):
             groups.unready.append(pod.name)
         else:
             groups.values[pod.name] = int(reading.value * _MILLI)  # as adapters cut it

@@ -161,7 +161,7 @@ class _World:
         return {name: reading for name, reading in readings.items() if reading is not None}
 
     def _reading(self, metric: Metric, pod: _Pod, now_s: int) -> Reading | None:
-        if metric.kind == "ContainerResource":
+        if metric.kind == "Resource":
             return cpu_reading(now_s, pod.running_s, pod.ready_s, self._work)
         if self._service.metric == "gpu":
             used = cpu_reading(now_s, pod.running_s, pod.ready_s, self._work)

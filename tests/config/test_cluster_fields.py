@@ -9,7 +9,8 @@ from config.quantity import canonical, quantity
     ("written", "stored"),
     [("2048Mi", "2Gi"), ("1536Mi", "1536Mi"), ("1Mi", "1Mi"), ("0.5Gi", "512Mi"), ("0.5Ki", "512"), ("1000m", "1"),
      ("0.5", "500m"), ("2.0", "2"), ("12.5", "12500m"), ("1000", "1k"), ("1500M", "1500M"), ("1000M", "1G"),
-     ("0.5m", "500u"), ("0", "0"), ("0Mi", "0")],
+     ("0.5m", "500u"), ("0", "0"), ("0Mi", "0"), ("1.5Gi", "1536Mi"), ("0.1", "100m"), ("100M", "100M"),
+     ("1e3", "1e3"), ("1E4", "10e3"), ("1500e-3", "1500e-3"), ("12e0", "12"), (".5", "500m"), ("2.", "2")],
 )  # fmt: skip
 def test_a_quantity_is_written_as_the_server_stores_it(written: str, stored: str) -> None:
     assert canonical(written) == stored

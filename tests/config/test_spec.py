@@ -66,6 +66,8 @@ ERRORS: list[Any] = [
                  "allowed: a Kubernetes quantity such as `500m`, `2` or `2Gi`", id="no quantity"),
     pytest.param({"kubernetes.resources.memory": "0"}, 'spec.yaml:7: `kubernetes.resources.memory`: got `"0"`, '
                  "allowed: more than 0", id="no memory"),
+    pytest.param({"kubernetes.resources.memory": "500m"}, "spec.yaml:7: `kubernetes.resources.memory`: got `500m`, "
+                 "allowed: at least `1Mi`; `m` is a thousandth of a byte", id="half a byte"),
     # Combinations.
     pytest.param({"model.source": "resnet50"}, "spec.yaml:3: `model.source`: got `resnet50`, allowed: "
                  "`torchvision:NAME`, `./file.py:factory`, `./program.pt2` or `hf:./folder`", id="a source of no known form"),
@@ -317,12 +319,14 @@ def test_every_field_is_documented(section: type[Section]) -> None:
     assert [name for name, field in section.model_fields.items() if not field.description] == []
 
 
-@pytest.mark.parametrize(("text", "value"), [("500m", 0.5), ("2", 2), ("1.5", 1.5), ("2Gi", 2**31), ("3k", 3000)])
+@pytest.mark.parametrize(("text", "value"), [("500m", 0.5), ("2", 2), ("1.5", 1.5), ("2Gi", 2**31), ("3k", 3000),
+                                                 ("1e3", 1000), ("1.5e-1", 0.15), (".5", 0.5), ("2.", 2), ("1E", 1e18), ("5u", 5e-6),
+                                                 ("1.5Gi", 1.5 * 2**30), ("1Ei", 2**60)])  # fmt: skip
 def test_a_quantity_is_a_number(text: str, value: float) -> None:
     assert quantity(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "m", "1.2.3m", "2GB", "-1", "1e3"])
+@pytest.mark.parametrize("text", ["", "m", ".", "1.2.3m", "2GB", "-1", "1e", "1e3k", "1K", "1 Gi"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Kubernetes quantity"):
         quantity(text)

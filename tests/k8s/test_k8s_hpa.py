@@ -175,7 +175,7 @@ def test_a_scaled_object_is_read_as_the_autoscaler_that_keda_makes() -> None:
     assert (told.low, told.high, told.up.window_s, told.down.window_s) == (2, 9, 9, 77)
     assert [(metric.kind, metric.name, metric.target) for metric in told.metrics] == [
         ("External", "q", 70.0),
-        ("ContainerResource", "cpu", 80.0),
+        ("Resource", "cpu", 80.0),
     ]
     cpus = {CPU: readings([0.1, 0.1])}
     assert Controller(told).look(0, 2, pods(2), cpus, {"q": 300.0}).wished == 5
