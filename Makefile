@@ -3,6 +3,9 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
+# Where it is set, each of a thousand processes that the tests start would compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: $(shell awk -F: '/^[a-z-]+:.*\#\# / {print $$1}' Makefile)
 

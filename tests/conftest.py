@@ -13,6 +13,9 @@ from specs import ROOT, Packaged
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Every process that a test starts would compile our modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # What one test has compiled, no other compiles again, and nothing of the user's own cache is in it.
 os.environ.setdefault("MARINA_CACHE", str(ROOT / "build" / "compiled"))
 

@@ -19,6 +19,9 @@ from config.progress import Progress
 from config.record import Package
 from handlers.tensor import TensorHandler
 
+# Its models are compiled.
+pytestmark = pytest.mark.slow
+
 
 def packaged(folder: Path, changes: Mapping[str, Any]) -> Package:
     spec = make_spec(VARYING | changes, written(folder))
@@ -33,7 +36,6 @@ def started(folder: Path) -> TensorHandler:
     return handler
 
 
-SLOW = pytest.mark.slow
 BUCKETS = VARYING["model.inputs"]
 DYNAMIC = BUCKETS | {"ids": BUCKETS["ids"] | {"shape": [{"max": 64, "dynamic": True}]}}
 
@@ -43,11 +45,11 @@ DYNAMIC = BUCKETS | {"ids": BUCKETS["ids"] | {"shape": [{"max": 64, "dynamic": T
     params=[
         pytest.param(("export", BUCKETS, [1, 4], []), id="export"),
         # One batch size where each of its shapes takes long to compile.
-        pytest.param(("aot", BUCKETS, [2], [(2, 8), (2, 64)]), id="aot", marks=SLOW),
+        pytest.param(("aot", BUCKETS, [2], [(2, 8), (2, 64)]), id="aot"),
         pytest.param(("export", DYNAMIC, [1, 4], []), id="export dynamic"),
         pytest.param(("eager", DYNAMIC, [1, 4], []), id="eager dynamic"),
-        pytest.param(("aot", DYNAMIC, [2], [(2, None)]), id="aot dynamic", marks=SLOW),
-        pytest.param(("jit", DYNAMIC, [2], []), id="jit dynamic", marks=SLOW),
+        pytest.param(("aot", DYNAMIC, [2], [(2, None)]), id="aot dynamic"),
+        pytest.param(("jit", DYNAMIC, [2], []), id="jit dynamic"),
     ],
 )
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -47,7 +47,7 @@ ERRORS: list[Any] = [
     ),
     pytest.param(
         ENCODER | {"model.encoding": {"max_tokens": 8, "buckets": [4]}},
-        "spec.yaml:9: `model.encoding.buckets`: got `[4]`, allowed: different sizes in ascending order up to "
+        "spec.yaml:8: `model.encoding.buckets`: got `[4]`, allowed: different sizes in ascending order up to "
         "`max_tokens`, 8",
         id="buckets below the longest text",
     ),

@@ -119,6 +119,7 @@ def test_the_jar_is_of_its_sources() -> None:
     assert f"Sources: {marina_jar.digest()}\n" in manifest, "make jar"
 
 
+@pytest.mark.slow
 def test_the_jar_is_what_its_compiler_makes_of_them(tmp_path: Path) -> None:
     if shutil.which("javac") is None:
         pytest.skip("there is no javac")

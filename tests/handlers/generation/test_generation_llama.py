@@ -17,6 +17,9 @@ from handlers.generation.engines.compiled import CompiledDecoder
 from handlers.generation.engines.computing import CompiledEngine, TorchEngine
 from handlers.generation.engines.slots import Slots
 
+# The decoder is compiled.
+pytestmark = pytest.mark.slow
+
 # The networks are too small for two threads to have something to do.
 torch.set_num_threads(1)
 TALES = ROOT / "config/examples/tales/model"
