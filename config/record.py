@@ -101,6 +101,7 @@ class Writing(_Part):
     flush_ms: float
     step_ms: float
     ends: tuple[int, ...]
+    priority_header: str = "X-Priority"
 
 
 class Code(_Part):

@@ -121,6 +121,7 @@ class TextSpec:
     flush_ms: float
     step_ms: float
     ends: tuple[int, ...]
+    priority_header: str = "X-Priority"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ PATTERNS = {
     r"^rediss?://([^\s/?#:@]+@)?(\[[0-9a-fA-F:]+\]|[^\s/?#:@\[\]]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$": (
         "an address such as `redis://HOST:6379/0`, without a password"
     ),
+    r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$": "a header's name of letters, digits and `-`",
     r"^[A-Z]{3}$": "three capital letters such as `USD`",
     r"^(100|[1-9]?[0-9])%$": "a whole number, or a share such as `25%`",
 }
@@ -43,6 +44,7 @@ PATTERNS = {
     _DEVICE,
     _PAGE,
     REDIS,
+    _HEADER,
     CURRENCY,
     PERCENT,
 ) = PATTERNS
@@ -69,6 +71,7 @@ HostName = Annotated[str, StringConstraints(pattern=_HOST)]
 Registry = Annotated[str, StringConstraints(pattern=_REGISTRY)]
 PageUrl = Annotated[str, StringConstraints(pattern=_PAGE)]
 DeviceName = Annotated[str, StringConstraints(pattern=_DEVICE)]
+HeaderName = Annotated[str, StringConstraints(pattern=_HEADER)]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]

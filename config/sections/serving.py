@@ -56,8 +56,8 @@ class Serving(Section):
     max_response_mb: Annotated[float, Field(gt=0, le=1024)] = 10
     """Larger answers get 500, MB. Lands in `config.properties` as `max_response_size`."""
     cache: Cache | None = None
-    """Answers that are kept for who asks the same again; default: every request is computed. Measurements go past
-    it."""
+    """Answers that are kept for who asks the same again, of a language model those that do not depend on chance:
+    `temperature: 0` or a `seed`; default: every request is computed. Measurements go past it."""
     java_heap_mb: Annotated[int, Field(ge=64)] = 512
     """Heap of TorchServe's frontend, MB. Lands in the Java command as `-Xmx`."""
     java_compiler: Literal["auto", "quick", "full"] = "auto"

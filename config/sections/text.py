@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.sections.section import Count, Section
+from config.sections.section import Count, HeaderName, Section
 
 
 class Text(Section):
@@ -28,6 +28,9 @@ class Text(Section):
     record."""
     max_tokens: Count = 512
     """Longest answer, and what is written where a request names no `max_tokens`, tokens. Lands in the record."""
+    priority_header: HeaderName = "X-Priority"
+    """The header by which a request says who it is for: `interactive`, as without it, or `batch`, which waits while
+    anybody interactive does, ten seconds at most; any other value is refused with 400. Lands in the record."""
     flush_ms: Annotated[float, Field(ge=0, le=1000)] = 20
     """An answer's text is sent at most once in this time, but for its beginning and its end, ms. Lands in the
     record."""

@@ -2,8 +2,8 @@
 
 A cache can only save work. Whatever is wrong with it, a request is answered as if there were none."""
 
-from handlers.caching.cache import AnswerCache, Wish, open_cache, wish_of
+from handlers.caching.cache import AnswerCache, Control, control_of, open_cache
 from handlers.caching.key import key_of
 from handlers.caching.repeats import find_repeats, packed
 
-__all__ = ["AnswerCache", "Wish", "find_repeats", "key_of", "open_cache", "packed", "wish_of"]
+__all__ = ["AnswerCache", "Control", "control_of", "find_repeats", "key_of", "open_cache", "packed"]

@@ -21,17 +21,17 @@ FAILURES = ("late", "unreachable", "skipped", "foreign")
 
 
 @dataclass(frozen=True)
-class Wish:
+class Control:
     """What a client says of the cache: whether it takes an answer from it, and whether its own may be kept."""
 
     takes: bool = True
     keeps: bool = True
 
 
-def wish_of(headers: Mapping[str, str]) -> Wish:
+def control_of(headers: Mapping[str, str]) -> Control:
     """`Cache-Control` as HTTP has it. A client that takes nothing from the cache costs what one of a new body does."""
     words = {word.strip().lower() for word in headers.get("cache-control", "").split(",")}
-    return Wish(takes=not words & {"no-cache", "no-store"}, keeps="no-store" not in words)
+    return Control(takes=not words & {"no-cache", "no-store"}, keeps="no-store" not in words)
 
 
 class CacheMetrics:

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from handlers.caching.cache import AnswerCache, Wish, wish_of
+from handlers.caching.cache import AnswerCache, Control, control_of
 from handlers.caching.key import key_of
 from handlers.request import Answer, Request
 
@@ -36,14 +36,14 @@ def find_repeats(
     """None stands for what could not be read. `noted` is the door's header that says the protocol, and `headers` are
     further ones that answers depend on."""
     keys: dict[int, bytes] = {}
-    wishes: dict[int, Wish] = {}
+    controls: dict[int, Control] = {}
     for place, request in enumerate(requests):
         if request is None:
             continue
-        wish = wishes[place] = wish_of(request.headers)
-        if wish.takes or wish.keeps:
+        control = controls[place] = control_of(request.headers)
+        if control.takes or control.keeps:
             keys[place] = _key(cache.package, request, noted, headers)
-    takers = [place for place, wish in wishes.items() if wish.takes]
+    takers = [place for place, control in controls.items() if control.takes]
     first: dict[bytes, int] = {}
     same_as = list(range(len(requests)))
     for place in takers:
@@ -53,8 +53,8 @@ def find_repeats(
     counts = cache.metrics.requests
     counts["batch"].inc(len(takers) - len(first))
     counts["computed"].inc(len(first) - len(known))
-    counts["bypassed"].inc(len(wishes) - len(takers))
-    return Repeats(known, same_as, {place: key for place, key in keys.items() if wishes[place].keeps})
+    counts["bypassed"].inc(len(controls) - len(takers))
+    return Repeats(known, same_as, {place: key for place, key in keys.items() if controls[place].keeps})
 
 
 def packed(answer: Answer) -> bytes:

@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from handlers.caching import Control, control_of
 from handlers.generation.refusals import Refused
 from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
 from handlers.generation.tokens import Tokens
@@ -16,15 +18,22 @@ _PRIORITIES = {"interactive": INTERACTIVE, "batch": BATCH}
 _MAX_VALUES = 2_000_000
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """A request as it was read: what the engine is to do, what the client is told, and what it says of the cache."""
+
+    wish: Wish
+    asked: Asked
+    control: Control
+
+
 class Arrivals:
-    """Reads requests for one model."""
+    """Reads requests for one model; `priority` is the header that says who goes first."""
 
-    def __init__(self, tokens: Tokens, limits: Limits, max_bytes: int) -> None:
-        self._tokens, self._limits, self._max_bytes = tokens, limits, max_bytes
+    def __init__(self, tokens: Tokens, limits: Limits, max_bytes: int, priority: str) -> None:
+        self._tokens, self._limits, self._max_bytes, self._priority = tokens, limits, max_bytes, priority
 
-    def read(
-        self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
-    ) -> tuple[Wish, Asked]:
+    def read(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str) -> Arrival:
         """The request, or Refused."""
         try:
             request = Request(row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=_MAX_VALUES)
@@ -44,17 +53,17 @@ class Arrivals:
             asked.max_tokens,
             asked.sampling,
             asked.stop,
-            _priority(request.headers.get("x-priority")),
+            _priority(self._priority, request.headers.get(self._priority)),
             _deadline(request.headers.get("x-request-timeout-ms")),
         )
-        return wish, asked
+        return Arrival(wish, asked, control_of(request.headers))
 
 
-def _priority(text: str | None) -> int:
+def _priority(header: str, text: str | None) -> int:
     if text is None:
         return INTERACTIVE
     if text not in _PRIORITIES:
-        raise Refused("`X-Priority`: allowed: `batch`, `interactive`", param="X-Priority")
+        raise Refused(f"`{header}`: allowed: `batch`, `interactive`", param=header)
     return _PRIORITIES[text]
 
 

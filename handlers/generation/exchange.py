@@ -5,19 +5,20 @@ from http.client import responses
 from typing import Any
 
 from handlers.generation.answers import JSON, Writer
+from handlers.generation.arrivals import Arrival
 from handlers.generation.grammars import Compiling
+from handlers.generation.recall import Keeping
 from handlers.generation.refusals import error_body
-from handlers.generation.sequence import Sequence as Answering
-from handlers.generation.sequence import Wish
-from handlers.generation.wishes import Asked
+from handlers.generation.sequence import Answering
 
 
 @dataclass
 class Stream:
-    """An open request: its answer in the making, and whether something of it was sent."""
+    """An open request: its answer in the making, what keeps it, and whether something of it was sent."""
 
     answering: Answering
     writer: Writer
+    keeping: Keeping | None = None
     begun: bool = False
     has_text: bool = False
     is_cut: bool = False
@@ -28,9 +29,9 @@ class Pending:
     """A request whose answer begins when its schema is compiled. TorchServe hears nothing of it before: what it hears
     first is the status."""
 
-    wish: Wish
-    asked: Asked
+    arrival: Arrival
     compiling: Compiling
+    keeping: Keeping | None
 
 
 @dataclass(frozen=True)

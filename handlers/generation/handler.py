@@ -20,19 +20,21 @@ import torch
 from handlers import receive
 from handlers.artifact import misfit
 from handlers.base import Context
+from handlers.caching import open_cache
 from handlers.generation.answers import Writer
-from handlers.generation.arrivals import Arrivals
+from handlers.generation.arrivals import Arrival, Arrivals
 from handlers.generation.engines import make_engine
 from handlers.generation.exchange import STOPPED, Criterion, Pending, Stream, Whole, send
 from handlers.generation.grammars import GrammarRefused, Grammars
 from handlers.generation.loop import Awaited, EngineFailed, Loop
 from handlers.generation.metrics import TextMetrics
+from handlers.generation.recall import Keeping, Recall, Written
 from handlers.generation.refusals import Refused, error_body
 from handlers.generation.scheduler import Busy, Scheduler
-from handlers.generation.sequence import Sequence as Answering
-from handlers.generation.sequence import Wish
+from handlers.generation.sequence import Answering, Wish
+from handlers.generation.sequence import Sequence as Answer
 from handlers.generation.tokens import TOKENIZER, Tokens
-from handlers.generation.wishes import Asked, Limits
+from handlers.generation.wishes import Limits
 from handlers.generation.words import Unfolding
 from handlers.machine import differences
 from handlers.metrics import Metrics
@@ -40,7 +42,7 @@ from handlers.record import Record, RecordError, TextSpec, load_record
 
 logger = logging.getLogger(__name__)
 
-Begun = TypeVar("Begun", Stream, Stream | Pending)
+Begun = TypeVar("Begun")
 
 # Who has left is noticed at the next round, so none lasts longer.
 _WAKE_S = 0.05
@@ -63,17 +65,20 @@ class TextHandler:
         folder = self.directory / self.text.folder
         self.tokens = Tokens(folder)
         limits = Limits(self.record.name, self.text.context, self.text.max_tokens)
-        self._arrivals = Arrivals(self.tokens, limits, self.record.max_request_bytes)
+        self._arrivals = Arrivals(self.tokens, limits, self.record.max_request_bytes, self.text.priority_header)
         self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name)
         scheduler = Scheduler(room=self.text.waiting, slots=self.text.slots, prefill_chunk=self.text.prefill_chunk)
         engine = make_engine(self.text, folder, self.record.precision)
         self.loop = Loop(engine, scheduler, self._answering, self.metrics)
         self.grammars = Grammars(folder / TOKENIZER, self.text.ends)
+        self._recall = Recall(None)
         self._open: dict[str, Stream | Pending] = {}
         self._flushed = 0.0
         # There from when the server that stops waits for answers no longer.
         self._closing = Path(os.environ.get("MARINA_RUN", self.directory), "closing")
         self._rehearse()
+        # Only now: the sample is to be computed at every start.
+        self._recall = Recall(open_cache(self.metrics.registry, self.record.name))
         receive.install()
 
     def handle(self, data: Sequence[Mapping[str, Any]] | None, context: Any) -> list[bytes]:
@@ -83,11 +88,8 @@ class TextHandler:
         for gone in self._open.keys() - set(ids):
             self.loop.cancel(gone)
             del self._open[gone]
-        whole: dict[str, Whole] = {}
-        for index, request_id in enumerate(ids):
-            if request_id not in self._open:
-                headers = context.get_all_request_header(index)
-                self._enter(request_id, self._begin(rows[index], headers, request_id), whole)
+        new = [index for index, request_id in enumerate(ids) if request_id not in self._open]
+        whole = self._begin([(ids[index], rows[index], context.get_all_request_header(index)) for index in new])
         if self._closing.exists():
             self._end_all(whole)
         self._wait(bool(whole))
@@ -113,11 +115,26 @@ class TextHandler:
         else:
             self._open[request_id] = begun
 
-    def _begin(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str) -> Stream | Pending | Whole:
+    def _begin(self, requests: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Whole]:
+        """Those that are answered at once; the others are open."""
+        whole: dict[str, Whole] = {}
+        arrivals: list[Arrival] = []
+        for request_id, row, headers in requests:
+            arrival = self._guarded(request_id, partial(self._read, row, headers, request_id))
+            if isinstance(arrival, Whole):
+                whole[request_id] = arrival
+            else:
+                arrivals.append(arrival)
+        memories = self._recall.find([(arrival.asked, arrival.control) for arrival in arrivals])
+        for arrival, memory in zip(arrivals, memories, strict=True):
+            self._enter(arrival.wish.id, self._guarded(arrival.wish.id, partial(self._ask, arrival, memory)), whole)
+        return whole
+
+    def _read(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str) -> Arrival | Whole:
         path = str(headers.get("url_path") or "").strip("/")
         if path == "v1/models" or path == f"v1/models/{self.record.name}":
             return self._models(path)
-        return self._guarded(request_id, lambda: self._ask(*self._arrivals.read(row, headers, request_id, path)))
+        return self._arrivals.read(row, headers, request_id, path)
 
     def _go_on(self, whole: dict[str, Whole]) -> None:
         """Those begin whose schema is compiled by now."""
@@ -137,34 +154,40 @@ class TextHandler:
             self.metrics.refused("internal")
             return Whole(error_body(_FAILED, 500, code="internal"), 500)
 
-    def _ask(self, wish: Wish, asked: Asked) -> Stream | Pending:
-        if asked.schema is None:
-            return self._submit(wish, asked)
+    def _ask(self, arrival: Arrival, memory: Written | Keeping | None) -> Stream | Pending:
+        if isinstance(memory, Written):
+            return self._stream(arrival, memory)
+        if arrival.asked.schema is None:
+            return self._submit(arrival, memory)
         try:
-            compiling = self.grammars.compile(asked.schema, self.loop.wake)
+            compiling = self.grammars.compile(arrival.asked.schema, self.loop.wake)
         except Busy as err:
             raise Refused(err.reason, code="busy", status=503, retry_after_s=err.retry_after_s) from err
         self.metrics.asked_for_schema(compiling.is_known)
-        return Pending(wish, asked, compiling)
+        return Pending(arrival, compiling, memory)
 
-    def _submit(self, wish: Wish, asked: Asked) -> Stream:
+    def _submit(self, arrival: Arrival, keeping: Keeping | None) -> Stream:
         try:
-            answering = self.loop.submit(wish)
+            answering = self.loop.submit(arrival.wish)
         except Busy as err:
             raise Refused(err.reason, code="busy", status=503, retry_after_s=err.retry_after_s) from err
-        self.metrics.accepted(len(asked.prompt))
-        return Stream(answering, Writer(asked, self.record.name, wish.id, self.tokens))
+        self.metrics.accepted(len(arrival.asked.prompt))
+        return self._stream(arrival, answering, keeping)
+
+    def _stream(self, arrival: Arrival, answering: Answering, keeping: Keeping | None = None) -> Stream:
+        return Stream(answering, Writer(arrival.asked, self.record.name, arrival.wish.id, self.tokens), keeping)
 
     def _submit_to_grammar(self, pending: Pending) -> Stream:
         try:
-            sampling = replace(pending.wish.sampling, grammar=self.grammars.begin(pending.compiling))
+            arrival = pending.arrival
+            sampling = replace(arrival.wish.sampling, grammar=self.grammars.begin(pending.compiling))
         except GrammarRefused as err:
             text = f"`response_format`: no answer can be held to this schema: {err}"
             raise Refused(text, param="response_format") from err
-        return self._submit(replace(pending.wish, sampling=sampling), pending.asked)
+        return self._submit(replace(arrival, wish=replace(arrival.wish, sampling=sampling)), pending.keeping)
 
-    def _answering(self, wish: Wish, now: float) -> Answering:
-        return Answering(wish, Unfolding(self.tokens.decode), frozenset(self.text.ends), now)
+    def _answering(self, wish: Wish, now: float) -> Answer:
+        return Answer(wish, Unfolding(self.tokens.decode), frozenset(self.text.ends), now)
 
     def _wait(self, has_whole: bool) -> None:
         """Until there is something to send; text that goes on is sent `flush_ms` after what was sent before it."""
@@ -202,6 +225,10 @@ class TextHandler:
         body = stream.writer.write(pieces)
         stream.has_text |= bool(pieces)
         is_last: bool | None = bool(error) or (bool(pieces) and pieces[-1].end is not None)
+        if stream.keeping:
+            stream.keeping.pieces += pieces
+            if is_last and not error:
+                self._recall.keep(stream.keeping)
         if error:
             body += stream.writer.fail(error.body)
         if not stream.begun:
@@ -230,7 +257,9 @@ class TextHandler:
         if self.record.sample is None:
             return
         body = (self.directory / self.record.sample.file).read_bytes()
-        begun = self._begin({"body": body}, {"content-type": self.record.sample.content_type}, "-")
+        headers = {"content-type": self.record.sample.content_type}
+        whole = self._begin([("-", {"body": body}, headers)])
+        begun: Stream | Pending | Whole = whole["-"] if whole else self._open.pop("-")
         if isinstance(begun, Pending):
             wait([begun.compiling.matcher])
             begun = self._guarded("-", partial(self._submit_to_grammar, begun))

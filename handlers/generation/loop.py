@@ -10,7 +10,7 @@ from typing import Protocol
 
 from handlers.generation.engine import Engine, NoToken, Token, Usage
 from handlers.generation.scheduler import Scheduler
-from handlers.generation.sequence import Piece, Sequence, Wish
+from handlers.generation.sequence import Answering, Piece, Sequence, Wish
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Loop:
                 raise EngineFailed
             return bool(ready)
 
-    def take(self, sequence: Sequence) -> list[Piece]:
+    def take(self, sequence: Answering) -> list[Piece]:
         """What its client has not got yet."""
         with self._changed:
             return sequence.take()

@@ -21,7 +21,7 @@ class TextMetrics:
 
     def __init__(self, base: Metrics, model: str) -> None:
         self._base = base
-        registry = base.registry
+        registry = self.registry = base.registry
         self._first = Histogram(
             "inference_time_to_first_token_seconds",
             "From a request's arrival at the handler to its first token",

@@ -1,7 +1,7 @@
 """One answer in the making: what was asked, the tokens so far, the text that is whole, and why it ended."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from handlers.generation.engine import Sampling, Token
 from handlers.generation.words import StopFinder, Unfolding
@@ -30,6 +30,17 @@ class Piece:
     text: str
     tokens: tuple[Token, ...] = ()
     end: End | None = None
+
+
+class Answering(Protocol):
+    """Where the pieces of an answer come from; `end` is there when the last of them is."""
+
+    end: End | None
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def take(self) -> list[Piece]: ...
 
 
 @dataclass

@@ -59,6 +59,8 @@ ERRORS: list[Any] = [
                  "file", id="a picture to send"),
     pytest.param({"text.engine": "vllm"}, "`text.engine`: got `vllm`, allowed: `aot`, `auto`, `fake`, `torch`",
                  id="another engine"),
+    pytest.param({"text.priority_header": "X Lane"}, "`text.priority_header`: got `X Lane`, allowed: a header's name "
+                 "of letters, digits and `-`", id="no header"),
     pytest.param({"text.slots": 0}, "`text.slots`: got `0`, allowed: 1 or more", id="no slots"),
 ]  # fmt: skip
 

@@ -207,6 +207,13 @@ def test_a_deadline_that_cannot_be_kept_is_refused_at_once(rounds: Rounds) -> No
     assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(max_tokens=2), **{"x-request-timeout-ms": "60000"}))
 
 
+@pytest.mark.parametrize("rounds", [{"priority_header": "X-Lane"}], indirect=True)
+def test_the_header_that_the_spec_names_says_who_goes_first(rounds: Rounds) -> None:
+    answer = json.loads(rounds.ask(COMPLETIONS, asked(), **{"x-lane": "first"}))
+    assert answer["error"]["param"] == "X-Lane"
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(), **{"x-lane": "batch", "X-Priority": "first"}))
+
+
 @pytest.mark.parametrize(
     ("header", "value"),
     [
