@@ -21,11 +21,11 @@ PROMPT = "Once upon a time there was a boat in the harbour. The keeper of the li
 TALE = {
     "type": "object",
     "properties": {
-        "boats": {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 1, "maxItems": 3},
+        "boat": {"type": "string", "maxLength": 12},
         "weather": {"enum": ["calm", "storm"]},
         "year": {"type": "integer", "minimum": 1800, "maximum": 1900},
     },
-    "required": ["boats", "weather", "year"],
+    "required": ["boat", "weather", "year"],
     "additionalProperties": False,
 }
 
@@ -64,7 +64,7 @@ def test_answers_match_their_schema_or_it_is_refused(client: openai.OpenAI) -> N
         wanted = {"type": "json_schema", "json_schema": {"name": "tale", "schema": schema, "strict": True}}
         said = [{"role": "user", "content": "Once upon a time"}]
         given = client.chat.completions.create(
-            model="tales", messages=said, max_tokens=480, seed=seed, temperature=0.5, response_format=wanted
+            model="tales", messages=said, max_tokens=256, seed=seed, response_format=wanted
         )
         assert given.choices[0].finish_reason == "stop"
         return given.choices[0].message.content
