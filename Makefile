@@ -119,6 +119,9 @@ bench-streams: setup  ## time between tokens and tokens a second, streamed throu
 bench-text: setup  ## a step of writing and the reading of a prompt, of our engines and of others'  (ARGS=--quick)
 	$(BIN)/python tests/bench/text/bench_text.py $(ARGS)
 
+bench-speculation: setup  ## an answer with guesses of what comes next and without, in turns  (ARGS=--quick)
+	$(BIN)/python tests/bench/text/bench_speculation.py $(ARGS)
+
 bench-generator: setup  ## what the load generator can send, with wrk beside it
 	$(BIN)/pytest --quiet -s tests/bench/bench_generator.py
 

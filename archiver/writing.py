@@ -131,6 +131,9 @@ def _written(engine: Engine, text: TextSpec, folder: Path, seeds: Iterable[int])
             if isinstance(token, NoToken):
                 raise AgreementError("the engine fails at a token of its own; no MAR was written")
             written = texts[token.sequence]
+            if len(written.reports) == length:
+                # Of a guess that was right, after the last.
+                continue
             written.tokens.append(token.token)
             written.reports.append(token)
             if len(written.reports) == length:

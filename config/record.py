@@ -100,6 +100,7 @@ class Writing(_Part):
     max_tokens: int
     flush_ms: float
     step_ms: float
+    speculation: Literal["auto", "off"]
     ends: tuple[int, ...]
     priority_header: str = "X-Priority"
 

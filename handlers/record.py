@@ -120,6 +120,7 @@ class TextSpec:
     max_tokens: int
     flush_ms: float
     step_ms: float
+    speculation: str
     ends: tuple[int, ...]
     priority_header: str = "X-Priority"
 

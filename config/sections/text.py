@@ -36,3 +36,7 @@ class Text(Section):
     record."""
     step_ms: Annotated[float, Field(gt=0)] = 20
     """What a step of the `fake` engine takes, ms. Lands in the record."""
+    speculation: Literal["auto", "off"] = "auto"
+    """auto: the compiled engine guesses what comes next where a text says again what it has said before, and computes
+    guesses together with the token before them, as many as give more tokens a second by what steps and guesses were
+    worth so far; the answers are the same. off: one token a step. Lands in the record."""

@@ -83,7 +83,10 @@ class TextHandler:
 
     def handle(self, data: Sequence[Mapping[str, Any]] | None, context: Any) -> list[bytes]:
         """One piece of an answer per row, whatever is in the rows."""
-        rows = data or []
+        with self.loop.asked():
+            return self._round(data or [], context)
+
+    def _round(self, rows: Sequence[Mapping[str, Any]], context: Any) -> list[bytes]:
         ids = [context.get_request_id(index) or "-" for index in range(len(rows))]
         for gone in self._open.keys() - set(ids):
             self.loop.cancel(gone)
@@ -265,8 +268,9 @@ class TextHandler:
             begun = self._guarded("-", partial(self._submit_to_grammar, begun))
         if isinstance(begun, Whole):
             raise RecordError(f"`sample`: was answered with {begun.status}: {begun.body.decode()}")
-        while not begun.answering.end:
-            self.loop.wait([begun.answering], _WAKE_S)
-            self.loop.take(begun.answering)
+        with self.loop.asked():
+            while not begun.answering.end:
+                self.loop.wait([begun.answering], _WAKE_S)
+                self.loop.take(begun.answering)
         if begun.answering.end == "error":
             raise RecordError("`sample`: the engine failed at it")

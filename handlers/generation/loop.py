@@ -14,8 +14,9 @@ from handlers.generation.sequence import Answering, Piece, Sequence, Wish
 
 logger = logging.getLogger(__name__)
 
-# TorchServe asks again and again while any answer is open, and not once more when the last client has left.
-ABANDONED_S = 5.0
+# TorchServe asks again and again while any answer is open, and not once more when the last client has left. After so
+# long a silence nothing more is computed, until it asks; after the other, what was begun is forgotten.
+QUIET_S, ABANDONED_S = 0.2, 5.0
 
 
 class EngineFailed(Exception):
@@ -59,19 +60,34 @@ class Loop:
         self._sequences: dict[str, Sequence] = {}
         self._running: dict[str, Sequence] = {}
         self._closing = self._failed = False
-        self._asked_at = clock()
+        # When TorchServe was last there; None while it is.
+        self._left_at: float | None = clock()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
     def submit(self, wish: Wish) -> Sequence:
         """Takes a wish in, or raises `Busy`."""
         with self._changed:
-            now = self._asked_at = self._clock()
+            now = self._clock()
             running = [each.wish.max_tokens - each.count for each in self._running.values()]
             self._scheduler.submit(wish, now, running=running)
             sequence = self._sequences[wish.id] = self._make(wish, now)
             self._changed.notify_all()
             return sequence
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """While TorchServe is there for what there is."""
+        self._set_left(None)
+        try:
+            yield
+        finally:
+            self._set_left(self._clock())
+
+    def _set_left(self, at: float | None) -> None:
+        with self._changed:
+            self._left_at = at
+            self._changed.notify_all()
 
     def cancel(self, wish: str) -> None:
         """Its client is gone: the slot is free before the next step. One that has ended is none of the loop's."""
@@ -92,7 +108,6 @@ class Loop:
         """Whether one of them has something to send, after waiting for it; EngineFailed when none ever will."""
         watched = list(sequences)
         with self._changed:
-            self._asked_at = self._clock()
             ready = self._changed.wait_for(lambda: self._failed or any(each.is_ready for each in watched), timeout_s)
             if self._failed:
                 raise EngineFailed
@@ -126,10 +141,13 @@ class Loop:
         with self._changed:
             self._watcher.usage(self._engine.usage(), len(self._scheduler))
             self._changed.wait_for(lambda: self._closing or self._running or len(self._scheduler))
+            self._changed.wait_for(lambda: self._closing or self._silent_s() < QUIET_S, ABANDONED_S)
             now = self._clock()
-            if now - self._asked_at > ABANDONED_S:
-                for abandoned in list(self._sequences):
-                    self._forget(abandoned)
+            if self._silent_s() > ABANDONED_S:
+                for abandoned in list(self._sequences.values()):
+                    # Should somebody be there after all, nothing that is waited for will come.
+                    abandoned.fail()
+                    self._forget(abandoned.wish.id)
             for sequence in [each for each in self._running.values() if each.wish.id not in self._sequences]:
                 self._release(sequence)
             for sequence in [each for each in self._sequences.values() if each.is_overdue(now)]:
@@ -143,6 +161,9 @@ class Loop:
                     self._release(sequence)
             self._changed.notify_all()
             return not self._closing
+
+    def _silent_s(self) -> float:
+        return 0.0 if self._left_at is None else self._clock() - self._left_at
 
     def _has_room(self) -> bool:
         usage = self._engine.usage()

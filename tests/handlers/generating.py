@@ -22,6 +22,7 @@ TEXT = {
     "max_tokens": 256,
     "flush_ms": 0,
     "step_ms": 1,
+    "speculation": "auto",
     "ends": [],
 }
 

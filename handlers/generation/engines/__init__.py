@@ -4,7 +4,7 @@ from pathlib import Path
 
 from handlers.generation.engine import Engine, Sampling
 from handlers.generation.engines.compiled import CompiledDecoder
-from handlers.generation.engines.computing import CompiledEngine, TorchEngine
+from handlers.generation.engines.computing import ROWS, CompiledEngine, TorchEngine
 from handlers.generation.engines.fake import FakeEngine
 from handlers.generation.engines.llama import Llama
 from handlers.generation.engines.slots import Slots
@@ -22,6 +22,8 @@ def make_engine(text: TextSpec, folder: Path, precision: str) -> Engine:
     elif text.engine == "aot":
         model = CompiledDecoder(folder, precision=precision, slots=text.slots, context=text.context)
         engine = CompiledEngine(model, slots)
+        if text.speculation == "auto" and text.context > ROWS:
+            slots.row_cost = engine.measure()
     else:
         raise RecordError(f"`text.engine`: got `{text.engine}`, allowed: `aot`, `fake`, `torch`")
     _warm_up(engine, text)

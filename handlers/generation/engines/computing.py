@@ -1,6 +1,8 @@
 """Engines that compute a network: `torch`, layer by layer as it is, and `aot`, by a library of the packager's."""
 
+import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import torch
 
@@ -8,6 +10,9 @@ from handlers.generation.engine import Sampling, Token
 from handlers.generation.engines.compiled import CompiledDecoder
 from handlers.generation.engines.llama import Llama
 from handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
+
+# So many are computed to know what a row costs, so many times.
+ROWS, _TRIES = 8, 5
 
 
 class ComputingEngine(SlotEngine[torch.Tensor]):
@@ -36,42 +41,52 @@ class TorchEngine(ComputingEngine):
         super().__init__(slots, model.copy)
         self._model = model
 
-    def _compute(self, work: Sequence[Work]) -> Sequence[torch.Tensor]:
+    def _compute(self, work: Sequence[Work]) -> Sequence[Sequence[torch.Tensor]]:
         single = [each for each in work if len(each.piece) == 1]
         decoded = iter(self._decode(single) if single else ())
         return [
-            next(decoded) if len(piece) == 1 else self._model.read(slot.index, piece.start, _tokens(slot, piece))
-            for slot, piece in work
+            [next(decoded) if len(piece) == 1 else self._model.read(slot.index, piece.start, _tokens(slot, piece))]
+            for slot, piece, _ in work
         ]
 
     def _decode(self, single: Sequence[Work]) -> torch.Tensor:
-        tokens = [slot.tokens[piece.start] for slot, piece in single]
-        positions = [piece.start for _, piece in single]
-        places = [slot.index for slot, _ in single]
+        tokens = [slot.tokens[piece.start] for slot, piece, _ in single]
+        positions = [piece.start for _, piece, _ in single]
+        places = [slot.index for slot, _, _ in single]
         return self._model.decode(torch.tensor(tokens), torch.tensor(positions), torch.tensor(places))
 
 
 class CompiledEngine(ComputingEngine):
-    """One call for everything."""
+    """One call for everything. A row is the same to the bit whatever is computed beside it, so guesses may be."""
 
     def __init__(self, model: CompiledDecoder, slots: Slots) -> None:
         super().__init__(slots, model.copy)
         self._model = model
 
-    def _compute(self, work: Sequence[Work]) -> Sequence[torch.Tensor]:
+    def _compute(self, work: Sequence[Work]) -> Sequence[Sequence[torch.Tensor]]:
         tokens: list[int] = []
         places: list[int] = []
         positions: list[int] = []
-        last: list[int] = []
-        for slot, piece in work:
-            tokens += slot.tokens[piece.start : piece.stop]
-            places += [slot.index] * len(piece)
-            positions += piece
-            last.append(len(tokens) - 1)
-        # The scores of a piece that ends no prompt are not asked for.
-        wanted = [row for row, (slot, piece) in zip(last, work, strict=True) if piece.stop == len(slot.tokens)]
+        wanted: list[int] = []
+        for slot, piece, guesses in work:
+            tokens += [*slot.tokens[piece.start : piece.stop], *guesses]
+            places += [slot.index] * (len(piece) + len(guesses))
+            positions += range(piece.start, piece.stop + len(guesses))
+            # The scores of a piece that ends no prompt are not asked for.
+            if piece.stop == len(slot.tokens):
+                wanted += range(len(tokens) - 1 - len(guesses), len(tokens))
         scores = iter(self._model.step(tokens, places, positions, wanted))
-        return [next(scores) if piece.stop == len(slot.tokens) else torch.empty(0) for slot, piece in work]
+        return [list(islice(scores, 1 + len(each.guesses))) if each.ends else [] for each in work]
+
+    def measure(self) -> float:
+        """What a further row takes of what the first takes: of the best of some tries, before anybody has a slot."""
+        alone, together = (min(self._seconds(count) for _ in range(_TRIES)) for count in (1, ROWS))
+        return max(0.0, together / alone - 1) / (ROWS - 1)
+
+    def _seconds(self, rows: int) -> float:
+        begun = time.perf_counter()
+        self._model.step([0] * rows, [0] * rows, range(rows), range(rows))
+        return time.perf_counter() - begun
 
 
 def _tokens(slot: Slot, piece: range) -> torch.Tensor:

@@ -26,8 +26,8 @@ class FakeEngine(SlotEngine[None]):
         self.steps += 1
         return super().step()
 
-    def _compute(self, work: Sequence[Work]) -> Sequence[None]:
-        return [None] * len(work)
+    def _compute(self, work: Sequence[Work]) -> Sequence[Sequence[None]]:
+        return [[None]] * len(work)
 
     def _choose(self, slot: Slot, scores: None) -> Token:
         token = slot.sampler.permit(slot.tokens[(len(slot.tokens) - slot.prompt) % slot.prompt])

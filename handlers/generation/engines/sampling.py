@@ -27,6 +27,11 @@ class Sampler:
         return self._sampling.logprobs
 
     @property
+    def has_grammar(self) -> bool:
+        """Whether what may come after a token is known only when that is chosen."""
+        return self._grammar is not None
+
+    @property
     def is_late(self) -> bool:
         """Whether there is no use in scores, because it is not known yet what may come next."""
         return self._is_late and not self.is_ready()

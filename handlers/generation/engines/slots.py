@@ -3,11 +3,12 @@ theirs. A long prompt is read in pieces between the steps of the others, so that
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from handlers.generation.engine import NoToken, Sampling, Token, Usage
+from handlers.generation.engines.guessing import Guesser, worth
 from handlers.generation.engines.sampling import Sampler
 
 logger = logging.getLogger(__name__)
@@ -20,6 +21,8 @@ LEAST_REUSED = 16
 _PATIENCE_S = 0.002
 # What it waits for where there is nobody else.
 _IDLE_S = 0.02
+# Of one text, in a step.
+_MOST_GUESSES = 11
 
 
 @dataclass
@@ -31,6 +34,7 @@ class Slot:
     tokens: list[int]
     sampler: Sampler
     cached: int = 0
+    guesser: Guesser = field(default_factory=Guesser)
     prompt: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,10 +52,16 @@ class Slot:
 
 
 class Work(NamedTuple):
-    """Tokens of a slot that are computed in a step, by their places in its text."""
+    """Tokens of a slot that are computed in a step, by their places in its text, and guesses of what follows them."""
 
     slot: Slot
     piece: range
+    guesses: Sequence[int] = ()
+
+    @property
+    def ends(self) -> bool:
+        """Whether it gives the slot a token."""
+        return self.piece.stop == len(self.slot.tokens)
 
 
 class Reuse(NamedTuple):
@@ -75,6 +85,8 @@ class Slots:
         # What is in the slots that nobody holds.
         self._left: dict[int, list[int]] = {}
         self._reused = 0
+        # What a further row takes of what the first takes; unknown where nothing is to be guessed.
+        self.row_cost: float | None = None
 
     def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling, *, reuse: bool = False) -> Reuse | None:
         """Gives it a slot; with `reuse`, what of its prompt is in a slot already, which counts as computed."""
@@ -113,10 +125,19 @@ class Slots:
         that is read next."""
         held = sorted(self._held.values(), key=lambda slot: slot.index)
         held = [slot for slot in held if not slot.reads and not slot.sampler.is_late]
-        work = [Work(slot, range(slot.cached, len(slot.tokens))) for slot in held]
+        work = [Work(slot, range(slot.cached, len(slot.tokens)), self._guesses(slot, len(held))) for slot in held]
         if slot := next((slot for slot in self._held.values() if slot.reads), None):
             work.append(Work(slot, range(slot.cached, min(len(slot.tokens), slot.cached + self._chunk))))
         return work
+
+    def _guesses(self, slot: Slot, rows: int) -> Sequence[int]:
+        """What is worth computing beside so many rows."""
+        if self.row_cost is None or slot.sampler.has_grammar:
+            return ()
+        slot.guesser.heed(slot.tokens)
+        room = min(_MOST_GUESSES, self.context - len(slot.tokens))
+        count = worth(slot.guesser.right, most=room, row_cost=self.row_cost, rows=rows)
+        return slot.guesser.guess(slot.tokens, count)
 
     def wait(self) -> None:
         """Where nothing is to be computed until it is known what may come next in somebody's answer."""
@@ -142,15 +163,23 @@ class SlotEngine(ABC, Generic[Scores]):
         tokens: list[Token | NoToken] = []
         if not work:
             self._slots.wait()
-        for (slot, piece), scores in zip(work, self._compute(work) if work else (), strict=True):
-            if piece.stop < len(slot.tokens):
-                slot.cached = piece.stop
-            elif slot.sampler.is_ready(_PATIENCE_S):
-                tokens.append(self._try(slot, scores))
+        for each, scores in zip(work, self._compute(work) if work else (), strict=True):
+            if not each.ends:
+                each.slot.cached = each.piece.stop
+            elif each.slot.sampler.is_ready(_PATIENCE_S):
+                tokens += self._write(each, scores)
             else:
                 # Its scores are computed again when they are of use.
-                slot.cached = piece.stop - 1
+                each.slot.cached = each.piece.stop - 1
         return tokens
+
+    def _write(self, work: Work, scores: Sequence[Scores]) -> Iterator[Token | NoToken]:
+        """The next token, and after every guess that was right the one after it."""
+        for row, guess in zip(scores, (*work.guesses, None), strict=True):
+            token = self._try(work.slot, row)
+            yield token
+            if isinstance(token, NoToken) or token.token != guess:
+                return
 
     def _try(self, slot: Slot, scores: Scores) -> Token | NoToken:
         try:
@@ -169,8 +198,9 @@ class SlotEngine(ABC, Generic[Scores]):
         """Memory goes with the process."""
 
     @abstractmethod
-    def _compute(self, work: Sequence[Work]) -> Sequence[Scores]:
-        """What the next token of each is chosen by; whatever it is where the piece does not end a prompt."""
+    def _compute(self, work: Sequence[Work]) -> Sequence[Sequence[Scores]]:
+        """What the next token of each is chosen by, and the one after each guess; of no use where a piece does not end
+        its prompt."""
 
     @abstractmethod
     def _choose(self, slot: Slot, scores: Scores) -> Token:

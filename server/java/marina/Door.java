@@ -215,6 +215,8 @@ final class Door extends ChannelDuplexHandler {
                 ReferenceCountUtil.release(message);
             }
         }
+        // Between TorchServe and its worker.
+        answer.headers().remove("ts_stream_next");
         current.status = answer.status().code();
         current.last |= ledger.draining || current.status >= 400;
         if (current.id != null) {

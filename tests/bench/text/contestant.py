@@ -25,6 +25,8 @@ def ours(folder: Path, threads: int, kind: str, precision: str) -> Generate:
 
     torch.set_num_threads(threads)
     settings = {"slots": 32, "waiting": 1, "prefill_chunk": 256, "max_tokens": 1, "flush_ms": 0, "step_ms": 1}
+    # What is measured is a step for a token.
+    settings["speculation"] = "off"
     engine = make_engine(TextSpec(folder="", engine=kind, context=640, ends=(), **settings), folder, precision)
 
     def generate(prompts: list[list[int]], count: int) -> None:

@@ -190,7 +190,7 @@ def test_a_client_that_left_frees_its_slot(rounds: Rounds) -> None:
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
 def test_the_last_client_to_leave_is_noticed_by_the_silence(rounds: Rounds, monkeypatch) -> None:
-    monkeypatch.setattr(loop, "ABANDONED_S", 0.2)
+    monkeypatch.setattr(loop, "ABANDONED_S", 0.3)
     rounds.round({f"{index}": request(max_tokens=250, stream=True) for index in range(4)})
     rounds.open.clear()
     engine, until = rounds.handler.loop._engine, time.monotonic() + 4
@@ -198,6 +198,35 @@ def test_the_last_client_to_leave_is_noticed_by_the_silence(rounds: Rounds, monk
         time.sleep(0.01)
     assert engine.usage().sequences == 0
     assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked()))
+
+
+@pytest.mark.parametrize("rounds", [{"step_ms": 5}], indirect=True)
+def test_nothing_is_computed_for_nobody_and_who_is_there_again_gets_the_rest(rounds: Rounds, monkeypatch) -> None:
+    monkeypatch.setattr(loop, "ABANDONED_S", 600)
+    rounds.round({"a": request(max_tokens=250, stream=True)})
+    engine = rounds.handler.loop._engine
+    steps = engine.steps
+    # Until a second passes without a step, which are of five milliseconds.
+    while time.sleep(1) or engine.steps > steps:
+        steps = engine.steps
+    assert engine.usage().sequences == 1
+    assert steps < 250
+    while rounds.open:
+        rounds.round()
+    assert events(rounds.bodies["a"])[-1] == "[DONE]"
+    assert "".join(event["choices"][0]["text"] for event in events(rounds.bodies["a"])[:-1]) == ("abc" * 84)[:250]
+
+
+@pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
+def test_who_was_taken_for_gone_and_is_not_gets_an_error(rounds: Rounds, monkeypatch) -> None:
+    monkeypatch.setattr(loop, "ABANDONED_S", 0.3)
+    rounds.round({"a": request(max_tokens=250, stream=True)})
+    engine, until = rounds.handler.loop._engine, time.monotonic() + 30
+    while engine.usage().sequences and time.monotonic() < until:
+        time.sleep(0.01)
+    rounds.round()
+    *_, error, done = events(rounds.bodies["a"])
+    assert (error["error"]["code"], done) == ("internal", "[DONE]")
 
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 50}], indirect=True)

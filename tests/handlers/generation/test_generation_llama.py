@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from generating import TEXT
 from specs import ROOT
 
 from archiver.native import compile_decoder
 from archiver.torchvision_import import import_torchvision
-from handlers.generation import LIBRARY, Llama, Sampling, UnknownModel, read_shape
+from handlers.generation import LIBRARY, Llama, Sampling, UnknownModel, make_engine, read_shape
 from handlers.generation.engine import Engine
 from handlers.generation.engines.compiled import CompiledDecoder
 from handlers.generation.engines.computing import CompiledEngine, TorchEngine
 from handlers.generation.engines.slots import Slots
+from handlers.record import TextSpec
 
 # The decoder is compiled.
 pytestmark = pytest.mark.slow
@@ -105,10 +107,13 @@ def answers(
     chunk: int = 4,
     kind: str = "torch",
     precision: str = "fp32",
+    row_cost: float | None = None,
     **sampling: Any,
 ) -> list[list[int]]:
     """What the engine writes for each prompt, as many at once as there are slots."""
-    engine = engine_of(kind, folder, Slots(slots, context=64, prefill_chunk=chunk), slots, precision)
+    places = Slots(slots, context=64, prefill_chunk=chunk)
+    places.row_cost = row_cost
+    engine = engine_of(kind, folder, places, slots, precision)
     written: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
     waiting = list(written)
     while waiting or engine.usage().sequences:
@@ -116,9 +121,10 @@ def answers(
             name = waiting.pop(0)
             engine.add(name, prompts[int(name)], Sampling(**({"temperature": 0} | sampling)))
         for token in engine.step():
-            written[token.sequence].append(token.token)
-            if len(written[token.sequence]) == count:
-                engine.cancel(token.sequence)
+            if len(written[token.sequence]) < count:
+                written[token.sequence].append(token.token)
+                if len(written[token.sequence]) == count:
+                    engine.cancel(token.sequence)
     return list(written.values())
 
 
@@ -166,6 +172,41 @@ def test_an_answer_is_the_same_alone_and_among_others_and_in_any_pieces(tales: P
 def test_a_seed_gives_the_same_answer_among_others(tales: Path, kind: str) -> None:
     alone = [answers(tales, [prompt], slots=1, kind=kind, temperature=1.0, seed=5)[0] for prompt in PROMPTS]
     assert answers(tales, PROMPTS, slots=5, kind=kind, temperature=1.0, seed=5) == alone
+
+
+# What says the same again, and what does not.
+SAYING = [[5, 9, 1, 7] * 6, [7] * 11, list(range(4, 30)), [9, 8, 7, 6, 5] * 5]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.7, "seed": 5}], ids=["greedy", "seeded"])
+def test_guesses_change_no_token(tales: Path, precision: str, sampling: dict[str, Any], monkeypatch) -> None:
+    options: dict[str, Any] = {"kind": "aot", "precision": precision, "count": 30} | sampling
+    expected = [answers(tales, [prompt], slots=1, **options)[0] for prompt in SAYING]
+    rows: list[int] = []
+    step = CompiledDecoder.step
+
+    def counted(self, tokens, slots, positions, wanted):
+        rows.append(len(wanted))
+        return step(self, tokens, slots, positions, wanted)
+
+    monkeypatch.setattr(CompiledDecoder, "step", counted)
+    # Guesses that cost nothing are always made.
+    assert [answers(tales, [prompt], slots=1, row_cost=0.0, **options)[0] for prompt in SAYING] == expected
+    assert max(rows) > 1
+    assert sum(map(bool, rows)) < 30 * len(SAYING)
+    assert answers(tales, SAYING, slots=4, row_cost=0.0, **options) == expected
+
+
+def test_guesses_are_made_by_what_a_row_costs_here_or_not_at_all(tales: Path) -> None:
+    def row_cost(speculation: str) -> float | None:
+        text = TextSpec(**TEXT | {"engine": "aot", "context": 64, "speculation": speculation})
+        engine = make_engine(text, tales, "int8")
+        assert isinstance(engine, CompiledEngine)
+        return engine._slots.row_cost
+
+    assert row_cost("off") is None
+    assert row_cost("auto") is not None
 
 
 SYSTEM = [*range(20, 56)]

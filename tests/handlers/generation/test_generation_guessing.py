@@ -1,0 +1,65 @@
+"""Guesses of what comes next: from what was said before, and only where they win."""
+
+import random
+
+import pytest
+
+from handlers.generation.engines.guessing import Guesser, worth
+
+
+def read(tokens: list[int]) -> Guesser:
+    """As an engine does, token by token."""
+    guesser = Guesser()
+    for end in range(1, len(tokens) + 1):
+        guesser.heed(tokens[:end])
+    return guesser
+
+
+def test_what_followed_the_same_tokens_is_expected_again() -> None:
+    text = [1, 2, 3, 4, 5, 6, 9, 1, 2, 3]
+    assert read(text).guess(text, 3) == [4, 5, 6]
+
+
+def test_a_saying_that_repeats_goes_on_and_on() -> None:
+    text = [7, 8, 9] * 3
+    assert read(text).guess(text, 7) == [7, 8, 9, 7, 8, 9, 7]
+
+
+def test_there_is_no_guess_where_nothing_was_said_before() -> None:
+    text = [1, 2, 3, 4]
+    assert read(text).guess(text, 3) == []
+
+
+def test_what_would_have_been_right_is_known_without_computing_it() -> None:
+    assert read([7, 8, 9] * 20).right > 0.95
+    dice = random.Random(1)
+    assert read([dice.randrange(3) for _ in range(300)]).right < 0.7
+    # What was right for long, and is no more, is soon known.
+    assert read([7, 8, 9] * 20 + [7, 8, 1] + [7, 8, 2, 8, 9, 3, 8, 1, 7]).right < 0.95
+
+
+def test_a_text_read_in_pieces_is_read_as_a_whole() -> None:
+    text = [random.Random(2).randrange(4) for _ in range(50)]
+    whole = Guesser()
+    whole.heed(text)
+    assert (whole.right, whole.guess(text, 4)) == (read(text).right, read(text).guess(text, 4))
+
+
+@pytest.mark.parametrize(
+    ("right", "row_cost", "rows", "expected"),
+    [
+        pytest.param(0.0, 0.1, 1, 0, id="nothing is right"),
+        pytest.param(0.3, 0.3, 1, 0, id="too little is right for what a row costs"),
+        pytest.param(1.0, 0.1, 1, 11, id="all is right"),
+        pytest.param(0.99, 1.0, 1, 0, id="a row costs as much as a step"),
+        pytest.param(0.8, 0.15, 32, 0, id="among many a row costs as much as it gives"),
+    ],
+)
+def test_only_what_wins_is_computed(right: float, row_cost: float, rows: int, expected: int) -> None:
+    assert worth(right, most=11, row_cost=row_cost, rows=rows) == expected
+
+
+def test_more_is_computed_where_more_is_right_and_rows_cost_less() -> None:
+    counts = [worth(right, most=11, row_cost=0.1, rows=1) for right in (0.3, 0.5, 0.7, 0.9)]
+    assert counts == sorted(counts)
+    assert worth(0.7, most=11, row_cost=0.05, rows=1) > worth(0.7, most=11, row_cost=0.2, rows=1) > 0
