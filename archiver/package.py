@@ -24,7 +24,9 @@ from archiver.encoders import EncoderGraph
 from archiver.graph import build_graph, examples, output_ports
 from archiver.inputs import Rows, batches, checked_inputs
 from archiver.instructions import WITHOUT_VNNI, check_machine, targeting
+from archiver.own import check_answer
 from archiver.quantize import quantize
+from archiver.rehearse import ANSWER
 from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
 from archiver.stage import start_draft
@@ -65,6 +67,7 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         _write_draft(staged, built.draft)
         with progress.step("answer the sample as a worker"):
             _rehearse(spec, staged)
+            _check_answer(spec, built.draft, staged)
         # With a worker's threads: Inductor makes other kernels for other numbers of them.
         with progress.step(built.comparing), compiling.quiet(), compiling.threads(spec.threads):
             agreed = built.compare()
@@ -186,6 +189,13 @@ def _fill_cache(spec: Spec, staged: Path, draft: Draft, progress: Progress) -> N
 
 def _write_draft(staged: Path, draft: Draft) -> None:
     (staged / RECORD).write_text(draft.json_text(), encoding="utf-8")
+
+
+def _check_answer(spec: Spec, draft: Draft, staged: Path) -> None:
+    """An own handler gives what it says; the rehearsal left the answer beside the package."""
+    if draft.gives is not None:
+        kind, _, body = (staged.parent / ANSWER).read_bytes().partition(b"\n")
+        check_answer(spec, draft.gives, kind.decode(), body)
 
 
 def _rehearse(spec: Spec, staged: Path, environment: dict[str, str] | None = None) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +18,15 @@ from archiver.encoders import sample_body, stage_encoding
 from archiver.graph import examples
 from archiver.instructions import key_of
 from archiver.lengths import of_length, sent, typical_length
-from archiver.sources import Source, import_file
-from config.errors import SourceError, listed, nearest
-from config.record import Draft, Key, Sample
+from archiver.own import declared, example_body
+from archiver.sources import Source
+from config.errors import SourceError
+from config.record import Draft, Form, Key, Sample
 from config.render import render_model_config
 from config.sections import Image
 from config.spec import Spec
-from handlers.base import Handler
 from handlers.machine import machine_key
+from handlers.request import JSON
 
 BUILT_IN = {
     "image": ("handlers.image", "ImageHandler"),
@@ -60,6 +60,7 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
     """The record as far as it is known before anything is compiled; stages the files it names. A language model has no
     source: the files of its folder are packed as they are."""
     model, serving = spec.model, spec.serving
+    forms = declared(spec)
     device = torch.device("cuda", 0) if serving.device == "cuda" else torch.device("cpu")
     draft = Draft(
         name=spec.name,
@@ -74,8 +75,9 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         threads=spec.threads,
         max_request_bytes=round(serving.max_request_mb * 1_000_000),
         max_response_bytes=round(serving.max_response_mb * 1_000_000),
-        sample=_stage_sample(spec, source, folder),
+        sample=_stage_sample(spec, source, forms.get("takes"), folder),
         key=Key.model_validate(key_of(model.cpu_target, machine_key(device))),
+        **forms,
     )
     if source is None:
         return draft
@@ -114,7 +116,6 @@ def _stage_code(spec: Spec, folder: Path) -> str:
         file, _, name = spec.model.handler.partition(":")
         module = Path(file).stem
         recorded = f"{module}:{name}"
-        _check_own_handler(spec, spec.path(file), module, name)
         shutil.copy(spec.path(file), folder / f"{module}.py")
         for each in spec.model.files:
             (folder / FILES).mkdir(exist_ok=True)
@@ -122,29 +123,6 @@ def _stage_code(spec: Spec, folder: Path) -> str:
     (folder / ENTRY).write_text(_ENTRY_TEXT.format(module=module, name=name), encoding="utf-8")
     (folder / "model-config.yaml").write_text(render_model_config(spec), encoding="utf-8")
     return recorded
-
-
-def _check_own_handler(spec: Spec, file: Path, module: str, name: str) -> None:
-    where = f"{spec.file}: `model.handler`"
-    # The archive's folder comes first on a worker's path, so such a file would replace what everything imports.
-    if module in sys.stdlib_module_names or module in ("handlers", "ts", "torch", "numpy", ENTRY.removesuffix(".py")):
-        raise SourceError(
-            f"{where}: `{file.name}` would hide the module `{module}` in the worker", hint="rename the file"
-        )
-    loaded = import_file(spec, file, "model.handler")
-    handler = getattr(loaded, name, None)
-    if handler is None:
-        classes = [key for key, value in vars(loaded).items() if isinstance(value, type)]
-        close = nearest(name, classes)
-        raise SourceError(
-            f"{where}: `{file}` has no class `{name}`, found: {listed(classes) or 'none'}",
-            hint=f"handler: {file.name}:{close}" if close else None,
-        )
-    if not (isinstance(handler, type) and issubclass(handler, Handler)):
-        raise SourceError(
-            f"{where}: `{name}` is no handler",
-            hint=f"class {name}(TensorHandler): …, with `from handlers import TensorHandler`",
-        )
 
 
 def _stage_labels(source: Source, folder: Path) -> str | None:
@@ -155,8 +133,9 @@ def _stage_labels(source: Source, folder: Path) -> str | None:
     return "labels.txt"
 
 
-def _stage_sample(spec: Spec, source: Source | None, folder: Path) -> Sample:
-    """The spec's sample, or one made from the inputs; without a source it is a prompt."""
+def _stage_sample(spec: Spec, source: Source | None, takes: Form | None, folder: Path) -> Sample:
+    """The spec's sample, or the example of what an own handler takes, or one made from the inputs; without a source it
+    is a prompt."""
     if spec.load.sample is not None:
         file = spec.path(spec.load.sample)
         if not file.is_file():
@@ -164,6 +143,10 @@ def _stage_sample(spec: Spec, source: Source | None, folder: Path) -> Sample:
         suffix, data = file.suffix.lower(), file.read_bytes()
     elif spec.model.task is not None:
         suffix, data = ".json", sample_body(spec)
+    elif takes is not None and takes.example is not None:
+        name = "sample.json" if takes.content_type == JSON else "sample.txt"
+        (folder / name).write_bytes(example_body(takes))
+        return Sample(file=name, content_type=takes.content_type)
     elif source is None:
         suffix, data = ".json", json.dumps({"prompt": PROMPT, "max_tokens": 8, "temperature": 0}).encode()
     elif source.image is not None:

@@ -124,6 +124,15 @@ class Encoding(_Part):
     tokenizer: str
 
 
+class Form(_Part):
+    """What a handler of the user's own says that it takes, or gives: a content type, a JSON schema of what is JSON, and
+    an example."""
+
+    content_type: str
+    json_schema: dict[str, Any]
+    example: Any = None
+
+
 class Draft(_Part):
     """What is known of a package before its answers were compared; what it does not have keeps its default."""
 
@@ -155,6 +164,8 @@ class Draft(_Part):
     lengths: Lengths | None = None
     text: Writing | None = None
     encoding: Encoding | None = None
+    takes: Form | None = None
+    gives: Form | None = None
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=lambda name: name.rstrip("_"), populate_by_name=True

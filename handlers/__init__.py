@@ -12,7 +12,7 @@ _HOMES = {
     "TensorHandler": "tensor",
     "TextHandler": "generation",
 }
-_HOMES |= {"Answer": "request", "Request": "request"} | dict.fromkeys(_ERRORS, "validation")
+_HOMES |= dict.fromkeys(("Answer", "Form", "Request"), "request") | dict.fromkeys(_ERRORS, "validation")
 
 
 def __getattr__(name: str) -> Any:

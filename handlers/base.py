@@ -9,7 +9,7 @@ from http.client import responses
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import orjson
@@ -24,7 +24,7 @@ from handlers.lengths import check_length
 from handlers.metrics import BatchReport, Metrics
 from handlers.protocols import HEADER, Exchange, Row, Tensor, exchange, rows_of
 from handlers.record import Record, RecordError, load_record
-from handlers.request import Answer, Request
+from handlers.request import Answer, Form, Request
 from handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, Overdue, RequestError
 
 logger = logging.getLogger(__name__)
@@ -86,10 +86,15 @@ class Handler:
             def encode(self, outputs, request):  # one array per output of the model, without the batch dimension
                 return Answer(self.words[outputs[0].argmax()].encode(), "text/plain")
 
+    `takes = Form({"type": "string", "maxLength": 64}, "a text")` says what it takes, and `gives` what it answers: both
+    are shown on `/docs`, and `marina package` holds the answer to the sample against them.
+
     A `RequestError` answers its request with a 4xx. Any other exception answers it with a 500 and leaves a trace in the
     log.
     """
 
+    takes: ClassVar[Form | None] = None
+    gives: ClassVar[Form | None] = None
     record: Record
     directory: Path
     device: torch.device
@@ -149,7 +154,7 @@ class Handler:
         self.most_rows = self._rows_in_time(context)
         # Of a `decode` of one's own nobody knows what its bodies look like: only the path says that it is a protocol.
         self._ours = type(self).decode.__module__.startswith("handlers.")
-        self._rehearse()
+        self.rehearse()
         self.metrics = Metrics(self.record, self.artifact.kind, self.device)
         self.cache = open_cache(self.metrics.registry, self.record.name)
         receive.install()
@@ -249,18 +254,19 @@ class Handler:
         in_time = self._decoding_s / requests * largest / max(seconds, 1e-6)
         return max(1, int(min(_MOST_ROWS, in_time)))
 
-    def _rehearse(self) -> None:
+    def rehearse(self) -> Answer | None:
         """The sample goes the whole way, so that codecs are loaded too and a package that cannot answer never becomes
-        ready."""
+        ready; what it was answered."""
         sample = self.record.sample
         if sample is None:
-            return
+            return None
         body = (self.directory / sample.file).read_bytes()
         (answer,), _ = self._answer([{"body": body}], [{"content-type": sample.content_type}], [_NO_ID])
         if isinstance(answer, Failure):
             raise RecordError(
                 f"`sample`: `{sample.file}` was answered with {answer.status}: {answer.answer.body.decode()}"
             )
+        return answer
 
 
 def _guard(step: Callable[..., T], *args: Any, request_id: str) -> T | Failure:

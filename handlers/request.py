@@ -26,6 +26,16 @@ class Answer:
     """Further ones, of the answer."""
 
 
+@dataclass(frozen=True)
+class Form:
+    """What a handler of your own takes, or gives: the JSON schema of a body, with an example that fits it. Of what is
+    no JSON, the content type and an example as text."""
+
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    example: Any = None
+    content_type: str = JSON
+
+
 class Headers(Mapping[str, str]):
     """Header names in any case: gateways lower-case them, TorchServe keeps what the client sent."""
 

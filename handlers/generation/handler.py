@@ -76,7 +76,7 @@ class TextHandler:
         self._flushed = 0.0
         # There from when the server that stops waits for answers no longer.
         self._closing = Path(os.environ.get("MARINA_RUN", self.directory), "closing")
-        self._rehearse()
+        self.rehearse()
         # Only now: the sample is to be computed at every start.
         self._recall = Recall(open_cache(self.metrics.registry, self.record.name))
         receive.install()
@@ -255,7 +255,7 @@ class TextHandler:
         model = {"id": self.record.name, "object": "model", "created": 0, "owned_by": "marina"}
         return Whole(orjson.dumps({"object": "list", "data": [model]} if path == "v1/models" else model))
 
-    def _rehearse(self) -> None:
+    def rehearse(self) -> None:
         """The sample goes the whole way, so that a package that cannot answer never becomes ready."""
         if self.record.sample is None:
             return

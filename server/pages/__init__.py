@@ -2,7 +2,7 @@
 
 from server.pages.docs_page import Docs
 from server.pages.door_pages import door_pages
-from server.pages.openapi import body_types
 from server.pages.pages import Answer, json_answer, metrics_answer, serve_pages
+from server.pages.schemas import body_types
 
 __all__ = ["Answer", "Docs", "body_types", "door_pages", "json_answer", "metrics_answer", "serve_pages"]

@@ -21,6 +21,7 @@ from pathlib import Path
 from config.pages import base_style
 from config.record import Port, Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
+from server.pages.forms import forms
 from server.pages.openapi import openapi
 from server.pages.openapi_text import routes
 from server.pages.pages import Answer, Post, json_answer
@@ -98,6 +99,7 @@ class Docs:
             "takes": re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(_takes(record))),
             "inputs": _rows(record.inputs),
             "outputs": _rows(record.outputs),
+            "forms": forms(record),
             "curl": html.escape(self._curl()),
             "python": html.escape(self._python()),
             "further": further(self._record, server=self._server),
@@ -162,7 +164,7 @@ def _takes(record: Record) -> str:
             if record.encoding.task == "rerank"
             else "JSON with `text`, a list of texts, or text"
         )
-    return f"what {record.handler} takes, such as the sample"
+    return f"what {record.handler} takes, {'as it says below' if record.takes else 'such as the sample'}"
 
 
 def _agreement(record: Record) -> str:

@@ -10,7 +10,7 @@ import json
 import numpy as np
 
 from handlers.base import Handler
-from handlers.request import Answer, Request
+from handlers.request import Answer, Form, Request
 from handlers.validation import Unprocessable
 
 FIELDS = ("sepal_length_cm", "sepal_width_cm", "petal_length_cm", "petal_width_cm")
@@ -19,6 +19,24 @@ LONGEST_CM = 30
 
 
 class IrisHandler(Handler):
+    # What `/docs` and `/openapi.json` show.
+    takes = Form(
+        {
+            "type": "object",
+            "properties": {field: {"type": "number", "maximum": LONGEST_CM} for field in FIELDS},
+            "required": list(FIELDS),
+        },
+        {"sepal_length_cm": 6.1, "sepal_width_cm": 2.8, "petal_length_cm": 4.7, "petal_width_cm": 1.2},
+    )
+    gives = Form(
+        {
+            "type": "object",
+            "properties": {"species": {"enum": list(SPECIES)}, "probability": {"type": "number"}},
+            "required": ["species", "probability"],
+        },
+        {"species": "versicolor", "probability": 0.9957},
+    )
+
     def decode(self, request: Request) -> list[np.ndarray]:
         body = request.json()
         if not isinstance(body, dict):

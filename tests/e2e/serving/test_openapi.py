@@ -184,10 +184,26 @@ def test_the_supervisors_pages_are_as_described(digits_server: Running) -> None:
     schema = described(digits_server)
     checks = [*CHECKS, unsupported_method]
     paths = [found.ok() for found in schema.include(method="GET").get_all_operations()]
-    assert {operation.path for operation in paths} >= {"/live", "/ready", "/metrics", "/package", "/docs"}
+    expected = {"/live", "/ready", "/metrics", "/package", "/docs", "/v2/health/ready", "/v2/models/digits"}
+    assert {operation.path for operation in paths} >= expected
     for operation in paths:
-        response = operation.Case().call_and_validate(base_url=digits_server.pages, checks=checks)
+        of_protocols = operation.path.startswith(("/v1", "/v2"))
+        url, checked = (digits_server.url, CHECKS) if of_protocols else (digits_server.pages, checks)
+        response = operation.Case().call_and_validate(base_url=url, checks=checked)
         assert response.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/predictions/mix", "/v1/models/mix:predict", "/v2/models/mix/infer"])
+def test_each_protocol_answers_its_example_as_described(path: str, mix: Running) -> None:
+    operation = described(mix)[path]["POST"]
+    body = operation.definition.raw["requestBody"]["content"]["application/json"]["example"]
+    case = operation.Case(body=body, media_type="application/json")
+    assert case.call_and_validate(base_url=mix.url, checks=CHECKS).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/models/mix:predict", "/v2/models/mix/infer"])
+def test_what_the_protocols_describe_is_answered_as_described(path: str, mix: Running) -> None:
+    assert fuzz(mix, path, GenerationMode.POSITIVE, CHECKS, examples=20, url=mix.url) <= {200, 400, 422}
 
 
 def test_a_description_that_lies_is_found_out(mix: Running) -> None:

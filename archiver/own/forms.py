@@ -1,0 +1,71 @@
+"""What an own handler declares, `takes` and `gives`: held against JSON Schema, its examples, and the answer to the
+sample, so that `/docs` and `/openapi.json` say nothing that does not hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jsonschema import Draft202012Validator, SchemaError
+
+from archiver.own.handler import own_handler
+from config.errors import SourceError
+from config.record import Form
+from config.spec import Spec
+from handlers.request import JSON
+from handlers.request import Form as Declared
+
+_HINT = 'Form({"type": "object"}, {"text": "an example"}), with `from handlers import Form`'
+
+
+def declared(spec: Spec) -> dict[str, Form]:
+    """The `takes` and `gives` of the spec's own handler, for the record; SourceError where one does not hold."""
+    if not spec.model.handler.partition(":")[0].endswith(".py"):
+        return {}
+    handler = own_handler(spec)
+    named = {name: getattr(handler, name) for name in ("takes", "gives")}
+    return {name: _checked(f"{_where(spec)}.{name}`", value) for name, value in named.items() if value is not None}
+
+
+def example_body(takes: Form) -> bytes:
+    """The example as the body of a request."""
+    return json.dumps(takes.example).encode() if takes.content_type == JSON else str(takes.example).encode()
+
+
+def check_answer(spec: Spec, gives: Form, content_type: str, body: bytes) -> None:
+    """The answer to the sample is what the handler says that it gives."""
+    where = f"{_where(spec)}.gives`"
+    if content_type.partition(";")[0].strip() != gives.content_type:
+        raise SourceError(f"{where}: the sample was answered with `{content_type}`, declared: `{gives.content_type}`")
+    if gives.content_type == JSON:
+        _check_fits(f"{where}: the answer to the sample", json.loads(body), gives.json_schema)
+
+
+def _where(spec: Spec) -> str:
+    return f"{spec.file}: `{spec.model.handler.partition(':')[2]}"
+
+
+def _checked(where: str, form: object) -> Form:
+    if not isinstance(form, Declared):
+        raise SourceError(f"{where}: got `{type(form).__name__}`, allowed: a `Form`", hint=_HINT)
+    try:
+        schema = json.loads(json.dumps(dict(form.schema)))
+        example = json.loads(json.dumps(form.example))
+        Draft202012Validator.check_schema(schema)
+    except (TypeError, ValueError) as err:
+        raise SourceError(f"{where}: is no JSON: {err}") from err
+    except SchemaError as err:
+        raise SourceError(f"{where}: `{err.json_path}` is no JSON schema: {err.message}") from err
+    if form.content_type != JSON and not isinstance(example, str | None):
+        raise SourceError(
+            f"{where}: its example is `{type(example).__name__}`, allowed for `{form.content_type}`: a text"
+        )
+    if form.content_type == JSON and example is not None:
+        _check_fits(f"{where}: its example", example, schema)
+    return Form(content_type=form.content_type, json_schema=schema, example=example)
+
+
+def _check_fits(what: str, value: Any, schema: dict[str, Any]) -> None:
+    errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda error: error.json_path)
+    if errors:
+        raise SourceError(f"{what} does not fit its schema: `{errors[0].json_path}`: {errors[0].message}")

@@ -1,0 +1,39 @@
+"""The class of a handler of the user's own, imported from its file."""
+
+from __future__ import annotations
+
+import sys
+
+from archiver.archive import ENTRY
+from archiver.sources import import_file
+from config.errors import SourceError, listed, nearest
+from config.spec import Spec
+from handlers.base import Handler
+
+
+def own_handler(spec: Spec) -> type[Handler]:
+    """The class that the spec names; SourceError where it cannot serve."""
+    where = f"{spec.file}: `model.handler`"
+    text, _, name = spec.model.handler.partition(":")
+    file = spec.path(text)
+    module = file.stem
+    # The archive's folder comes first on a worker's path, so such a file would replace what everything imports.
+    if module in sys.stdlib_module_names or module in ("handlers", "ts", "torch", "numpy", ENTRY.removesuffix(".py")):
+        raise SourceError(
+            f"{where}: `{file.name}` would hide the module `{module}` in the worker", hint="rename the file"
+        )
+    loaded = import_file(spec, file, "model.handler")
+    handler = getattr(loaded, name, None)
+    if handler is None:
+        classes = [key for key, value in vars(loaded).items() if isinstance(value, type)]
+        close = nearest(name, classes)
+        raise SourceError(
+            f"{where}: `{file}` has no class `{name}`, found: {listed(classes) or 'none'}",
+            hint=f"handler: {file.name}:{close}" if close else None,
+        )
+    if not (isinstance(handler, type) and issubclass(handler, Handler)):
+        raise SourceError(
+            f"{where}: `{name}` is no handler",
+            hint=f"class {name}(TensorHandler): …, with `from handlers import TensorHandler`",
+        )
+    return handler

@@ -1,0 +1,138 @@
+"""What a model's bodies and answers look like, as JSON schemas, from the record of its package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from config.record import Form, Port, Record
+from config.sections import Image
+from server.pages.openapi_text import answered_schema, asked_schema
+
+Schema = dict[str, Any]
+
+JSON, NPY = "application/json", "application/x-npy"
+ANY: Schema = {}
+_PICTURES = ("image/jpeg", "image/png", "image/webp")
+_WHOLE = {"uint8": (0, 2**8 - 1), "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
+_LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
+
+
+def request_schema(record: Record) -> Schema:
+    """What a JSON body must look like; for your own handler what it declares, or anything."""
+    if record.takes is not None:
+        return _declared(record.takes)
+    if record.text is not None:
+        return asked_schema(record.text, "any")
+    if record.handler == "image" and record.image is not None:
+        return object_of({"image": {"anyOf": [_picture_text(), *_normalised(record.image)]}})
+    if record.handler == "tensor":
+        named = object_of({port.name: _array(port) for port in record.inputs}, closed=True)
+        forms = [named, *(_array(port) for port in record.inputs if len(record.inputs) == 1)]
+        if list(named["properties"]) != ["inputs"]:
+            forms.append(object_of({"inputs": named}, closed=True))
+        return {"anyOf": forms}
+    if record.encoding is not None:
+        return _text_schema(record.encoding.task)
+    return ANY
+
+
+def answer_schema(record: Record) -> Schema:
+    """What a JSON answer looks like; for your own handler what it declares, or anything."""
+    if record.gives is not None:
+        return _declared(record.gives)
+    if record.text is not None:
+        return answered_schema()
+    if record.handler == "image":
+        shapes = {port.name: _array(port) for port in record.outputs}
+        if record.labels is not None:
+            classes = next(port for port in record.outputs if port.name == "top_indices")
+            shapes["top_labels"] = _nested(classes.shape, {"type": "string"})
+        return object_of(shapes, closed=True)
+    if record.handler == "tensor":
+        return object_of({port.name: _array(port) for port in record.outputs}, closed=True)
+    return ANY
+
+
+def _text_schema(task: str) -> Schema:
+    text: Schema = {"type": "string"}
+    texts: Schema = {"type": "array", "items": text, "minItems": 1}
+    if task == "rerank":
+        return object_of({"query": text, "documents": texts})
+    forms = [text, texts, object_of({"text": {"anyOf": [text, texts]}}, closed=True)]
+    return {"anyOf": [*forms, object_of({"input": {"anyOf": [text, texts]}})] if task == "embed" else forms}
+
+
+def body_types(record: Record) -> dict[str, Schema]:
+    """The content types that are taken, each with its schema."""
+    if record.takes is not None:
+        return {record.takes.content_type: _declared(record.takes)}
+    if record.handler == "image":
+        pictures = {kind: {"contentMediaType": kind} for kind in _PICTURES}
+        form = object_of({"image": {"type": "string", "contentMediaType": "application/octet-stream"}}, closed=True)
+        return pictures | {JSON: request_schema(record), NPY: ANY, "multipart/form-data": form}
+    if record.text is not None:
+        return {JSON: request_schema(record)}
+    if record.handler == "tensor":
+        return {JSON: request_schema(record)} | ({NPY: ANY} if len(record.inputs) == 1 else {})
+    if record.encoding is not None:
+        return {JSON: request_schema(record), "text/plain": {"type": "string"}}
+    return {record.sample.content_type: ANY, "*/*": ANY}
+
+
+def answer_types(record: Record) -> dict[str, Schema]:
+    """The content types that are answered, each with its schema."""
+    if record.gives is not None:
+        return {record.gives.content_type: answer_schema(record)}
+    if is_own(record):
+        return {"*/*": ANY}
+    named = {JSON: answer_schema(record)}
+    return named | ({NPY: ANY} if record.handler == "tensor" and len(record.outputs) == 1 else {})
+
+
+def is_own(record: Record) -> bool:
+    """Whether a handler of the user's own answers."""
+    return record.handler not in ("image", "tensor", "text")
+
+
+def _declared(form: Form) -> Schema:
+    return form.json_schema | ({} if form.example is None else {"examples": [form.example]})
+
+
+def object_of(properties: dict[str, Schema], *, closed: bool = False) -> Schema:
+    shut = {"additionalProperties": False} if closed else {}
+    return {"type": "object", "properties": properties, "required": list(properties), **shut}
+
+
+def _nested(shape: tuple[int, ...], item: Schema, varies: int | None = None) -> Schema:
+    for place, side in reversed(list(enumerate(shape))):
+        item = {"type": "array", "items": item, "minItems": 1 if place == varies else side, "maxItems": side}
+    return item
+
+
+def _array(port: Port) -> Schema:
+    if port.dtype == "bool":
+        return _nested(port.shape, {"type": "boolean"}, port.varies)
+    whole = port.dtype in _WHOLE
+    low, high = _WHOLE[port.dtype] if whole else (-_LARGEST[port.dtype], _LARGEST[port.dtype])
+    low = low if port.min is None else max(low, port.min)
+    high = high if port.max is None else min(high, port.max)
+    value = {"type": "integer" if whole else "number", "minimum": low, "maximum": high}
+    return _nested(port.shape, value, port.varies)
+
+
+def _picture_text() -> Schema:
+    return {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
+
+
+def _normalised(image: Image) -> list[Schema]:
+    """Floats as clients normalise them, channel-first: nested, and flat where all channels have the same range."""
+    planes = [
+        _nested((image.height, image.width), {"type": "number", "minimum": -mean / std, "maximum": (1 - mean) / std})
+        for mean, std in zip(image.per_channel(image.mean), image.per_channel(image.std), strict=True)
+    ]
+    nested = {"type": "array", "prefixItems": planes, "items": False, "minItems": len(planes)}
+    flat: Schema = {"type": "number"}
+    if all(plane == planes[0] for plane in planes):
+        flat = planes[0]["items"]["items"]
+    size = image.channels * image.height * image.width
+    return [nested, _nested((size,), flat)]

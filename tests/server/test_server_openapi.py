@@ -1,0 +1,107 @@
+"""The OpenAPI description by itself: that it is one, and that its examples fit; the e2e tests hold it to a server."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
+
+from config.record import Agreement, Encoding, Form, Key, Port, Record, Sample
+from config.render import Ports
+from config.sections import Image
+from server.pages import Docs
+from server.pages.openapi import openapi
+
+X = Port(name="x", shape=(2, 3), dtype="float32", min=1)
+IDS = Port(name="ids", shape=(8,), dtype="int64", min=0, max=99, varies=0)
+KEEP = Port(name="keep", shape=(2,), dtype="bool")
+TOP = (Port(name="top_probs", shape=(5,), dtype="float32"), Port(name="top_indices", shape=(5,), dtype="int64"))
+PIXELS = Port(name="image", shape=(8, 8, 3), dtype="uint8")
+TAKES = Form(content_type="application/json", json_schema={"required": ["a"]}, example={"a": 1})
+KINDS: dict[str, dict[str, Any]] = {
+    "tensor": {"handler": "tensor", "inputs": (X, KEEP), "outputs": (X,)},
+    "lengths": {"handler": "tensor", "inputs": (IDS,), "outputs": (IDS,)},
+    "image": {"handler": "image", "inputs": (PIXELS,), "outputs": TOP, "image": Image(height=8, width=8)},
+    "own": {"handler": "mine:Mine", "inputs": (X,), "outputs": (X,)},
+    "declared": {"handler": "mine:Mine", "inputs": (X,), "outputs": (X,), "takes": TAKES, "gives": TAKES},
+} | {
+    task: {
+        "handler": "text",
+        "inputs": (IDS,),
+        "outputs": (X,),
+        "encoding": Encoding(task=task, max_tokens=8, truncate="error", tokenizer="tokenizer.json"),  # type: ignore[arg-type]
+    }
+    for task in ("embed", "rerank")
+}
+
+
+def record_of(kind: str) -> Record:
+    agreed = Agreement(
+        inputs="generated", count=1, measure="tolerance", agreement=1.0, max_abs_difference=0.0, cosine=1.0
+    )
+    fields: dict[str, Any] = {
+        "name": "shells",
+        "version": "1.0",
+        "source": "./model.py:build",
+        "precision": "fp32",
+        "compile": "export",
+        "on_mismatch": "fail",
+        "device": "cpu",
+        "workers": 1,
+        "threads": 1,
+        "max_request_bytes": 1000,
+        "max_response_bytes": 1000,
+        "sample": Sample(file="sample.json", content_type="application/json"),
+        "key": Key(torch="none", device="cpu"),
+        "agreement": agreed,
+        "files": {},
+    }
+    return Record(**fields | KINDS[kind])
+
+
+def described(kind: str) -> dict[str, Any]:
+    return openapi(record_of(kind), host="127.0.0.1", ports=Ports(8080))
+
+
+def media(value: Any) -> Iterator[dict[str, Any]]:
+    """Every content type of a body, anywhere in a description, that has an example."""
+    if isinstance(value, dict):
+        if {"schema", "example"} <= value.keys():
+            yield value
+        for each in value.values():
+            yield from media(each)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_description_is_openapi_and_its_examples_fit(kind: str) -> None:
+    description = described(kind)
+    assert [str(error) for error in OPENAPI_31_VALIDATOR.iter_errors(description)] == []
+    for each in media(description["paths"]):
+        Draft202012Validator(each["schema"]).validate(each["example"])
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"own"}))
+def test_every_way_to_ask_has_an_example(kind: str) -> None:
+    paths = described(kind)["paths"]
+    asked = ["/predictions/shells", "/v1/models/shells:predict", "/v2/models/shells/infer"]
+    bodies = [paths[path]["post"]["requestBody"]["content"] for path in asked]
+    assert [any("example" in each for each in body.values()) for body in bodies] == [True, True, True]
+
+
+def test_what_an_own_handler_declares_is_all_that_is_said_of_it() -> None:
+    asked = described("declared")["paths"]["/predictions/shells"]["post"]
+    assert list(asked["requestBody"]["content"]) == ["application/json"]
+    assert asked["requestBody"]["content"]["application/json"]["example"] == {"a": 1}
+    assert asked["responses"]["200"]["content"]["application/json"]["schema"]["required"] == ["a"]
+    assert "*/*" in described("own")["paths"]["/predictions/shells"]["post"]["requestBody"]["content"]
+
+
+def test_the_page_shows_what_an_own_handler_declares() -> None:
+    def page(kind: str) -> str:
+        docs = Docs(record_of(kind), b"{}", sha256="-", host="127.0.0.1", ports=Ports(8080), timeout_s=1)
+        return docs.routes()["/docs"]().body.decode()
+
+    assert "<h3>Takes <code>application/json</code></h3>" in page("declared")
+    assert "&quot;a&quot;: 1" in page("declared")
+    assert "<h3>Takes" not in page("own")
