@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -35,6 +35,7 @@ from loadtest.judging import (
 from loadtest.measuring import cpu_seconds, figure, this_machine
 from loadtest.running import Where, await_ready, find_package, known_knee
 from loadtest.scheduling import Arrivals, Schedule
+from loadtest.sending import standing_generator
 
 # So short that most rounds hold none of what disturbs a machine now and then, and so long that each has a tail.
 _SHORTEST_S, _FEWEST_REQUESTS = 1.0, 50
@@ -138,10 +139,14 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
     old = contender_of(against, new, where.out)
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     with ExitStack() as stack:
-        sides = [
-            stack.enter_context(opened(side, new, where, objective=objective, timeout_s=turns.timeout_s, quiet=quiet))
-            for side in (old, new)
-        ]
+        generator = stack.enter_context(standing_generator())
+        how: dict[str, Any] = {
+            "objective": objective,
+            "timeout_s": turns.timeout_s,
+            "generator": generator,
+            "quiet": quiet,
+        }
+        sides = [stack.enter_context(opened(side, new, where, **how)) for side in (old, new)]
         answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)
         course = _Course(sides[0], sides[1], turns, objective)
         most = options.most_rounds(turns)

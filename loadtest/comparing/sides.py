@@ -20,7 +20,7 @@ from loadtest.comparing.comparison import Side
 from loadtest.judging import Objective, Outcome
 from loadtest.measuring import Identity
 from loadtest.running import Session, Target, Where, check_listening, existing, serve_command, started
-from loadtest.sending import Request, expected_of, packaged_request, spec_request, with_samples
+from loadtest.sending import Generator, Request, expected_of, packaged_request, spec_request, with_samples
 
 _ALLOWED = "a MAR, a spec, a `verdict.json`, or the address of a server"
 # What a package fixes of its spec's `serving`, and its name in `model-config.yaml`.
@@ -129,9 +129,16 @@ class Opened:
 
 @contextmanager
 def opened(
-    side: Contender, request_of: Contender, where: Where, *, objective: Objective, timeout_s: float, quiet: bool
+    side: Contender,
+    request_of: Contender,
+    where: Where,
+    *,
+    objective: Objective,
+    timeout_s: float,
+    generator: Generator,
+    quiet: bool,
 ) -> Iterator[Opened]:
-    """A server of this side until the end; both are sent the same request."""
+    """A server of this side until the end; both are sent the same request, by the same generator."""
     progress = Progress(quiet=quiet)
     with _target(side, where, progress) as target:
         request = _request(side, request_of, target.url)
@@ -148,6 +155,7 @@ def opened(
             where.any_package or side.package is None,
             progress,
             quiet,
+            generator=generator,
         )
         yield Opened(session, _side(side, session))
 

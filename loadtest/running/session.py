@@ -22,7 +22,17 @@ from loadtest.running import target
 from loadtest.running.confinement import Confinement, confine
 from loadtest.running.target import Target
 from loadtest.scheduling import Schedule, Trace
-from loadtest.sending import Header, LoadPlan, OnSecond, Request, generate, packaged_request, spec_request, with_samples
+from loadtest.sending import (
+    Generator,
+    Header,
+    LoadPlan,
+    OnSecond,
+    Request,
+    generate,
+    packaged_request,
+    spec_request,
+    with_samples,
+)
 
 
 class Elsewhere(Protocol):
@@ -91,6 +101,8 @@ class Session:
     elsewhere: Elsewhere | None = None
     tls: ssl.SSLContext | None = None
     """For the supervisor's pages behind https; None for the system's."""
+    generator: Generator | None = None
+    """Sends one run after the other; None starts one for each."""
 
     @property
     def machine(self) -> Machine:
@@ -117,7 +129,8 @@ class Session:
         # Of a server that was there already it is not known which processes are its own.
         watch = Watch([self.target.pid]) if self.target.pid is not None else None
         with LiveLine(label, schedule, quiet=self.quiet) as line:
-            measurement = (self.elsewhere.generate if self.elsewhere else generate)(plan, line.show)
+            sends = self.elsewhere or self.generator
+            measurement = (sends.generate if sends else generate)(plan, line.show)
         others = watch.end() if watch else None
         server_end = None if self.elsewhere else target.end_of(self.target)
         after = self.identify() if server_end is None else before

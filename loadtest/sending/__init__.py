@@ -6,7 +6,7 @@ started by `generate`.
 
 from loadtest.sending.answers import BROKEN, REFUSED, TIMEOUT, Checker
 from loadtest.sending.client import Asked, Client, ask
-from loadtest.sending.generator import OnSecond, generate
+from loadtest.sending.generator import Generator, OnSecond, generate, standing_generator
 from loadtest.sending.headers import Header, header_of
 from loadtest.sending.log_lines import record_in, second_in
 from loadtest.sending.plan import Body, Expected, LoadPlan, Request
@@ -25,6 +25,7 @@ __all__ = [
     "Checker",
     "Client",
     "Expected",
+    "Generator",
     "Header",
     "Heard",
     "HttpAnswer",
@@ -40,5 +41,6 @@ __all__ = [
     "record_in",
     "second_in",
     "spec_request",
+    "standing_generator",
     "with_samples",
 ]

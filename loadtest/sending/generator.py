@@ -11,42 +11,71 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
 from config.errors import InputError, MarinaError
 from loadtest.measuring import Beat, Measurement, Second
-from loadtest.sending.log_lines import record_in, second_in
+from loadtest.sending.log_lines import is_end, record_in, second_in
 from loadtest.sending.plan import LoadPlan
 
 OnSecond = Callable[[int, Second, Sequence[Beat]], None]
+Lines = SimpleQueue[str | None]
 
 
 def generate(plan: LoadPlan, on_second: OnSecond = lambda *_: None) -> Measurement:
     """Runs a plan, one process for each of its parts; after Ctrl-C the measurement ends there."""
-    record: list[str] = []
-    interrupted = False
-    with _sender(plan) as (process, lines):
+    with standing_generator() as generator:
+        return generator.generate(plan, on_second)
+
+
+@contextmanager
+def standing_generator() -> Iterator[Generator]:
+    """A generator for one plan after the other: to start it takes longer than a short run."""
+    with _sender() as (process, lines):
+        yield Generator(process, lines)
+
+
+class Generator:
+    """The process that sends."""
+
+    def __init__(self, process: subprocess.Popen[str], lines: Lines) -> None:
+        self._process, self._lines = process, lines
+
+    def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
+        """Runs a plan; after Ctrl-C the measurement ends there, and no other plan can be run."""
+        record: list[str] = []
+        interrupted = False
+        self._order(plan)
         try:
-            _follow(lines, on_second, record)
+            _follow(self._lines, on_second, record)
         except KeyboardInterrupt:
             interrupted = True
-            _end_orders(process)
-            _follow(lines, on_second, record)
-    if interrupted and not record:
-        # It had not begun.
-        raise KeyboardInterrupt
-    try:
-        measured, _ = record_in(record)
-    except InputError as err:
-        raise MarinaError("the process that sends the load ended without a result; its last words are above") from err
-    return measured.model_copy(update={"interrupted": interrupted})
+            _end_orders(self._process)
+            _follow(self._lines, on_second, record)
+        if interrupted and not record:
+            # It had not begun.
+            raise KeyboardInterrupt
+        try:
+            measured, _ = record_in(record)
+        except InputError as err:
+            raise MarinaError(
+                "the process that sends the load ended without a result; its last words are above"
+            ) from err
+        return measured.model_copy(update={"interrupted": interrupted})
+
+    def _order(self, plan: LoadPlan) -> None:
+        assert self._process.stdin is not None
+        # One that has ended gives no record, and that is said.
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(plan.model_dump_json() + "\n")
+            self._process.stdin.flush()
 
 
-def _follow(lines: SimpleQueue[str | None], on_second: OnSecond, record: list[str]) -> None:
-    """Tells every second, and keeps all other lines, until the end."""
-    while (line := lines.get()) is not None:
+def _follow(lines: Lines, on_second: OnSecond, record: list[str]) -> None:
+    """Tells every second, and keeps all other lines, until the plan is done or the process has ended."""
+    while (line := lines.get()) is not None and not is_end(line):
         second = second_in(line)
         if second is None:
             record.append(line)
@@ -55,9 +84,9 @@ def _follow(lines: SimpleQueue[str | None], on_second: OnSecond, record: list[st
 
 
 @contextmanager
-def _sender(plan: LoadPlan) -> Iterator[tuple[subprocess.Popen[str], SimpleQueue[str | None]]]:
+def _sender() -> Iterator[tuple[subprocess.Popen[str], Lines]]:
     """The process, and its lines, which a thread reads: Ctrl-C must not cut one in two."""
-    lines: SimpleQueue[str | None] = SimpleQueue()
+    lines: Lines = SimpleQueue()
 
     def read() -> None:
         assert process.stdout is not None
@@ -73,10 +102,7 @@ def _sender(plan: LoadPlan) -> Iterator[tuple[subprocess.Popen[str], SimpleQueue
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    assert process.stdin is not None
     try:
-        process.stdin.write(plan.model_dump_json() + "\n")
-        process.stdin.flush()
         yield process, lines
     finally:
         _end_orders(process)
@@ -88,4 +114,5 @@ def _sender(plan: LoadPlan) -> Iterator[tuple[subprocess.Popen[str], SimpleQueue
 
 def _end_orders(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
-    process.stdin.close()
+    with suppress(BrokenPipeError):
+        process.stdin.close()

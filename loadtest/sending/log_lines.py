@@ -16,6 +16,7 @@ from config.errors import InputError
 from loadtest.measuring import Beat, Machine, Measurement, Second
 
 _SECOND, _RECORD = "marina-second ", "marina-record "
+END_LINE = "marina-end"
 _PIECE = 8_000
 
 
@@ -39,6 +40,11 @@ def second_in(line: str) -> tuple[int, Second, list[Beat]] | None:
         return None
     beats = [Beat.model_validate(beat) for beat in data["beats"]]
     return data["number"], Second.model_validate(data["second"]), beats
+
+
+def is_end(line: str) -> bool:
+    """Whether a plan is done with this line; another one may follow."""
+    return line.rstrip() == END_LINE
 
 
 def record_lines(measured: Measurement, machine: Machine) -> Iterator[str]:

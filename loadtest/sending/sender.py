@@ -1,7 +1,7 @@
-"""The process that `generate` starts: `python -m loadtest.sending.sender`, with a plan as a line on its input.
+"""The process that `generate` starts: `python -m loadtest.sending.sender`, with plans as lines on its input.
 
 It sends a plan of one part itself; for one of several it leads as many workers. What happens it writes as lines to its
-output. When its input ends before it does, the one who asked is gone or wants it to stop.
+output, the last of each plan says that it is done. When its input ends, the one who asked is gone or wants it to stop.
 """
 
 from __future__ import annotations
@@ -12,29 +12,60 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import gevent
 from gevent.fileobject import FileObjectPosix
+from gevent.queue import Queue
 
 from config.errors import MarinaError
 from loadtest.measuring import Beat, Measurement, Second, this_machine
 from loadtest.sending.alone import Alone
 from loadtest.sending.leader import Leader, Stopped
-from loadtest.sending.log_lines import record_lines, second_line
+from loadtest.sending.log_lines import END_LINE, record_lines, second_line
 from loadtest.sending.plan import LoadPlan
 from loadtest.sending.processes import go_first, ignore_ctrl_c
 
 _END_WITHIN_S = 10.0
 
 
+class Orders:
+    """Plans, one after the other, until the input ends; then what is being sent stops."""
+
+    def __init__(self) -> None:
+        self._lines: Queue[bytes] = Queue()
+        self._load: Alone | Leader | None = None
+        self._ended = False
+        gevent.spawn(self._read)
+
+    def next(self) -> LoadPlan | None:
+        """The next plan, once it is there; None after the last one."""
+        line = self._lines.get()
+        return LoadPlan.model_validate_json(line) if line else None
+
+    def stop_at_end(self, load: Alone | Leader) -> None:
+        """Lets this load end with the input."""
+        self._load = load
+        if self._ended:
+            load.stop()
+
+    def _read(self) -> None:
+        for line in FileObjectPosix(sys.stdin.buffer.fileno(), "rb", closefd=False):
+            self._lines.put(line)
+        self._ended = True
+        self._lines.put(b"")
+        if self._load is not None:
+            self._load.stop()
+
+
 def main() -> int:
-    """Sends one plan."""
+    """Sends one plan after the other."""
     ignore_ctrl_c()
-    orders = FileObjectPosix(sys.stdin.buffer.fileno(), "rb", closefd=False)
-    plan = LoadPlan.model_validate_json(orders.readline())
+    orders = Orders()
     try:
-        send(plan, sys.stdout, host="127.0.0.1", port=0, local=plan.parts, orders=orders)
+        while (plan := orders.next()) is not None:
+            send(plan, sys.stdout, host="127.0.0.1", port=0, local=plan.parts, orders=orders)
+            print(END_LINE, flush=True)
     except MarinaError as err:
         print(f"error: {err}", file=sys.stderr)
         return err.exit_code
@@ -43,7 +74,7 @@ def main() -> int:
     return 0
 
 
-def send(plan: LoadPlan, log: TextIO, *, host: str, port: int, local: int, orders: Any = None) -> None:
+def send(plan: LoadPlan, log: TextIO, *, host: str, port: int, local: int, orders: Orders | None = None) -> None:
     """Sends a plan with the first `local` parts on this machine, and writes what happens, and the record, to `log`."""
 
     def on_second(number: int, second: Second, beats: Sequence[Beat]) -> None:
@@ -52,7 +83,8 @@ def send(plan: LoadPlan, log: TextIO, *, host: str, port: int, local: int, order
     if plan.parts == 1:
         go_first()
         alone = Alone(plan, on_second)
-        _stop_at_end(orders, alone)
+        if orders is not None:
+            orders.stop_at_end(alone)
         measured = alone.run()
     else:
         measured = _lead(Leader(plan, host, port, on_second), local, orders)
@@ -60,20 +92,11 @@ def send(plan: LoadPlan, log: TextIO, *, host: str, port: int, local: int, order
         print(line, file=log, flush=True)
 
 
-def _lead(leader: Leader, local: int, orders: Any) -> Measurement:
-    _stop_at_end(orders, leader)
+def _lead(leader: Leader, local: int, orders: Orders | None) -> Measurement:
+    if orders is not None:
+        orders.stop_at_end(leader)
     with _workers(leader.port, range(local)) as processes:
         return leader.run(processes)
-
-
-def _stop_at_end(orders: Any, load: Alone | Leader) -> None:
-    if orders is not None:
-
-        def wait() -> None:
-            orders.read()
-            load.stop()
-
-        gevent.spawn(wait)
 
 
 @contextmanager

@@ -5,13 +5,18 @@ from test_loadtest_slo import measured
 
 from config.errors import InputError
 from loadtest.measuring import Beat, Histogram, Second, this_machine
-from loadtest.sending.log_lines import record_in, record_lines, second_in, second_line
+from loadtest.sending.log_lines import END_LINE, is_end, record_in, record_lines, second_in, second_line
 
 
 def test_a_second_comes_back_as_it_was_written() -> None:
     second = Second(due=3, answered=2, errors={"timeout": 1}, response=Histogram())
     beats = [Beat(cpu=0.5, loop_lag_ms=1.5)]
     assert second_in(second_line(7, second, beats)) == (7, second, beats)
+
+
+def test_a_plan_ends_with_a_line_of_its_own() -> None:
+    assert is_end(f"{END_LINE}\n")
+    assert not is_end("marina-endless")
 
 
 def test_other_lines_are_no_second() -> None:

@@ -20,7 +20,7 @@ from config.errors import MarinaError
 from loadtest.judging import Objective, judge
 from loadtest.measuring import Measurement, this_machine
 from loadtest.scheduling import Schedule
-from loadtest.sending import LoadPlan, Request, generate, record_in, second_in
+from loadtest.sending import LoadPlan, Request, generate, record_in, second_in, standing_generator
 
 pytestmark = pytest.mark.e2e
 PARTS = 3
@@ -155,6 +155,15 @@ def test_a_process_of_this_machine_that_dies_is_named(url: str) -> None:
     assert measured.lost_processes in ((f"1 on {socket.gethostname()}",), (f"2 on {socket.gethostname()}",))
     assert measured.sent == measured.finished > 0
     assert judge(measured, OBJECTIVE).status == "INVALID"
+
+
+def test_a_standing_generator_sends_one_plan_after_the_other(url: str) -> None:
+    before = seen(url)
+    with standing_generator() as generator:
+        first, second = (generator.generate(plan_of(url, parts=1, rate=rate), lambda *_: None) for rate in (50, 90))
+    assert [first.sent, second.sent] == [first.good, second.good] == [100, 180]
+    assert (first.warmup, second.warmup) == (50, 90)
+    assert seen(url) == before + 420
 
 
 def test_workers_end_with_the_leader(url: str) -> None:
