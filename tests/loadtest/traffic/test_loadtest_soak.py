@@ -94,6 +94,22 @@ def test_the_process_that_grows_is_named() -> None:
     assert reason.endswith(" MB in 6.667 minutes and never fell back")
 
 
+def test_what_fills_with_the_first_requests_is_no_leak_until_it_goes_on_after_them() -> None:
+    def little(at: float) -> float:
+        return 48e6 + 3e6 * at / 600
+
+    status, (reason,) = judged(soaked(little))
+    assert status == "INVALID"
+    assert reason == (
+        "settles: the memory of worker 9000 grew from 49 MB to 51 MB in 6.667 minutes, as buffers do that fill with "
+        "the first 100,000 requests: a longer soak tells whether that ends"
+    )
+    many = tuple(each.model_copy(update={"due": 600}) for each in soaked().seconds)
+    status, (reason,) = judged(soaked(little, seconds=many))
+    assert status == "FAIL"
+    assert reason.startswith("memory-grows: the memory of worker 9000 grew from 49 MB to 51 MB")
+
+
 def test_files_that_are_never_closed_are_named() -> None:
     vitals = soaked().vitals or Vitals()
     readings = tuple(
