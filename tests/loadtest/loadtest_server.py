@@ -1,4 +1,5 @@
-"""A small HTTP server for the load tests: `python loadtest_server.py SHA256 --port-base N` listens on N and N + 10.
+"""A small HTTP server for the load tests: `python loadtest_server.py SHA256 --port-base N` listens on N and N + 10, of
+this machine alone or, with `--host ADDRESS`, of that address.
 
 `POST /behave` with JSON changes how it answers predictions: `delay_ms`, `status` with `body`, `broken` (closes in the
 middle), `silent` (never answers), `every` (only each n-th request misbehaves), `capacity` (requests/s of one worker
@@ -135,10 +136,10 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
 
-async def serve(port: int, sha256: str) -> None:
+async def serve(host: str, port: int, sha256: str) -> None:
     loop, behaviour = asyncio.get_running_loop(), Behaviour(sha256)
     for number in (port, port + 10):
-        await loop.create_server(lambda: Connection(behaviour), "127.0.0.1", number, backlog=1024)
+        await loop.create_server(lambda: Connection(behaviour), host, number, backlog=1024)
     terminated = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, terminated.set)
     print("ready", flush=True)
@@ -147,4 +148,5 @@ async def serve(port: int, sha256: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[sys.argv.index("--port-base") + 1]), sys.argv[1]))
+    options = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=False))
+    asyncio.run(serve(options.get("--host", "127.0.0.1"), int(options["--port-base"]), sys.argv[1]))
