@@ -31,7 +31,7 @@ from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
 from archiver.stage import start_draft
 from archiver.toolchain import find_compiler
-from archiver.writing import compare_text, stage_text
+from archiver.writing import compare_text, missing_vllm, stage_text
 from config.errors import AgreementError, SourceError, ToolMissing
 from config.progress import Progress
 from config.record import RECORD, Agreement, Artifact, Draft, Package, Record, file_sha256, write_json
@@ -65,9 +65,12 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         staged.mkdir()
         built = (_text if spec.model.writes else _network)(spec, staged, progress)
         _write_draft(staged, built.draft)
-        with progress.step("answer the sample as a worker"):
-            _rehearse(spec, staged)
-            _check_answer(spec, built.draft, staged)
+        if missing := missing_vllm(built.draft):
+            progress.say(f"the sample is not answered: {missing}")
+        else:
+            with progress.step("answer the sample as a worker"):
+                _rehearse(spec, staged)
+                _check_answer(spec, built.draft, staged)
         # With a worker's threads: Inductor makes other kernels for other numbers of them.
         with progress.step(built.comparing), compiling.quiet(), compiling.threads(spec.threads):
             agreed = built.compare()
@@ -108,7 +111,7 @@ def _network(spec: Spec, staged: Path, progress: Progress) -> Built:
 def _check_tools(spec: Spec) -> None:
     if spec.model.compile in ("aot", "jit") or spec.model.on_mismatch == "jit":
         find_compiler()
-    if spec.serving.device == "cuda" and not torch.cuda.is_available():
+    if spec.serving.device == "cuda" and spec.vllm is None and not torch.cuda.is_available():
         raise ToolMissing(
             f"{spec.file}: `serving.device`: got `cuda`, but torch {torch.__version__} sees no GPU on this machine",
             hint="package on a machine with the GPU that will serve, or use `device: cpu`",
@@ -248,7 +251,7 @@ def _check_agreement(spec: Spec, agreed: Agreement) -> None:
             f"{LARGEST_PERPLEXITY_RATIO:g}; no MAR was written",
             hint="precision: fp32",
         )
-    if agreed.agreement < spec.model.min_agreement:
+    if agreed.agreement is not None and agreed.agreement < spec.model.min_agreement:
         hint = "use another `precision`, calibrate on more of the real inputs, or lower `min_agreement`"
         varying = [name for name, tensor in (spec.model.inputs or {}).items() if tensor.varying]
         if varying and not any(tensor.mask_of for tensor in (spec.model.inputs or {}).values()):

@@ -61,7 +61,9 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
     source: the files of its folder are packed as they are."""
     model, serving = spec.model, spec.serving
     forms = declared(spec)
-    device = torch.device("cuda", 0) if serving.device == "cuda" else torch.device("cpu")
+    # What vLLM computes on is asked where it is served.
+    here = serving.device if spec.vllm is None else "cpu"
+    device = torch.device("cuda", 0) if here == "cuda" else torch.device("cpu")
     draft = Draft(
         name=spec.name,
         version=spec.version,
@@ -76,7 +78,7 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         max_request_bytes=round(serving.max_request_mb * 1_000_000),
         max_response_bytes=round(serving.max_response_mb * 1_000_000),
         sample=_stage_sample(spec, source, forms.get("takes"), folder),
-        key=Key.model_validate(key_of(model.cpu_target, machine_key(device))),
+        key=Key.model_validate(key_of(model.cpu_target, machine_key(device)) | {"device": serving.device}),
         **forms,
     )
     if source is None:

@@ -7,9 +7,10 @@ import json
 import math
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import torch
 
 from archiver.native import compile_decoder
@@ -28,6 +29,7 @@ from handlers.generation import (
     Token,
     Tokens,
     UnknownModel,
+    describe,
     make_engine,
     read_shape,
 )
@@ -42,6 +44,8 @@ def stage_text(spec: Spec, staged: Path) -> Draft:
     """The record of a language model as far as it is known before the comparison; stages the files it names."""
     folder = _stage_folder(spec, staged / FOLDER)
     settings = spec.writing.model_dump() | {"waiting": spec.waiting}
+    if spec.vllm is not None:
+        settings["vllm"]["files"] = describe(folder.files) if spec.vllm.weights is not None else {}
     writing = Writing(folder=FOLDER, ends=_ends(folder, staged / FOLDER), **settings)
     artifacts = []
     if writing.engine == "aot":
@@ -52,14 +56,15 @@ def stage_text(spec: Spec, staged: Path) -> Draft:
 
 def _stage_folder(spec: Spec, into: Path) -> Folder:
     where, computed = f"{spec.file}: `model.source`", spec.writing.engine != "fake"
+    packs_weights = computed and (spec.vllm is None or spec.vllm.weights is None)
     try:
         folder = read_folder(spec.path(spec.model.folder or ""), weights=computed)
         into.mkdir()
         for file in folder.files:
-            if computed or file.suffix != ".safetensors":
+            if packs_weights or file.suffix != ".safetensors":
                 shutil.copy(file, into / file.name)
         Tokens(into)
-        if computed:
+        if computed and spec.vllm is None:
             read_shape(into)
     except FolderRefused as err:
         raise SourceError(f"{where}: {err}", hint=err.hint) from err
@@ -86,23 +91,42 @@ class _Text:
     reports: list[Token]
 
 
+def missing_vllm(draft: Draft) -> str | None:
+    """Why the model cannot be run on this machine, where vLLM is what runs it."""
+    vllm = draft.text.vllm if draft.text else None
+    if vllm is None:
+        return None
+    if not Path(vllm.python).is_file():
+        return f"no vLLM on this machine, no `{vllm.python}`"
+    if vllm.weights is not None and not Path(vllm.weights).is_dir():
+        return f"no weights at `{vllm.weights}` on this machine"
+    if draft.device == "cuda" and not list(Path("/dev").glob("nvidia[0-9]*")):
+        return "no GPU on this machine"
+    return None
+
+
 def compare_text(draft: Draft, staged: Path) -> Agreement:
     """The engine's likeliest next tokens against those of the model in fp32, on texts that the engine has written with
-    its slots full; AgreementError where a compiled one writes otherwise alone."""
+    its slots full; AgreementError where a compiled one writes otherwise alone. What cannot be run here is not judged,
+    and the record says so."""
     record = parse_record(draft.json_data())
     text = record.text
     if text is None or text.engine == "fake":
         # What says the prompt again has nothing to agree with.
         return _agreed([], [], [])
     folder = staged / text.folder
-    engine = make_engine(text, folder, record.precision)
+    weights = Path(text.vllm.weights) if text.vllm and text.vllm.weights else folder
+    if text.vllm and (missing := missing_vllm(draft) or _incomparable(weights)):
+        return _agreed([], [], []).model_copy(update={"agreement": None, "not_judged": missing})
+    # It says more than an answer would, beyond its own ends too.
+    engine = make_engine(replace(text, ends=()), folder, record.precision)
     written = _written(engine, text, folder, range(_TEXTS))
     if text.engine == "aot":
         [alone] = _written(engine, text, folder, range(1))
         if alone.reports != written[0].reports:
             raise AgreementError("the compiled decoder writes otherwise alone than beside others; no MAR was written")
     engine.close()
-    whole = Llama(folder, precision="fp32", slots=1, context=max(len(each.tokens) for each in written))
+    whole = Llama(weights, precision="fp32", slots=1, context=max(len(each.tokens) for each in written))
     same: list[bool] = []
     engines: list[float] = []
     wholes: list[float] = []
@@ -113,6 +137,19 @@ def compare_text(draft: Draft, staged: Path) -> Agreement:
             engines.append(token.logprob)
             wholes.append(float(row[token.token]))
     return _agreed(same, engines, wholes)
+
+
+def _incomparable(folder: Path) -> str | None:
+    """Why the model's fp32 cannot be had to compare with: vLLM knows more models, and larger ones."""
+    try:
+        read_shape(folder)
+    except UnknownModel as err:
+        return f"nothing to compare with, {err}"
+    # Most weights have two bytes, and four where they are compared with.
+    needed = 2 * sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if needed > (free := psutil.virtual_memory().available):
+        return f"in fp32 it takes {needed / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free on this machine"
+    return None
 
 
 def _written(engine: Engine, text: TextSpec, folder: Path, seeds: Iterable[int]) -> list[_Text]:

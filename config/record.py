@@ -77,22 +77,49 @@ class Key(_Part):
 
 
 class Agreement(_Part):
-    """How the packaged artifacts answer, compared with the eager fp32 model."""
+    """How the packaged artifacts answer, compared with the eager fp32 model; `not_judged` says why nobody knows."""
 
     inputs: Literal["calibration", "generated"]
     count: int
     measure: Literal["top-1", "tolerance"]
-    agreement: float
+    agreement: float | None
+    not_judged: str | None = None
     max_abs_difference: float
     cosine: float
     perplexity_ratio: float | None = None
+
+    @property
+    def text(self) -> str:
+        """In words, after whose agreement it is."""
+        if self.agreement is None:
+            return f"not judged: {self.not_judged}"
+        return f"{self.agreement:.4f} ({self.measure} on {self.count} {self.inputs} inputs)"
+
+
+class WeightsFile(_Part):
+    """A file that is mounted where it is served: its size, and the sha256 of its first MiB and of all of it."""
+
+    bytes: int
+    head: str
+    sha256: str
+
+
+class Vllm(_Part):
+    """How vLLM is run: the spec's `text.vllm`, and what is in `weights` where they are not in the MAR."""
+
+    python: str
+    weights: str | None
+    check: Literal["head", "whole"]
+    args: dict[str, bool | int | float | str]
+    step_timeout_s: float
+    files: dict[str, WeightsFile] = {}
 
 
 class Writing(_Part):
     """How a language model writes: the spec's `text`, the folder of the model's files, and the tokens that end it."""
 
     folder: str
-    engine: Literal["aot", "fake", "torch"]
+    engine: Literal["aot", "fake", "torch", "vllm"]
     context: int
     slots: int
     waiting: int
@@ -103,6 +130,7 @@ class Writing(_Part):
     speculation: Literal["auto", "off"]
     ends: tuple[int, ...]
     priority_header: str = "X-Priority"
+    vllm: Vllm | None = None
 
 
 class Code(_Part):

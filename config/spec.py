@@ -27,6 +27,7 @@ from config.sections import (
     Slo,
     Text,
     Version,
+    Vllm,
 )
 
 # What the handlers' limit on the values of a JSON body comes to.
@@ -114,8 +115,20 @@ class Spec(Section):
     def writing(self) -> Text:
         """How a language model writes, the defaults resolved."""
         text = self.text or Text()
-        engine = "aot" if self.model.compile == "aot" else "torch"
-        return text if text.engine != "auto" else text.model_copy(update={"engine": engine})
+        engine = text.engine
+        if engine == "auto":
+            engine = "aot" if self.model.compile == "aot" else "torch"
+        changed: dict[str, Any] = {"engine": engine}
+        if engine == "vllm":
+            changed["vllm"] = text.vllm or Vllm()
+        if text.prefill_chunk is None:
+            changed["prefill_chunk"] = 2048 if engine == "vllm" else 256
+        return text.model_copy(update=changed)
+
+    @property
+    def vllm(self) -> Vllm | None:
+        """How vLLM is run, where it is what writes."""
+        return self.writing.vllm if self.model.writes and self.writing.engine == "vllm" else None
 
     @property
     def largest_batch_bytes(self) -> int:

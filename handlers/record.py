@@ -107,6 +107,19 @@ class CompiledFile:
 
 
 @dataclass(frozen=True)
+class VllmSpec:
+    """How vLLM is run: its Python, arguments of its engine, the folder of the weights where they are not in the
+    package, what that holds, and how closely it is looked at."""
+
+    python: str
+    weights: str | None
+    check: str
+    args: Mapping[str, Any]
+    step_timeout_s: float
+    files: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class TextSpec:
     """How a `text` model is run; `folder` has its tokenizer, its template and its weights, and `ends` are the tokens
     after which it has nothing more to say."""
@@ -123,6 +136,7 @@ class TextSpec:
     speculation: str
     ends: tuple[int, ...]
     priority_header: str = "X-Priority"
+    vllm: VllmSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -186,7 +200,7 @@ def parse_record(data: Mapping[str, Any]) -> Record:
         encoding=_optional(EncodingSpec, data.get("encoding"), "encoding."),
         sample=_optional(Sample, data.get("sample"), "sample."),
         artifacts=_list(CompiledFile, data, "artifacts"),
-        text=_optional(TextSpec, data.get("text"), "text."),
+        text=_text(data.get("text")),
         lengths=_optional(Lengths, data.get("lengths"), "lengths."),
         code=_optional(Code, data.get("code"), "code."),
     )
@@ -203,6 +217,12 @@ def _section(kind: type[Any], data: Mapping[str, Any], where: str, **parsed: Any
         elif field.default is MISSING:
             raise RecordError(f"{RECORD_FILE}: `{where}{field.name}`: missing")
     return kind(**values)
+
+
+def _text(data: Mapping[str, Any] | None) -> Any:
+    if data is None:
+        return None
+    return _section(TextSpec, data, "text.", vllm=_optional(VllmSpec, data.get("vllm"), "text.vllm."))
 
 
 def _optional(kind: type[Any], data: Mapping[str, Any] | None, where: str) -> Any:

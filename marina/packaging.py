@@ -103,9 +103,8 @@ def package(options: argparse.Namespace) -> int:
     if options.json:
         print_json(packaged.model_dump(mode="json", by_alias=True))
     else:
-        agreed = packaged.record.agreement
         print(f"{options.out / spec.name / packaged.mar}  {packaged.bytes / 1e6:.1f} MB  sha256 {packaged.sha256}")
-        print(f"agreement {agreed.agreement:.4f} ({agreed.measure} on {agreed.count} {agreed.inputs} inputs)")
+        print(f"agreement {packaged.record.agreement.text}")
         if options.quick:
             print(f"for a first look: slower than what will be deployed, which `marina package {options.spec}` makes")
     return 0

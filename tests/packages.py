@@ -16,6 +16,7 @@ from typing import Any
 
 from specs import ROOT, digits_spec, tales_spec
 from tools import needs
+from vllm_standin import standin_python
 
 from config.progress import Progress
 from config.record import Package, read_package
@@ -31,7 +32,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "v3": {"model.cpu_target": "x86-64-v3", "model.precision": "int8"},
     "fallback": {"model.on_mismatch": "jit"},
 }
+# With what stands in for vLLM, which agrees with no model.
+VLLM: dict[str, Any] = {"engine": "vllm", "context": 512, "slots": 16, "max_tokens": 400}
 TALES_VARIANTS: dict[str, dict[str, Any]] = {
+    "vllm": {"model.precision": "bf16", "model.min_agreement": 0, "text": VLLM},
     "int8": {"model.compile": "aot", "model.precision": "int8"},
     "fake": {"text": {"engine": "fake", "context": 2048, "slots": 32, "max_tokens": 512, "step_ms": 20}},
 }
@@ -88,6 +92,15 @@ def packaged_digits(variant: str) -> tuple[Path, Package]:
     return folder, read_package(folder)
 
 
+def tales_changes(variant: str) -> dict[str, Any]:
+    """What a variant has that the tales example has not; vLLM's has the Python of what stands in for it."""
+    changes = TALES_VARIANTS[variant]
+    if variant != "vllm":
+        return changes
+    python = built_once(home() / "standin", standin_python) / "bin" / "python"
+    return changes | {"text": VLLM | {"vllm": {"python": str(python)}}}
+
+
 def packaged_tales(variant: str) -> tuple[Path, Package]:
     """The folder and the record of a variant of the tales example, by a process of its own too."""
 
@@ -103,7 +116,7 @@ def main(variant: str, out: str) -> None:
     from archiver.package import package
 
     example, _, tales = variant.rpartition(" ")
-    spec = tales_spec(TALES_VARIANTS[tales]) if example else digits_spec(VARIANTS[variant])
+    spec = tales_spec(tales_changes(tales)) if example else digits_spec(VARIANTS[variant])
     package(spec, Path(out), progress=Progress(quiet=True))
 
 

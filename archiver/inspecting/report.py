@@ -50,7 +50,7 @@ class Report:
         if self.record is None:
             yield "record     none: Marina did not make this archive"
         else:
-            record, key, agreed = self.record, self.record.key, self.record.agreement
+            record, key = self.record, self.record.key
             yield f"source     {record.source}, weights {record.weights}"
             yield f"compiled   {record.compile} {record.precision}, batches {list(record.batch_sizes)}"
             if record.lengths is not None:
@@ -62,7 +62,7 @@ class Report:
             machine = " ".join(key.isa) or f"capability {key.capability}, CUDA {key.cuda}"
             target = "" if key.target == "native" else f" {key.target}"
             yield f"needs      torch {key.torch}, {key.device}{target}: {machine}"
-            yield f"agreement  {agreed.agreement:.4f} ({agreed.measure} on {agreed.count} {agreed.inputs} inputs)"
+            yield f"agreement  {record.agreement.text}"
         for name, size in self.files.items():
             yield f"  {size:>12,}  {name}"
         for pickle in self.pickles:

@@ -1,14 +1,22 @@
 """What fields of a spec may not be together, and which files it names must exist.
 
-`rule` registers one; `source`, `model`, `encoding`, `writing`, `serving` and `cluster` hold them by topic. A rule names
-the fields it looks at, and is left out when one of them is already known to be wrong.
+`rule` registers one; `source`, `model`, `encoding`, `writing`, `vllm`, `serving` and `cluster` hold them by topic. A
+rule names the fields it looks at, and is left out when one of them is already known to be wrong.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from config.combinations import cluster, encoding, model, serving, source, writing  # noqa: F401  (they register rules)
+from config.combinations import (  # noqa: F401  (they register rules)
+    cluster,
+    encoding,
+    model,
+    serving,
+    source,
+    vllm,
+    writing,
+)
 from config.combinations.rule import COMBINATIONS, FILES, FORMS, Table
 from config.combinations.writing import cautions
 from config.spec import Spec

@@ -36,13 +36,17 @@ def _threads_fit_cpu(spec: Spec) -> Conflicts:
         )
 
 
-@rule("serving.device", "serving.workers", "kubernetes.resources")
+@rule("serving.device", "serving.workers", "kubernetes.resources", "text")
 def _gpus_fit_device(spec: Spec) -> Conflicts:
     gpus = spec.kubernetes.resources.gpu
     if spec.serving.device == "cuda" and gpus == 0:
         yield "kubernetes.resources.gpu", "got 0, but `serving.device` is `cuda`", "gpu: 1"
     elif spec.serving.device == "cpu" and gpus > 0:
         yield "kubernetes.resources.gpu", f"got {gpus}, but `serving.device` is `cpu`", "gpu: 0, or `device: cuda`"
+    elif gpus and spec.vllm is not None:
+        if gpus != spec.vllm.gpus:
+            text = f"got {gpus}, but `text.vllm.args` ask for {spec.vllm.gpus}: tensor times pipeline parallel"
+            yield "kubernetes.resources.gpu", text, f"gpu: {spec.vllm.gpus}, or another `tensor_parallel_size`"
     elif gpus and spec.workers % gpus:
         text = f"got {gpus}, but `serving.workers` is {spec.workers}: workers must be a multiple of GPUs"
         yield "kubernetes.resources.gpu", text, None

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
+from config.combinations.vllm import vllm_cautions
 from config.errors import listed
 from config.hf_folder import FolderRefused, read_folder
 from config.sections import Model, Text
 from config.spec import Spec
 
 # What each engine has `compile` say.
-_COMPILED = {"aot": "aot", "torch": "eager"}
+_COMPILED = {"aot": "aot", "torch": "eager", "vllm": "eager"}
 # What describes models that answer whole, and what to do about it.
 _NOT_OF_MODEL = ("calibration", "image", "inputs", "labels", "outputs")
 
@@ -48,7 +49,11 @@ def _what_writes(spec: Spec) -> Conflicts:
     model, serving = spec.model, spec.serving
     if not model.writes:
         return
-    if model.precision not in (allowed := ("bf16", "fp32", "int8") if model.compile == "aot" else ("bf16", "fp32")):
+    if spec.vllm is not None:
+        allowed: tuple[str, ...] = ("bf16", "fp16", "fp32")
+    else:
+        allowed = ("bf16", "fp32", "int8") if model.compile == "aot" else ("bf16", "fp32")
+    if model.precision not in allowed:
         text = f"got `{model.precision}`, allowed for the `text` handler with `compile: {model.compile}`: "
         yield "model.precision", text + listed(allowed), "compile: aot" if model.precision == "int8" else None
     if model.compile not in ("aot", "eager"):
@@ -60,8 +65,9 @@ def _what_writes(spec: Spec) -> Conflicts:
     if model.on_mismatch == "jit":
         text = "got `jit`, but the worker of a `text` model compiles nothing"
         yield "model.on_mismatch", text, "delete `on_mismatch`"
-    if serving.device != "cpu":
-        yield "serving.device", f"got `{serving.device}`, allowed for the `text` handler: `cpu`", "device: cpu"
+    if serving.device != "cpu" and spec.vllm is None:
+        text = f"got `{serving.device}`, allowed for the `text` handler: `cpu`, or the engine `vllm`"
+        yield "serving.device", text, "device: cpu, or engine: vllm under `text`"
     if spec.workers > 1:
         text = f"got {spec.workers}, allowed for the `text` handler: 1, for one worker would keep the other waiting"
         yield "serving.workers", text, "workers: 1, with more `threads`"
@@ -89,6 +95,7 @@ def _a_drain_lets_answers_end(spec: Spec) -> Conflicts:
 
 def cautions(spec: Spec) -> Iterator[str]:
     """What may be meant, and is said because it may not be."""
+    yield from vllm_cautions(spec)
     if not spec.model.writes or spec.slo is None or spec.slo.itl_p99_ms is None:
         return
     longest_s = ((spec.slo.ttft_p99_ms or 0) + spec.slo.itl_p99_ms * spec.writing.max_tokens) / 1000

@@ -14,6 +14,7 @@ from config.sections.serving import Serving
 from config.sections.store import ModelCache
 from config.sections.text import Text
 from config.sections.varying import Varying
+from config.sections.vllm import Vllm
 
 __all__ = [
     "PATTERNS",
@@ -36,4 +37,5 @@ __all__ = [
     "Text",
     "Varying",
     "Version",
+    "Vllm",
 ]

@@ -28,6 +28,7 @@ PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$": "a header's name of letters, digits and `-`",
     r"^[A-Z]{3}$": "three capital letters such as `USD`",
     r"^(100|[1-9]?[0-9])%$": "a whole number, or a share such as `25%`",
+    r"^(/[\w.-]+)+$": "a path from `/` on",
 }
 (
     _NAME,
@@ -47,6 +48,7 @@ PATTERNS = {
     _HEADER,
     CURRENCY,
     PERCENT,
+    ABSOLUTE,
 ) = PATTERNS
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 

@@ -7,15 +7,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from config.sections.section import Count, HeaderName, Section
+from config.sections.vllm import Vllm
 
 
 class Text(Section):
     """How a language model writes."""
 
-    engine: Literal["aot", "auto", "fake", "torch"] = "auto"
+    engine: Literal["aot", "auto", "fake", "torch", "vllm"] = "auto"
     """aot: computes the model by a library compiled for the processor, with `compile: aot`; torch: by torch, with
-    `compile: eager`; auto: by what `compile` says; fake: says the prompt again, one token every `step_ms`, to try and
-    measure what is around an engine. Lands in the record of the MAR."""
+    `compile: eager`; vllm: by a vLLM in a Python of its own, with `compile: eager`; auto: aot or torch, by what
+    `compile` says; fake: says the prompt again, one token every `step_ms`, to try and measure what is around an engine.
+    Lands in the record of the MAR."""
     context: Count = 2048
     """Tokens of a prompt and its answer together. Lands in the record; memory is taken for it, times `slots`."""
     slots: Count = 16
@@ -23,9 +25,9 @@ class Text(Section):
     waiting: Count | None = None
     """Requests that may wait for a slot, those of interactive clients and short prompts first; further ones get 503
     with `Retry-After`; default: as many as `slots`. Lands in the record, and with `slots` in `batchSize`."""
-    prefill_chunk: Count = 256
-    """A prompt is read in pieces of so many tokens, one a step, so that the answers of others go on. Lands in the
-    record."""
+    prefill_chunk: Count | None = None
+    """A prompt is read in pieces of so many tokens, one a step, so that the answers of others go on; default: 256, of
+    `vllm` 2048. Lands in the record."""
     max_tokens: Count = 512
     """Longest answer, and what is written where a request names no `max_tokens`, tokens. Lands in the record."""
     priority_header: HeaderName = "X-Priority"
@@ -40,3 +42,5 @@ class Text(Section):
     """auto: the compiled engine guesses what comes next where a text says again what it has said before, and computes
     guesses together with the token before them, as many as give more tokens a second by what steps and guesses were
     worth so far; the answers are the same. off: one token a step. Lands in the record."""
+    vllm: Vllm | None = None
+    """How vLLM is run, for `engine: vllm`."""

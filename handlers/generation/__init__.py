@@ -5,6 +5,7 @@ from handlers.generation.engines import make_engine
 from handlers.generation.engines.compiled import LIBRARY
 from handlers.generation.engines.llama import Llama
 from handlers.generation.engines.network import UnknownModel, read_shape
+from handlers.generation.engines.vllm_weights import describe
 from handlers.generation.handler import TextHandler
 from handlers.generation.template import TemplateRefused
 from handlers.generation.tokens import Tokens
@@ -20,6 +21,7 @@ __all__ = [
     "Token",
     "Tokens",
     "UnknownModel",
+    "describe",
     "make_engine",
     "read_shape",
 ]

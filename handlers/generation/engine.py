@@ -24,19 +24,23 @@ class Grammar(Protocol):
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen: `temperature` 0 takes the likeliest; `top_k` 0 and `top_p` 1 leave every token in;
-    `logprobs` is how many of the likeliest are told with each token; `grammar` leaves out what may not come next."""
+    `logprobs` is how many of the likeliest are told with each token, None where nobody wants to know its own either;
+    `grammar` leaves out what may not come next, and `schema` is what it was made of, for an engine that makes its own.
+    An engine may end a sequence by itself after `max_tokens`."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     seed: int | None = None
-    logprobs: int = 0
+    logprobs: int | None = None
     grammar: Grammar | None = None
+    schema: str | None = None
+    max_tokens: int | None = None
 
 
 class Token(NamedTuple):
-    """One token of one sequence, with its log-probability among all tokens before any of them were left out; `is_last`
-    where its grammar lets nothing follow it."""
+    """One token of one sequence, with its log-probability among all tokens before any of them were left out, which may
+    be none where nobody wants to know; `is_last` where its grammar lets nothing follow it."""
 
     sequence: str
     token: int
@@ -64,7 +68,7 @@ class Usage(NamedTuple):
 
 class Engine(Protocol):
     """Used by one thread. `add` may be called while `usage().sequences` is below `slots`, with a prompt that leaves
-    room for what will be asked of it."""
+    room for what will be asked of it; `usage` raises where the engine is of no more use."""
 
     def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling) -> None: ...
 

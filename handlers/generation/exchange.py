@@ -22,6 +22,7 @@ class Stream:
     begun: bool = False
     has_text: bool = False
     is_cut: bool = False
+    is_lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Whole:
     retry_after_s: int | None = None
 
 
+LOST = "the engine failed, and another one starts"
 _STOPS = "the server stops, and the answer was not complete in the time that it had"
 STOPPED = Whole(error_body(_STOPS, 503, code="server_stopped"), 503, retry_after_s=1)
 

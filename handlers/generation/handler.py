@@ -6,6 +6,7 @@ thread of its own, so a round never waits for a step that it does not need, and 
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
@@ -24,7 +25,7 @@ from handlers.caching import open_cache
 from handlers.generation.answers import Writer
 from handlers.generation.arrivals import Arrival, Arrivals
 from handlers.generation.engines import make_engine
-from handlers.generation.exchange import STOPPED, Criterion, Pending, Stream, Whole, send
+from handlers.generation.exchange import LOST, STOPPED, Criterion, Pending, Stream, Whole, send
 from handlers.generation.grammars import GrammarRefused, Grammars
 from handlers.generation.loop import Awaited, EngineFailed, Loop
 from handlers.generation.metrics import TextMetrics
@@ -47,6 +48,8 @@ Begun = TypeVar("Begun")
 # Who has left is noticed at the next round, so none lasts longer.
 _WAKE_S = 0.05
 _FAILED = "the server failed at this answer"
+# An engine that failed does not come back, but its worker does; before that, its clients hear of it.
+_FAREWELL_S = 1.0
 
 
 class TextHandler:
@@ -69,7 +72,7 @@ class TextHandler:
         self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name)
         scheduler = Scheduler(room=self.text.waiting, slots=self.text.slots, prefill_chunk=self.text.prefill_chunk)
         engine = make_engine(self.text, folder, self.record.precision)
-        self.loop = Loop(engine, scheduler, self._answering, self.metrics)
+        self.loop = Loop(engine, scheduler, self._answering, self.metrics, failed=end_worker)
         self.grammars = Grammars(folder / TOKENIZER, self.text.ends)
         self._recall = Recall(None)
         self._open: dict[str, Stream | Pending] = {}
@@ -172,6 +175,8 @@ class TextHandler:
     def _submit(self, arrival: Arrival, keeping: Keeping | None) -> Stream:
         try:
             answering = self.loop.submit(arrival.wish)
+        except EngineFailed as err:
+            raise Refused(LOST, code="engine_failed", status=503, retry_after_s=1) from err
         except Busy as err:
             raise Refused(err.reason, code="busy", status=503, retry_after_s=err.retry_after_s) from err
         self.metrics.accepted(len(arrival.asked.prompt))
@@ -181,12 +186,13 @@ class TextHandler:
         return Stream(answering, Writer(arrival.asked, self.record.name, arrival.wish.id, self.tokens), keeping)
 
     def _submit_to_grammar(self, pending: Pending) -> Stream:
+        arrival = pending.arrival
         try:
-            arrival = pending.arrival
-            sampling = replace(arrival.wish.sampling, grammar=self.grammars.begin(pending.compiling))
+            grammar = self.grammars.begin(pending.compiling)
         except GrammarRefused as err:
             text = f"`response_format`: no answer can be held to this schema: {err}"
             raise Refused(text, param="response_format") from err
+        sampling = replace(arrival.wish.sampling, grammar=grammar, schema=arrival.asked.schema)
         return self._submit(replace(arrival, wish=replace(arrival.wish, sampling=sampling)), pending.keeping)
 
     def _answering(self, wish: Wish, now: float) -> Answer:
@@ -200,8 +206,10 @@ class TextHandler:
             patience_s = 0 if has_whole else _WAKE_S
             watched: list[Awaited] = [*(each.answering for each in streams), *compiling]
             is_ready = bool(watched) and self.loop.wait(watched, patience_s)
-        except EngineFailed as err:
-            raise SystemExit("the engine failed, this worker ends") from err
+        except EngineFailed:
+            for stream in streams:
+                stream.is_lost = stream.answering.end is None
+            return
         ready = [each for each in streams if each.answering.is_ready]
         has_whole |= any(each.is_ready for each in compiling)
         if is_ready and not has_whole and all(each.has_text and not each.answering.end for each in ready):
@@ -244,6 +252,8 @@ class TextHandler:
 
     def _error(self, stream: Stream) -> Whole | None:
         """Why there is no more of an answer that is not complete."""
+        if stream.is_lost:
+            return Whole(error_body(LOST, 503, code="engine_failed"), 503, retry_after_s=1)
         if stream.is_cut:
             return STOPPED
         if stream.answering.end == "error":
@@ -274,3 +284,10 @@ class TextHandler:
                 self.loop.take(begun.answering)
         if begun.answering.end == "error":
             raise RecordError("`sample`: the engine failed at it")
+
+
+def end_worker() -> None:
+    """This process, in a moment; TorchServe starts another one."""
+    end = threading.Timer(_FAREWELL_S, os._exit, (1,))
+    end.daemon = True
+    end.start()

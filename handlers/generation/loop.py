@@ -14,6 +14,8 @@ from handlers.generation.sequence import Answering, Piece, Sequence, Wish
 
 logger = logging.getLogger(__name__)
 
+# An engine that works in a process of its own may end while it has nothing to do, too.
+_LOOK_S = 1.0
 # TorchServe asks again and again while any answer is open, and not once more when the last client has left. After so
 # long a silence nothing more is computed, until it asks; after the other, what was begun is forgotten.
 QUIET_S, ABANDONED_S = 0.2, 5.0
@@ -52,9 +54,12 @@ class Loop:
         make: Callable[[Wish, float], Sequence],
         watcher: Watcher,
         *,
+        failed: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`failed` is called when the engine has, which is the end of everything here."""
         self._engine, self._scheduler, self._make, self._watcher, self._clock = engine, scheduler, make, watcher, clock
+        self._tell_failure = failed
         # Held for moments; never while the engine computes.
         self._changed = threading.Condition()
         self._sequences: dict[str, Sequence] = {}
@@ -66,8 +71,10 @@ class Loop:
         self._thread.start()
 
     def submit(self, wish: Wish) -> Sequence:
-        """Takes a wish in, or raises `Busy`."""
+        """Takes a wish in, or raises `Busy`, or `EngineFailed`."""
         with self._changed:
+            if self._failed:
+                raise EngineFailed
             now = self._clock()
             running = [each.wish.max_tokens - each.count for each in self._running.values()]
             self._scheduler.submit(wish, now, running=running)
@@ -135,12 +142,14 @@ class Loop:
             with self._changed:
                 self._failed = True
                 self._changed.notify_all()
+            self._tell_failure()
 
     def _prepare(self) -> bool:
         """Who left is out and who waited is in; sleeps while nobody is there. False when it is to end."""
         with self._changed:
             self._watcher.usage(self._engine.usage(), len(self._scheduler))
-            self._changed.wait_for(lambda: self._closing or self._running or len(self._scheduler))
+            if not self._changed.wait_for(lambda: self._closing or self._running or len(self._scheduler), _LOOK_S):
+                return True
             self._changed.wait_for(lambda: self._closing or self._silent_s() < QUIET_S, ABANDONED_S)
             now = self._clock()
             if self._silent_s() > ABANDONED_S:
@@ -153,12 +162,16 @@ class Loop:
             for sequence in [each for each in self._sequences.values() if each.is_overdue(now)]:
                 sequence.finish("length")
                 self._release(sequence)
+            held = len(self._running)
             while self._has_room() and (wish := self._scheduler.take(now)):
                 sequence = self._running[wish.id] = self._sequences[wish.id]
                 with self._alone(sequence):
                     self._engine.add(wish.id, wish.prompt, wish.sampling)
                 if sequence.end:
                     self._release(sequence)
+            if len(self._running) > held:
+                # A first step may take long.
+                self._watcher.usage(self._engine.usage(), len(self._scheduler))
             self._changed.notify_all()
             return not self._closing
 

@@ -92,7 +92,8 @@ def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Aske
         top_p=_number(given, "top_p", 1.0, 0, 1),
         top_k=_whole(given, "top_k", 0, 0, 1_000_000),
         seed=_whole(given, "seed", None, -(2**63), 2**63 - 1),
-        logprobs=logprobs,
+        logprobs=logprobs if with_logprobs else None,
+        max_tokens=max_tokens,
     )
     usage = _stream_options(given, stream)
     schema = read_schema(given.get("response_format"))

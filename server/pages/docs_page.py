@@ -168,8 +168,7 @@ def _takes(record: Record) -> str:
 
 
 def _agreement(record: Record) -> str:
-    agreed = record.agreement
-    return f"{agreed.agreement:.4f} with eager fp32 ({agreed.measure} on {agreed.count} {agreed.inputs} inputs)"
+    return f"with eager fp32 {record.agreement.text}"
 
 
 def _sides(port: Port) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from specs import TALES, tales_spec
+from vllm_standin import standin_python
 
 from archiver.writing import compare_text, stage_text
 from config.errors import AgreementError, SourceError
@@ -74,3 +75,34 @@ def test_a_folder_that_would_not_serve_is_refused(name: str, text: str, message:
     staged.mkdir()
     with pytest.raises(SourceError, match=message):
         stage_text(tales_spec({"model.source": f"hf:{broken}"}), staged)
+
+
+def test_what_vllm_cannot_run_here_is_packed_and_not_judged(tmp_path: Path) -> None:
+    mounted = {"python": "/nowhere/python", "weights": "/models/tales"}
+    changes = {"model.precision": "bf16", "serving.device": "cuda", "kubernetes.resources.gpu": 1}
+    draft = stage_text(
+        tales_spec(changes | {"text": {"engine": "vllm", "context": 128, "max_tokens": 64, "vllm": mounted}}), tmp_path
+    )
+    assert draft.key.device == "cuda"
+    assert not (tmp_path / "model" / "model.safetensors").exists()
+    assert draft.text is not None
+    assert draft.text.vllm is not None
+    weights = draft.text.vllm.files["model.safetensors"]
+    assert (weights.bytes, len(weights.sha256)) == ((TALES.parent / "model/model.safetensors").stat().st_size, 64)
+    agreed = compare_text(draft, tmp_path)
+    assert agreed.agreement is None
+    assert agreed.text == "not judged: no vLLM on this machine, no `/nowhere/python`"
+
+
+def test_vllm_that_can_be_run_is_held_against_fp32(tmp_path: Path) -> None:
+    python = standin_python(tmp_path / "python") / "bin" / "python"
+    text = {"engine": "vllm", "context": 128, "max_tokens": 64, "vllm": {"python": str(python)}}
+    draft = stage_text(tales_spec({"text": text}), tmp_path)
+    agreed = compare_text(draft, tmp_path)
+    # What stands in for vLLM says the prompt again, which the tales do not.
+    assert agreed.count > 500
+    assert agreed.agreement is not None
+    assert agreed.agreement < 0.5
+    unknown = tmp_path / "model" / "config.json"
+    unknown.write_text(unknown.read_text().replace("LlamaForCausalLM", "MixtralForCausalLM"))
+    assert "not judged: nothing to compare with, `architectures`: got `Mix" in compare_text(draft, tmp_path).text

@@ -48,7 +48,8 @@ ERRORS: list[Any] = [
     pytest.param({"serving.workers": 2}, "`serving.workers`: got 2, allowed for the `text` handler: 1, for one worker "
                  "would keep the other waiting\n\nhint: workers: 1, with more `threads`", id="two workers"),
     pytest.param({"serving.device": "cuda", "kubernetes.resources.gpu": 1}, "`serving.device`: got `cuda`, allowed for "
-                 "the `text` handler: `cpu`\n\nhint: device: cpu", id="a GPU"),
+                 "the `text` handler: `cpu`, or the engine `vllm`\n\nhint: device: cpu, or engine: vllm under `text`",
+                 id="a GPU"),
     pytest.param({"text.max_tokens": 2048}, "`text.max_tokens`: got 2048, but prompt and answer together have 2048 "
                  "tokens, `text.context`\n\nhint: raise `text.context`, or lower `text.max_tokens`", id="no prompt"),
     pytest.param({"text.step_ms": 5}, "`text.step_ms`: not for the engine `torch`, which takes the time it takes\n\n"
@@ -57,7 +58,7 @@ ERRORS: list[Any] = [
                  "answer takes 51.2 s\n\nhint: raise it, or lower `text.max_tokens`", id="a drain that cuts answers"),
     pytest.param({"load.sample": "cat.png"}, "`load.sample`: got `cat.png`, allowed for the `text` handler: a `.json` "
                  "file", id="a picture to send"),
-    pytest.param({"text.engine": "vllm"}, "`text.engine`: got `vllm`, allowed: `aot`, `auto`, `fake`, `torch`",
+    pytest.param({"text.engine": "onnx"}, "`text.engine`: got `onnx`, allowed: `aot`, `auto`, `fake`, `torch`, `vllm`",
                  id="another engine"),
     pytest.param({"text.priority_header": "X Lane"}, "`text.priority_header`: got `X Lane`, allowed: a header's name "
                  "of letters, digits and `-`", id="no header"),

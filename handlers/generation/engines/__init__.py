@@ -8,6 +8,7 @@ from handlers.generation.engines.computing import ROWS, CompiledEngine, TorchEng
 from handlers.generation.engines.fake import FakeEngine
 from handlers.generation.engines.llama import Llama
 from handlers.generation.engines.slots import Slots
+from handlers.generation.engines.vllm_engine import make_vllm
 from handlers.record import RecordError, TextSpec
 
 
@@ -16,6 +17,9 @@ def make_engine(text: TextSpec, folder: Path, precision: str) -> Engine:
     slots = Slots(text.slots, context=text.context, prefill_chunk=text.prefill_chunk)
     if text.engine == "fake":
         return FakeEngine(slots, step_s=text.step_ms / 1000)
+    if text.engine == "vllm":
+        # It warms itself up.
+        return make_vllm(text, folder, precision)
     engine: Engine
     if text.engine == "torch":
         engine = TorchEngine(Llama(folder, precision=precision, slots=text.slots, context=text.context), slots)
@@ -25,7 +29,7 @@ def make_engine(text: TextSpec, folder: Path, precision: str) -> Engine:
         if text.speculation == "auto" and text.context > ROWS:
             slots.row_cost = engine.measure()
     else:
-        raise RecordError(f"`text.engine`: got `{text.engine}`, allowed: `aot`, `fake`, `torch`")
+        raise RecordError(f"`text.engine`: got `{text.engine}`, allowed: `aot`, `fake`, `torch`, `vllm`")
     _warm_up(engine, text)
     return engine
 

@@ -24,7 +24,7 @@ class Sampler:
     @property
     def wanted(self) -> int:
         """How many of the likeliest tokens are to be told."""
-        return self._sampling.logprobs
+        return self._sampling.logprobs or 0
 
     @property
     def has_grammar(self) -> bool:

@@ -308,9 +308,11 @@ def test_an_engine_that_fails_ends_the_worker(rounds: Rounds, monkeypatch) -> No
     def fail():
         raise RuntimeError("broken")
 
+    ended: list[bool] = []
+    monkeypatch.setattr(rounds.handler.loop, "_tell_failure", lambda: ended.append(True))
     monkeypatch.setattr(rounds.handler.loop._engine, "step", fail)
-    with pytest.raises(SystemExit):
-        rounds.ask(COMPLETIONS, asked())
+    assert json.loads(rounds.ask(COMPLETIONS, asked()))["error"]["code"] == "engine_failed"
+    assert ended == [True]
 
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 50}], indirect=True)

@@ -1,0 +1,102 @@
+"""What a spec says of vLLM, where it lands, and what is refused."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from specs import changed
+
+from config.combinations import cautions
+from config.errors import SpecError
+from config.load import parse_spec
+from config.spec import Spec
+
+SERVED = {
+    "name": "tales",
+    "model": {"source": "hf:./model", "handler": "text", "compile": "eager", "precision": "bf16"},
+    "text": {"engine": "vllm"},
+}
+ON_TWO_GPUS = {
+    "serving.device": "cuda",
+    "kubernetes.resources.gpu": 2,
+    "text.vllm": {"args": {"tensor_parallel_size": 2, "gpu_memory_utilization": 0.9, "quantization": "awq"}},
+}
+
+
+def spec_of(changes: dict[str, Any] | None = None, file: Path = Path("spec.yaml"), *, files: bool = False) -> Spec:
+    return parse_spec(yaml.safe_dump(changed(changes or {}, SERVED), sort_keys=False), file, files=files)
+
+
+def arguments(**args: Any) -> dict[str, Any]:
+    return {"text.vllm": {"args": args}}
+
+
+ERRORS: list[Any] = [
+    pytest.param(arguments(trust_remote_code=True), "`text.vllm.args.trust_remote_code`: not allowed: it runs code "
+                 "that is in no package\n\nhint: delete it", id="the model's own code"),
+    pytest.param({"text.vllm": {"args": {"--trust-remote-code": True}}}, "not allowed: it runs code that is in no "
+                 "package", id="the model's own code, as on a command line"),
+    pytest.param(arguments(worker_extension_cls="evil.Worker"), "not allowed: it runs code", id="a class of one's own"),
+    pytest.param(arguments(max_model_len=4096), "`text.vllm.args.max_model_len`: not here, for `text.context` says it"
+                 "\n\nhint: delete it, and set `text.context`", id="what another field says"),
+    pytest.param(arguments(tensor_paralel_size=2), "hint: tensor_parallel_size: 2", id="a misspelt one"),
+    pytest.param({"text.vllm": {"args": {"--tensor-parallel-size": 2}}}, "hint: tensor_parallel_size: 2",
+                 id="one as on a command line"),
+    pytest.param(arguments(api_key="secret"), "`text.vllm.args.api_key`: not allowed; allowed: `async_scheduling`, ",
+                 id="one of its server"),
+    pytest.param(arguments(tensor_parallel_size="2"), "`text.vllm.args.tensor_parallel_size`: got `2`, allowed: a "
+                 "whole number from 1", id="a number that is none"),
+    pytest.param(arguments(enforce_eager=1), "`text.vllm.args.enforce_eager`: got `1`, allowed: true or false",
+                 id="a switch that is none"),
+    pytest.param({"text.vllm.args": {"quantization": ["awq"]}}, "`text.vllm.args.quantization", id="a list"),
+    pytest.param({"text.vllm.python": "python"}, "`text.vllm.python`: got `python`, allowed: a path from `/` on",
+                 id="a Python that is nowhere"),
+    pytest.param({"text": {"engine": "torch", "vllm": {}}}, "`text.vllm`: given, but `text.engine` is `torch`\n\n"
+                 "hint: engine: vllm", id="for another engine"),
+    pytest.param({"model.precision": "int8"}, "`model.precision`: got `int8`, allowed for the `text` handler with "
+                 "`compile: eager`: `bf16`, `fp16`, `fp32`", id="8 bits"),
+    pytest.param({"model.compile": "aot"}, "`text.engine`: got `vllm`, which needs `compile: eager`", id="compiled"),
+    pytest.param(ON_TWO_GPUS | {"kubernetes.resources.gpu": 4}, "`kubernetes.resources.gpu`: got 4, but "
+                 "`text.vllm.args` ask for 2: tensor times pipeline parallel\n\nhint: gpu: 2, or another "
+                 "`tensor_parallel_size`", id="more GPUs than are used"),
+    pytest.param({"text.vllm": {"weights": "/models/tales"}, "kubernetes.pod": {"volumes": {"w": {"emptyDir": {}}},
+                 "mounts": {"/data": "w:ro"}}}, "`text.vllm.weights`: got `/models/tales`, but `kubernetes.pod.mounts` "
+                 "has `/data`\n\nhint: mounts: {/models/tales: VOLUME:ro}, with that volume under `volumes`",
+                 id="weights that are mounted elsewhere"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), ERRORS)
+def test_what_vllm_is_not_given_says_what_to_type(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        spec_of(changes)
+
+
+def test_vllm_writes_on_as_many_gpus_as_its_arguments_ask_for() -> None:
+    spec = spec_of(ON_TWO_GPUS)
+    assert (spec.workers, spec.vllm and spec.vllm.gpus) == (1, 2)
+    assert spec.completed()["text"]["vllm"]["python"] == "/opt/vllm/bin/python"
+    assert spec_of(ON_TWO_GPUS | {"text.vllm": {"args": {"tensor_parallel_size": 1, "pipeline_parallel_size": 2}}}).vllm
+
+
+def test_vllm_reads_prompts_in_larger_pieces() -> None:
+    assert [spec_of(change).writing.prefill_chunk for change in ({}, {"text.engine": "torch"})] == [2048, 256]
+    assert spec_of({"text.prefill_chunk": 64}).writing.prefill_chunk == 64
+
+
+def test_what_may_not_be_meant_is_said(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (model / name).write_text("{}")
+    with (model / "model.safetensors").open("wb") as weights:
+        weights.truncate(140_000_000_000)
+    spec = spec_of({"text.vllm": {"weights": "/models/tales"}}, tmp_path / "spec.yaml")
+    assert list(cautions(spec)) == [
+        "`text.vllm.weights`: `/models/tales`, but no volume is mounted in a pod: `kubernetes.pod.mounts`",
+        "`serving.startup_timeout_s`: 300, but 140 GB at 250 MB/s, with a minute to compile, may take 620 s",
+    ]
+    patient = {"serving.startup_timeout_s": 900, "serving.retry_window_s": 960}
+    assert list(cautions(spec_of(patient, tmp_path / "spec.yaml"))) == []

@@ -1,0 +1,91 @@
+"""The engine `vllm` through a real TorchServe, on what stands in for vLLM: streams, clients that leave, its death, and
+a stop. The tests share one server, and the last one stops it."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packages import packaged_tales, tales_changes
+from running import Running, running
+from specs import tales_spec
+from streams import Stream, stream, streams
+from waiting import eventually, metric, worker_pids
+
+from server.system.processes import children
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+PATH = "/predictions/tales/1.0/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder, package = packaged_tales("vllm")
+    changes = tales_changes("vllm") | {"serving.drain_propagation_s": 0, "serving.drain_timeout_s": 60}
+    log = tmp_path_factory.mktemp("vllm") / "server.log"
+    with running(tales_spec(changes), mar=folder / package.mar, log=log) as server:
+        yield server
+
+
+def wanted(tokens: int, prompt: str = "Once upon a time") -> dict[str, object]:
+    return {"prompt": prompt, "max_tokens": tokens}
+
+
+def engine_pids(server: Running) -> list[int]:
+    return [pid for worker in worker_pids(server) for pid in children(worker) if "vllm_runner" in command(pid)]
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def test_streams_get_every_token_and_who_leaves_frees_a_slot(server: Running) -> None:
+    seen = asyncio.run(streams(server.ports.inference, PATH, [wanted(32)] * 24))
+    assert all(each.ended and each.status == 200 for each in seen)
+    eventually(lambda: metric(server, "inference_sequences", model="tales") == 0)
+    seen = asyncio.run(streams(server.ports.inference, PATH, [wanted(400)] * 8, most=2))
+    assert not any(each.ended for each in seen)
+    assert asyncio.run(stream(server.ports.inference, PATH, wanted(2))).ended
+    eventually(lambda: metric(server, "inference_sequences", model="tales") == 0)
+
+
+def test_the_death_of_vllm_ends_its_answers_with_an_error_and_the_next_one_serves(server: Running) -> None:
+    seen: list[Stream] = []
+    (engine,) = engine_pids(server)
+    # Stands still, so that the answer is open when it dies.
+    os.kill(engine, signal.SIGSTOP)
+    asked = threading.Thread(target=lambda: seen.append(asyncio.run(stream(server.ports.inference, PATH, wanted(400)))))
+    asked.start()
+    eventually(lambda: metric(server, "inference_sequences", state="running") == 1, within_s=60)
+    os.kill(engine, signal.SIGKILL)
+    asked.join(60)
+    assert not asked.is_alive()
+    assert b"engine_failed" in seen[0].body
+    # Nobody is asking when the next one dies.
+    eventually(lambda: engine_pids(server) not in ([], [engine]) and server.readiness()[0], within_s=120)
+    (next_engine,) = engine_pids(server)
+    os.kill(next_engine, signal.SIGKILL)
+    eventually(lambda: engine_pids(server) not in ([], [next_engine]) and server.readiness()[0], within_s=120)
+    assert asyncio.run(stream(server.ports.inference, PATH, wanted(2))).ended
+
+
+def test_a_stop_lets_streams_end_and_leaves_no_vllm(server: Running) -> None:
+    engines = engine_pids(server)
+
+    async def stopped() -> list[Stream]:
+        asked = asyncio.gather(*(stream(server.ports.inference, PATH, wanted(400)) for _ in range(8)))
+        while metric(server, "inference_sequences", state="running") < 8:
+            await asyncio.sleep(0.02)
+        server.process.send_signal(signal.SIGTERM)
+        return await asked
+
+    assert all(each.ended for each in asyncio.run(stopped()))
+    assert server.process.wait(120) == 0
+    assert [command(pid) for pid in engines] == [""]

@@ -1,0 +1,250 @@
+"""vLLM's engine in its own process: what is asked of it, what comes back, and how it ends."""
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from generating import TEXT, Rounds, events, write_text_package
+from ts.context import Context
+from vllm_standin import standin_python
+from waiting import eventually
+
+from handlers.generation import NoToken, Sampling, TextHandler, Token
+from handlers.generation.engines import vllm_runner
+from handlers.generation.engines.vllm_engine import VllmEngine, make_vllm, sampling_arguments
+from handlers.generation.engines.vllm_process import EngineGone
+from handlers.generation.engines.vllm_weights import OtherWeights, check, describe
+from handlers.record import RecordError, TextSpec, VllmSpec
+
+# What the stand-in does at the end of such a prompt.
+DIES, HANGS, PRINTS, IS_REFUSED = 201, 202, 203, 204
+SETTINGS: dict[str, Any] = {"weights": None, "check": "head", "args": {}, "step_timeout_s": 60, "files": {}}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(standin_python(tmp_path_factory.mktemp("standin")) / "bin" / "python")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def made(python: str, model: Path, **settings: Any) -> VllmEngine:
+    text = TextSpec(**TEXT | {"engine": "vllm", "ends": (7,)}, vllm=VllmSpec(**SETTINGS | settings, python=python))
+    return make_vllm(text, model, "bf16")
+
+
+@pytest.fixture
+def engine(python: str, model: Path) -> Iterator[VllmEngine]:
+    engine = made(python, model)
+    yield engine
+    engine.close()
+
+
+def steps(engine: VllmEngine, count: int) -> list[Token | NoToken]:
+    tokens: list[Token | NoToken] = []
+    while len(tokens) < count:
+        tokens += engine.step()
+    return tokens
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except OSError:
+        return True
+
+
+def test_sequences_get_tokens_side_by_side_until_they_are_cancelled(engine: VllmEngine) -> None:
+    assert (engine.version, engine.usage()) == ("0.33.0+standin", (0, 2, 0, 2048, 0))
+    engine.add("a", [1, 2, 3], Sampling())
+    engine.add("b", list(range(10, 42)), Sampling())
+    said = steps(engine, 12)
+    assert [each.token for each in said if each.sequence == "a"][:4] == [1, 2, 3, 1]
+    assert [each.token for each in said if each.sequence == "b"][:4] == [10, 11, 12, 13]
+    usage = engine.usage()
+    assert (usage.sequences, usage.cached_tokens, usage.reused_tokens) == (2, 35 + len(said), 32)
+    engine.cancel("a")
+    assert engine.usage().sequences == 1
+    # What was on its way when it was cancelled is nobody's.
+    assert {each.sequence for each in steps(engine, 50)} == {"b"}
+
+
+def test_log_probabilities_are_told_where_they_are_asked_for(engine: VllmEngine) -> None:
+    engine.add("silent", [5], Sampling())
+    engine.add("own", [5], Sampling(logprobs=0))
+    first = {each.sequence: each for each in steps(engine, 4)}
+    assert first["silent"].logprob != first["silent"].logprob
+    assert (first["own"].logprob, first["own"].likeliest) == (-0.3, ())
+    engine.cancel("silent")
+    engine.add("two", [5], Sampling(logprobs=2))
+    token = next(each for each in steps(engine, 20) if each.sequence == "two")
+    assert (token.token, token.logprob, token.likeliest) == (5, -0.3, ((6, -0.1), (7, -0.2)))
+
+
+def test_a_sequence_that_vllm_ends_is_over_and_one_that_it_refuses_is_too(engine: VllmEngine) -> None:
+    engine.add("short", [1, 2, 3], Sampling(max_tokens=2))
+    engine.add("refused", [1, IS_REFUSED], Sampling())
+    said = steps(engine, 4)
+    assert NoToken("refused") in said
+    assert [each for each in said if each.sequence == "short"][2] == NoToken("short")
+    engine.cancel("short")
+    engine.cancel("refused")
+    engine.add("ends", [5, 6, 7, 8], Sampling())
+    assert [getattr(each, "token", None) for each in steps(engine, 4)] == [5, 6, 7, None]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        pytest.param(Sampling(temperature=0.5, top_p=0.9, top_k=5, seed=3, logprobs=2, max_tokens=9),
+                     {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "seed": 3, "logprobs": 2, "max_tokens": 9},
+                     id="as they are"),
+        pytest.param(Sampling(top_p=0), {"temperature": 0.0, "top_p": 1.0}, id="a top_p that vLLM does not take"),
+        # -1 would be no seed at all.
+        pytest.param(Sampling(seed=-1), {"seed": 2**63 - 1}, id="a negative seed"),
+        pytest.param(Sampling(), {"seed": None, "logprobs": None, "max_tokens": None}, id="nothing"),
+        pytest.param(Sampling(), {"ignore_eos": True, "stop_token_ids": [7]}, id="the ends of the package alone"),
+    ],
+)  # fmt: skip
+def test_sampling_is_what_was_asked_for(sampling: Sampling, expected: dict[str, Any]) -> None:
+    assert expected.items() <= sampling_arguments(sampling, [7]).items()
+
+
+def test_what_vllm_prints_does_not_reach_the_answers(engine: VllmEngine) -> None:
+    engine.add("a", [1, PRINTS], Sampling())
+    assert [each.token for each in steps(engine, 6)][:4] == [1, PRINTS, 1, PRINTS]
+
+
+def test_the_death_of_vllm_is_noticed_in_a_step_and_without_one(python: str, model: Path) -> None:
+    engine = made(python, model)
+    engine.add("a", [1, DIES], Sampling())
+    with pytest.raises(EngineGone, match="vLLM's process ended by SIGKILL"):
+        steps(engine, 1)
+    idle = made(python, model)
+    os.kill(idle._process.pid, signal.SIGKILL)
+
+    def notices() -> bool:
+        with suppress(EngineGone):
+            return idle.usage() is None
+        return True
+
+    eventually(notices)
+
+
+def test_a_step_without_an_end_ends_vllm(python: str, model: Path) -> None:
+    engine = made(python, model, step_timeout_s=2)
+    engine.add("a", [1, HANGS], Sampling())
+    with pytest.raises(EngineGone, match="vLLM said nothing for 2 s, and was ended"):
+        steps(engine, 1)
+    assert is_gone(engine._process.pid)
+
+
+def test_vllm_ends_with_the_process_that_started_it_in_the_middle_of_a_step(python: str, model: Path) -> None:
+    program = (
+        "import sys, time\n"
+        "from handlers.generation.engines.vllm_process import VllmProcess\n"
+        f"process = VllmProcess({python!r}, {{'model': {str(model)!r}, 'max_model_len': 64, 'max_num_seqs': 2}})\n"
+        "process.receive(60)\n"
+        f"process.send({{'add': 'a', 'prompt': [1, {HANGS}], 'sampling': {{}}}})\n"
+        "print(process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert not is_gone(pid)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    eventually(lambda: is_gone(pid))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"args": {"tensor_paralel_size": 2}}, "unexpected keyword argument 'tensor_paralel_size'"),
+        ({"weights": "/nowhere"}, "`text.vllm.weights`: `/nowhere` is no folder here; is its volume mounted"),
+    ],
+)
+def test_vllm_that_cannot_start_says_why(python: str, model: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        made(python, model, **settings)
+
+
+def test_a_python_that_is_not_there_is_named(model: Path) -> None:
+    with pytest.raises(RecordError, match=r"`text\.vllm\.python`: `/nowhere/python` cannot be run: No such file"):
+        made("/nowhere/python", model)
+
+
+def test_mounted_weights_are_those_that_were_packaged(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(bytes(3_000_000))
+    (tmp_path / "config.json").write_text("{}")
+    files = describe(sorted(tmp_path.iterdir()))
+    check(tmp_path, files, whole=True)
+    # Beyond the beginning only the whole file tells.
+    with (tmp_path / "a.safetensors").open("r+b") as stream:
+        stream.seek(2_500_000)
+        stream.write(b"other")
+    check(tmp_path, files, whole=False)
+    with pytest.raises(OtherWeights, match="is another than the packaged one: sha256"):
+        check(tmp_path, files, whole=True)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(OtherWeights, match="is another than the packaged one: head"):
+        check(tmp_path, files, whole=False)
+    (tmp_path / "b.safetensors").touch()
+    with pytest.raises(OtherWeights, match=r"b\.safetensors` is not in the package"):
+        check(tmp_path, files, whole=False)
+
+
+def test_the_runner_needs_nothing_but_vllm_and_the_standard_library() -> None:
+    tree = ast.parse(Path(vllm_runner.__file__).read_text(encoding="utf-8"))
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} - sys.stdlib_module_names == {"vllm"}
+
+
+@pytest.fixture
+def rounds(python: str, tmp_path: Path) -> Iterator[Rounds]:
+    """The handler, with the stand-in as its engine."""
+    directory = write_text_package(tmp_path, engine="vllm", slots=2, vllm=SETTINGS | {"python": python})
+    (directory / "model" / "config.json").write_text("{}")
+    handler = TextHandler()
+    handler.initialize(Context("tales", str(directory), {}, 8, None, "0.12.0"))
+    yield Rounds(handler, directory)
+    handler.loop.close()
+
+
+def test_an_engine_that_dies_ends_its_answers_with_an_error_and_then_its_worker(rounds: Rounds, monkeypatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(rounds.handler.loop, "_tell_failure", lambda: told.append(time.monotonic()))
+    head = {"url_path": "v1/completions", "content-type": "application/json"}
+
+    def asked(**body: Any) -> tuple[bytearray, dict[str, str]]:
+        return bytearray(json.dumps({"prompt": "abc", "max_tokens": 200} | body).encode()), head
+
+    rounds.round({"stream": asked(stream=True), "whole": asked()})
+    while rounds.bodies["stream"].count(b"data: ") < 2:
+        rounds.round()
+    os.kill(rounds.handler.loop._engine._process.pid, signal.SIGKILL)
+    while rounds.open:
+        rounds.round()
+    *_, error, done = events(rounds.bodies["stream"])
+    assert (error["error"]["code"], done) == ("engine_failed", "[DONE]")
+    assert (rounds.status["whole"], json.loads(rounds.bodies["whole"])["error"]["code"]) == (200, "engine_failed")
+    rounds.round({"late": asked()})
+    assert rounds.status["late"] == 503
+    assert len(told) == 1
