@@ -25,6 +25,7 @@ from server.java import (
     check_room,
     find_java,
     plan_launch,
+    room_for_connections,
 )
 from server.pages import Answer, Docs, body_types, door_pages, json_answer, metrics_answer, serve_pages
 from server.supervisor import Supervisor
@@ -125,6 +126,9 @@ class _Server:
             dropped_lines=lambda: self._output.dropped,
             disk_free_bytes=self._disk.free_bytes,
         )
+        wanted = spec.serving.max_connections
+        if (room := room_for_connections(wanted)) < wanted:
+            self._say(f"warning: `serving.max_connections`: {room}, not {wanted}: the limit of open files")
         self._docs = self._make_docs() if docs else None
         metrics = WorkerMetrics(launch.directory / "metrics")
         self._page = Page(spec, frontend, self._child.door, traffic, health, metrics, self._facts)

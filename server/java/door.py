@@ -38,6 +38,9 @@ class Open:
     """Requests whose head was read and whose answer is not wholly written, whatever they ask for."""
     inferences: int = 0
     """Those of them that ask a model."""
+    connections: int = 0
+    refused: int = 0
+    """Connections that were turned away since the start, because none of the others was idle."""
 
 
 class Door:

@@ -19,7 +19,7 @@ from config.mar import open_mar
 from config.record import file_sha256
 from config.render import Ports, render_log4j2, render_properties
 from config.spec import Spec
-from server.java.checks import Java
+from server.java.checks import Java, room_for_connections
 from server.java.door import Door
 from server.system import OWNER, die_with_parent
 
@@ -138,6 +138,8 @@ def _command(
         f"-Djava.io.tmpdir={directory / 'tmp'}",
         f"-Dmodel_server_home={site}",
         f"-Dmarina.predictions=/predictions/{spec.name}",
+        f"-Dmarina.max_connections={room_for_connections(spec.serving.max_connections)}",
+        f"-Dmarina.idle_s={spec.serving.idle_timeout_s}",
         f"-Dmarina.types={','.join(types)}",
         f"-Dmarina.pages={directory / 'pages.json'}",
         f"-Dlog4j.configurationFile={(directory / 'log4j2.xml').as_uri()}",

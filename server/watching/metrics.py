@@ -110,6 +110,13 @@ class Page:
         families: list[Family] = [
             ("marina_ready", "gauge", "1 while /ready says 200.", alone(self.health.ready)),
             ("marina_in_flight", "gauge", "Requests whose client waits for its answer.", alone(in_flight)),
+            ("marina_connections", "gauge", "Connections to the inference port.", alone(self._open.connections)),
+            (
+                "marina_connections_refused_total",
+                "counter",
+                "Connections turned away, as none of the others was idle.",
+                alone(self._open.refused),
+            ),
             ("marina_queued", "gauge", "Requests without a worker, as last described.", alone(self.health.queued)),
             ("marina_worker_recycles_total", "counter", "Workers renewed for their memory.", alone(facts.recycled())),
             (

@@ -1,3 +1,4 @@
+import resource
 import socket
 import zipfile
 from collections.abc import Callable
@@ -194,6 +195,17 @@ def test_damaged_mar_is_refused_before_java_starts(tmp_path: Path) -> None:
     said = text_of(launch.start, SimpleNamespace(listener=0, orders=0))
     assert said.startswith(f"{mar}: not a readable MAR: Bad CRC-32 for file 'tiny_handler.py'")
     assert said.endswith("hint: marina package SPEC")
+
+
+@pytest.mark.parametrize(("files", "connections"), [(resource.RLIM_INFINITY, 2000), (1024, 624), (4, 1)])
+def test_there_are_no_more_connections_than_java_may_open_files(
+    files: int, connections: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10, files))
+    spec, mar = make_tiny(tmp_path, max_connections=2000, idle_timeout_s=7)
+    launch = plan_launch(spec, mar=mar, ports=Ports(), host="", directory=tmp_path, java=Java(Path("/java"), 17))
+    assert f"-Dmarina.max_connections={connections}" in launch.command
+    assert "-Dmarina.idle_s=7" in launch.command
 
 
 @pytest.mark.parametrize(

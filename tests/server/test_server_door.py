@@ -45,12 +45,12 @@ def listening(door: Door) -> tuple[socket.socket, int]:
 
 
 def test_counts_are_what_java_answers(door: Door) -> None:
-    java(door, "{} 1 2 3")
-    assert door.count() == Open(expected=1, requests=2, inferences=3)
+    java(door, "{} 1 2 3 4 5")
+    assert door.count() == Open(expected=1, requests=2, inferences=3, connections=4, refused=5)
 
 
 def test_answer_that_came_too_late_is_not_taken_for_another(door: Door) -> None:
-    java(door, "0 9 9 9\n{} 0 1 0")
+    java(door, "0 9 9 9 9 9\n{} 0 1 0 0 0")
     assert door.count() == Open(requests=1)
 
 
@@ -68,7 +68,7 @@ def test_silent_java_is_not_waited_for_and_may_answer_again(monkeypatch: pytest.
     theirs = socket.socket(fileno=socket.dup(slow.orders))
     with pytest.raises(NoDoorError):
         slow.count()
-    theirs.sendall(b"1 9 9 9\n2 0 1 0\n")
+    theirs.sendall(b"1 9 9 9 9 9\n2 0 1 0 0 0\n")
     assert slow.count() == Open(requests=1)
     theirs.close()
     slow.close()

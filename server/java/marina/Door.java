@@ -35,6 +35,7 @@ final class Door extends ChannelDuplexHandler {
     private static final long LINGER_S = 5;
 
     private final Ledger ledger;
+    private final Crowd crowd;
     private final Settings settings;
     /** What was sent before the answer to what came before it; TorchServe would mix the answers up. */
     private final Queue<Object> waiting = new ArrayDeque<>();
@@ -48,22 +49,79 @@ final class Door extends ChannelDuplexHandler {
     /** Looks from time to time at a connection that owes something. */
     private final Patience patience = new Patience();
     private Future<?> look;
+    private ChannelHandlerContext here;
+    private boolean turnedAway;
+    final Stay stay = new Stay();
 
-    Door(Ledger ledger, Settings settings) {
+    Door(Ledger ledger, Crowd crowd, Settings settings) {
         this.ledger = ledger;
+        this.crowd = crowd;
         this.settings = settings;
     }
 
     @Override
     public void channelActive(ChannelHandlerContext context) {
-        rings(context);
-        context.fireChannelActive();
+        here = context;
+        stay.awaits();
+        if (crowd.enter(this)) {
+            rings(context);
+            context.fireChannelActive();
+        } else {
+            turnAway(context);
+        }
+    }
+
+    private void turnAway(ChannelHandlerContext context) {
+        turnedAway = crowd.mayTell();
+        closing = true;
+        if (turnedAway) {
+            say(context, Refusal.crowded(crowd.limit));
+        } else {
+            context.close();
+        }
+    }
+
+    /** Answers what is no whole request; it is the last that this connection hears. */
+    private void say(ChannelHandlerContext context, Refusal refusal) {
+        FullHttpResponse answer = refusal.answer(null);
+        answer.headers().set(HttpHeaderNames.CONNECTION, HttpHeaderValues.CLOSE);
+        closing = true;
+        context.writeAndFlush(answer).addListener(done -> close(context));
+    }
+
+    /** Goes, unless a request has come meanwhile. */
+    void makeRoom() {
+        here.channel()
+                .eventLoop()
+                .execute(
+                        () -> {
+                            if (closing) {
+                                here.close();
+                            } else if (current == null && expecting) {
+                                understood();
+                                say(here, Refusal.late());
+                            } else if (current == null) {
+                                close(here);
+                            }
+                        });
+    }
+
+    /** Whether it has been idle for too long, or nobody reads its answer. */
+    void lookAround(long idleNs, long unreadNs) {
+        here.channel().eventLoop().execute(() -> {
+            if (current == null && !expecting && !closing && stay.isIdle(idleNs)) {
+                close(here);
+            } else if (current != null && current.received && stay.isUnread(here.channel(), unreadNs)) {
+                here.close();
+            }
+        });
     }
 
     /** Somebody is here, or has sent bytes of which nothing is known. */
     void rings(ChannelHandlerContext context) {
         if (!expecting && current == null && !closing) {
             expecting = true;
+            stay.awaits();
             ledger.expected.incrementAndGet();
             await(context);
         }
@@ -95,10 +153,7 @@ final class Door extends ChannelDuplexHandler {
             refuse(context, Refusal.late(), null);
         } else {
             understood();
-            FullHttpResponse answer = Refusal.late().answer(null);
-            answer.headers().set(HttpHeaderNames.CONNECTION, HttpHeaderValues.CLOSE);
-            closing = true;
-            context.writeAndFlush(answer).addListener(done -> close(context));
+            say(context, Refusal.late());
         }
     }
 
@@ -118,6 +173,7 @@ final class Door extends ChannelDuplexHandler {
 
     private void begin(ChannelHandlerContext context, HttpRequest message) {
         current = new Request(message, settings);
+        stay.works();
         ledger.open.incrementAndGet();
         if (current.inference) {
             ledger.inferences.incrementAndGet();
@@ -251,11 +307,13 @@ final class Door extends ChannelDuplexHandler {
             ACCESS.info(current.line(context.channel().remoteAddress(), status));
         }
         current = null;
+        stay.rests();
     }
 
     /** Says that no more comes and reads on: a close with unread bytes would take the answer from the client. */
     private void close(ChannelHandlerContext context) {
         closing = true;
+        stay.lingers();
         forget();
         Channel channel = context.channel();
         channel.config().setAutoRead(true);
@@ -289,6 +347,10 @@ final class Door extends ChannelDuplexHandler {
 
     @Override
     public void channelInactive(ChannelHandlerContext context) {
+        crowd.leave(this);
+        if (turnedAway) {
+            crowd.wasTold();
+        }
         understood();
         if (current != null) {
             over(context, LEFT);

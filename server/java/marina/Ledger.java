@@ -17,6 +17,7 @@ final class Ledger {
     final AtomicLong open = new AtomicLong();
     /** Those of them that are TorchServe's to answer, on a path of inference. */
     final AtomicLong inferences = new AtomicLong();
+    final Crowd crowd = Crowd.fromProperties();
     /** From now on every answer is the last of its connection. */
     volatile boolean draining;
 

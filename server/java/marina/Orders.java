@@ -6,6 +6,7 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 
 /** The supervisor's orders, a line each on standard input, which is a socket: the answer goes back on it. */
 final class Orders implements Runnable {
@@ -41,7 +42,14 @@ final class Orders implements Runnable {
                 if (!ledger.settle()) {
                     return "busy";
                 }
-                return ledger.expected + " " + ledger.open + " " + ledger.inferences;
+                return String.join(
+                        " ",
+                        List.of(
+                                ledger.expected.toString(),
+                                ledger.open.toString(),
+                                ledger.inferences.toString(),
+                                Integer.toString(ledger.crowd.size()),
+                                Long.toString(ledger.crowd.refused())));
             case "ready":
             case "unready":
                 ledger.ready = order.equals("ready");

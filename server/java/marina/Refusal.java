@@ -60,6 +60,12 @@ final class Refusal {
         return new Refusal(408, "the request did not arrive in time");
     }
 
+    /** What a connection hears for which there is no room. */
+    static Refusal crowded(int limit) {
+        return new Refusal(503, "too many connections, and none of them is idle")
+                .with("allowed", "at most " + limit + " at once, `serving.max_connections`");
+    }
+
     /** A request that is not about anything here, as `OPTIONS *` or `CONNECT`. */
     static Refusal target(Settings settings) {
         return new Refusal(400, "the request's target is no path").with("allowed", settings.predictions);

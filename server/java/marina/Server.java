@@ -10,6 +10,7 @@ import io.netty.channel.unix.Socket;
 import io.netty.util.internal.logging.InternalLoggerFactory;
 import io.netty.util.internal.logging.Slf4JLoggerFactory;
 import java.io.IOException;
+import java.util.concurrent.TimeUnit;
 import org.apache.commons.cli.DefaultParser;
 import org.pytorch.serve.ModelServer;
 import org.pytorch.serve.ServerInitializer;
@@ -75,6 +76,7 @@ public final class Server extends ModelServer {
         int handle = Integer.getInteger("marina.listener");
         new Socket(handle).listen(BACKLOG);
         Settings settings = Settings.fromProperties();
+        Crowd crowd = ledger.crowd;
         ServerBootstrap bootstrap = new ServerBootstrap();
         bootstrap
                 .group(accepting, serving)
@@ -89,12 +91,13 @@ public final class Server extends ModelServer {
                             @Override
                             public void initChannel(Channel channel) {
                                 super.initChannel(channel);
-                                Door door = new Door(ledger, settings);
+                                Door door = new Door(ledger, crowd, settings);
                                 channel.pipeline().addFirst("bell", new Bell(door)).addAfter("http", "door", door);
                             }
                         });
         Channel listener = bootstrap.register().sync().channel();
         listener.eventLoop().submit(() -> listener.config().setAutoRead(true)).sync();
+        serving.scheduleWithFixedDelay(crowd::look, crowd.everyMs(), crowd.everyMs(), TimeUnit.MILLISECONDS);
         ledger.listens(listener, serving);
         // Never done: TorchServe ends when this is, and the supervisor decides when that is.
         return listener.newPromise();

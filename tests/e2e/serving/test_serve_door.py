@@ -1,16 +1,18 @@
 import json
 import os
+import resource
 import select
 import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from conftest import Start
 from hostile import SECRET, exchange, posted, read_answer, uncounted
 from running import Running
-from waiting import ask, eventually, metric, worker_pids
+from waiting import ask, eventually, java_pid, metric, worker_pids
 
 from server import Exit
 
@@ -119,6 +121,23 @@ def test_a_client_that_leaves_is_no_longer_open(server: Running) -> None:
         eventually(lambda: metric(server, "marina_in_flight") == 1)
     eventually(lambda: metric(server, "marina_in_flight") == 0)
     eventually(lambda: metric(server, "inference_request_duration_seconds_count", code="499") == 1)
+
+
+def test_a_server_without_open_files_left_serves_on_when_there_are_some(server: Running) -> None:
+    java = java_pid(server)
+    before = resource.prlimit(java, resource.RLIMIT_NOFILE)
+    used = len(os.listdir(f"/proc/{java}/fd"))
+    try:
+        resource.prlimit(java, resource.RLIMIT_NOFILE, (used + 8, before[1]))
+        with ExitStack() as kept:
+            for _ in range(40):
+                kept.enter_context(socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60))
+            eventually(lambda: len(os.listdir(f"/proc/{java}/fd")) >= used + 8)
+    finally:
+        resource.prlimit(java, resource.RLIMIT_NOFILE, before)
+    assert exchange(server.ports.inference, posted(PATH, b"", b"{}")).status == 200
+    eventually(lambda: server.get("/metrics")[0] == 200)
+    assert java_pid(server) == java
 
 
 def test_a_worker_that_ends_is_no_exception_of_javas(start_tiny: Start) -> None:

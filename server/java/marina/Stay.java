@@ -1,0 +1,74 @@
+package marina;
+
+import io.netty.buffer.ByteBuf;
+import io.netty.channel.Channel;
+import io.netty.channel.ChannelOutboundBuffer;
+import java.util.concurrent.atomic.AtomicLong;
+
+/** What one connection is doing in the {@link Crowd}: since when it is quiet, and whether it takes its answer. */
+final class Stay {
+    /** Since when nothing is in work; 0 while something is, or when it has been told to go. */
+    private final AtomicLong quiet = new AtomicLong();
+    /** It was answered before, so that nothing is owed to it. */
+    private volatile boolean kept;
+    /** What of the answer was not with the kernel when last looked at, and since when that has not changed. */
+    private long unsent;
+    private long unsentSince;
+
+    /** A request is to come. */
+    void awaits() {
+        kept = false;
+        quiet.set(Crowd.now());
+    }
+
+    /** A request has come. */
+    void works() {
+        quiet.set(0);
+    }
+
+    /** It has its answer. */
+    void rests() {
+        kept = true;
+        quiet.set(Crowd.now());
+    }
+
+    /** Its last answer is sent: nothing can be lost any more, so that it is the first to go. */
+    void lingers() {
+        kept = true;
+        quiet.set(1);
+    }
+
+    long quietSince() {
+        return quiet.get();
+    }
+
+    boolean isKept() {
+        return kept;
+    }
+
+    boolean isIdle(long idleNs) {
+        long since = quiet.get();
+        return kept && since > 0 && Crowd.now() - since > idleNs;
+    }
+
+    /** Whether it is this caller that may tell it to go. */
+    boolean claim(long since) {
+        return quiet.compareAndSet(since, 0);
+    }
+
+    /** Whether the client has taken nothing of its answer for so long; to be asked from time to time. */
+    boolean isUnread(Channel channel, long unreadNs) {
+        ChannelOutboundBuffer buffer = channel.unsafe().outboundBuffer();
+        long pending = buffer == null ? 0 : buffer.totalPendingWriteBytes();
+        if (pending > 0 && buffer.current() instanceof ByteBuf) {
+            // The kernel takes a large one by and by, and it is pending as a whole until its end.
+            pending = pending * 31 + ((ByteBuf) buffer.current()).readableBytes();
+        }
+        if (pending == 0 || pending != unsent) {
+            unsent = pending;
+            unsentSince = Crowd.now();
+            return false;
+        }
+        return Crowd.now() - unsentSince > unreadNs;
+    }
+}

@@ -1,0 +1,76 @@
+"""More connections than there is room for: idle ones give way, the others are told, and none is lost."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from hostile import posted, read_answer
+from running import Running, running
+from tiny import make_tiny
+from waiting import ask, eventually, metric, worker_pids
+
+pytestmark = pytest.mark.e2e
+PATH, ROOM = "/predictions/tiny", 4
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server with room for few."""
+    folder = tmp_path_factory.mktemp("small")
+    spec, mar = make_tiny(folder, max_connections=ROOM, idle_timeout_s=3, max_batch=8)
+    soon = {"JAVA_TOOL_OPTIONS": "-Dmarina.unread_s=2"}
+    with running(spec, mar=mar, log=folder / "server.log", environment=soon) as server:
+        yield server
+
+
+def connected(server: Running, kept: ExitStack) -> socket.socket:
+    return kept.enter_context(socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60))
+
+
+def test_idle_connections_make_room_and_are_closed_in_time(small: Running) -> None:
+    with ExitStack() as kept:
+        idle = []
+        for _ in range(3 * ROOM):
+            idle.append(connected(small, kept))
+            idle[-1].sendall(posted(PATH, b"", b"{}"))
+            assert read_answer(idle[-1]).status == 200
+        # Those that made room, and in the end all that have asked nothing for so long.
+        assert [each.recv(1) for each in idle] == [b""] * len(idle)
+    eventually(lambda: metric(small, "marina_connections") <= 1)
+
+
+def test_where_all_are_at_work_one_more_is_told_and_none_of_them_is_lost(small: Running) -> None:
+    (worker,) = worker_pids(small)
+    before = metric(small, "marina_connections_refused_total")
+    with ExitStack() as kept:
+        os.kill(worker, signal.SIGSTOP)
+        kept.callback(os.kill, worker, signal.SIGCONT)
+        asked: list[socket.socket] = []
+
+        def one_more_is_turned_away() -> bool:
+            asked.append(connected(small, kept))
+            asked[-1].sendall(posted(PATH, b"", b"{}"))
+            return metric(small, "marina_connections_refused_total") > before
+
+        eventually(one_more_is_turned_away, within_s=25)
+        os.kill(worker, signal.SIGCONT)
+        answers = [read_answer(each) for each in asked]
+    served = [answer for answer in answers if answer.status == 200]
+    told = [answer for answer in answers if answer.status != 200]
+    assert 1 <= len(served) <= ROOM
+    assert {(each.status, each.headers["connection"]) for each in told} == {(503, "close")}
+    assert {each.error["error"] for each in told} == {"too many connections, and none of them is idle"}
+    eventually(lambda: ask(small, b"{}") == 200)
+
+
+def test_an_answer_that_nobody_takes_is_given_up(small: Running) -> None:
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", small.ports.inference))
+        deaf.sendall(posted(PATH, b"", b'{"answer_mb": 8}'))
+        eventually(lambda: metric(small, "marina_in_flight") == 1)
+        eventually(lambda: metric(small, "marina_in_flight") == 0)
+    eventually(lambda: metric(small, "inference_request_duration_seconds_count", code="499") == 1)
