@@ -257,7 +257,7 @@ final class Door extends ChannelDuplexHandler {
         ChannelPromise written = promise.unvoid();
         if (sent instanceof LastHttpContent && current != null) {
             current.answered = true;
-            written.addListener(done -> sent(context));
+            written.addListener(done -> sent(context, done.isSuccess()));
         }
         context.write(sent, written);
     }
@@ -285,12 +285,12 @@ final class Door extends ChannelDuplexHandler {
     }
 
     /** The last byte of the answer is with the kernel, or the connection is gone. */
-    private void sent(ChannelHandlerContext context) {
+    private void sent(ChannelHandlerContext context, boolean whole) {
         if (current == null) {
             return;
         }
         boolean last = current.last;
-        over(context, current.status);
+        over(context, whole ? current.status : LEFT);
         if (last) {
             close(context);
         } else {
