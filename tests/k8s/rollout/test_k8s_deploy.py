@@ -9,6 +9,9 @@ from k8s_rig import NAME, SPACE, Rig, autoscaler, deployment, document, document
 
 from config.errors import Refused
 
+# A cluster that listens, and dozens of questions to it.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Rig]:

@@ -14,6 +14,9 @@ from k8s.rollout.inference import CanaryRequest
 from k8s.rollout.record import start_record
 from k8s.rollout.rollback import load_state
 
+# A cluster that listens, and dozens of questions to it.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Rig]:

@@ -23,6 +23,9 @@ from k8s.cluster.transport import Transport
 from k8s.rollout.hold import Hold
 from k8s.rollout.rollback import load_state
 
+# A cluster that listens, and dozens of questions to it.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Rig]:

@@ -20,6 +20,8 @@ from k8s.manifests.objects import render
 from k8s.rollout.apply import ordered
 from k8s.rollout.release import errors_of
 
+# A cluster that listens, and dozens of questions to it.
+pytestmark = pytest.mark.slow
 SPACE, NAME = "marina", "digits"
 # What only names something else in the cluster is not needed to be there by anything that is tested here.
 # Of a package that was not compiled for a target; its model is in its image.
@@ -83,7 +85,6 @@ def test_what_is_rendered_is_deployed_and_a_second_deploy_changes_nothing(
     assert marks == {"marina"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{}, WHOLE, {"kubernetes.resources": {"memory": "2048Mi", "cpu": "2000m"}}],
