@@ -3,6 +3,7 @@
 import os
 import signal
 
+import hypothesis
 import pytest
 from packages import packaged_digits
 from side_by_side import longest_first, set_aside
@@ -12,6 +13,12 @@ from specs import ROOT, Packaged
 # A shell ignores it for what it runs in the background, and so would every server that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes is the machine's affair.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 # Every process that a test starts would compile our modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

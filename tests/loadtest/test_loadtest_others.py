@@ -19,11 +19,16 @@ from loadtest.running import next_step
 
 BUSY = Others(cores=1.5, of=2, processes=(("make", 1.1), ("java", 0.4)))
 QUIET = Others(cores=0.1, of=2)
-SPIN = "import time\nuntil = time.monotonic() + 20\nwhile time.monotonic() < until: pass"
+SPIN = "import time\nuntil = time.monotonic() + 100\nwhile time.monotonic() < until: pass"
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_what_others_use_is_seen_and_named_and_what_the_server_uses_is_not(ours: bool, tmp_path: Path) -> None:
+def test_what_others_use_is_seen_and_named_and_what_the_server_uses_is_not(
+    ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a machine that is busy with more than this, it may not be among the few that are named.
+    monkeypatch.setattr("loadtest.measuring.others._NAMED", 10_000)
+    monkeypatch.setattr("loadtest.measuring.others._WORTH_NAMING", 0.001)
     program = tmp_path / "spinner"
     program.symlink_to(sys.executable)
     spinning = subprocess.Popen([program, "-c", SPIN])
