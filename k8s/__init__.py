@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from k8s.cluster import Cluster, allocatable, connect, prometheus_labels
+    from k8s.cluster import Cluster, Endpoint, allocatable, connect, endpoints, prometheus_labels
     from k8s.manifests import (
         LoadJob,
         Plan,
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Cluster",
     "Comparison",
+    "Endpoint",
     "LoadJob",
     "Placement",
     "Plan",
@@ -71,6 +72,7 @@ __all__ = [
     "delete",
     "deploy",
     "differences",
+    "endpoints",
     "explain_rule",
     "load_objects",
     "make_plan",

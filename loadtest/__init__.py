@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from loadtest.measuring import Machine, Measurement, this_machine
     from loadtest.reporting import check_text
     from loadtest.running import Elsewhere, RunOptions, Where, find_package, next_step, run, started, verdict_text
-    from loadtest.sending import LoadPlan, OnSecond, header_of, packaged_request, record_in, second_in, with_samples
+    from loadtest.sending import (
+        LoadPlan,
+        OnSecond,
+        Server,
+        header_of,
+        packaged_request,
+        record_in,
+        second_in,
+        with_samples,
+    )
 
 __all__ = [
     "Comparison",
@@ -31,6 +40,7 @@ __all__ = [
     "Pairing",
     "RunOptions",
     "Search",
+    "Server",
     "Where",
     "calibrate",
     "check_text",

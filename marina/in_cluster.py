@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,25 @@ from typing import Any
 from config.errors import ClusterError, InputError
 from config.progress import Progress
 from config.spec import Spec
-from k8s import Cluster, LoadJob, Plan, connect, load_objects, read_load_image, run_load, served_packages, to_yaml
+from k8s import (
+    Cluster,
+    LoadJob,
+    Plan,
+    connect,
+    endpoints,
+    load_objects,
+    read_load_image,
+    run_load,
+    served_packages,
+    to_yaml,
+)
 from loadtest import (
     LoadPlan,
     Machine,
     Measurement,
     OnSecond,
     RunOptions,
+    Server,
     client_timeout_s,
     objective_of,
     packaged_request,
@@ -31,8 +44,19 @@ from loadtest import (
 class InCluster:
     """The service of a plan and pods that load it, as `loadtest.running.session.Elsewhere`."""
 
-    def __init__(self, plan: Plan, image: str, cluster: Cluster, progress: Progress) -> None:
-        self.url = url_of(plan)
+    def __init__(
+        self, plan: Plan, image: str, cluster: Cluster, progress: Progress, *, service: str | None, one_pod: bool
+    ) -> None:
+        self._service = service or plan.name
+        behind = endpoints(cluster, plan.namespace, self._service)
+        self._selector = behind.selector
+        self._loaded = behind.ready[:1] if one_pod else behind.ready
+        self.pods = len(self._loaded)
+        self.url = f"http://{self._service}.{plan.namespace}.svc:{behind.port}"
+        if one_pod:
+            self.url = self._loaded[0].url
+        # Through a Service it is the cluster that spreads the load, over pods that come meanwhile too.
+        self.servers = () if service else tuple(Server(name=pod.name, url=pod.url) for pod in self._loaded)
         self._plan = plan
         self._image = image
         self._cluster = cluster
@@ -51,14 +75,19 @@ class InCluster:
                 on_second(*said)
 
         job = job_of(self._image, plan, f"{self._plan.name}-load-{secrets.token_hex(3)}")
+        job = replace(job, selector=self._selector, ports=tuple(sorted({pod.port for pod in self._loaded})))
         lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
         measured, self._machine = record_in(lines)
         return measured
 
     def served_sha256(self) -> str:
-        """What all ready pods serve; InputError when they cannot be asked or differ."""
+        """What the pods serve; InputError when they cannot be asked, differ, or are not all there any more."""
         try:
-            served = sorted(set(served_packages(self._cluster, self._plan)))
+            there = [pod.name for pod in endpoints(self._cluster, self._plan.namespace, self._service).ready]
+            if gone := sorted({server.name for server in self.servers} - set(there)):
+                raise InputError(f"pods that are loaded are not ready any more: {', '.join(gone)}")
+            asked = [server.name for server in self.servers] or there
+            served = sorted(set(served_packages(self._cluster, self._plan, asked)))
         except ClusterError as err:
             raise InputError(err.message, hint=err.hint) from err
         if len(served) > 1:
@@ -108,4 +137,5 @@ def shown(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse
 
 def elsewhere(plan: Plan, image: str, options: argparse.Namespace) -> Any:
     """The service in the cluster of `--context`."""
-    return InCluster(plan, image, connect(options.context, options.kubeconfig), Progress(quiet=options.quiet))
+    cluster, progress = connect(options.context, options.kubeconfig), Progress(quiet=options.quiet)
+    return InCluster(plan, image, cluster, progress, service=options.service, one_pod=options.one_pod)

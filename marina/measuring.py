@@ -42,6 +42,10 @@ def loadtest(options: argparse.Namespace) -> int:
 
     spec, how = load_spec(options.spec, files=False), chosen(RunOptions, options)
     where = _where(options, spec.name)
+    if (options.one_pod or options.service) and not options.in_cluster:
+        raise InputError("`--one-pod` and `--service` say which pods of a cluster are loaded", hint="--in-cluster")
+    if options.one_pod and options.service:
+        raise InputError("`--one-pod`: a Service chooses the pod, so `--service` cannot be beside it")
     if options.in_cluster or options.dry_run:
         if where.headers or where.cacert or where.cert:
             text = "`--header`, `--cacert` and `--cert` are for a server behind `--url`"
@@ -144,7 +148,11 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     add("--soak", dest="soak_s", metavar="TIME", type=_seconds, help=text)
     text = "a rate that rises evenly, to see at which the objective breaks"
     add("--ramp", metavar="FROM:TO", type=_ramp, help=text)
-    add("--in-cluster", action="store_true", help="load the deployed service from pods beside it, one a process")
+    text = "load all ready pods of the deployed service from pods beside them, one a process; `slo.throughput_rps` each"
+    add("--in-cluster", action="store_true", help=text)
+    add("--one-pod", action="store_true", help="of --in-cluster: load one of them")
+    text = "of --in-cluster: load through a Service, which spreads it, also over pods that come (default: pod by pod)"
+    add("--service", metavar="NAME", help=text)
     add("--context", metavar="C", help="of the kubeconfig, for --in-cluster (default: the current one)")
     add("--kubeconfig", metavar="FILE", type=Path, help="for --in-cluster (default: $KUBECONFIG, ~/.kube/config)")
     add("--image", metavar="REF", help="what those pods run (default: what `marina image --target loadtest` made)")

@@ -2,6 +2,7 @@
 
 from k8s.cluster.api_errors import ApiError, FieldConflict, grant
 from k8s.cluster.cluster import Applied, Cluster
+from k8s.cluster.endpoints import Endpoint, Endpoints, endpoints, is_ready
 from k8s.cluster.kubeconfig import connect
 from k8s.cluster.nodes import fitting
 from k8s.cluster.reference import MANAGER, Document, Ref
@@ -14,13 +15,17 @@ __all__ = [
     "Applied",
     "Cluster",
     "Document",
+    "Endpoint",
+    "Endpoints",
     "FieldConflict",
     "Mirror",
     "Ref",
     "allocatable",
     "connect",
+    "endpoints",
     "fitting",
     "grant",
+    "is_ready",
     "namespace_limits",
     "prometheus_labels",
     "unselected",

@@ -57,6 +57,10 @@ class LoadJob:
     """The load's own plan, as JSON."""
     parts: int
     seconds: float
+    selector: dict[str, str] | None = None
+    """Labels of the pods that are loaded; None: those of the plan."""
+    ports: tuple[int, ...] = ()
+    """Where they listen; none: where the plan's do."""
 
 
 def load_objects(plan: Plan, job: LoadJob) -> list[dict[str, Any]]:
@@ -145,7 +149,9 @@ def _meeting_point(plan: Plan, job: LoadJob) -> V1Service:
 def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
     """They talk to the server, to each other, and to the cluster's names."""
     load = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=_selector(plan, job)))
-    server = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=selector_labels(plan)))
+    loaded = job.selector or selector_labels(plan)
+    server = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=loaded))
+    ports = [V1NetworkPolicyPort(port=port, protocol="TCP") for port in job.ports or (plan.ports.inference,)]
     together = [V1NetworkPolicyPort(port=PORT, protocol="TCP")]
     return V1NetworkPolicy(
         api_version="networking.k8s.io/v1",
@@ -158,9 +164,7 @@ def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
             ingress=[V1NetworkPolicyIngressRule.model_validate({"from": [load], "ports": together})],
             egress=[
                 V1NetworkPolicyEgressRule(to=[load], ports=together),
-                V1NetworkPolicyEgressRule(
-                    to=[server], ports=[V1NetworkPolicyPort(port=plan.ports.inference, protocol="TCP")]
-                ),
+                V1NetworkPolicyEgressRule(to=[server], ports=ports),
                 *network.dns_rules(plan),
             ],
         ),

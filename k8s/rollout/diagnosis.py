@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from k8s.cluster import Document
+from k8s.cluster import Document, is_ready
 
 Logs = Callable[[str, str, bool], str]
 """The last lines of a container: pod, container, whether of the run before."""
@@ -205,11 +205,6 @@ def _crashed(name: str, container: Document, ended: Document, events: list[Docum
     how = f"signal {code - _SIGNALLED}" if isinstance(code, int) and code > _SIGNALLED else f"code {code}"
     words = f": {ended['message'].strip()}" if ended.get("message") else ""
     yield Cause("crash", name, f"{who} ended with {how}, {_times(restarts)}{words}", final)
-
-
-def is_ready(pod: Document) -> bool:
-    """Whether its readiness holds, as the kubelet says."""
-    return any(_is(condition, "Ready") for condition in _conditions(pod))
 
 
 def _of_probes(pod: Document, view: View) -> Iterator[Cause]:

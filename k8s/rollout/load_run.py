@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from config.errors import ClusterError
 from config.progress import Progress
 from k8s.cluster import Cluster, Document, Ref
-from k8s.manifests import LOAD_CONTAINER, LoadJob, Plan, load_objects, selector_labels
-from k8s.rollout.diagnosis import View, hopeless_pod, is_ready, message
+from k8s.manifests import LOAD_CONTAINER, LoadJob, Plan, load_objects
+from k8s.rollout.diagnosis import View, hopeless_pod, message
 from k8s.rollout.inference import served_package
 
 _POLL_S = 1.0
@@ -31,15 +31,9 @@ def run_load(
         return cluster.logs(plan.namespace, leader, LOAD_CONTAINER, previous=False, lines=_ALL_LINES).splitlines()
 
 
-def served_packages(cluster: Cluster, plan: Plan) -> list[str]:
-    """What each ready pod of the service says it serves; ClusterError when one cannot be asked."""
-    labels = ",".join(f"{key}={value}" for key, value in sorted(selector_labels(plan).items()))
-    pods = cluster.list("v1", "Pod", plan.namespace, labels=labels)["items"]
-    ready = [pod["metadata"]["name"] for pod in pods if is_ready(pod)]
-    if not ready:
-        text = f"no pod of `{plan.name}` is ready in namespace `{plan.namespace}`"
-        raise ClusterError(text, hint=f"marina deploy {plan.spec.file}")
-    return [_served(cluster, plan, pod) for pod in ready]
+def served_packages(cluster: Cluster, plan: Plan, pods: Iterable[str]) -> list[str]:
+    """What each of these pods says it serves; ClusterError when one cannot be asked."""
+    return [_served(cluster, plan, pod) for pod in pods]
 
 
 def _served(cluster: Cluster, plan: Plan, pod: str) -> str:

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from config.progress import Progress
-from k8s.cluster import Cluster, Document, Mirror, Ref
-from k8s.rollout.diagnosis import Cause, View, causes, hopeless, is_ready, message
+from k8s.cluster import Cluster, Document, Mirror, Ref, is_ready
+from k8s.rollout.diagnosis import Cause, View, causes, hopeless, message
 
 _LOG_LINES = 20
 # How often time limits are looked at while nothing changes.

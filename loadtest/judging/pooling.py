@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from loadtest.measuring import Measurement, Slice, merge_slices, merge_streams, merged
+from loadtest.measuring import Measurement, Slice, merge_shares, merge_slices, merge_streams, merged
 
 
 def pool(runs: Sequence[Measurement]) -> Measurement:
@@ -24,6 +24,7 @@ def pool(runs: Sequence[Measurement]) -> Measurement:
             "errors": dict(sorted(errors.items())),
             **{name: merged([getattr(run, name) for run in runs]) for name in histograms},
             "streams": merge_streams(run.streams for run in runs),
+            "shares": merge_shares(run.shares for run in runs),
             "seconds": tuple(second for run in runs for second in run.seconds),
             "generators": tuple(beats for run in runs for beats in run.generators),
             "slices": _even_slices(runs),

@@ -13,6 +13,7 @@ from loadtest.measuring.measurement import (
     merge_slices,
 )
 from loadtest.measuring.others import Others, Watch
+from loadtest.measuring.shares import Share, merge_shares
 from loadtest.measuring.streams import Latencies, Streams, merge_streams, merged
 from loadtest.measuring.units import figure, percent
 from loadtest.measuring.vitals import Reading, Vitals, VitalsWatch
@@ -29,6 +30,7 @@ __all__ = [
     "Others",
     "Reading",
     "Second",
+    "Share",
     "Slice",
     "Streams",
     "Vitals",
@@ -40,6 +42,7 @@ __all__ = [
     "figure",
     "merge",
     "merge_seconds",
+    "merge_shares",
     "merge_slices",
     "merge_streams",
     "merged",

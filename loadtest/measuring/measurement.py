@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from loadtest.measuring.histogram import Histogram
 from loadtest.measuring.others import Others
+from loadtest.measuring.shares import Share, merge_shares
 from loadtest.measuring.streams import Latencies, Streams, merge_streams, merged
 from loadtest.measuring.vitals import Vitals
 
@@ -102,6 +103,8 @@ class Measurement(_Record):
     """The window in stretches; none for a closed loop, which has no schedule."""
     streams: Streams | None = None
     """Of answers that come token by token; None where they come whole."""
+    shares: tuple[Share, ...] = ()
+    """What each pod answered, where the load chose among several."""
     identity: Identity | None = None
     starts_ms: tuple[float, ...] = ()
     """Per process, how long after the agreed moment its schedule began."""
@@ -159,6 +162,7 @@ def merge(parts: Sequence[Measurement]) -> Measurement:
             "errors": _added(part.errors for part in parts),
             **{name: merged([getattr(part, name) for part in parts]) for name in histograms},
             "streams": merge_streams(part.streams for part in parts),
+            "shares": merge_shares(part.shares for part in parts),
             "seconds": tuple(map(merge_seconds, seconds)),
             "slices": tuple(map(merge_slices, zip(*(part.slices for part in parts), strict=True))),
             "starts_ms": tuple(start for part in parts for start in part.starts_ms),

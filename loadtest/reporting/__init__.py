@@ -4,7 +4,15 @@ from loadtest.reporting.figures import percentile_axis
 from loadtest.reporting.junit import Case, cost_cases, suite_xml, verdict_xml
 from loadtest.reporting.live import LiveLine
 from loadtest.reporting.report import cost_facts, ms, value_text, verdict_html
-from loadtest.reporting.words import arrivals_text, check_text, figures_text, pieces_lines, texts_by_id, verdict_lines
+from loadtest.reporting.words import (
+    arrivals_text,
+    check_text,
+    figures_text,
+    pieces_lines,
+    share_text,
+    texts_by_id,
+    verdict_lines,
+)
 
 __all__ = [
     "Case",
@@ -17,6 +25,7 @@ __all__ = [
     "ms",
     "percentile_axis",
     "pieces_lines",
+    "share_text",
     "suite_xml",
     "texts_by_id",
     "value_text",

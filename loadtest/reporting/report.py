@@ -8,7 +8,7 @@ from config.pages import render
 from loadtest.judging import SHARE, Check, Costs, Outcome, goes_on, interval_text, pieces_of, pool
 from loadtest.measuring import figure, percent
 from loadtest.reporting.figures import figures
-from loadtest.reporting.words import arrivals_text, check_title, pieces_facts, texts_by_id
+from loadtest.reporting.words import arrivals_text, check_title, pieces_facts, share_text, texts_by_id
 
 _MEANING = {
     "PASS": "The service met its objective, and the measurement can be trusted.",
@@ -68,12 +68,19 @@ def _tested(outcome: Outcome) -> dict[str, str]:
         "Served": "the same" if same else tested.served or "not asked, or the server did not say",
         "Server": tested.url + cold,
         "Machine of the generator": f"{outcome.machine}, {outcome.machine.system}",
+        **_pods(outcome),
         "Load": f"{each}{rate} requests/s, {arrivals_text(load.arrivals)}{replayed}, "
         f"{load.duration_s:g} s after {load.warmup_s:g} s of warm-up",
         "Request": f"{load.sample_content_type}, {load.sample_bytes:,} bytes",
         "Spec": tested.spec,
         "Begun": outcome.at,
     }
+
+
+def _pods(outcome: Outcome) -> dict[str, str]:
+    """What each of several pods answered; nothing for one server."""
+    shares = pool([run.measurement for run in outcome.runs]).shares
+    return {"Pods": "; ".join(map(share_text, shares))} if shares else {}
 
 
 def _generator(outcome: Outcome) -> dict[str, str]:

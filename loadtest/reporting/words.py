@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loadtest.judging import Check, Pieces, Reason, Verdict, interval_text
-from loadtest.measuring import figure, percent
+from loadtest.measuring import Share, figure, percent
 from loadtest.scheduling import Spacing
 
 _TITLES = {"ttft": "first text: ", "itl": "between pieces of text: "}
@@ -66,6 +66,13 @@ def check_title(check: Check) -> str:
     if check.objective == "throughput":
         return f"holds {figure(check.limit)} requests/s"
     return f"{_TITLES.get(check.objective, '')}p99 at most {check.limit:g} ms"
+
+
+def share_text(share: Share) -> str:
+    """`digits-7c9f-x2b4z answered 600, p99 12 ms`: one of several pods."""
+    p99 = share.response.percentile(0.99)
+    slow = "" if p99 is None else f", p99 {figure(p99)} ms"
+    return f"{share.name} answered {share.good:,}{slow}{f', {share.failed:,} failed' if share.failed else ''}"
 
 
 def texts_by_id(reasons: Iterable[Reason]) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ from config.record import write_json, write_text
 from config.spec import Spec
 from loadtest.judging import (
     Load,
+    Objective,
     Outcome,
     Run,
     Subject,
@@ -27,7 +28,7 @@ from loadtest.judging import (
     with_costs,
 )
 from loadtest.measuring import Measurement
-from loadtest.reporting import figures_text, pieces_lines, verdict_html, verdict_lines, verdict_xml
+from loadtest.reporting import figures_text, pieces_lines, share_text, verdict_html, verdict_lines, verdict_xml
 from loadtest.running.known_knee import known_knee
 from loadtest.running.options import RunOptions
 from loadtest.running.session import Session, Where, open_session
@@ -36,7 +37,9 @@ from loadtest.scheduling import Schedule
 
 def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -> Outcome:
     """Loads the server as often as asked, judges, and writes `verdict.json`, `.xml` and `.html` into `where.out`."""
-    objective = objective_of(spec)
+    # What the spec promises, it promises of each pod.
+    pods = where.elsewhere.pods if where.elsewhere else 1
+    objective = _of_pods(objective_of(spec), pods)
     first = options.schedule(spec, objective)
     if options.soak_s and where.elsewhere:
         text = "`--soak`: the memory of several pods is their dashboard's, this looks at one server"
@@ -65,7 +68,7 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
                 verdict = judge_soak(verdict, measured[0], first.warmup_s)
             runs.append(run_of(measured[-1], verdict if len(measured) == 1 else judge(measured[-1], objective)))
             session.progress.say(f"  {label:<44} {verdict.status} {figures_text(verdict)}")
-        costs = costs_of(spec, pool(measured).held_rps, known_knee(where.out, session.package))
+        costs = costs_of(spec, pool(measured).held_rps / pods, known_knee(where.out, session.package))
         outcome = Outcome(
             verdict=with_costs(verdict, costs),
             objective=objective,
@@ -94,7 +97,13 @@ def verdict_text(outcome: Outcome) -> str:
     lines = verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
     ramp = [climb_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
     pieces = pieces_lines(pieces_of(pool([each.measurement for each in outcome.runs])))
-    return "\n".join([lines, *ramp, *pieces, *([costs_text(outcome.costs)] if outcome.costs else [])])
+    shares = [f"  {share_text(share)}" for share in pool([each.measurement for each in outcome.runs]).shares]
+    return "\n".join([lines, *ramp, *pieces, *shares, *([costs_text(outcome.costs)] if outcome.costs else [])])
+
+
+def _of_pods(objective: Objective, pods: int) -> Objective:
+    promised = objective.throughput_rps
+    return objective if promised is None else objective.model_copy(update={"throughput_rps": pods * promised})
 
 
 def _tested(spec: Spec, session: Session, runs: list[Run]) -> Subject:

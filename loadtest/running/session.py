@@ -28,6 +28,7 @@ from loadtest.sending import (
     LoadPlan,
     OnSecond,
     Request,
+    Server,
     generate,
     packaged_request,
     spec_request,
@@ -40,6 +41,10 @@ class Elsewhere(Protocol):
 
     url: str
     """As the generators see it."""
+    servers: tuple[Server, ...]
+    """The pods behind it, which are asked in turns; none: the URL is asked."""
+    pods: int
+    """How many there are behind it."""
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
         """Runs a plan there, one process for each of its parts."""
@@ -174,6 +179,8 @@ def open_session(
             opened = stack.enter_context(_open_target(spec, where))
         request = packaged_request(package, where.out, opened.url) if package else spec_request(spec, opened.url)
         request = with_samples(request, spec, package.record if package else None, trace)
+        if where.elsewhere:
+            request = request.model_copy(update={"servers": where.elsewhere.servers})
         files = {"cacert": where.cacert, "cert": where.cert, "key": where.key}
         named = {name: None if file is None else str(file.absolute()) for name, file in files.items()}
         yield Session(

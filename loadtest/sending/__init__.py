@@ -9,7 +9,7 @@ from loadtest.sending.client import Asked, Client, ask
 from loadtest.sending.generator import Generator, OnSecond, generate, standing_generator
 from loadtest.sending.headers import Header, header_of
 from loadtest.sending.log_lines import record_in, second_in
-from loadtest.sending.plan import Body, Expected, LoadPlan, Request
+from loadtest.sending.plan import Body, Expected, LoadPlan, Request, Server
 from loadtest.sending.recorder import Heard
 from loadtest.sending.sample import CONTENT_TYPES, content_type_of, expected_of, packaged_request, spec_request
 from loadtest.sending.samples import with_samples
@@ -32,6 +32,7 @@ __all__ = [
     "LoadPlan",
     "OnSecond",
     "Request",
+    "Server",
     "ask",
     "content_type_of",
     "expected_of",

@@ -55,7 +55,7 @@ class OpenLoop:
     def __init__(self, plan: LoadPlan, environment: Environment, on_beat: OnBeat) -> None:
         self._plan = plan
         self._times = plan.schedule.times(plan.part, plan.parts)
-        self._client = Client(plan.request)
+        self._clients = [Client(request) for request in plan.request.to_each]
         self._checkers = [Checker(body.expected) for body in plan.request.all_bodies]
         # Chosen for the arrivals of all processes, so that together they send what one alone would.
         weights = [body.weight for body in plan.request.all_bodies]
@@ -83,7 +83,8 @@ class OpenLoop:
             self._follow_schedule()
         finally:
             gevent.killall(health)
-            self._client.close()
+            for client in self._clients:
+                client.close()
         return self._recorder.measurement(self._ran_s).model_copy(update={"starts_ms": (late_ms,)})
 
     def stop(self) -> None:
@@ -92,7 +93,9 @@ class OpenLoop:
 
     def _follow_schedule(self) -> None:
         in_window = False
-        for due, which in zip(self._times, self._which, strict=True):
+        # In turns over the arrivals of all processes, so that together they ask each server as often.
+        turns = range(self._plan.part, self._plan.part + self._plan.parts * len(self._times), self._plan.parts)
+        for turn, due, which in zip(turns, self._times, self._which, strict=True):
             if not self._wait_until(self._start + due):
                 break
             if not in_window and due >= self._plan.schedule.warmup_s:
@@ -101,7 +104,7 @@ class OpenLoop:
             dropped = len(self._open) >= self._most_open
             self._recorder.due(due, dropped=dropped)
             if not dropped:
-                self._open.start(gevent.Greenlet(self._send, due, which))
+                self._open.start(gevent.Greenlet(self._send, due, which, turn % len(self._clients)))
         else:
             self._wait_until(self._start + self._plan.schedule.total_s)
         self._ran_s = max(0.0, min(self._now() - self._plan.schedule.warmup_s, self._plan.schedule.duration_s))
@@ -120,11 +123,11 @@ class OpenLoop:
                 return False
         return not self._stopped.is_set()
 
-    def _send(self, due: float, which: int) -> None:
+    def _send(self, due: float, which: int, server: int) -> None:
         begun = self._now()
-        failure, size, heard = ask(self._client, which, self._checkers[which], self._plan.timeout_s, self._now)
+        failure, size, heard = ask(self._clients[server], which, self._checkers[which], self._plan.timeout_s, self._now)
         ended = self._now()
-        self._recorder.ended(due, begun, ended, failure)
+        self._recorder.ended(due, begun, ended, failure, server)
         if heard is not None:
             self._recorder.heard(due, ended, heard, failure)
         request: Any = self._environment.events.request

@@ -34,6 +34,14 @@ class Body(_Record):
     """How often it is sent, beside the weights of the others."""
 
 
+class Server(_Record):
+    """One of several servers that answer the same."""
+
+    name: str
+    url: str
+    """Without a path."""
+
+
 class Request(_Record):
     """One request, encoded once and sent again and again."""
 
@@ -44,6 +52,8 @@ class Request(_Record):
     expected: Expected = Expected()
     bodies: tuple[Body, ...] = ()
     """Sent instead of `body`, each as often as its weight says; none: only `body`."""
+    servers: tuple[Server, ...] = ()
+    """Asked in turns instead of the URL's; none: only that."""
     headers: tuple[Header, ...] = ()
     """Sent besides our own; a `Host` among them takes the place of the URL's."""
     cacert: str | None = None
@@ -51,6 +61,12 @@ class Request(_Record):
     cert: str | None = None
     """File of the certificate that the client shows, and of its key unless `key` names that; None for no one."""
     key: str | None = None
+
+    @property
+    def to_each(self) -> tuple[Request, ...]:
+        """The request as each of the servers gets it."""
+        urls = [f"{server.url}{self.path}" for server in self.servers] or [self.url]
+        return tuple(self.model_copy(update={"url": url}) for url in urls)
 
     @property
     def address(self) -> tuple[str, int]:

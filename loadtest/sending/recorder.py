@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from itertools import pairwise
 
-from loadtest.measuring import Beat, Histogram, Measurement, Second, Slice, Streams, merge_streams
+from loadtest.measuring import Beat, Histogram, Measurement, Second, Share, Slice, Streams, merge_streams
 from loadtest.sending import answers
 from loadtest.sending.plan import LoadPlan
 from loadtest.sending.wire import EventReader
@@ -87,6 +87,17 @@ class _Stretch:
         )
 
 
+class _Server:
+    """One of several servers, while its answers are counted."""
+
+    def __init__(self, name: str, limit_ms: float) -> None:
+        self.name, self.good, self.failed = name, 0, 0
+        self.response = Histogram((limit_ms,))
+
+    def frozen(self) -> Share:
+        return Share(name=self.name, good=self.good, failed=self.failed, response=self.response)
+
+
 class Recorder:
     """Counts requests as they end and the generator's own health; times are seconds from the run's start."""
 
@@ -100,6 +111,7 @@ class Recorder:
         self._errors: Counter[str] = Counter()
         self._bins: list[_Bin] = []
         self._slices = [_Stretch(plan) for _ in range(self._schedule.slices)]
+        self._servers = [_Server(server.name, plan.limit_ms) for server in plan.request.servers]
         self._recent = _Bin()
         self._beats: list[Beat] = []
         self._worst_loop_lag_ms = 0.0
@@ -114,8 +126,8 @@ class Recorder:
             self.sent += not dropped
             self._slice(due).due += 1
 
-    def ended(self, due: float, begun: float, ended: float, failure: str | None) -> None:
-        """A request ended: with a good answer, or with the name of a failure."""
+    def ended(self, due: float, begun: float, ended: float, failure: str | None, server: int = 0) -> None:
+        """A request to a server ended: with a good answer, or with the name of a failure."""
         response = (ended - due) * 1000
         timed = failure is None or failure == answers.TIMEOUT
         if failure is None:
@@ -131,6 +143,12 @@ class Recorder:
             return
         self._lag.add((begun - due) * 1000)
         stretch = self._slice(due)
+        if self._servers:
+            share = self._servers[server]
+            share.good += failure is None
+            share.failed += failure is not None
+            if timed:
+                share.response.add(response)
         if timed:
             self._response.add(response)
             stretch.response.add(response)
@@ -205,4 +223,5 @@ class Recorder:
             generators=(tuple(self._beats),),
             slices=slices,
             streams=merge_streams(each.streams for each in slices),
+            shares=tuple(server.frozen() for server in self._servers),
         )

@@ -21,7 +21,6 @@ from specs import ROOT
 
 import marina
 from config.render import Ports
-from marina import in_cluster
 
 pytestmark = pytest.mark.e2e
 SPACE = "marina"
@@ -96,8 +95,10 @@ class Jobs:
 
 
 @contextmanager
-def cluster_with_jobs(folder: Path, url: str, *, failing: bool = False) -> Iterator[tuple[FakeCluster, Jobs]]:
-    """A cluster whose one ready pod is the server behind `url`."""
+def cluster_with_jobs(
+    folder: Path, url: str, *, failing: bool = False, pods: int = 1
+) -> Iterator[tuple[FakeCluster, Jobs]]:
+    """A cluster whose ready pods are all the server behind `url`, with a pod that is not ready."""
     port = urlsplit(url).port or 0
     labels = {
         f"app.kubernetes.io/{key}": value
@@ -106,48 +107,57 @@ def cluster_with_jobs(folder: Path, url: str, *, failing: bool = False) -> Itera
     with FakeCluster(folder) as fake, Jobs(fake, folder, failing) as jobs:
         fake.backends = {8080: port, 8090: Ports(port).supervisor}
         fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
-        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-        metadata = {"name": "digits-1", "namespace": SPACE, "labels": labels}
-        spec = {"containers": [{"name": "server", "image": "server:1"}]}
-        fake.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status})
+        listens = {"name": "inference", "containerPort": port}
+        spec = {"containers": [{"name": "server", "image": "server:1", "ports": [listens]}]}
+        for number in range(1, pods + 2):
+            ready = {"type": "Ready", "status": "True" if number <= pods else "False"}
+            status = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [ready]}
+            metadata = {"name": f"digits-{number}", "namespace": SPACE, "labels": labels}
+            fake.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status})
+        for name in ("digits", "digits-predictor"):
+            behind = {"selector": labels, "ports": [{"port": 8080, "targetPort": "inference"}]}
+            metadata = {"name": name, "namespace": SPACE}
+            fake.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": behind})
         yield fake, jobs
 
 
 @pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def service(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "spec.yaml").write_text(SPEC, encoding="utf-8")
     with running_server(tmp_path / "build/digits") as url:
-        monkeypatch.setattr(in_cluster, "url_of", lambda _: url)
         yield url
 
 
 def load(folder: Path, fake: FakeCluster, *more: str) -> int:
-    options = [
-        "--rate",
-        "120",
-        "--duration",
-        "10",
-        "--warmup",
-        "1",
-        "--processes",
-        "2",
-        "--kubeconfig",
-        str(fake.kubeconfig),
-    ]
+    options = ["--duration", "10", "--warmup", "1", "--processes", "2", "--kubeconfig", str(fake.kubeconfig)]
     return marina.main(
         ["loadtest", str(folder / "spec.yaml"), "--out", str(folder / "build"), "--in-cluster", *options, *more]
     )
 
 
-def test_the_load_comes_from_pods_and_the_verdict_is_made_here(
+def measured(folder: Path) -> dict[str, Any]:
+    verdict = json.loads((folder / "build/digits/verdict.json").read_text(encoding="utf-8"))
+    measurement: dict[str, Any] = verdict["runs"][0]["measurement"]
+    return measurement
+
+
+def test_the_load_comes_from_pods_and_goes_to_all_that_are_ready_and_the_verdict_is_made_here(
     service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with cluster_with_jobs(tmp_path, service) as (fake, jobs):
-        assert load(tmp_path, fake) == 0
-        assert "slo: PASS" in capsys.readouterr().out
-        verdict = json.loads((tmp_path / "build/digits/verdict.json").read_text(encoding="utf-8"))
-        assert verdict["runs"][0]["measurement"]["sent"] == 1200
-        assert len(verdict["runs"][0]["measurement"]["generators"]) == 2
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("slo: {", "slo: {throughput_rps: 60, "), encoding="utf-8")
+    with cluster_with_jobs(tmp_path, service, pods=2) as (fake, jobs):
+        assert load(tmp_path, fake, "--arrivals", "constant") == 0
+        printed = capsys.readouterr().out
+        assert "slo: PASS" in printed
+        assert "  digits-1 answered 600, p99 " in printed
+        # What the spec promises of each pod is asked of both.
+        assert measured(tmp_path)["sent"] == 1200
+        assert [(share["name"], share["good"]) for share in measured(tmp_path)["shares"]] == [
+            ("digits-1", 600),
+            ("digits-2", 600),
+        ]
+        assert len(measured(tmp_path)["generators"]) == 2
         assert jobs.seen[0]["spec"]["completions"] == 2
         # Nothing is left: not the Job, nor what it owned.
         name = jobs.seen[0]["metadata"]["name"]
@@ -161,16 +171,17 @@ def test_another_package_behind_the_service_makes_the_verdict_invalid(
     record = tmp_path / "build/digits/package.json"
     package = json.loads(record.read_text(encoding="utf-8"))
     record.write_text(json.dumps(package | {"sha256": "cd" * 32}), encoding="utf-8")
-    with cluster_with_jobs(tmp_path, service) as (fake, _):
-        assert load(tmp_path, fake) == 3
+    with cluster_with_jobs(tmp_path, service, pods=2) as (fake, _):
+        assert load(tmp_path, fake, "--rate", "120", "--one-pod") == 3
     assert "package-differs" in capsys.readouterr().out
+    assert [share["name"] for share in measured(tmp_path)["shares"]] == ["digits-1"]
 
 
 def test_a_pod_that_fails_ends_the_load_with_its_last_words(
     service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with cluster_with_jobs(tmp_path, service, failing=True) as (fake, jobs):
-        assert load(tmp_path, fake) not in (0, 3)
+        assert load(tmp_path, fake, "--rate", "120") not in (0, 3)
         assert jobs.seen[0]["metadata"]["name"] not in fake.names("Job", SPACE)
     error = capsys.readouterr().err
     assert "the load cannot run: digits-load-" in error

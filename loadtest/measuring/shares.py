@@ -1,0 +1,39 @@
+"""What each of several pods answered of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict
+
+from loadtest.measuring.histogram import Histogram
+from loadtest.measuring.streams import Latencies, merged
+
+
+class Share(BaseModel):
+    """One pod's part of the measured window."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    name: str
+    good: int = 0
+    failed: int = 0
+    response: Latencies = Histogram()
+    """As of the whole run, of its requests."""
+
+
+def merge_shares(runs: Iterable[tuple[Share, ...]]) -> tuple[Share, ...]:
+    """The shares of several processes, or of several runs, pod by pod."""
+    by_name: dict[str, list[Share]] = {}
+    for shares in runs:
+        for share in shares:
+            by_name.setdefault(share.name, []).append(share)
+    return tuple(
+        Share(
+            name=name,
+            good=sum(part.good for part in parts),
+            failed=sum(part.failed for part in parts),
+            response=merged([part.response for part in parts]),
+        )
+        for name, parts in by_name.items()
+    )

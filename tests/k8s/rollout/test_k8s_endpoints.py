@@ -1,0 +1,86 @@
+"""The pods behind a Service that are ready, and where each listens."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from k8s_plans import planned
+from k8s_rig import SPACE, Rig, rig
+
+from config.errors import ClusterError
+from k8s.cluster import endpoints
+from marina.in_cluster import InCluster
+
+LABELS = {"app": "shells"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Rig]:
+    with rig(tmp_path) as ready:
+        yield ready
+
+
+def put_pod(cluster: Rig, name: str, *, ready: bool = True, ip: str | None = "10.0.0.1", port: int = 8080) -> None:
+    status: dict[str, Any] = {"conditions": [{"type": "Ready", "status": str(ready)}]} | ({"podIP": ip} if ip else {})
+    container = {"name": "server", "image": "i", "ports": [{"name": "inference", "containerPort": port}]}
+    metadata = {"name": name, "namespace": SPACE, "labels": LABELS}
+    spec = {"containers": [container]}
+    cluster.fake.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status})
+
+
+def put_service(cluster: Rig, port: dict[str, Any], selector: dict[str, str] | None = LABELS) -> None:
+    spec = {"ports": [port]} | ({"selector": selector} if selector else {})
+    metadata = {"name": "shells", "namespace": SPACE}
+    cluster.fake.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
+
+
+def test_those_that_are_ready_and_have_an_address_are_known_by_their_own_port(cluster: Rig) -> None:
+    put_service(cluster, {"port": 80, "targetPort": "inference"})
+    put_pod(cluster, "b", ip="fd00::2", port=9000)
+    put_pod(cluster, "a")
+    put_pod(cluster, "starting", ready=False)
+    put_pod(cluster, "nowhere", ip=None)
+    behind = endpoints(cluster.placement.cluster, SPACE, "shells")
+    assert [(each.name, each.url) for each in behind.ready] == [
+        ("a", "http://10.0.0.1:8080"),
+        ("b", "http://[fd00::2]:9000"),
+    ]
+    assert (behind.port, behind.selector) == (80, LABELS)
+
+
+@pytest.mark.parametrize(("port", "expected"), [({"port": 80, "targetPort": 7000}, 7000), ({"port": 80}, 80)])
+def test_a_port_is_a_number_or_the_services_own(cluster: Rig, port: dict[str, Any], expected: int) -> None:
+    put_service(cluster, port)
+    put_pod(cluster, "a")
+    assert endpoints(cluster.placement.cluster, SPACE, "shells").ready[0].port == expected
+
+
+def test_what_has_no_pods_to_load_is_an_error_that_says_why(cluster: Rig) -> None:
+    def refusal() -> str:
+        with pytest.raises(ClusterError) as error:
+            endpoints(cluster.placement.cluster, SPACE, "shells")
+        return error.value.message
+
+    assert refusal() == f"there is no Service `shells` in namespace `{SPACE}`"
+    put_service(cluster, {"port": 80}, None)
+    assert refusal() == "Service `shells` selects no pods, so they are not known"
+    put_service(cluster, {"port": 80})
+    put_pod(cluster, "a", ready=False)
+    assert refusal() == f"no pod of Service `shells` is ready in namespace `{SPACE}`"
+
+
+def test_a_load_goes_to_each_pod_to_one_or_through_a_service(cluster: Rig) -> None:
+    put_service(cluster, {"port": 80, "targetPort": "inference"})
+    for name in ("a", "b"):
+        put_pod(cluster, name)
+    plan = planned({"name": "shells", "kubernetes.namespace": SPACE})
+
+    def load(service: str | None = None, *, one_pod: bool = False) -> InCluster:
+        return InCluster(plan, "i", cluster.placement.cluster, cluster.progress, service=service, one_pod=one_pod)
+
+    assert ([server.name for server in load().servers], load().pods) == (["a", "b"], 2)
+    alone = load(one_pod=True)
+    assert ([server.name for server in alone.servers], alone.pods, alone.url) == (["a"], 1, "http://10.0.0.1:8080")
+    through = load("shells")
+    assert (through.servers, through.pods, through.url) == ((), 2, f"http://shells.{SPACE}.svc:80")
