@@ -10,6 +10,9 @@ from k8s_rig import Rig, deployment, documents, rig
 from config.errors import ClusterError
 from k8s.cluster import fitting
 
+# A cluster that listens, and dozens of questions to it.
+pytestmark = pytest.mark.slow
+
 AVX2 = "feature.node.kubernetes.io/cpu-cpuid.AVX2"
 
 

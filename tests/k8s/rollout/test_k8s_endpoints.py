@@ -12,6 +12,9 @@ from config.errors import ClusterError
 from k8s.cluster import endpoints
 from marina.in_cluster import InCluster
 
+# A cluster that listens, and dozens of questions to it.
+pytestmark = pytest.mark.slow
+
 LABELS = {"app": "shells"}
 
 
