@@ -16,6 +16,9 @@ from loadtest.measuring import Histogram, Identity, Measurement
 
 OBJECTIVE = Objective(p99_ms=60, error_rate=0.001, throughput_rps=200)
 
+# `true_knee(always(0.01), 60)`, from 1.5 million requests at each rate.
+TRUE_KNEE_RPS = 63.15
+
 
 def trials(queue: Queue, seed: int = 0, **options: Any) -> tuple[Trials, SimulatedSession]:
     session = SimulatedSession(queue, OBJECTIVE, seed, options.pop("change", lambda run: run))
@@ -55,6 +58,14 @@ def test_late_arrivals_above_a_rate_are_the_generators_limit() -> None:
     assert made.find(50).limit == "generator"
 
 
+def test_a_late_run_that_also_misses_a_limit_is_measured_again_and_does_not_end_the_search() -> None:
+    made, session = trials(always(0.01), change=lambda run: late(run) if run.rate > 80 else run, trial_s=15)
+    assert made.at(200) == "INVALID"
+    assert "p99-over" in [reason.id for reason in made.why()]
+    assert made.find(50).rps == pytest.approx(TRUE_KNEE_RPS, rel=0.15)
+    assert len({schedule.rate for schedule in session.schedules}) > 3
+
+
 def test_another_package_is_no_limit_of_the_generator() -> None:
     def swapped(run: Measurement) -> Measurement:
         return run.model_copy(update={"identity": Identity(wanted="aa", found="bb" if run.rate > 100 else "aa")})
@@ -62,10 +73,6 @@ def test_another_package_is_no_limit_of_the_generator() -> None:
     made, _ = trials(always(0.001), change=swapped, repeat=1)
     with pytest.raises(Untrusted, match="the server serves package bb, the spec's is aa"):
         made.find(50)
-
-
-# `true_knee(always(0.01), 60)`, from 1.5 million requests at each rate.
-TRUE_KNEE_RPS = 63.15
 
 
 @pytest.mark.slow
