@@ -132,7 +132,8 @@ class Session:
             **self.objective.limits,
         )
         # Of a server that was there already it is not known which processes are its own.
-        watch = Watch([self.target.pid]) if self.target.pid is not None else None
+        ours = [self.generator.pid] if self.generator else []
+        watch = Watch([self.target.pid, *ours]) if self.target.pid is not None else None
         with LiveLine(label, schedule, quiet=self.quiet) as line:
             sends = self.elsewhere or self.generator
             measurement = (sends.generate if sends else generate)(plan, line.show)

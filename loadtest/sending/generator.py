@@ -42,6 +42,7 @@ class Generator:
 
     def __init__(self, process: subprocess.Popen[str], lines: Lines) -> None:
         self._process, self._lines = process, lines
+        self.pid = process.pid
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
         """Runs a plan; after Ctrl-C the measurement ends there, and no other plan can be run."""

@@ -48,6 +48,16 @@ def test_a_server_stands_still_with_its_children_and_goes_on(tree: subprocess.Po
     awaited(tree.pid, still=False)
 
 
+def test_cpu_time_is_told_finer_than_a_tick() -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        while not (spent := cpu_seconds(sleeper.pid)):
+            time.sleep(0.001)
+        assert spent * 100 % 1
+    finally:
+        sleeper.communicate()
+
+
 def test_it_goes_on_when_who_let_it_stand_still_is_killed(tree: subprocess.Popen[bytes]) -> None:
     code = (
         "import sys, time; from loadtest.comparing.standstill import standing_still\n"
