@@ -25,20 +25,16 @@ slo: {p99_ms: 2000, error_rate: 0.01}
 """
 
 
-def write_package(folder: Path) -> str:
-    """A package record with a MAR that holds only the sample and the settings; returns the MAR's hash."""
+def write_package(folder: Path, *, sample: int = 300) -> str:
+    """A package record with a MAR that holds only itself, the sample, of so many bytes, and the settings; returns
+    the MAR's hash."""
     spec = parse_spec(SPEC, folder / "spec.yaml", files=False)
     folder.mkdir(parents=True, exist_ok=True)
-    mar = folder / "model.mar"
-    with zipfile.ZipFile(mar, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("sample.png"), b"\x89PNG" + bytes(300))
-        archive.writestr(zipfile.ZipInfo("model-config.yaml"), render_model_config(spec))
-    sha256 = hashlib.sha256(mar.read_bytes()).hexdigest()
     record: dict[str, Any] = {
         "schema": "marina.package/1", "name": "digits", "version": "1.0", "source": "s", "weights": None,
         "handler": "image", "precision": "fp32", "compile": "aot", "on_mismatch": "fail", "device": "cpu",
         "workers": spec.workers, "threads": spec.threads,
-        "batch_sizes": [1], "image": None, "inputs": [], "outputs": [], "labels": None,
+        "batch_sizes": [*spec.model.batch_sizes], "image": None, "inputs": [], "outputs": [], "labels": None,
         "max_request_bytes": 1, "max_response_bytes": 1,
         "sample": {"file": "sample.png", "content_type": "image/png"},
         "key": {"torch": "2", "device": "cpu"}, "artifacts": [], "program": None, "cache": None,
@@ -47,6 +43,12 @@ def write_package(folder: Path) -> str:
         },
         "files": {},
     }  # fmt: skip
+    mar = folder / "model.mar"
+    with zipfile.ZipFile(mar, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("sample.png"), b"\x89PNG" + bytes(sample))
+        archive.writestr(zipfile.ZipInfo("model-config.yaml"), render_model_config(spec))
+        archive.writestr(zipfile.ZipInfo("marina.json"), json.dumps(record))
+    sha256 = hashlib.sha256(mar.read_bytes()).hexdigest()
     package = {"mar": "model.mar", "sha256": sha256, "bytes": mar.stat().st_size, "record": record}
     (folder / "package.json").write_text(json.dumps(package))
     return sha256

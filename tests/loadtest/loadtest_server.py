@@ -1,11 +1,12 @@
 """A small HTTP server for the load tests: `python loadtest_server.py SHA256 --port-base N` listens on N and N + 10, of
-this machine alone or, with `--host ADDRESS`, of that address.
+this machine alone or, with `--host ADDRESS`, of that address. With `--mar FILE` it says that it serves that.
 
 `POST /behave` with JSON changes how it answers predictions: `delay_ms`, `status` with `body`, `broken` (closes in the
-middle), `silent` (never answers), `every` (only each n-th request misbehaves), `capacity` (requests/s of one worker
-with a queue of 100, then it sheds), `freeze_s` (the whole process stands still, once), `first_ms` with `gap_ms` (as
-many events as `max_tokens` of the body, as OpenAI's completions are; `cut` ends them without their end),
-`dies_after` (so many predictions it ends); `sha256` names another package.
+middle), `silent` (never answers), `drip_ms` (so long for each byte), `every` (only each n-th request misbehaves),
+`after` (not the first so many) and `until` (not those after so many), `capacity` (requests/s of one worker with a queue
+of 100, then it sheds), `freeze_s` (the whole process stands still, once), `first_ms` with `gap_ms` (as many events as
+`max_tokens` of the body, as OpenAI's completions are; `cut` ends them without their end), `dies_after` (so many
+predictions it ends); `sha256` names another package.
 `GET /seen` says how many predictions were asked for since, `/sizes` how many of each size;
 `/ready` and `/package` are the supervisor's page.
 """
@@ -13,12 +14,14 @@ many events as `max_tokens` of the body, as OpenAI's completions are; `cut` ends
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 GOOD = b'{"top_indices": [7, 1], "top_probs": [0.9, 0.1]}'
@@ -84,13 +87,20 @@ class Connection(asyncio.Protocol):
         self.behaviour.seen += 1
         if self.behaviour.seen == rules.get("dies_after"):
             os._exit(1)
-        if not rules.keys() - {"sha256"} or self.behaviour.seen % rules.get("every", 1):
+        well = self.behaviour.seen % rules.get("every", 1) or not (
+            rules.get("after", 0) < self.behaviour.seen <= rules.get("until", self.behaviour.seen)
+        )
+        if not rules.keys() - {"sha256"} or well:
             self.transport.write(answer(200, GOOD))
         elif "freeze_s" in rules:
             time.sleep(rules.pop("freeze_s"))
             self.transport.write(answer(200, GOOD))
         elif "first_ms" in rules:
             self.write_events(json.loads(body)["max_tokens"], rules)
+        elif "drip_ms" in rules:
+            loop = asyncio.get_running_loop()
+            for at, byte in enumerate(answer(200, GOOD)):
+                loop.call_later(at * rules["drip_ms"] / 1000, self.transport.write, bytes([byte]))
         elif "capacity" in rules:
             self.queue(1 / rules["capacity"])
         elif rules.get("broken"):
@@ -149,4 +159,5 @@ async def serve(host: str, port: int, sha256: str) -> None:
 
 if __name__ == "__main__":
     options = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=False))
-    asyncio.run(serve(options.get("--host", "127.0.0.1"), int(options["--port-base"]), sys.argv[1]))
+    served = hashlib.sha256(Path(options["--mar"]).read_bytes()).hexdigest() if "--mar" in options else sys.argv[1]
+    asyncio.run(serve(options.get("--host", "127.0.0.1"), int(options["--port-base"]), served))

@@ -1,0 +1,50 @@
+"""What `--against` may name, with servers that are started for it: another spec, and a verdict whose package is still
+here. An address is in test_compare_real.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from loadtest_rig import SERVER, SPEC, write_package
+
+from config.load import parse_spec
+from loadtest.comparing import Comparison, Pairing, compare
+from loadtest.running import RunOptions, Where, run
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+# Twelve rounds and no more.
+SHORT = Pairing(rate=60, turn_s=0.25, warmup_s=0.1, max_duration_s=6)
+COMMAND = [sys.executable, str(SERVER), "unknown"]
+
+
+def opened_both(made: Comparison, old: str, new: str) -> None:
+    """Each side was started from its own package, and measured in every round."""
+    assert (made.old.package, made.new.package) == (old, new)
+    assert made.old.started
+    assert made.new.started
+    assert made.old.url != made.new.url
+    assert len(made.rounds) == 12
+    assert all(turn.sent == turn.planned and turn.cpu_s for each in made.rounds for turn in (each.old, each.new))
+    assert not [reason for each in made.rounds for reason in each.left_out if reason.id.startswith("package")]
+
+
+def test_another_spec_is_served_from_its_own_package(tmp_path: Path) -> None:
+    spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
+    other = tmp_path / "older.yaml"
+    other.write_text(SPEC.replace("name: digits", "name: older").replace("p99_ms: 2000", "p99_ms: 1000"))
+    new, old = write_package(tmp_path / "build/digits"), write_package(tmp_path / "build/older", sample=400)
+    assert new != old
+    made = compare(spec, str(other), SHORT, Where(out=tmp_path / "build/digits", command=COMMAND), quiet=True)
+    opened_both(made, old, new)
+    assert made.old.spec == str(other)
+
+
+def test_a_verdict_stands_for_the_package_that_it_is_about(tmp_path: Path) -> None:
+    spec, out = parse_spec(SPEC, tmp_path / "spec.yaml", files=False), tmp_path / "build/digits"
+    where = Where(out=out, command=[*COMMAND, "--mar", str(out / "model.mar")])
+    sha256 = write_package(out)
+    run(spec, RunOptions(rate=60, duration_s=1, max_duration_s=1), where, quiet=True)
+    made = compare(spec, str(out / "verdict.json"), SHORT, Where(out=out, command=COMMAND), quiet=True)
+    opened_both(made, sha256, sha256)

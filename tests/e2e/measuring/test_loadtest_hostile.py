@@ -1,0 +1,91 @@
+"""What would make a verdict lie: a server that answers well only where it counts for nothing, a generator that is held
+back, clocks that are set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loadtest_rig import SPEC, behave, running_server, write_package
+
+from config.load import parse_spec
+from loadtest.judging.outcome import Outcome
+from loadtest.running import RunOptions, Where, run
+
+pytestmark = pytest.mark.e2e
+RATE, SECONDS, WARM = 200, 6, 200
+
+SET_CLOCK = """
+import sys, time
+if "loadtest.sending.sender" in " ".join(sys.orig_argv):
+    true, asked = time.time, []
+    def stepping():
+        asked.append(None)
+        return true() + (3600 if len(asked) % 2 else -3600)
+    time.time = stepping
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_server(tmp_path_factory.mktemp("server")) as url:
+        yield url
+
+
+@pytest.fixture
+def verdict(server: str, tmp_path: Path) -> Any:
+    """The verdict on the server when it behaves so, with a second of warm-up."""
+    write_package(tmp_path / "build")
+
+    def load(rules: dict[str, Any], *, p99_ms: int = 2000, **options: Any) -> Outcome:
+        behave(server, **rules)
+        spec = parse_spec(SPEC.replace("p99_ms: 2000", f"p99_ms: {p99_ms}"), tmp_path / "spec.yaml", files=False)
+        how = {"rate": RATE, "duration_s": SECONDS, "max_duration_s": SECONDS, "warmup_s": 1, "arrivals": "constant"}
+        return run(spec, RunOptions(**(how | options)), Where(out=tmp_path / "build", url=server))
+
+    return load
+
+
+def reasons(outcome: Outcome) -> list[str]:
+    return [reason.id for reason in outcome.verdict.every_reason()]
+
+
+def test_an_answer_that_drips_beyond_the_timeout_is_counted_as_one_that_never_came(verdict: Any) -> None:
+    outcome = verdict({"drip_ms": 200}, rate=10, duration_s=2, max_duration_s=2, timeout_s=2.5)
+    measured = outcome.runs[0].measurement
+    assert measured.errors == {"timeout": 20}
+    assert measured.sent == measured.finished == 20
+    assert outcome.verdict.status == "FAIL"
+
+
+def test_what_compiles_only_after_the_warm_up_is_in_the_figures(verdict: Any) -> None:
+    outcome = verdict({"delay_ms": 3000, "after": WARM, "until": WARM + 300})
+    assert outcome.verdict.status != "PASS"
+    assert outcome.runs[0].response.p99 >= 3000
+    assert outcome.runs[0].measurement.warmup == WARM
+
+
+def test_a_server_that_goes_over_to_another_models_answers_fails(verdict: Any) -> None:
+    outcome = verdict({"body": '{"logits": [0.1, 0.9]}', "after": WARM + RATE * SECONDS // 2})
+    assert outcome.runs[0].measurement.errors == {"malformed": RATE * SECONDS // 2}
+    assert outcome.verdict.status == "FAIL"
+    assert "errors-over" in reasons(outcome)
+
+
+def test_a_generator_that_is_asked_for_more_than_it_can_send_makes_no_verdict(verdict: Any) -> None:
+    outcome = verdict({}, rate=20_000, duration_s=1, max_duration_s=1, warmup_s=0.2)
+    assert outcome.verdict.status == "INVALID"
+    assert {"generator-saturated", "generator-stalled", "arrivals-late"} & set(reasons(outcome))
+
+
+def test_a_clock_that_is_set_while_a_load_runs_moves_no_figure(
+    verdict: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SET_CLOCK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    measured = verdict({}).runs[0].measurement
+    assert (measured.good, measured.warmup, measured.planned) == (RATE * SECONDS, WARM, RATE * SECONDS)
+    assert measured.ran_s == pytest.approx(SECONDS, rel=0.01)
+    assert 0 <= measured.response.min_ms <= measured.response.max_ms < 60_000
