@@ -110,8 +110,8 @@ bench-knee: setup  ## how often a calibration's interval holds the true knee, on
 bench-compare: setup  ## how often a comparison is wrong, on pairs whose difference is known
 	$(BIN)/python tests/bench/comparing/bench_compare.py $(ARGS)
 
-bench-drain: setup  ## requests lost at a stop, with and without the supervisor
-	$(BIN)/python tests/bench/bench_drain.py
+bench-drain: setup  ## requests lost at a stop, with and without the supervisor  (ARGS='--stops 20')
+	$(BIN)/python tests/bench/bench_drain.py $(ARGS)
 
 bench-streams: setup  ## time between tokens and tokens a second, streamed through TorchServe from a timed engine
 	$(BIN)/python tests/bench/text/bench_streams.py $(ARGS)

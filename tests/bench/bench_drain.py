@@ -1,6 +1,10 @@
 """SIGTERM in the middle of a steady load, many times over: Marina's drain, and the same run with TorchServe alone.
 
     python tests/bench/bench_drain.py [--rounds 20]
+    python tests/bench/bench_drain.py --stops 20
+
+With `--stops`, so many stops after each kind of request that TorchServe does not count as an arrival, each sent thirty
+times, while slow ones are open; exit code 1 when one of those got no answer, or a stop did not end as a clean one.
 
 Every request is on a connection of its own, so one whose connection was made was sent before the listener closed. The
 control gets the same configuration and the signal directly, without the `torchserve` script that swallows it.
@@ -16,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,19 +30,24 @@ from process_tree import unwind_on_sigterm
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "server")]
 
+from hostile import exchange, uncounted  # noqa: E402
 from load import Load  # noqa: E402
 from running import running  # noqa: E402
 from tiny import make_tiny  # noqa: E402
+from waiting import ask, eventually, metric  # noqa: E402
 
 from config.ports import free_port_base  # noqa: E402
 from config.render import Ports  # noqa: E402
 from config.spec import Spec  # noqa: E402
+from server import Exit  # noqa: E402
 from server.java.checks import find_java  # noqa: E402
 from server.java.door import Door  # noqa: E402
 from server.java.frontend import Frontend, NoAnswerError  # noqa: E402
 from server.java.launch import plan_launch  # noqa: E402
 
 RATE, SERVICE_S = 60.0, 0.02
+# Of a kind before each stop, and what is open at the stop.
+BEFORE, SLOW, SLOW_S = 30, 6, 1.0
 
 
 @contextmanager
@@ -88,12 +98,45 @@ def one_round(spec: Spec, mar: Path, *, marina: bool) -> Counter[str]:
     return Counter(one.outcome for one in load.sent if one.connected)
 
 
-def main() -> None:
+def one_stop(spec: Spec, mar: Path, request: bytes) -> tuple[int, bool]:
+    """How many of the open requests got no answer at a stop after `request`, and whether the server ended cleanly."""
+    with running(spec, mar=mar) as server, ThreadPoolExecutor(SLOW) as clients:
+        for _ in range(BEFORE):
+            exchange(server.ports.inference, request)
+        body = json.dumps({"sleep_s": SLOW_S}).encode()
+        answers = [clients.submit(ask, server, body) for _ in range(SLOW)]
+        eventually(lambda: metric(server, "marina_in_flight") == SLOW)
+        # Once: a second signal cuts what is open.
+        server.process.terminate()
+        lost = sum(answer.result() != 200 for answer in answers)
+        return lost, server.process.wait(60) == Exit.DRAINED
+
+
+def stops(count: int) -> int:
+    """Prints a line for each kind; the exit code."""
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        spec, mar = make_tiny(Path(folder), access_log="off")
+        print(f"{count} stops each, after {BEFORE} of a kind, with {SLOW} requests of {SLOW_S:g} s open\n")
+        print(f"{'':<36} {'lost':>6} {'stops that were not clean':>26}", flush=True)
+        for kind, (request, _) in uncounted(spec.name).items():
+            ends = [one_stop(spec, mar, request) for _ in range(count)]
+            lost, unclean = sum(lost for lost, _ in ends), sum(not clean for _, clean in ends)
+            failed |= bool(lost or unclean)
+            print(f"{kind:<36} {lost:>6} {unclean:>26}", flush=True)
+    return int(failed)
+
+
+def main() -> int:
     """Prints a line a round and a table at the end."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=20)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--stops", type=int, default=0)
+    arguments = parser.parse_args()
+    rounds = arguments.rounds
     unwind_on_sigterm()
+    if arguments.stops:
+        return stops(arguments.stops)
     with tempfile.TemporaryDirectory() as folder:
         spec, mar = make_tiny(Path(folder), workers=2, drain_propagation_s=0.5, access_log="off")
         print(f"{rounds} rounds at {RATE:g} requests/s, {SERVICE_S * 1000:g} ms each, one connection a request\n")
@@ -102,7 +145,8 @@ def main() -> None:
             fates = [one_round(spec, mar, marina=marina) for _ in range(rounds)]
             lost = [fate.total() - fate["200"] for fate in fates]
             print(f"{name:<20} {sum(fate.total() for fate in fates):>6} {sum(lost):>6} {sum(map(bool, lost)):>20}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

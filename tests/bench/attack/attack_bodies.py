@@ -1,7 +1,8 @@
-"""Bodies and streams that no client should send, made from a seed: the same number gives the same ones."""
+"""Bodies that no client should send, made from a seed: the same number gives the same ones."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import random
@@ -30,6 +31,7 @@ _JSON = (
     *(b'{"inputs": [{"name": "x", "shape": [64], "datatype": "FP32", "parameters": [1]}]}', b'{"image": "\\ud800"}'),
     *(b'{"a":' * 5000 + b"1" + b"}" * 5000, b"\xef\xbb\xbf{}", b'{"x": [' + b"9" * 5000 + b"]}", b'{"x": 1, "x": [2]}'),
     *(b"[" * 50_000, b'{"image": 1e999}', b'{"x": NaN}', b'{"instances": [{"b64": "*"}]}', b'{"image": "\xff"}'),
+    *(b'{"x": %s}' % number for number in (b"-NaN", b"Infinity", b"1e400", b"-0", b"0x1", b"1_000", b"\xef\xbc\x91")),
     *(b"[" + b"[]," * 400_000 + b"[]]", b"[" + b"0," * 1_200_000 + b"0]", b'{"x": [' + b"1e308," * 63 + b"1e308]}"),
 )
 
@@ -37,7 +39,7 @@ _JSON = (
 def bodies(count: int, seed: int, samples: list[bytes]) -> Iterator[tuple[bytes, str]]:
     """Bodies and their declared types."""
     chance = random.Random(seed)
-    seeds = [*_pictures(), *_arrays(), *samples, *_JSON]
+    seeds = [*_pictures(), *_arrays(), *_containers(), *samples, *_JSON]
     yield from ((body, chance.choice(TYPES)) for body in (*seeds, *_bombs()))
     for _ in range(count - len(seeds) - len(_bombs())):
         yield _mutated(chance, chance.choice(seeds)), chance.choice(TYPES)
@@ -102,6 +104,28 @@ def _arrays() -> list[bytes]:
     return found
 
 
+def _containers() -> list[bytes]:
+    """Files in other forms, with lengths that are not true."""
+    header = json.dumps({"x": {"dtype": "F32", "shape": [64], "data_offsets": [0, 256]}}).encode()
+    part = b"--x\r\nContent-Disposition: form-data; name=%s\r\n%s\r\n{}\r\n"
+    return [
+        *(struct.pack("<Q", length) + header + bytes(256) for length in (len(header), 2**63, 2**64 - 1, 1)),
+        struct.pack("<Q", len(header)) + header.replace(b"256]", b"99999999999]"),
+        gzip.compress(b'{"x": 1}'),
+        gzip.compress(bytes(30_000_000)),
+        zlib.compress(bytes(30_000_000)),
+        *(
+            part % (name, b"") + b"--x--\r\n"
+            for name in (b'"data"', b'"body"', b'"\0"', b'"a"; filename="../../a"', b"")
+        ),
+        part % (b'"a"', b"Content-Transfer-Encoding: base64\r\n") * 300 + b"--x--\r\n",
+        part % (b'"a"', b"Content-Type: multipart/mixed; boundary=x\r\n") + b"--x",
+        b"--x" * 50_000,
+        b"PK\x03\x04" + bytes(300),
+        b"\x80\x04cos\nsystem\n(S'true'\ntR.",
+    ]
+
+
 def _bombs() -> list[bytes]:
     """Small bodies that ask for much."""
     flat = _encoded(Image.new("L", (3000, 3000)), "JPEG", progressive=True)
@@ -125,46 +149,3 @@ def _bombs() -> list[bytes]:
         json.dumps({"image": "A" * 5_000_000}).encode(),
         b"\xff\xd8" + b"\xff\xfe\0\x02" * 500_000,
     ]
-
-
-def streams(count: int, seed: int, path: str) -> Iterator[bytes]:
-    """Raw bytes for a connection."""
-    chance = random.Random(seed)
-    post = f"POST {path} HTTP/1.1\r\nHost: x\r\n".encode()
-    fixed = [
-        post + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
-        post + b"Content-Length: five\r\n\r\nhello",
-        post + b"Content-Length: -1\r\n\r\n",
-        post + b"Content-Length: 99999999999999\r\n\r\n",
-        post + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\nhello\r\n0\r\n\r\n",
-        post + b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
-        post + b"Content-Type: multipart/form-data\r\nContent-Length: 2\r\n\r\nab",
-        post + b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 5\r\n\r\na=%ZZ",
-        post + b"X" * 9000 + b": 1\r\nContent-Length: 0\r\n\r\n",
-        post + b"A\0B: 1\r\nContent-Length: 0\r\n\r\n",
-        post + b"\xc3\xa9: 1\r\nContent-Length: 0\r\n\r\n",
-        post + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n",
-        post + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
-        f"OPTIONS {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode(),
-        f"GET {path} HTTP/9.9\r\nHost: x\r\n\r\n".encode(),
-        f"POST {path}?a=%ZZ HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode(),
-        b"POST /invocations?model_name=x HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
-        b"CONNECT 127.0.0.1:8081 HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
-        f"POST http://elsewhere{path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode(),
-        post + b"Transfer-Encoding: chunked\r\n\r\n-1\r\nhello\r\n0\r\n\r\n",
-        post + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * 2000 + b"\r\n",
-        post + b"Expect: 200-ok\r\nContent-Length: 5\r\n\r\nhello",
-        post
-        + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\nContent-Length: 0\r\n\r\n",
-        post + b"Inference-Header-Content-Length: 99999999999999999999\r\nContent-Length: 2\r\n\r\n{}",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"\x16\x03\x01\x02\0\x01",
-        b"\0" * 2000,
-    ]
-    yield from fixed
-    for _ in range(count - len(fixed)):
-        data = bytearray(chance.choice(fixed))
-        for _ in range(chance.randrange(1, 6)):
-            data[chance.randrange(len(data))] = chance.randrange(256)
-        yield bytes(data)
