@@ -110,6 +110,9 @@ bench-knee: setup  ## how often a calibration's interval holds the true knee, on
 bench-compare: setup  ## how often a comparison is wrong, on pairs whose difference is known
 	$(BIN)/python tests/bench/comparing/bench_compare.py $(ARGS)
 
+bench-front: setup  ## what a door or a proxy before TorchServe costs: rate, p50 and CPU a request
+	$(BIN)/python tests/bench/bench_front.py $(ARGS)
+
 bench-drain: setup  ## requests lost at a stop, with and without the supervisor  (ARGS='--stops 20')
 	$(BIN)/python tests/bench/bench_drain.py $(ARGS)
 

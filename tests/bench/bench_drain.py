@@ -51,13 +51,13 @@ BEFORE, SLOW, SLOW_S = 30, 6, 1.0
 
 
 @contextmanager
-def alone(spec: Spec, mar: Path, port_base: int) -> Iterator[subprocess.Popen[bytes]]:
-    """TorchServe without Marina's supervisor and without its logging, which is what holds a stop back."""
+def alone(spec: Spec, mar: Path, port_base: int, *, quiet: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+    """TorchServe without Marina's supervisor and, unless `quiet`, without its logging, which holds a stop back."""
     with tempfile.TemporaryDirectory(prefix="bench-drain-") as folder:
         java = find_java()
         directory = Path(folder)
         launch = plan_launch(spec, mar=mar, ports=Ports(port_base), host="127.0.0.1", directory=directory, java=java)
-        kept = (word for word in launch.command if not word.startswith("-Dlog4j.configurationFile"))
+        kept = (word for word in launch.command if quiet or not word.startswith("-Dlog4j."))
         command = tuple("org.pytorch.serve.ModelServer" if word == "marina.Server" else word for word in kept)
         launch = replace(launch, command=command, environment=launch.environment | {"LOG_LOCATION": folder})
         door = Door("127.0.0.1", 0)
