@@ -113,6 +113,7 @@ class _Server:
         except OSError as err:
             text = f"`--port-base`: port {ports.inference} (inference) was taken meanwhile: {err.strerror}"
             raise InputError(text) from err
+        health.java_pid = self._child.pid
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
         prober = Prober(frontend, health, traffic, self._sample(), timeout_s=timeout_s, gpu=gpu)
         recycler = Recycler(spec.serving, launch.directory / "renew", health, nudge=prober.nudge, say=self._say)

@@ -16,6 +16,7 @@ from server.system import Identity, identify, is_stopped
 
 # TorchServe answers describe in milliseconds, under overload in hundreds of them; after this it hangs.
 STALE_S = 30.0
+_STOPPED = "stopped by a signal, until it is told to go on"
 
 Generation = frozenset[tuple[str, Identity | None]]
 
@@ -47,6 +48,8 @@ class Health:
     def __init__(self, declared: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.declared = declared
         self.queued = 0
+        self.java_pid = 0
+        """TorchServe's own process, once there is one."""
         self._clock = clock
         self._lock = threading.RLock()
         self._seats: dict[str, Seat] = {}
@@ -119,6 +122,8 @@ class Health:
             self.look()
             if self._out:
                 return [self._out]
+            if self.java_pid and is_stopped(self.java_pid):
+                return [f"TorchServe: {_STOPPED}"]
             if self._described_at is None:
                 return ["TorchServe does not answer yet"]
             if (silent_s := self._clock() - self._described_at) > STALE_S:
@@ -162,4 +167,4 @@ class Health:
     def _state(self, seat: Seat) -> str:
         if seat.failing_since is not None:
             return f"died {self._clock() - seat.failing_since:.0f} s ago, {seat.restarts} restarts"
-        return "stopped by a signal, until it is told to go on" if seat.stopped else "loading"
+        return _STOPPED if seat.stopped else "loading"

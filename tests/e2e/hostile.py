@@ -48,6 +48,9 @@ def uncounted(name: str) -> dict[str, tuple[bytes, int]]:
         "header's name beyond ASCII": (posted(path, b"X\xc3\xa9: " + SECRET + b"\r\n"), 400),
         "two lengths": (plain + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400),
         "length in words": (plain + b"Content-Length: " + SECRET + b"\r\n\r\n", 400),
+        "length with a sign": (plain + b"Content-Length: +2\r\n\r\n{}", 400),
+        "a coding that is none": (plain + b"Transfer-Encoding: identity\r\nContent-Length: 2\r\n\r\n{}", 400),
+        "two codings": (plain + b"Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400),
         "negative length": (plain + b"Content-Length: -1\r\n\r\n", 400),
         "multipart without a name": (posted(path, multipart, part % (b"", b"")), 400),
         "multipart of an unknown charset": (

@@ -70,6 +70,22 @@ def test_a_stopped_worker_is_noticed_at_once_and_is_well_when_it_goes_on(
     assert health.ready
 
 
+def test_a_stopped_torchserve_is_noticed_at_once_and_is_well_when_it_goes_on(
+    health: Health, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    bring_up(health, processes[0].pid, processes[1].pid)
+    with subprocess.Popen(["sleep", "60"]) as java:
+        health.java_pid = java.pid
+        assert health.ready
+        java.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, java.pid, os.WSTOPPED | os.WNOWAIT)
+        assert health.missing() == ["TorchServe: stopped by a signal, until it is told to go on"]
+        java.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, java.pid, os.WCONTINUED | os.WNOWAIT)
+        assert health.ready
+        java.kill()
+
+
 def test_who_was_ready_once_may_have_requests_whatever_became_of_its_workers(
     health: Health, processes: list[subprocess.Popen[bytes]]
 ) -> None:

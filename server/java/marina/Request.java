@@ -3,6 +3,7 @@ package marina;
 import io.netty.handler.codec.http.HttpHeaderNames;
 import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpUtil;
+import java.util.List;
 
 /** What is remembered of a request until its answer is sent. */
 final class Request {
@@ -66,6 +67,14 @@ final class Request {
     }
 
     private static long declaredBytes(HttpRequest message) {
+        String length = message.headers().get(HttpHeaderNames.CONTENT_LENGTH, "0");
+        List<String> codings = message.headers().getAll(HttpHeaderNames.TRANSFER_ENCODING);
+        // Netty reads `+2` as 2 and passes over codings that it does not know. Who stands in front of us may read them
+        // otherwise, and then take the end of one request for the beginning of another.
+        boolean plain = length.chars().allMatch(c -> c >= '0' && c <= '9');
+        if (!plain || codings.size() > 1 || !(codings.isEmpty() || codings.get(0).equalsIgnoreCase("chunked"))) {
+            return -1;
+        }
         try {
             return HttpUtil.getContentLength(message, 0L);
         } catch (NumberFormatException err) {
