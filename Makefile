@@ -83,6 +83,9 @@ bench-serve: setup  ## requests a second of ResNet-50, against others and the ce
 bench-lengths: setup  ## requests of many lengths, padded to buckets, to none and to the largest
 	$(BIN)/python tests/bench/lengths/bench_lengths.py $(ARGS)
 
+bench-kinds: setup  ## eleven kinds of models from their files to a verdict, nothing edited
+	$(BIN)/python tests/bench/kinds/bench_kinds.py $(ARGS)
+
 bench-overhead: setup  ## what the tensor handler costs, against a handler that does nothing
 	$(BIN)/python tests/bench/bench_overhead.py $(ARGS)
 
@@ -91,6 +94,9 @@ bench-parts: setup  ## the parts of an answer, each with and without what was do
 
 bench-peers: setup  ## the same model behind FastAPI, LitServe, BentoML and Ray Serve
 	$(BIN)/python tests/bench/bench_peers.py $(ARGS)
+
+bench-encoder: setup  ## the language example behind the kit, TorchServe, FastAPI and BentoML
+	$(BIN)/python tests/bench/encoder/bench_encoder.py $(ARGS)
 
 bench-attack: setup  ## thousands of hostile bodies and streams against a served model  (ARGS='--bodies 20000')
 	$(BIN)/python tests/bench/bench_attack.py $(ARGS)
@@ -133,7 +139,7 @@ smoke: setup  ## the wheel with its own dependencies alone starts
 	build/smoke/bin/pip install --quiet --constraint constraints.txt .
 	cd build && smoke/bin/marina --help >/dev/null && smoke/bin/marina check ../$(SPEC) >/dev/null
 	mkdir build/smoke/empty && cd build/smoke/empty && ../bin/marina --version && ! ../bin/marina check 2>error && grep -q 'hint: ../bin/marina init mine' error
-	cd build/smoke/empty && ../bin/marina check "$$(../bin/python -c 'import config.load as c, pathlib; print(pathlib.Path(c.__file__).parent)')/examples/digits/spec.yaml" >/dev/null
+	cd build/smoke/empty && for each in digits language; do ../bin/marina check "$$(../bin/python -c 'import config.load as c, pathlib; print(pathlib.Path(c.__file__).parent)')/examples/$$each/spec.yaml" >/dev/null || exit 1; done
 	rm -rf build/smoke build/lib build/bdist.*
 
 lint: setup  ## style, types, and the sizes of functions, modules and folders

@@ -16,7 +16,7 @@ from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Code
 from config.spec import Spec
-from handlers.networks import SOURCE_FOLDER
+from handlers.networks import SOURCE_FOLDER, top_folder
 
 WEIGHTS = "weights.safetensors"
 # A file of such a name would be imported in the place of what a worker needs.
@@ -37,7 +37,13 @@ def stage_source(spec: Spec, source: Source, folder: Path) -> Code:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     shared = _save_weights(spec, source.network, folder / WEIGHTS)
-    return Code(file=file.name, factory=factory, weights=WEIGHTS, seed=spec.model.seed, shared=shared)
+    return Code(
+        file=file.relative_to(top_folder(file)).as_posix(),
+        factory=factory,
+        weights=WEIGHTS,
+        seed=spec.model.seed,
+        shared=shared,
+    )
 
 
 def local_modules(file: Path) -> dict[str, Path]:
@@ -45,9 +51,9 @@ def local_modules(file: Path) -> dict[str, Path]:
 
     Imports inside of functions count; what is imported by a name that is put together does not.
     """
-    root = file.parent
+    root = top_folder(file)
     modules: dict[str, Path] = {}
-    waiting = [file]
+    waiting = [file, *_files_of(root, ".".join(file.relative_to(root).with_suffix("").parts))]
     while waiting:
         path = waiting.pop()
         relative = path.relative_to(root).as_posix()
@@ -55,7 +61,7 @@ def local_modules(file: Path) -> dict[str, Path]:
             continue
         modules[relative] = path
         for name in _imported(path, root):
-            waiting += _files_of(root, name)
+            waiting += [*_files_of(root, name), *_files_of(file.parent, name)]
     return dict(sorted(modules.items()))
 
 

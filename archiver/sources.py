@@ -6,7 +6,6 @@ is a SourceError that says what to type.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from config.errors import SourceError, listed, nearest
 from config.record import Lengths, Port
 from config.sections import Image, Tensor, Varying
 from config.spec import Spec
+from handlers.networks import import_folders, import_source
 
 # Under which trainings keep the weights, beside those of an optimiser or an average.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")
@@ -63,6 +63,13 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
     from torchvision import models
 
     names = models.list_models(module=models)
+    if name not in names and name in models.list_models():
+        built = f"torchvision.models.get_model('{name}', weights=None, weights_backbone=None)"
+        raise SourceError(
+            f"{spec.file}: `model.source`: torchvision's `{name}` does not classify pictures, so nothing says how its "
+            "are read and answered",
+            hint=f"in model.py: `def build(): return {built}`, then `source: ./model.py:build`",
+        )
     if name not in names:
         close = nearest(name, names)
         raise SourceError(
@@ -168,20 +175,16 @@ def _built(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:
 
 def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
     """A Python file of the user's as a module; its neighbours can be imported from it."""
-    # A name no installed module has; registered, because torch.export looks a class's module up there.
-    name = f"marina_user_{file.stem}"
-    loader = importlib.util.spec_from_file_location(name, file)
-    if not file.is_file() or loader is None or loader.loader is None:
+    if not file.is_file() or file.suffix != ".py":
         raise SourceError(f"{spec.file}: `{field}`: no such file: `{file}`")
-    module = sys.modules[name] = importlib.util.module_from_spec(loader)
-    sys.path.insert(0, str(file.parent))
+    path = sys.path[:]
     try:
-        loader.loader.exec_module(module)
+        sys.path[:0] = import_folders(file)
+        return import_source(file)
     except Exception as err:
         raise SourceError(f"{spec.file}: `{field}`: `{file}` failed: {type(err).__name__}: {err}") from err
     finally:
-        sys.path.remove(str(file.parent))
-    return module
+        sys.path[:] = path
 
 
 def _load_weights(spec: Spec, network: nn.Module, file: Path) -> None:

@@ -3,10 +3,14 @@
 The packager exports the same graph for the other ways to compile, so that all of them take and give the same.
 """
 
+import ast
 import importlib.util
+import inspect
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +21,8 @@ from handlers.record import Code, Record, RecordError
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int8": torch.float32}
 # Of a package: below it lie the files of the factory, as they lay beside each other.
 SOURCE_FOLDER = "source"
+# In front of names, for no installed module has such.
+_OURS = "marina_user_"
 
 
 class ImageGraph(nn.Module):
@@ -70,16 +76,33 @@ class TensorGraph(nn.Module):
         super().__init__()
         self.network = network
         self.dtype = dtype
+        self.named = keyword_only(network)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return _flat(self.network(*(self._cast(value) for value in inputs)))
+        values = [self._cast(value) for value in inputs]
+        ordered = len(values) - len(self.named)
+        return _flat(self.network(*values[:ordered], **dict(zip(self.named, values[ordered:], strict=True))))
 
     def _cast(self, value: torch.Tensor) -> torch.Tensor:
         return value.to(self.dtype) if value.is_floating_point() and self.dtype != torch.float32 else value
 
 
+def keyword_only(network: nn.Module) -> tuple[str, ...]:
+    """The arguments that a network takes by their names only; they come after those that it takes by their order."""
+    parameters = inspect.signature(network.forward).parameters.values()
+    return tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty)
+
+
+def without_dataclasses(outputs: Any) -> Any:
+    """A dataclass of outputs as a dictionary of its fields, which torch can take apart."""
+    fields = getattr(type(outputs), "__dataclass_fields__", None)
+    if fields is None or isinstance(outputs, (dict, tuple)):
+        return outputs
+    return {name: getattr(outputs, name) for name in fields if getattr(outputs, name) is not None}
+
+
 def _flat(outputs: object) -> tuple[torch.Tensor, ...]:
-    leaves = pytree.tree_leaves(outputs)
+    leaves = pytree.tree_leaves(without_dataclasses(outputs))
     return tuple(leaf.to(torch.float32) if leaf.dtype in (torch.bfloat16, torch.float16) else leaf for leaf in leaves)
 
 
@@ -101,10 +124,12 @@ def graph_from_source(record: Record, directory: Path, device: torch.device) -> 
 def _built(code: Code, directory: Path) -> nn.Module:
     from safetensors.torch import load_file
 
-    folder = directory / SOURCE_FOLDER
+    file = directory / SOURCE_FOLDER / code.file
+    if not file.is_file():
+        raise RecordError(f"`code`: `{code.file}` is not in the package")
     # For good: a file may import its neighbours when it is called.
-    sys.path.insert(0, str(folder))
-    module = _imported(folder / code.file)
+    sys.path[:0] = import_folders(file)
+    module = import_source(file)
     torch.manual_seed(code.seed)
     factory = getattr(module, code.factory)
     network: nn.Module = factory if isinstance(factory, nn.Module) else factory()
@@ -116,12 +141,44 @@ def _built(code: Code, directory: Path) -> nn.Module:
     return network
 
 
-def _imported(file: Path) -> object:
-    # The name by which the packager imported it: what a class says of itself must not differ.
-    name = f"marina_user_{file.stem}"
-    module_spec = importlib.util.spec_from_file_location(name, file)
-    if not file.is_file() or module_spec is None or module_spec.loader is None:
-        raise RecordError(f"`code`: `{file.name}` is not in the package")
-    module = sys.modules[name] = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(module)
+def import_source(file: Path) -> ModuleType:
+    """The file as a module; with the packages around it where it imports relatively."""
+    top = top_folder(file)
+    if top == file.parent:
+        return _imported(_OURS + file.stem, file)
+    first, *further = file.parent.relative_to(top).parts
+    name = _OURS + first
+    for known in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+        del sys.modules[known]
+    folder = top / first
+    module = _imported(name, folder / "__init__.py")
+    for part in further:
+        folder, name = folder / part, f"{name}.{part}"
+        module = _imported(name, folder / "__init__.py")
+    return module if file.name == "__init__.py" else _imported(f"{name}.{file.stem}", file)
+
+
+def import_folders(file: Path) -> list[str]:
+    """Where its neighbours are imported from: beside it, and beside the packages around it."""
+    return list(dict.fromkeys((str(file.parent), str(top_folder(file)))))
+
+
+def top_folder(file: Path) -> Path:
+    """The folder that its imports are relative to: that of the file, or of the outermost package around it where the
+    file imports relatively, or is such a package."""
+    folder = file.parent
+    tree = ast.parse(file.read_bytes())
+    relative = any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
+    while (relative or file.name == "__init__.py") and (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+def _imported(name: str, file: Path) -> ModuleType:
+    # Registered, because torch.export looks a class's module up there.
+    origin = importlib.util.spec_from_file_location(name, file)
+    if origin is None or origin.loader is None:
+        raise ImportError(f"`{file.name}` is no Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(origin)
+    origin.loader.exec_module(module)
     return module

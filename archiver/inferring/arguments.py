@@ -76,16 +76,18 @@ def arguments_of(network: nn.Module, given: Sequence[Given]) -> list[Argument]:
     parameters = list(inspect.signature(network.forward).parameters.values())
     arguments: list[Argument] = []
     names = {each.name for each in given}
+    skipped = False
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        wanted = parameter.default is parameter.empty or parameter.name in names or parameter.name in _MASKS
-        if not wanted:
-            break
+        needed = parameter.default is parameter.empty
         if parameter.kind is parameter.KEYWORD_ONLY:
-            text = f"`--source`: `forward` takes `{parameter.name}` by its name only, allowed: arguments by their order"
-            raise InputError(text, hint=_wrapped(parameter.name))
-        arguments.append(_argument(parameter))
+            wanted = needed
+        else:
+            wanted = not skipped and (needed or parameter.name in names or parameter.name in _MASKS)
+            skipped = not wanted
+        if wanted:
+            arguments.append(_argument(parameter))
     if not arguments and given:
         return [Argument(each.name) for each in given]
     return arguments or [Argument("x")]

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from archiver.inferring.layers import KNOWN, width_of
+from handlers.networks import keyword_only, without_dataclasses
 
 _LONGEST_S = 20.0
 # What changes the values of an input and leaves it what it is.
@@ -65,7 +66,10 @@ def run(
     following = _followed(network, ran, values) if follow else nullcontext()
     try:
         with torch.no_grad(), _silent(), _ended_after(longest_s), following:
-            paths, _ = pytree.tree_flatten_with_path(network(*values))
+            named = keyword_only(network)
+            ordered = len(values) - len(named)
+            answer = network(*values[:ordered], **dict(zip(named, values[ordered:], strict=True)))
+            paths, _ = pytree.tree_flatten_with_path(without_dataclasses(answer))
     except Exception as err:
         first = next((line.strip() for line in str(err).splitlines() if line.strip()), "")
         ran.error = f"{type(err).__name__}: {first[:200]}"

@@ -102,11 +102,12 @@ def settled(spec: Path, name: str, start: Start, sample: str) -> Start:
     for mode, batch in (("aot", start.only_batch), ("aot", 1), ("eager", start.only_batch), ("eager", 1)):
         tried = replace(start, compile=mode, only_batch=batch)
         read = parse_spec(spec_text(name, tried, sample), spec)
+        batched = tuple(value[: max(read.model.batch_sizes)] for value in rows)
         try:
             if mode == "aot":
-                compiling.trace(read, graph, tuple(value[: max(read.model.batch_sizes)] for value in rows), loaded)
+                compiling.trace(read, graph, batched, loaded)
             else:
-                check_rows_are_apart(read, graph, rows)
+                check_rows_are_apart(read, graph, batched)
             if refused and mode == "eager":
                 why = refused.message.removeprefix(f"{spec}: `model.source`: ")
                 tried.notes.append(f"`compile: eager` runs its file in the worker, for it cannot be compiled: {why}")

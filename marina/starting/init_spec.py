@@ -137,7 +137,10 @@ def _inputs(start: Start) -> list[tuple[str, str]]:
     if start.task is not None:
         return [
             (f"  task: {start.task}", "classify | embed | rerank | tokens"),
-            (f"  encoding: {{max_tokens: {start.longest}}}", "longer texts get 422; `truncate: right` cuts them"),
+            (
+                f"  encoding: {{max_tokens: {start.longest}, dynamic: true}}",
+                "`truncate: right` cuts longer texts",
+            ),
         ]
     named = [(f"  outputs: [{', '.join(start.outputs)}]", "")] if start.outputs else []
     if start.picture is not None:

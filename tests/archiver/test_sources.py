@@ -180,6 +180,14 @@ def test_a_torchvision_model_brings_the_preset_of_its_weights() -> None:
             id="a misspelt model",
         ),
         pytest.param(
+            {"model.source": "torchvision:lraspp_mobilenet_v3_large"},
+            "spec.yaml: `model.source`: torchvision's `lraspp_mobilenet_v3_large` does not classify pictures, so nothing "
+            "says how its are read and answered\n\nhint: in model.py: `def build(): return "
+            "torchvision.models.get_model('lraspp_mobilenet_v3_large', weights=None, weights_backbone=None)`, then "
+            "`source: ./model.py:build`",
+            id="a model for another task",
+        ),
+        pytest.param(
             {"model.weights": "IMAGENET1K_V9"},
             "spec.yaml: `model.weights`: got `IMAGENET1K_V9`, allowed: `DEFAULT`, `IMAGENET1K_V1`, `random` or a file",
             id="misspelt weights",

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +89,15 @@ def kit_mar(spec: Spec, folder: Path) -> Path:
     return folder / "model.mar"
 
 
-def kit(name: str, spec: Spec, mar: Path, *, cores: set[int] | None = None) -> Contestant:
-    """Marina's server for a package, on all cores or on some."""
+def kit(
+    name: str,
+    spec: Spec,
+    mar: Path,
+    *,
+    cores: set[int] | None = None,
+    request: Callable[[str], Request] = photo_request,
+) -> Contestant:
+    """Marina's server for a package, on all cores or on some; `request` makes of an address what is sent there."""
 
     @contextmanager
     def start() -> Iterator[Started]:
@@ -99,7 +106,7 @@ def kit(name: str, spec: Spec, mar: Path, *, cores: set[int] | None = None) -> C
             with on_cores(cores):
                 server = stack.enter_context(running(spec, mar=mar))
             took = time.monotonic() - begin
-            yield Started(server.process.pid, photo_request(f"{server.url}/predictions/{spec.name}"), took)
+            yield Started(server.process.pid, request(f"{server.url}/predictions/{spec.name}"), took)
 
     return Contestant(name, start)
 
@@ -194,23 +201,42 @@ def stock(name: str, home: Path, *, article: bool = False, threads: int | None =
     Its defaults give each of its workers, one a core, a thread for every core, and these wait for each other in busy
     loops; `threads` is what an owner sets who knows that.
     """
-    mar, ports = stock_mar(home, article=article), Ports(free_port_base())
-    folder = home / f"threads-{threads or 'default'}"
+    mar = stock_mar(home, article=article)
+    return torchserve(
+        name,
+        mar,
+        home / f"threads-{threads or 'default'}",
+        request=numbers_request if article else photo_request,
+        settings={"number_of_netty_threads": 32, "job_queue_size": 1000} if article else {},
+        threads=threads,
+    )
+
+
+def torchserve(
+    name: str,
+    mar: Path,
+    folder: Path,
+    *,
+    request: Callable[[str], Request],
+    settings: Mapping[str, object],
+    threads: int | None = None,
+) -> Contestant:
+    """TorchServe by its own command with an archive, which is called as its model, and further settings."""
+    ports, model = Ports(free_port_base()), mar.stem
     folder.mkdir(exist_ok=True)
-    settings = {
+    lines = {
         "inference_address": f"http://127.0.0.1:{ports.inference}",
         "management_address": f"http://127.0.0.1:{ports.base + 1}",
         "metrics_address": f"http://127.0.0.1:{ports.base + 2}",
         "grpc_inference_port": ports.grpc_inference,
         "grpc_management_port": ports.grpc_management,
-        **({"number_of_netty_threads": 32, "job_queue_size": 1000} if article else {}),
+        **settings,
     }
-    (folder / "config.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    (folder / "config.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     (folder / "tmp").mkdir(exist_ok=True)
     words = [str(Path(sys.executable).with_name("torchserve")), "--start", "--foreground", "--disable-token-auth"]
-    words += ["--ncs", "--ts-config", str(folder / "config.properties"), "--model-store", str(home)]
-    words += ["--models", f"resnet50={mar.name}"]
-    url = f"http://127.0.0.1:{ports.inference}/predictions/resnet50"
+    words += ["--ncs", "--ts-config", str(folder / "config.properties"), "--model-store", str(mar.parent)]
+    words += ["--models", f"{model}={mar.name}"]
     packages = ROOT / "build" / "bench-serve" / "stock-packages"
     environment = {
         "JAVA_HOME": str(find_java().executable.parent.parent),
@@ -222,5 +248,5 @@ def stock(name: str, home: Path, *, article: bool = False, threads: int | None =
         "TEMP": str(folder / "tmp"),
         "TMPDIR": str(folder / "tmp"),
     }
-    request = numbers_request(url) if article else photo_request(url)
-    return command(name, words, request=request, environment=environment, folder=folder)
+    sent = request(f"http://127.0.0.1:{ports.inference}/predictions/{model}")
+    return command(name, words, request=sent, environment=environment, folder=folder)

@@ -1,4 +1,4 @@
-"""Nine kinds of models that strangers bring, each from its file to an answer, with `marina init` doing the writing."""
+"""The kinds of models that strangers bring, each from its file to an answer, with `marina init` doing the writing."""
 
 from __future__ import annotations
 
@@ -15,40 +15,12 @@ from typing import Any
 import pytest
 from fakes import FakeContext, Reply, ask
 from PIL import Image
-from specs import ROOT
+from strangers import ARGUMENTS, save_checkpoint, save_program, write_files
 
 import marina
 from config.load import load_spec
 
 pytestmark = pytest.mark.slow
-
-MODELS = (Path(__file__).parents[1] / "foreign" / "kinds.py").read_text(encoding="utf-8")
-ENCODER = ROOT / "config/examples/language/model"
-
-
-def save_program(_: Path) -> None:
-    import torch
-    from torch.export import Dim
-
-    network = load("Words")()
-    length = Dim("length", min=1, max=40)
-    shapes = {"ids": {0: Dim("batch", min=1, max=64), 1: length}, "mask": {0: Dim("batch", min=1, max=64), 1: length}}
-    example = (torch.ones(2, 8, dtype=torch.int64), torch.ones(2, 8, dtype=torch.bool))
-    torch.export.save(torch.export.export(network, example, dynamic_shapes=shapes), "words.pt2")
-
-
-def save_checkpoint(_: Path) -> None:
-    import torch
-
-    network = load("Cells")()
-    training = {"epoch": 3, "model_state_dict": network.state_dict(), "optimizer": {"lr": 0.1}}
-    torch.save(training, "checkpoint.pt")
-
-
-def load(name: str) -> Any:
-    namespace: dict[str, Any] = {"__name__": "kinds"}
-    exec(MODELS, namespace)
-    return namespace[name]
 
 
 def is_classes(reply: Reply) -> bool:
@@ -66,78 +38,40 @@ def outputs(*shapes: list[int]) -> Callable[[Reply], bool]:
     return lambda reply: [list(np.shape(value)) for value in reply.json().values()] == list(shapes)
 
 
-# What is typed, what the spec then says under `model`, and whether the sample's answer is one.
-KINDS = [
-    pytest.param(
-        ["--source", "kinds.py:Table"],
-        {"handler": "tensor", "inputs": {"numbers": [5], "kind": []}},
-        outputs([2]),
-        id="table",
-    ),
-    pytest.param(
-        ["--source", "kinds.py:Words", "--template", "text"],
+# What the spec then says under `model`, and whether the sample's answer is one.
+KINDS: dict[str, tuple[dict[str, Any], Callable[[Reply], bool]]] = {
+    "table": ({"handler": "tensor", "inputs": {"numbers": [5], "kind": []}}, outputs([2])),
+    "text with a handler": (
         {"handler": "./handler.py:OwnHandler", "files": ("./words.txt",)},
         lambda reply: set(reply.json()) == {"class", "probability"},
-        id="text with a handler",
     ),
-    pytest.param(
-        ["--source", "kinds.py:Boxes"],
+    "detection": (
         {"handler": "./handler.py:OwnHandler", "outputs": ("scores", "boxes")},
         lambda reply: all(len(each["box"]) == 4 for each in reply.json()["objects"]) and reply.json()["objects"],
-        id="detection",
     ),
-    pytest.param(
-        ["--source", "kinds.py:Words"],
-        {"handler": "tensor", "inputs": {"ids": [{"max": 128}], "mask": []}},
-        outputs([3]),
-        id="lengths",
-    ),
-    pytest.param(
-        ["--source", "kinds.py:segments"], {"handler": "./handler.py:OwnHandler"}, is_png_of_classes, id="mask"
-    ),
-    pytest.param(
-        ["--source", "words.pt2"],
-        {"inputs": {"ids": [{"max": 40}], "mask": []}},
-        outputs([3]),
-        id="program",
-    ),
-    pytest.param(
-        ["--source", "kinds.py:Cells", "--weights", "checkpoint.pt"],
-        {"handler": "image", "weights": "../checkpoint.pt"},
-        is_classes,
-        id="checkpoint",
-    ),
-    pytest.param(
-        ["--source", f"hf:{ENCODER}"],
-        {"handler": "text", "task": "classify"},
-        lambda reply: len(reply.json()["top_labels"]) == 5,
-        id="encoder",
-    ),
-    pytest.param(
-        ["--source", "kinds.py:Shrinks"],
-        {"compile": "eager", "batch_sizes": (1,)},
-        outputs([4]),
-        id="control flow",
-    ),
-]
+    "lengths": ({"handler": "tensor", "inputs": {"ids": [{"max": 128}], "mask": []}}, outputs([3])),
+    "mask": ({"handler": "./handler.py:OwnHandler"}, is_png_of_classes),
+    "program": ({"inputs": {"ids": [{"max": 40}], "mask": []}}, outputs([3])),
+    "checkpoint": ({"handler": "image", "weights": "../checkpoint.pt"}, is_classes),
+    "encoder": ({"handler": "text", "task": "classify"}, lambda reply: len(reply.json()["top_labels"]) == 5),
+    "control flow": ({"compile": "eager", "batch_sizes": (1,)}, outputs([4])),
+    "names": ({"outputs": ("share", "sums"), "inputs": {"x": [4], "side": [5]}}, outputs([3], [3])),
+    "package": ({"compile": "eager", "batch_sizes": (1,)}, outputs([4])),
+}
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "kinds.py").write_text(MODELS, encoding="utf-8")
+    write_files(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize(("arguments", "wanted", "answers"), KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_model_comes_from_its_file_to_an_answer(
-    arguments: list[str],
-    wanted: dict[str, Any],
-    answers: Callable[[Reply], bool],
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    kind: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    arguments, (wanted, answers) = ARGUMENTS[kind], KINDS[kind]
     for argument, save in (("words.pt2", save_program), ("checkpoint.pt", save_checkpoint)):
         if argument in arguments:
             save(here)

@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
@@ -58,6 +60,23 @@ class Shrinks(nn.Module):
         while x.norm() > 1:
             x = self.layer(x) * 0.5
         return x
+
+
+@dataclass
+class Weighed:
+    share: torch.Tensor
+    sums: torch.Tensor
+    note: torch.Tensor | None = None
+
+
+class Scales(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 3), nn.Linear(5, 3)
+
+    def forward(self, x, scale=None, *, side):
+        sums = self.left(x) + self.right(side)
+        return Weighed(sums.softmax(-1), sums)
 
 
 segments = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1))

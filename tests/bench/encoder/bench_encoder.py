@@ -1,0 +1,142 @@
+"""The language example's encoder behind the kit, TorchServe with a handler of its own kind, FastAPI and BentoML.
+
+    python tests/bench/encoder/bench_encoder.py [--rounds 5] [--only fastapi]
+
+The others run the same folder by `transformers` in fp32, with a worker a core and a thread each; TorchServe and BentoML
+batch. They are installed into `build/encoder-peers/venv`, on top of the kit's own environment. All answer one sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE.parent)]
+
+from bench_peers import COLUMNS  # noqa: E402
+from board import table, write_report  # noqa: E402
+from contestants import Contestant, command, kit, kit_mar, kit_spec, torchserve  # noqa: E402
+from rounds import Course, measure, start, summary  # noqa: E402
+
+from config.ports import free_port_base  # noqa: E402
+from loadtest.sending import Request  # noqa: E402
+
+EXAMPLE = ROOT / "config/examples/language"
+THEIRS = HERE / "contenders"
+HOME = ROOT / "build" / "bench-encoder"
+BIN = ROOT / "build" / "encoder-peers" / "venv" / "bin"
+NAMES = ("torchserve", "fastapi", "bentoml")
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+def sentence(url: str) -> Request:
+    """The example's sample."""
+    body = (EXAMPLE / "samples/sentence.json").read_bytes()
+    return Request(url=url, body=base64.b64encode(body), content_type="application/json")
+
+
+def peer(name: str, workers: int) -> Contestant:
+    """One of the others."""
+    if name == "torchserve":
+        mar, serving = _mar(workers), {"default_workers_per_model": workers}
+        return torchserve(name, mar, HOME / "torchserve", request=sentence, settings=serving, threads=1)
+    port, folder = free_port_base(), HOME / name
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [str(BIN / "uvicorn"), "fastapi_text:app", "--port", str(port), "--workers", str(workers)]
+    if name == "bentoml":
+        words = [str(BIN / "bentoml"), "serve", "bentoml_text:Labels", "--port", str(port)]
+    environment = {
+        "MODEL": str(EXAMPLE / "model"),
+        "WORKERS": str(workers),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{THEIRS}:{ROOT}",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "DO_NOT_TRACK": "1",
+        "BENTOML_DO_NOT_TRACK": "1",
+        "BENTOML_HOME": str(folder / "bentoml"),
+    }
+    url = f"http://127.0.0.1:{port}/predict"
+    return command(name, words, request=sentence(url), environment=environment, folder=folder)
+
+
+def _mar(workers: int) -> Path:
+    """An archive as TorchServe's archiver makes it, with batches as large as the kit's."""
+    store = HOME / "store"
+    store.mkdir(parents=True, exist_ok=True)
+    settings = store / "model-config.yaml"
+    settings.write_text(f"minWorkers: {workers}\nmaxWorkers: {workers}\nbatchSize: 16\nmaxBatchDelay: 2\n")
+    extra = [*(EXAMPLE / "model" / name for name in FILES), THEIRS / "classifier.py"]
+    words = [str(Path(sys.executable).with_name("torch-model-archiver")), "--model-name", "language", "--version", "1"]
+    words += ["--handler", str(THEIRS / "text_handler.py"), "--extra-files", ",".join(map(str, extra))]
+    words += ["--config-file", str(settings), "--export-path", str(store), "--force"]
+    subprocess.run(words, check=True, capture_output=True)
+    return store / "language.mar"
+
+
+def install() -> None:
+    """The others in an environment of their own, which has the kit's packages behind its own."""
+    done = BIN.parent / ".installed"
+    if done.exists() and done.stat().st_mtime >= (THEIRS / "requirements.txt").stat().st_mtime:
+        return
+    subprocess.run([sys.executable, "-m", "venv", str(BIN.parent)], check=True)
+    constraints = HERE.parent / "peers/constraints.txt"
+    words = [str(BIN / "pip"), "install", "--quiet", "--constraint", str(constraints)]
+    subprocess.run([*words, "--requirement", str(THEIRS / "requirements.txt")], check=True)
+    (site,) = BIN.parent.glob("lib/python*/site-packages")
+    # As a site of its own, so that what its own `.pth` files do is done.
+    ours = sysconfig.get_path("purelib")
+    (site / "kit.pth").write_text(f"import site; site.addsitedir({ours!r})\n", encoding="utf-8")
+    done.touch()
+
+
+def main() -> None:
+    """Prints a line a measurement and a table at the end, and writes `bench.json` and `bench.html`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", choices=NAMES)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of a measurement at saturation")
+    parser.add_argument("--open", type=float, default=5.0, help="seconds of a measurement at 70 %% of it")
+    options = parser.parse_args()
+    install()
+    workers = os.cpu_count() or 1
+    serving = {"workers": workers, "threads": 1, "max_batch": 16, "max_batch_delay_ms": 2}
+    spec = kit_spec({}, serving, EXAMPLE / "spec.yaml")
+    mar = kit_mar(spec, HOME / "marina")
+    agreed = json.loads((HOME / "marina/package.json").read_bytes())["record"]["agreement"]["agreement"]
+    servers = [kit("Marina", spec, mar, request=sentence)]
+    servers += [peer(name, workers) for name in options.only or NAMES]
+    course = Course(rounds=options.rounds, seconds=options.seconds, open_s=options.open, cores=workers)
+    with ExitStack() as stack:
+        rounds = measure(start(servers, stack), course)
+    rows = {name: summary(each) for name, each in rounds.items()}
+    print("\n" + table(rows, COLUMNS) + "\n")
+    print(f"agreement of {spec.model.precision} with eager fp32 {agreed:.4f}")
+    pairs = {name: [a["rps"] / b["rps"] for a, b in zip(rounds["Marina"], each, strict=True)]
+             for name, each in rounds.items() if name != "Marina"}  # fmt: skip
+    for name, ratios in pairs.items():
+        ours = rows["Marina"]["rps"] / rows[name]["rps"]
+        print(f"Marina / {name:<12} {ours:5.2f}   of single rounds {min(ratios):5.2f} to {max(ratios):5.2f}")
+    write_report(
+        HOME,
+        title="The language example behind four servers",
+        lead=f"One sentence, {course.clients} clients, medians of {course.rounds} interleaved rounds.",
+        record={"schema": "marina.bench-encoder/1", "course": asdict(course), "rounds": rounds, "ratios": pairs},
+        rows=rows,
+        columns=COLUMNS,
+        bars=[("rps", "Requests a second"), ("cpu_ms", "Server CPU a request, ms"), ("p99_ms", "p99 at 70 %, ms")],
+    )
+    print(f"\n{HOME / 'bench.html'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The kinds of models that strangers bring: their files, and what is typed after `marina init NAME`."""
+
+from pathlib import Path
+from typing import Any
+
+from specs import ROOT
+
+MODELS = (Path(__file__).parent / "foreign/kinds.py").read_text(encoding="utf-8")
+ENCODER = ROOT / "config/examples/language/model"
+ARGUMENTS: dict[str, list[str]] = {
+    "table": ["--source", "kinds.py:Table"],
+    "text with a handler": ["--source", "kinds.py:Words", "--template", "text"],
+    "detection": ["--source", "kinds.py:Boxes"],
+    "lengths": ["--source", "kinds.py:Words"],
+    "mask": ["--source", "kinds.py:segments"],
+    "program": ["--source", "words.pt2"],
+    "checkpoint": ["--source", "kinds.py:Cells", "--weights", "checkpoint.pt"],
+    "encoder": ["--source", f"hf:{ENCODER}"],
+    "control flow": ["--source", "kinds.py:Shrinks"],
+    "names": ["--source", "kinds.py:Scales"],
+    "package": ["--source", "shrinking/network.py:build"],
+}
+# A package whose files import each other relatively.
+PACKAGE = {
+    "__init__.py": "from .network import build\n",
+    "network.py": "from .parts.layers import Shrinks\n\ndef build():\n    return Shrinks()\n",
+    "parts/__init__.py": "from ..scale import HALF\n",
+    "parts/layers.py": MODELS,
+    "scale.py": "HALF = 0.5\n",
+}
+
+
+def write_files(folder: Path) -> None:
+    """All that the arguments name."""
+    (folder / "kinds.py").write_text(MODELS, encoding="utf-8")
+    for name, text in PACKAGE.items():
+        file = folder / "shrinking" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
+def save_program(folder: Path) -> None:
+    import torch
+    from torch.export import Dim
+
+    network = _made("Words")
+    length = Dim("length", min=1, max=40)
+    shapes = {"ids": {0: Dim("batch", min=1, max=64), 1: length}, "mask": {0: Dim("batch", min=1, max=64), 1: length}}
+    example = (torch.ones(2, 8, dtype=torch.int64), torch.ones(2, 8, dtype=torch.bool))
+    torch.export.save(torch.export.export(network, example, dynamic_shapes=shapes), folder / "words.pt2")
+
+
+def save_checkpoint(folder: Path) -> None:
+    import torch
+
+    training = {"epoch": 3, "model_state_dict": _made("Cells").state_dict(), "optimizer": {"lr": 0.1}}
+    torch.save(training, folder / "checkpoint.pt")
+
+
+def _made(name: str) -> Any:
+    namespace: dict[str, Any] = {"__name__": "kinds"}
+    exec(MODELS, namespace)
+    return namespace[name]()
