@@ -29,6 +29,7 @@ _PLACEHOLDERS: dict[Location, object] = {
     ("model", "image", "height"): 1,
     ("model", "image", "width"): 1,
     ("slo", "p99_ms"): 100.0,
+    ("text", "route", "to"): "placeholder",
     ("cost", "pod_hour"): 1.0,
     ("kubernetes", "log_shipper", "image"): "placeholder",
     ("kubernetes", "route", "gateway"): "placeholder/placeholder",

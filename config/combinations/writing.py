@@ -124,6 +124,18 @@ def _only_for_pieces(spec: Spec) -> Conflicts:
         yield "load.max_tokens", text, None
 
 
+@rule("name", "text.route", "text.context")
+def _another_model_answers_short_prompts(spec: Spec) -> Conflicts:
+    route = spec.text.route if spec.text else None
+    if route is None:
+        return
+    if route.to == spec.name:
+        yield "text.route.to", f"got `{route.to}`, which is this model", "the name of another one"
+    if route.short_tokens >= spec.writing.context:
+        text = f"got {route.short_tokens}, but no prompt is longer than `text.context`, {spec.writing.context}"
+        yield "text.route.short_tokens", text, "fewer, or serve the small model alone"
+
+
 @rule("model.handler", "load.sample")
 def _sample_is_json(spec: Spec) -> Conflicts:
     if spec.model.writes and spec.load.sample and not spec.load.sample.endswith(".json"):

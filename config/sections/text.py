@@ -6,8 +6,29 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.sections.section import Count, HeaderName, Section
+from config.sections.section import Count, HeaderName, Name, Section, Url
 from config.sections.vllm import Vllm
+
+
+class TextRoute(Section):
+    """Who answers short prompts instead."""
+
+    to: Name
+    """The name of another spec's language model, whose tokens need not be the same. Read by the worker; lands in the
+    NetworkPolicy."""
+    short_tokens: Count = 30
+    """Prompts of so many tokens and fewer are sent to it. Read by the worker."""
+    url: Url | None = None
+    """Where it is; default: `http://TO:8080`, the Service of that release in the same namespace. Read by the worker;
+    lands in the NetworkPolicy."""
+    patience_ms: Annotated[float, Field(gt=0, le=600_000)] = 2000
+    """How long its first text may take, ms; after that, or where it is away or refuses, this model answers. Read by the
+    worker."""
+
+    @property
+    def address(self) -> str:
+        """What it is asked at."""
+        return f"{(self.url or f'http://{self.to}:8080').rstrip('/')}/predictions/{self.to}"
 
 
 class Text(Section):
@@ -30,6 +51,8 @@ class Text(Section):
     `vllm` 2048. Lands in the record."""
     max_tokens: Count = 512
     """Longest answer, and what is written where a request names no `max_tokens`, tokens. Lands in the record."""
+    route: TextRoute | None = None
+    """Short prompts are answered by a small model that is served beside; default: all are answered here."""
     priority_header: HeaderName = "X-Priority"
     """The header by which a request says who it is for: `interactive`, as without it, or `batch`, which waits while
     anybody interactive does, ten seconds at most; any other value is refused with 400. Lands in the record."""

@@ -4,6 +4,7 @@ A cache can only save work. Whatever is wrong with it, a request is answered as 
 
 from handlers.caching.cache import AnswerCache, Control, control_of, open_cache
 from handlers.caching.key import key_of
+from handlers.caching.pause import Pause
 from handlers.caching.repeats import find_repeats, packed
 
-__all__ = ["AnswerCache", "Control", "control_of", "find_repeats", "key_of", "open_cache", "packed"]
+__all__ = ["AnswerCache", "Control", "Pause", "control_of", "find_repeats", "key_of", "open_cache", "packed"]

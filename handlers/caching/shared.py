@@ -6,10 +6,11 @@ after each further one; meanwhile the thread comes to its end, so that the next 
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from handlers.caching.pause import Pause
 
 logger = logging.getLogger(__name__)
 
@@ -78,16 +79,14 @@ class Shared:
         ttl_s: float,
         failed: Callable[[str], None],
         patience_s: float = PATIENCE_S,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._ttl_s, self._failed, self._patience_s = store, ttl_s, failed, patience_s
-        self._clock = clock
         self._changed = threading.Condition()
         # The first question makes the connection, before anybody waits for it.
         self._question: _Question | None = _Question([""])
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._waiting_bytes = 0
-        self._pause_s, self._closed_until = _FIRST_PAUSE_S, 0.0
+        self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         threading.Thread(target=self._run, name="redis", daemon=True).start()
 
     def get(self, names: Sequence[str]) -> list[bytes | None]:
@@ -95,7 +94,7 @@ class Shared:
         nothing: list[bytes | None] = [None] * len(names)
         with self._changed:
             # A question that is still open is one whose patience is over.
-            if self._clock() < self._closed_until or self._question is not None:
+            if self._pause.is_on or self._question is not None:
                 self._failed("skipped")
                 return nothing
             question = self._question = _Question(names)
@@ -109,7 +108,7 @@ class Shared:
         """Written soon, or not at all."""
         with self._changed:
             room = _MOST_WAITING_BYTES - self._waiting_bytes
-            if len(value) > min(LARGEST_BYTES, room) or self._clock() < self._closed_until:
+            if len(value) > min(LARGEST_BYTES, room) or self._pause.is_on:
                 return
             self._waiting.append((name, value))
             self._waiting_bytes += len(value)
@@ -131,8 +130,7 @@ class Shared:
             except Unreachable as err:
                 self._fail("unreachable", f"Redis does not answer, answers are computed: {err}")
             else:
-                with self._changed:
-                    self._pause_s = _FIRST_PAUSE_S
+                self._pause.succeed()
             if question is not None:
                 with self._changed:
                     self._question = None
@@ -140,8 +138,6 @@ class Shared:
 
     def _fail(self, kind: str, words: str = "") -> None:
         self._failed(kind)
-        with self._changed:
-            if words and self._clock() >= self._closed_until:
-                logger.warning(words)
-            self._closed_until = self._clock() + self._pause_s
-            self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
+        if words and not self._pause.is_on:
+            logger.warning(words)
+        self._pause.fail()

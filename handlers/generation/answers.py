@@ -21,10 +21,30 @@ _OBJECTS = {
 }
 
 
-class Writer:
-    """Writes the answer to one request, as its pieces come."""
+class Verbatim:
+    """Passes on the answer to one request that another server has written."""
+
+    def __init__(self, *, stream: bool) -> None:
+        self._stream = stream
+
+    @property
+    def content_type(self) -> str:
+        return EVENTS if self._stream else JSON
+
+    def write(self, pieces: Iterable[Piece]) -> bytes:
+        """What to send now."""
+        return b"".join(piece.text.encode() for piece in pieces)
+
+    def fail(self, body: bytes) -> bytes:
+        """The end of an answer that cannot be finished, after its beginning was sent."""
+        return b"data: " + body + b"\n\n" + _DONE if self._stream else body
+
+
+class Writer(Verbatim):
+    """Writes the answer to one request, as its pieces come: those of this server's own model."""
 
     def __init__(self, asked: Asked, model: str, request_id: str, tokens: Tokens) -> None:
+        super().__init__(stream=asked.stream)
         self._asked, self._tokens = asked, tokens
         prefix = "chatcmpl" if asked.form == "chat" else "cmpl"
         self._head = {
@@ -36,10 +56,6 @@ class Writer:
         self._begun = False
         self._count = self._told = 0
         self._pieces: list[Piece] = []
-
-    @property
-    def content_type(self) -> str:
-        return EVENTS if self._asked.stream else JSON
 
     def write(self, pieces: Iterable[Piece]) -> bytes:
         """What to send now; nothing yet, maybe."""
@@ -53,10 +69,6 @@ class Writer:
         tokens = tuple(token for piece in self._pieces for token in piece.tokens)
         whole = Piece("".join(piece.text for piece in self._pieces), tokens, self._pieces[-1].end)
         return orjson.dumps(self._head | {"choices": [self._choice(whole)], "usage": self._usage()})
-
-    def fail(self, body: bytes) -> bytes:
-        """The end of an answer that cannot be finished, after its beginning was sent."""
-        return b"data: " + body + b"\n\n" + _DONE if self._asked.stream else body
 
     def _event(self, piece: Piece) -> bytes:
         events = []

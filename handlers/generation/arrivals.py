@@ -15,16 +15,21 @@ from handlers.validation import RequestError
 
 _ROUTES: dict[str, Form] = {"v1/completions": "completion", "v1/chat/completions": "chat"}
 _PRIORITIES = {"interactive": INTERACTIVE, "batch": BATCH}
+# Set where a request is sent on, so that none goes in a circle; who sets it is answered by the model that it asked.
+ROUTED = "X-Marina-Routed"
 _MAX_VALUES = 2_000_000
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request as it was read: what the engine is to do, what the client is told, and what it says of the cache."""
+    """A request as it was read: what the engine is to do, what the client is told, what it says of the cache; its body,
+    and whether another server has sent it on."""
 
     wish: Wish
     asked: Asked
     control: Control
+    body: Mapping[str, Any]
+    is_routed: bool
 
 
 class Arrivals:
@@ -56,7 +61,8 @@ class Arrivals:
             _priority(self._priority, request.headers.get(self._priority)),
             _deadline(request.headers.get("x-request-timeout-ms")),
         )
-        return Arrival(wish, asked, control_of(request.headers))
+        routed = request.headers.get(ROUTED) is not None
+        return Arrival(wish, asked, control_of(request.headers), body if isinstance(body, Mapping) else {}, routed)
 
 
 def _priority(header: str, text: str | None) -> int:

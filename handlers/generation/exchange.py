@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from http.client import responses
 from typing import Any
 
-from handlers.generation.answers import JSON, Writer
+from handlers.generation.answers import JSON, Verbatim
 from handlers.generation.arrivals import Arrival
+from handlers.generation.forwarded import Forwarded
 from handlers.generation.grammars import Compiling
 from handlers.generation.recall import Keeping
 from handlers.generation.refusals import error_body
@@ -17,7 +18,7 @@ class Stream:
     """An open request: its answer in the making, what keeps it, and whether something of it was sent."""
 
     answering: Answering
-    writer: Writer
+    writer: Verbatim
     keeping: Keeping | None = None
     begun: bool = False
     has_text: bool = False
@@ -31,7 +32,16 @@ class Pending:
     first is the status."""
 
     arrival: Arrival
-    compiling: Compiling
+    awaited: Compiling
+    keeping: Keeping | None
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A request whose answer another server was asked for, and has not begun; TorchServe hears nothing of it before."""
+
+    arrival: Arrival
+    awaited: Forwarded
     keeping: Keeping | None
 
 

@@ -22,15 +22,17 @@ from handlers import receive
 from handlers.artifact import misfit
 from handlers.base import Context
 from handlers.caching import open_cache
-from handlers.generation.answers import Writer
+from handlers.generation.answers import Verbatim, Writer
 from handlers.generation.arrivals import Arrival, Arrivals
 from handlers.generation.engines import make_engine
-from handlers.generation.exchange import LOST, STOPPED, Criterion, Pending, Stream, Whole, send
+from handlers.generation.exchange import LOST, STOPPED, Criterion, Pending, Routed, Stream, Whole, send
+from handlers.generation.forwarded import Forwarded
 from handlers.generation.grammars import GrammarRefused, Grammars
 from handlers.generation.loop import Awaited, EngineFailed, Loop
 from handlers.generation.metrics import TextMetrics
 from handlers.generation.recall import Keeping, Recall, Written
 from handlers.generation.refusals import Refused, error_body
+from handlers.generation.routing import Route, open_route
 from handlers.generation.scheduler import Busy, Scheduler
 from handlers.generation.sequence import Answering, Wish
 from handlers.generation.sequence import Sequence as Answer
@@ -75,12 +77,20 @@ class TextHandler:
         self.loop = Loop(engine, scheduler, self._answering, self.metrics, failed=end_worker)
         self.grammars = Grammars(folder / TOKENIZER, self.text.ends)
         self._recall = Recall(None)
-        self._open: dict[str, Stream | Pending] = {}
+        self._route: Route | None = None
+        self._open: dict[str, Stream | Pending | Routed] = {}
         self._flushed = 0.0
         # There from when the server that stops waits for answers no longer.
         self._closing = Path(os.environ.get("MARINA_RUN", self.directory), "closing")
         self.rehearse()
-        # Only now: the sample is to be computed at every start.
+        self._route = open_route(
+            self.metrics.registry,
+            self.record.name,
+            priority=self.text.priority_header,
+            changed=self.loop.wake,
+            is_abandoned=lambda: self.loop.is_abandoned,
+        )
+        # Only now: the sample is to be computed here at every start.
         self._recall = Recall(open_cache(self.metrics.registry, self.record.name))
         receive.install()
 
@@ -92,7 +102,7 @@ class TextHandler:
     def _round(self, rows: Sequence[Mapping[str, Any]], context: Any) -> list[bytes]:
         ids = [context.get_request_id(index) or "-" for index in range(len(rows))]
         for gone in self._open.keys() - set(ids):
-            self.loop.cancel(gone)
+            self._cancel(gone)
             del self._open[gone]
         new = [index for index, request_id in enumerate(ids) if request_id not in self._open]
         whole = self._begin([(ids[index], rows[index], context.get_all_request_header(index)) for index in new])
@@ -114,7 +124,7 @@ class TextHandler:
         context.stopping_criteria = {index: Criterion(is_last) for index, (_, is_last) in enumerate(answers)}
         return [body for body, _ in answers]
 
-    def _enter(self, request_id: str, begun: Stream | Pending | Whole, whole: dict[str, Whole]) -> None:
+    def _enter(self, request_id: str, begun: Stream | Pending | Routed | Whole, whole: dict[str, Whole]) -> None:
         if isinstance(begun, Whole):
             self._open.pop(request_id, None)
             whole[request_id] = begun
@@ -143,10 +153,12 @@ class TextHandler:
         return self._arrivals.read(row, headers, request_id, path)
 
     def _go_on(self, whole: dict[str, Whole]) -> None:
-        """Those begin whose schema is compiled by now."""
-        for request_id, pending in list(self._open.items()):
-            if isinstance(pending, Pending) and pending.compiling.is_ready:
-                self._enter(request_id, self._guarded(request_id, partial(self._submit_to_grammar, pending)), whole)
+        """Those begin whose schema is compiled by now, or whose answer came from elsewhere, or will not."""
+        for request_id, waiting in list(self._open.items()):
+            if isinstance(waiting, Pending) and waiting.awaited.is_ready:
+                self._enter(request_id, self._guarded(request_id, partial(self._submit_to_grammar, waiting)), whole)
+            elif isinstance(waiting, Routed) and waiting.awaited.is_ready:
+                self._enter(request_id, self._guarded(request_id, partial(self._take_over, waiting)), whole)
 
     def _guarded(self, request_id: str, begin: Callable[[], Begun]) -> Begun | Whole:
         try:
@@ -160,9 +172,14 @@ class TextHandler:
             self.metrics.refused("internal")
             return Whole(error_body(_FAILED, 500, code="internal"), 500)
 
-    def _ask(self, arrival: Arrival, memory: Written | Keeping | None) -> Stream | Pending:
+    def _ask(self, arrival: Arrival, memory: Written | Keeping | None) -> Stream | Pending | Routed:
         if isinstance(memory, Written):
             return self._stream(arrival, memory)
+        if self._route and (forwarded := self._route.forward(arrival)):
+            return Routed(arrival, forwarded, memory)
+        return self._write(arrival, memory)
+
+    def _write(self, arrival: Arrival, memory: Keeping | None) -> Stream | Pending:
         if arrival.asked.schema is None:
             return self._submit(arrival, memory)
         try:
@@ -188,12 +205,18 @@ class TextHandler:
     def _submit_to_grammar(self, pending: Pending) -> Stream:
         arrival = pending.arrival
         try:
-            grammar = self.grammars.begin(pending.compiling)
+            grammar = self.grammars.begin(pending.awaited)
         except GrammarRefused as err:
             text = f"`response_format`: no answer can be held to this schema: {err}"
             raise Refused(text, param="response_format") from err
         sampling = replace(arrival.wish.sampling, grammar=grammar, schema=arrival.asked.schema)
         return self._submit(replace(arrival, wish=replace(arrival.wish, sampling=sampling)), pending.keeping)
+
+    def _take_over(self, routed: Routed) -> Stream | Pending:
+        """The answer as it comes from elsewhere, or this model's own where it has ended before its client got any."""
+        if routed.awaited.has_failed or routed.awaited.end == "error":
+            return self._write(routed.arrival, routed.keeping)
+        return Stream(routed.awaited, Verbatim(stream=routed.arrival.asked.stream))
 
     def _answering(self, wish: Wish, now: float) -> Answer:
         return Answer(wish, Unfolding(self.tokens.decode), frozenset(self.text.ends), now)
@@ -201,17 +224,17 @@ class TextHandler:
     def _wait(self, has_whole: bool) -> None:
         """Until there is something to send; text that goes on is sent `flush_ms` after what was sent before it."""
         streams = [each for each in self._open.values() if isinstance(each, Stream)]
-        compiling = [each.compiling for each in self._open.values() if isinstance(each, Pending)]
+        others = [each.awaited for each in self._open.values() if not isinstance(each, Stream)]
         try:
             patience_s = 0 if has_whole else _WAKE_S
-            watched: list[Awaited] = [*(each.answering for each in streams), *compiling]
+            watched: list[Awaited] = [*(each.answering for each in streams), *others]
             is_ready = bool(watched) and self.loop.wait(watched, patience_s)
         except EngineFailed:
             for stream in streams:
                 stream.is_lost = stream.answering.end is None
             return
         ready = [each for each in streams if each.answering.is_ready]
-        has_whole |= any(each.is_ready for each in compiling)
+        has_whole |= any(each.is_ready for each in others)
         if is_ready and not has_whole and all(each.has_text and not each.answering.end for each in ready):
             time.sleep(max(0.0, self._flushed + self.text.flush_ms / 1000 - time.monotonic()))
         if is_ready:
@@ -219,11 +242,19 @@ class TextHandler:
 
     def _end_all(self, whole: dict[str, Whole]) -> None:
         for request_id, stream in list(self._open.items()):
-            if isinstance(stream, Pending):
-                self._enter(request_id, STOPPED, whole)
-            else:
-                self.loop.cancel(request_id)
+            self._cancel(request_id)
+            if isinstance(stream, Stream):
                 stream.is_cut = stream.answering.end is None
+            else:
+                self._enter(request_id, STOPPED, whole)
+
+    def _cancel(self, request_id: str) -> None:
+        """Whoever writes its answer need not go on."""
+        self.loop.cancel(request_id)
+        each = self._open[request_id]
+        writing = each.answering if isinstance(each, Stream) else each.awaited
+        if isinstance(writing, Forwarded):
+            writing.cancel()
 
     def _send_piece(self, request_id: str, stream: Stream, index: int, context: Context) -> tuple[bytes, bool | None]:
         """What can be sent, and whether it is the last: None where it is the first, too, and no stream is needed. For
@@ -272,12 +303,13 @@ class TextHandler:
         body = (self.directory / self.record.sample.file).read_bytes()
         headers = {"content-type": self.record.sample.content_type}
         whole = self._begin([("-", {"body": body}, headers)])
-        begun: Stream | Pending | Whole = whole["-"] if whole else self._open.pop("-")
+        begun: Stream | Pending | Routed | Whole = whole["-"] if whole else self._open.pop("-")
         if isinstance(begun, Pending):
-            wait([begun.compiling.matcher])
+            wait([begun.awaited.matcher])
             begun = self._guarded("-", partial(self._submit_to_grammar, begun))
         if isinstance(begun, Whole):
             raise RecordError(f"`sample`: was answered with {begun.status}: {begun.body.decode()}")
+        assert isinstance(begun, Stream)
         with self.loop.asked():
             while not begun.answering.end:
                 self.loop.wait([begun.answering], _WAKE_S)

@@ -106,6 +106,12 @@ class Loop:
             self._scheduler.cancel(wish)
             self._watcher.cancelled(sequence)
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody has asked for anything for long, so that whoever was open has left."""
+        with self._changed:
+            return self._silent_s() > ABANDONED_S
+
     def wake(self) -> None:
         """Something else that is waited for is ready."""
         with self._changed:
@@ -152,7 +158,7 @@ class Loop:
                 return True
             self._changed.wait_for(lambda: self._closing or self._silent_s() < QUIET_S, ABANDONED_S)
             now = self._clock()
-            if self._silent_s() > ABANDONED_S:
+            if self.is_abandoned:
                 for abandoned in list(self._sequences.values()):
                     # Should somebody be there after all, nothing that is waited for will come.
                     abandoned.fail()

@@ -29,7 +29,7 @@ from k8s.manifests.plan import Plan
 _NAMESPACE = "kubernetes.io/metadata.name"
 # Where a cloud's machines find their credentials; no model store is there.
 _LINK_LOCAL = {"0.0.0.0/0": ["169.254.0.0/16"], "::/0": ["fe80::/10"]}
-_REDIS_PORT = 6379
+_PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 
 
 def service(plan: Plan) -> V1Service:
@@ -108,11 +108,10 @@ def _egress(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
 
 def _neighbours(plan: Plan) -> list[tuple[str, int]]:
     """Host and port of what pods ask beside the model."""
-    cache = plan.spec.serving.cache
-    if cache is None or cache.redis is None:
-        return []
-    address = urlsplit(cache.redis)
-    return [(address.hostname or "", address.port or _REDIS_PORT)]
+    cache, text = plan.spec.serving.cache, plan.spec.text
+    urls = [cache.redis if cache else None, text.route.address if text and text.route else None]
+    addresses = [urlsplit(url) for url in urls if url]
+    return [(address.hostname or "", address.port or _PORTS[address.scheme]) for address in addresses]
 
 
 def _to_neighbour(plan: Plan, host: str, port: int) -> V1NetworkPolicyEgressRule:

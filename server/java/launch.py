@@ -94,7 +94,7 @@ def plan_launch(
     site = _site_packages()
     return Launch(
         command=_command(spec, java, site, directory, types=types, quick=_compiles_quickly(spec, mar)),
-        environment=_environment(spec, directory) | _cache(spec, mar),
+        environment=_environment(spec, directory) | _cache(spec, mar) | _route(spec),
         folders=(temporary, store, metrics, directory / "renew", directory / "first"),
         files={
             properties: render_properties(
@@ -195,6 +195,15 @@ def _cache(spec: Spec, mar: Path) -> dict[str, str]:
         return {}
     settings = {"mb": cache.mb, "ttl_s": cache.ttl_s, "redis": cache.redis, "package": file_sha256(mar)}
     return {"MARINA_ANSWERS": json.dumps(settings)}
+
+
+def _route(spec: Spec) -> dict[str, str]:
+    """What `handlers/generation/routing.py` reads."""
+    route = spec.text.route if spec.text else None
+    if route is None:
+        return {}
+    settings = {"url": route.address, "short_tokens": route.short_tokens, "patience_ms": route.patience_ms}
+    return {"MARINA_ROUTE": json.dumps(settings)}
 
 
 def _site_packages() -> Path:

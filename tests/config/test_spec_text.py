@@ -62,6 +62,12 @@ ERRORS: list[Any] = [
                  id="another engine"),
     pytest.param({"text.priority_header": "X Lane"}, "`text.priority_header`: got `X Lane`, allowed: a header's name "
                  "of letters, digits and `-`", id="no header"),
+    pytest.param({"text.route": {"to": "tales"}}, "`text.route.to`: got `tales`, which is this model\n\n"
+                 "hint: the name of another one", id="a route in a circle"),
+    pytest.param({"text.route": {"to": "small", "short_tokens": 2048}}, "`text.route.short_tokens`: got 2048, but no "
+                 "prompt is longer than `text.context`, 2048\n\nhint: fewer, or serve the small model alone",
+                 id="a route for everything"),
+    pytest.param({"text.route": {"short_tokens": 5}}, "`text.route.to`: missing", id="a route to nowhere"),
     pytest.param({"text.slots": 0}, "`text.slots`: got `0`, allowed: 1 or more", id="no slots"),
 ]  # fmt: skip
 

@@ -13,6 +13,7 @@ from specs import DIGITS, ROOT
 import marina
 from config.load import parse_spec
 from config.render import Ports, render_model_config
+from k8s.manifests.config_map import config_name
 from k8s.manifests.objects import render
 from k8s.manifests.plan import Plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
@@ -209,6 +210,19 @@ def test_a_way_out_that_the_spec_names_takes_the_place_of_that_to_redis() -> Non
     assert [rule["to"][0]["ipBlock"]["cidr"] for rule in policy["egress"][:-1]] == ["10.1.0.0/16"]
     policy = one(planned(changes | {"kubernetes.network.egress": ["10.1.0.0/16:443"]}), "NetworkPolicy")["spec"]
     assert [rule["ports"][0]["port"] for rule in policy["egress"]] == [443, 7000, 53]
+
+
+def test_pods_may_reach_the_small_model_and_read_where_it_is() -> None:
+    tales = {"source": "hf:../tales/model", "handler": "text", "compile": "eager"}
+    objects = planned(
+        {"model": tales, "text": {"context": 256, "max_tokens": 64, "route": {"to": "small"}}, "load": {}}
+    )
+    (rule, _) = one(objects, "NetworkPolicy")["spec"]["egress"]
+    assert rule["to"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "marina"}}}]
+    assert [port["port"] for port in rule["ports"]] == [8080]
+    assert yaml.safe_load(one(objects, "ConfigMap", config_name(objects))["data"]["spec.yaml"])["text"]["route"] == {
+        "to": "small"
+    }
 
 
 def test_a_cache_in_memory_alone_changes_no_policy() -> None:

@@ -1,0 +1,269 @@
+"""Short prompts that a small model answers: a stand-in that can be slow, broken or away when it is told to."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from fakes import FakeContext
+from generating import Rounds, events, write_text_package
+from waiting import eventually
+
+from handlers.generation import TextHandler
+
+COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
+
+
+def event(text: str, end: str | None = None) -> bytes:
+    said = {"model": "small", "choices": [{"text": text, "finish_reason": end}]}
+    return b"data: " + json.dumps(said).encode() + b"\n\n"
+
+
+ROLE = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": null}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+ERROR = b'data: {"error": {"message": "the server stops"}}\n\n'
+WHOLE = json.dumps({"model": "small", "choices": [{"text": "small"}]}).encode()
+HANG, BREAK = "hang", "break"
+
+
+class Small(ThreadingHTTPServer):
+    """Says `script`, piece by piece."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Script)
+        self.status = 200
+        self.script: list[Any] = [event("sma"), event("ll", "stop"), DONE]
+        self.asked: list[tuple[dict[str, str], dict[str, Any]]] = []
+        self.go_on = threading.Event()
+        self.left = threading.Event()
+
+
+class _Script(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Small
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(({name.lower(): value for name, value in self.headers.items()}, body))
+        self.send_response(self.server.status)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        for piece in self.server.script:
+            if piece == HANG:
+                self.server.go_on.wait(60)
+            elif piece == BREAK:
+                return
+            else:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        self.wfile.write(b"0\r\n\r\n")
+
+    def finish(self) -> None:
+        self.server.left.set()
+        super().finish()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def small() -> Iterator[Small]:
+    with Small() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.go_on.set()
+        server.shutdown()
+        thread.join()
+
+
+def start(folder, monkeypatch: pytest.MonkeyPatch, port: int, **settings: object) -> Rounds:
+    route = {"url": f"http://127.0.0.1:{port}/predictions/small", "short_tokens": 5, "patience_ms": 60_000} | settings
+    monkeypatch.setenv("MARINA_ROUTE", json.dumps(route))
+    handler = TextHandler()
+    handler.initialize(FakeContext(write_text_package(folder)))
+    return Rounds(handler, folder)
+
+
+@pytest.fixture
+def rounds(tmp_path, monkeypatch: pytest.MonkeyPatch, small: Small) -> Iterator[Rounds]:
+    rounds = start(tmp_path, monkeypatch, small.server_port)
+    yield rounds
+    rounds.handler.loop.close()
+
+
+def asked(**body):
+    return {"prompt": "abc", "max_tokens": 7, "temperature": 0, "model": "tales"} | body
+
+
+def results(rounds: Rounds) -> dict[str, float]:
+    return {name: value for name, counter in rounds.handler._route._results.items() if (value := counter._value.get())}
+
+
+def text(answer: bytes) -> str:
+    if not answer.startswith(b"data: "):
+        return json.loads(answer)["choices"][0]["text"]
+    return "".join(each["choices"][0]["text"] for each in events(answer) if each != "[DONE]")
+
+
+def test_a_short_prompt_is_answered_by_the_small_model_word_for_word(rounds: Rounds, small: Small) -> None:
+    body = rounds.ask(COMPLETIONS, asked(stream=True), **{"X-Priority": "batch", "X-Request-Timeout-Ms": "60000"})
+    assert body == b"".join(small.script)
+    assert rounds.headers[rounds.last]["content-type"].startswith("text/event-stream")
+    ((headers, sent),) = small.asked
+    # Its name is another, and the rest is as the client has it.
+    assert sent == {"prompt": "abc", "max_tokens": 7, "temperature": 0, "stream": True}
+    assert (headers["x-priority"], headers["x-marina-routed"]) == ("batch", "1")
+    assert 0 < int(headers["x-request-timeout-ms"]) <= 60_000
+    eventually(lambda: results(rounds) == {"forwarded": 1})
+
+
+def test_an_answer_that_is_no_stream_comes_at_once(rounds: Rounds, small: Small) -> None:
+    small.script = [WHOLE[:10], WHOLE[10:]]
+    assert rounds.ask(COMPLETIONS, asked()) == WHOLE
+    assert rounds.headers[rounds.last]["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        pytest.param({"prompt": "abcdef"}, {}, id="a longer prompt"),
+        pytest.param({"prompt": [1, 2]}, {}, id="tokens, which are others there"),
+        pytest.param({}, {"Cache-Control": "no-store"}, id="who wants this model"),
+        pytest.param({}, {"x-marina-routed": "1"}, id="what was sent on to here"),
+    ],
+)
+def test_other_prompts_stay_here(rounds: Rounds, small: Small, body, headers) -> None:
+    assert json.loads(rounds.ask(COMPLETIONS, asked(**body), **headers))["model"] == "tales"
+    assert small.asked == []
+
+
+def test_a_request_that_is_wrong_is_refused_here(rounds: Rounds, small: Small) -> None:
+    assert json.loads(rounds.ask(COMPLETIONS, asked(n=2)))["error"]["param"] == "n"
+    assert small.asked == []
+
+
+FAILURES = [
+    pytest.param(200, [BREAK], id="nothing"),
+    pytest.param(200, [ROLE, BREAK], id="a role and no text"),
+    pytest.param(200, [event(""), BREAK], id="an event without text"),
+    pytest.param(200, [event("sma")[:-3], BREAK], id="half an event"),
+    pytest.param(200, [ERROR, DONE], id="an error"),
+    pytest.param(200, [b"data: nonsense\n\n"], id="what is no event"),
+    pytest.param(503, [b'{"error": {"message": "busy"}}'], id="busy"),
+    pytest.param(400, [b'{"error": {"message": "no"}}'], id="a refusal"),
+]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("status", "script"), FAILURES)
+def test_what_has_no_text_yet_is_answered_here(rounds: Rounds, small: Small, status, script, stream: bool) -> None:
+    small.status, small.script = status, script
+    assert text(rounds.ask(COMPLETIONS, asked(stream=stream))) == "abcabca"
+    assert rounds.status[rounds.last] == 200
+    assert results(rounds) == {"returned": 1}
+
+
+def test_a_small_model_that_is_too_slow_is_not_waited_for(tmp_path, monkeypatch, small: Small) -> None:
+    rounds = start(tmp_path, monkeypatch, small.server_port, patience_ms=50)
+    small.script = [ROLE, HANG, event("late")]
+    assert text(rounds.ask(COMPLETIONS, asked(stream=True))) == "abcabca"
+    assert results(rounds)["returned"] == 1
+    rounds.handler.loop.close()
+
+
+def test_a_small_model_that_is_away_is_not_asked_by_everyone(tmp_path, monkeypatch) -> None:
+    rounds = start(tmp_path, monkeypatch, 1)
+    for _ in range(3):
+        assert text(rounds.ask(COMPLETIONS, asked(stream=True))) == "abcabca"
+    assert results(rounds)["returned"] >= 1
+    assert sum(results(rounds).values()) == 3
+    rounds.handler.loop.close()
+
+
+def test_an_answer_that_breaks_off_ends_with_an_error_and_in_whole_events(rounds: Rounds, small: Small) -> None:
+    small.script = [event("sma"), HANG, event("ll")[:-3], BREAK]
+    begin(rounds, "open")
+    while not rounds.bodies.get("open"):
+        rounds.round()
+    small.go_on.set()
+    while rounds.open:
+        rounds.round()
+    first, error, done = events(rounds.bodies["open"])
+    assert first["choices"][0]["text"] == "sma"
+    assert (error["error"]["code"], done) == ("internal", "[DONE]")
+    assert results(rounds) == {"broken": 1}
+
+
+def begin(rounds: Rounds, name: str) -> None:
+    body = bytearray(json.dumps(asked(stream=True)).encode())
+    rounds.round({name: (body, {"url_path": COMPLETIONS, "content-type": "application/json"})})
+
+
+def test_a_client_that_leaves_ends_the_answer_at_the_small_model(rounds: Rounds, small: Small) -> None:
+    small.script = [event("sma"), HANG, *[event("x") * 1000] * 1000]
+    begin(rounds, "gone")
+    while not rounds.bodies.get("gone"):
+        rounds.round()
+    rounds.round(left=["gone"])
+    eventually(lambda: results(rounds) == {"cancelled": 1})
+    small.go_on.set()
+    assert small.left.wait(60)
+
+
+def test_a_client_that_leaves_before_there_is_a_connection_has_nobody_asked(
+    rounds: Rounds, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connecting, may_connect = threading.Event(), threading.Event()
+    connect = http.client.HTTPConnection.connect
+
+    def slowly(connection) -> None:
+        connecting.set()
+        may_connect.wait(60)
+        connect(connection)
+
+    monkeypatch.setattr("http.client.HTTPConnection.connect", slowly)
+    begin(rounds, "gone")
+    assert connecting.wait(60)
+    rounds.round(left=["gone"])
+    may_connect.set()
+    eventually(lambda: results(rounds) == {"cancelled": 1})
+    assert small.asked == []
+
+
+def test_when_nobody_asks_for_anything_any_more_the_answer_ends(
+    rounds: Rounds, small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.script = [event("sma"), *[event("x")] * 3, HANG, event("y"), HANG]
+    monkeypatch.setattr("handlers.generation.loop.ABANDONED_S", 0.0)
+    begin(rounds, "gone")
+    small.go_on.set()
+    eventually(lambda: results(rounds) == {"cancelled": 1})
+
+
+def test_a_stop_ends_what_was_sent_on(rounds: Rounds, small: Small) -> None:
+    small.script = [event("sma"), HANG]
+    begin(rounds, "open")
+    while not rounds.bodies.get("open"):
+        rounds.round()
+    small.script = [HANG]
+    begin(rounds, "waiting")
+    rounds.handler._closing.touch()
+    rounds.round()
+    assert events(rounds.bodies["open"])[-2]["error"]["code"] == "server_stopped"
+    assert json.loads(rounds.bodies["waiting"])["error"]["code"] == "server_stopped"
+    rounds.handler._closing.unlink()
+    eventually(lambda: results(rounds) == {"cancelled": 2})
+
+
+def test_a_conversation_goes_on_as_it_came(rounds: Rounds, small: Small) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "temperature": 0}
+    rounds.handler._route._short_tokens = 50
+    small.script = [json.dumps({"choices": [{"message": {"content": "hello"}}]}).encode()]
+    assert json.loads(rounds.ask(CHAT, body))["choices"][0]["message"]["content"] == "hello"
+    assert small.asked[0][1] == body
