@@ -19,7 +19,6 @@ from k8s.verify.rules import (
     probes,
     profile,
     references,
-    refused,
     resources,
     scaling,
     security,
@@ -30,7 +29,6 @@ TOPICS = [
     part.TOPIC
     for part in (
         documents,
-        refused,
         selectors,
         references,
         exposure,

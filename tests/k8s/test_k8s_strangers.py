@@ -55,4 +55,4 @@ def test_a_custom_workload_is_looked_at_like_a_deployment() -> None:
     ]
     assert [str(finding) for finding in findings if finding.level == "error"] == []
     latest = violations(rollout, put("Rollout", f"{SERVER} image", "registry.local/digits:latest"))
-    assert "image-latest" in {finding.rule for finding in latest}
+    assert "image-digest" in {finding.rule for finding in latest}

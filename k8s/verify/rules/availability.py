@@ -121,49 +121,6 @@ def _replicated(application: Application) -> Iterator[Workload]:
 
 
 @TOPIC.rule(
-    "pdb-unhealthy",
-    "warning",
-    what="A PodDisruptionBudget protects pods that are not ready.",
-    why="A pod in a crash loop keeps its node from being drained.",
-    fix="unhealthyPodEvictionPolicy: AlwaysAllow",
-)
-def _unhealthy(application: Application, _: Scope) -> Iterator[Remark]:
-    for budget in application.of("PodDisruptionBudget"):
-        policy = budget.root.at("spec", "unhealthyPodEvictionPolicy")
-        if policy.value in (None, "IfHealthyBudget"):
-            yield Remark(policy, "got `IfHealthyBudget`" if policy.given else "missing, so it is `IfHealthyBudget`")
-
-
-@TOPIC.rule(
-    "spread-missing",
-    "warning",
-    what="Nothing spreads the pods over nodes and zones.",
-    why="One node, or one zone, may take all of them down.",
-    fix="add `topologySpreadConstraints` for `kubernetes.io/hostname` and `topology.kubernetes.io/zone`",
-)
-def _no_spread(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in _replicated(application):
-        apart = workload.pod.at("affinity", "podAntiAffinity")
-        if not workload.pod.at("topologySpreadConstraints").items() and not apart.given:
-            yield Remark(workload.pod.at("topologySpreadConstraints"), "missing")
-
-
-@TOPIC.rule(
-    "rollout-stuck",
-    "error",
-    what="A rollout may neither add a pod nor take one away.",
-    why="The API server refuses such a Deployment, so nothing of it is rolled out.",
-    fix="maxSurge: 1 with maxUnavailable: 0",
-)
-def _stuck(application: Application, _: Scope) -> Iterator[Remark]:
-    for document in application.of("Deployment"):
-        strategy = document.root.at("spec", "strategy", "rollingUpdate")
-        more, fewer = strategy.at("maxSurge"), strategy.at("maxUnavailable")
-        if more.value in (0, "0%") and fewer.value in (0, "0%"):
-            yield Remark(more, "got 0, and `maxUnavailable` is 0")
-
-
-@TOPIC.rule(
     "rollout-capacity",
     "warning",
     what="A rollout takes pods away before their successors are ready.",

@@ -13,25 +13,18 @@ from k8s.verify.schemas import SchemaMistake, is_built_in, served
 
 TOPIC = Topic("Objects")
 
-_LABELS = [
-    f"app.kubernetes.io/{name}" for name in ("name", "instance", "version", "component", "part-of", "managed-by")
-]
 _CLUSTER_WIDE = re.compile(
     "APIService|ClusterRole(Binding)?|CSIDriver|CustomResourceDefinition|DeviceClass|IngressClass|Namespace"
     "|PersistentVolume|PriorityClass|RuntimeClass|StorageClass|VolumeAttributesClass"
     "|(Mutating|Validating)(AdmissionPolicy(Binding)?|WebhookConfiguration)"
 )
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_QUALIFIED = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 @TOPIC.rule(
     "schema",
     "error",
     what="A field is unknown, of another type, or missing, in some of the Kubernetes versions looked at.",
-    why="kubectl and the API server refuse it, or drop the field in silence.",
+    why="A server tells of its own version only, or drops the field in silence: the next upgrade shows it.",
     fix="`kubectl explain KIND.FIELD` has the fields; leave a version out with `--kubernetes`",
 )
 def _schema(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -50,7 +43,7 @@ def _schema(application: Application, scope: Scope) -> Iterator[Remark]:
     "api-version",
     "error",
     what="Some of the Kubernetes versions looked at do not have the kind in this API version.",
-    why="The API was removed, or is not there yet: the object cannot be applied.",
+    why="Today's cluster takes it, and the one after the next upgrade, or a customer's older one, does not.",
     fix="write the API version that all of them have; `kubectl convert` rewrites old objects",
 )
 def _api_version(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -105,53 +98,6 @@ def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
 
 
 @TOPIC.rule(
-    "name-invalid",
-    "error",
-    what="The name of an object is missing, or none that Kubernetes takes.",
-    why="The API server refuses it; schemas know nothing about names.",
-    fix="lower-case letters, digits, `-` and `.`; at most 63 characters from a letter on, without dots, for a Service",
-)
-def _name(application: Application, _: Scope) -> Iterator[Remark]:
-    for document in _objects(application):
-        node = document.root.at("metadata", "name")
-        if not node.given and document.root.at("metadata", "generateName").given:
-            continue
-        if document.group == "rbac.authorization.k8s.io":
-            continue
-        strict, pattern = document.kind in ("Namespace", "Service"), _SUBDOMAIN
-        if document.kind == "Service":
-            pattern = _LABEL_1035
-        if (
-            not pattern.fullmatch(node.text)
-            or len(node.text) > (63 if strict else 253)
-            or (strict and "." in node.text)
-        ):
-            allowed = (
-                "lower-case letters, digits and `-`, at most 63" if strict else "lower-case letters, digits, `-`, `.`"
-            )
-            yield Remark(node, f"got `{node.value}`, allowed: {allowed}" if node.given else "missing")
-
-
-@TOPIC.rule(
-    "label-invalid",
-    "error",
-    what="A label, or its value, is none that Kubernetes takes.",
-    why="The API server refuses the object, or the pods that a workload makes.",
-    fix="a value has at most 63 letters, digits, `-`, `_` and `.`, and begins and ends with a letter or digit",
-)
-def _label(application: Application, _: Scope) -> Iterator[Remark]:
-    templates = [workload.template for workload in application.workloads if workload.template.path]
-    for place in [
-        node.at("metadata", "labels") for node in (*(document.root for document in _objects(application)), *templates)
-    ]:
-        for key, value in place.entries():
-            if not _QUALIFIED.fullmatch(key):
-                yield Remark(value, f"got `{key}` as the name of a label")
-            elif isinstance(value.value, str) and not _VALUE.fullmatch(value.text):
-                yield Remark(value, f"got `{value.text}`, allowed: at most 63 letters, digits, `-`, `_` and `.`")
-
-
-@TOPIC.rule(
     "namespace-mixed",
     "warning",
     what="Objects that belong together are in several namespaces, or some of them in none.",
@@ -168,22 +114,6 @@ def _namespace(application: Application, _: Scope) -> Iterator[Remark]:
             got = f"got `{document.namespace}`" if document.namespace else "missing"
             others = f"`{usual}`" if usual else "none"
             yield Remark(document.root.at("metadata", "namespace"), f"{got}, the other objects have {others}")
-
-
-@TOPIC.rule(
-    "labels-missing",
-    "warning",
-    what="One of the six labels `app.kubernetes.io/*` is missing.",
-    why="Tools, people and clean-ups find what belongs to an application by them.",
-    fix="add name, instance, version, component, part-of and managed-by to `metadata.labels`",
-)
-def _labels(application: Application, _: Scope) -> Iterator[Remark]:
-    for document in _objects(application):
-        labels = document.root.at("metadata", "labels")
-        missing = [name for name in _LABELS if name not in labels.table]
-        # A namespace holds more than one application.
-        if missing and not _CLUSTER_WIDE.fullmatch(document.kind):
-            yield Remark(labels, f"{listed(missing)} missing")
 
 
 def _objects(application: Application) -> list[LocatedDocument]:

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterator
 
-from config.errors import listed
 from k8s.verify.application import Application, startup_budget_s
 from k8s.verify.located import Place
 from k8s.verify.rule import Remark, Scope, Topic
@@ -24,36 +23,6 @@ _SLEEP = re.compile(r"\bsleep\s+(\d+)")
 _OF_MODEL = ("/describe", "/models", "/predictions", "/ready", "/v1/models", "/v2/health/ready", "/v2/models")
 # Kubernetes starts a pod again that fails three probes, 10 s apart, unless told otherwise.
 _SAFE_START_S = 60
-
-
-@TOPIC.rule(
-    "readiness-missing",
-    "error",
-    what="A Service sends to pods that have no readiness probe.",
-    why="They get requests from the first moment on, long before the model is loaded.",
-    fix="readinessProbe: {httpGet: {path: /ready, port: PORT}}, at what answers when the model does",
-)
-def _no_readiness(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in application.workloads:
-        if application.services_of(workload) and not any(
-            container.at("readinessProbe").given for container in workload.long_lived
-        ):
-            yield Remark(workload.pod.at("containers", 0, "readinessProbe"), "missing")
-
-
-@TOPIC.rule(
-    "liveness-missing",
-    "warning",
-    what="Pods that serve have no liveness probe.",
-    why="A process that hangs is never started again.",
-    fix="livenessProbe: {httpGet: {path: /live, port: PORT}}, at what says that the process lives",
-)
-def _no_liveness(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in application.workloads:
-        if application.services_of(workload) and not any(
-            container.at("livenessProbe").given for container in workload.long_lived
-        ):
-            yield Remark(workload.pod.at("containers", 0, "livenessProbe"), "missing")
 
 
 @TOPIC.rule(
@@ -123,22 +92,6 @@ def _ping(application: Application, _: Scope) -> Iterator[Remark]:
                 for place, path in _asked_paths(container.at(probe)):
                     if _under(path, ("/ping", "/v2/health/ready", "/v2/health/live")):
                         yield Remark(place, f"got `{path}`")
-
-
-@TOPIC.rule(
-    "probe-port",
-    "error",
-    what="A probe asks a port by a name that its container does not declare.",
-    why="It fails for ever: the pod is never ready, or killed again and again.",
-    fix="write the name of one of the container's ports, or a number",
-)
-def _probe_port(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in application.long_lived:
-        names = [port.at("name").text for port in container.at("ports").items() if port.at("name").text]
-        for probe in _PROBES:
-            for port in (container.at(probe, handler, "port") for handler in ("httpGet", "tcpSocket")):
-                if port.text and not port.text.isdigit() and port.text not in names:
-                    yield Remark(port, f"got `{port.text}`, the container declares {listed(names) or 'no name'}")
 
 
 @TOPIC.rule(

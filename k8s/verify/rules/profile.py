@@ -34,17 +34,17 @@ Control = Callable[[Workload], Iterator[tuple[Place, str]]]
 
 
 def _control(name: str, *, what: str, fix: str) -> Callable[[Control], Control]:
-    """A control of the profile: an error in a namespace that enforces it, otherwise a warning."""
+    """A control of the profile, where a Namespace among the objects enforces it."""
 
     def add(check: Control) -> Control:
         def look(application: Application, _: Scope) -> Iterator[Remark]:
             for workload in application.workloads:
-                enforced = application.enforces_restricted(workload.document)
-                for node, text in check(workload):
-                    yield Remark(node, text, level="error" if enforced else "warning")
+                if application.enforces_restricted(workload.document):
+                    for node, text in check(workload):
+                        yield Remark(node, text)
 
-        why = "Pod Security Standards, `restricted`: a namespace that enforces the profile refuses the pods."
-        TOPIC.rule(name, "warning", what=what, why=why, fix=fix)(look)
+        why = "The folder's own Namespace enforces it: the API server takes the workload, and refuses each of its pods."
+        TOPIC.rule(name, "error", what=what, why=why, fix=fix)(look)
         return check
 
     return add

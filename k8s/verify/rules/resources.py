@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from k8s.verify.application import Application, Workload, amount
 from k8s.verify.located import Place
 from k8s.verify.rule import Remark, Scope, Topic
-from k8s.verify.rules.scaling import utilised
 
 TOPIC = Topic("Resources")
 
@@ -20,42 +19,6 @@ def _serving(application: Application) -> Iterator[tuple[Workload, Place]]:
         if workload.serves:
             for container in workload.long_lived:
                 yield workload, container
-
-
-def _extended(name: str) -> bool:
-    """Whether a resource is a device: its name has a domain, and not one of Kubernetes' own."""
-    domain, slash, _ = name.partition("/")
-    return bool(slash) and not domain.endswith("kubernetes.io")
-
-
-@TOPIC.rule(
-    "cpu-request",
-    "warning",
-    what="A container requests no cpu.",
-    why="The scheduler packs it onto a full node, where it gets what others leave.",
-    fix="resources: {requests: {cpu: …}}",
-)
-def _cpu(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload, container in _serving(application):
-        resources, scaler = container.at("resources"), application.scaler_of(workload)
-        # Which is worse, and has a rule of its own.
-        if scaler and {("cpu", ""), ("cpu", container.at("name").text)} & {*utilised(scaler)}:
-            continue
-        if not resources.at("requests", "cpu").given and not resources.at("limits", "cpu").given:
-            yield Remark(resources.at("requests", "cpu"), "missing")
-
-
-@TOPIC.rule(
-    "memory-limit",
-    "warning",
-    what="A container has no limit of memory.",
-    why="A leak takes the node's memory, and with it pods of others.",
-    fix="resources: {limits: {memory: …}, requests: {memory: …}}, both the same",
-)
-def _memory(application: Application, _: Scope) -> Iterator[Remark]:
-    for _workload, container in _serving(application):
-        if not container.at("resources", "limits", "memory").given:
-            yield Remark(container.at("resources", "limits", "memory"), "missing")
 
 
 @TOPIC.rule(
@@ -91,28 +54,6 @@ def _peak(application: Application, scope: Scope) -> Iterator[Remark]:
         size, peak = amount(limit), evidence.memory.total_bytes
         if workload.ours and container in workload.containers and size is not None and size < peak:
             yield Remark(limit, f"got `{limit.value}`, and at its peak the server took {peak / _MIB:.0f}Mi")
-
-
-@TOPIC.rule(
-    "gpu-limits",
-    "error",
-    what="A GPU is requested without a limit, in fractions, or with another number than its limit.",
-    why="The API server refuses the pods: devices are neither shared nor overcommitted.",
-    fix="resources: {limits: {nvidia.com/gpu: 1}}, a whole number",
-)
-def _gpu(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in application.workloads:
-        for container in workload.all_containers:
-            limits, requests = container.at("resources", "limits"), container.at("resources", "requests")
-            for name, node in limits.entries():
-                size = amount(node)
-                if _extended(name) and size is not None and size != int(size):
-                    yield Remark(node, f"got `{node.value}`, allowed: a whole number")
-            for name, node in requests.entries():
-                if _extended(name) and not limits.at(name).given:
-                    yield Remark(node, "requested, and no limit given", f"limits: {{{name}: {node.value}}}")
-                elif _extended(name) and amount(node) != amount(limits.at(name)):
-                    yield Remark(node, f"got `{node.value}`, the limit is `{limits.at(name).value}`")
 
 
 @TOPIC.rule(

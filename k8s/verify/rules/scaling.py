@@ -14,14 +14,6 @@ TOPIC = Topic("Scaling")
 # What autoscaling/v2 allows.
 _LONGEST_WINDOW_S, _LONGEST_PERIOD_S = 3600, 1800
 _KEDA_HPA = "advanced.horizontalPodAutoscalerConfig.behavior"
-_TARGETS = {
-    "ContainerResource": {"AverageValue", "Utilization"},
-    "External": {"AverageValue", "Value"},
-    "Object": {"AverageValue", "Value"},
-    "Pods": {"AverageValue"},
-    "Resource": {"AverageValue", "Utilization"},
-}
-_FIELDS = {"AverageValue": "averageValue", "Utilization": "averageUtilization", "Value": "value"}
 
 
 def _hpas(application: Application) -> Iterator[tuple[LocatedDocument, Place]]:
@@ -87,44 +79,20 @@ def _twice(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "scaler-bounds",
     "error",
-    what="An autoscaler's bounds contradict each other, or are not allowed.",
-    why="The API server refuses it, or it scales to nothing and no request wakes it up.",
-    fix="at least 1 pod at rest, and no fewer at most than at least",
+    what="An autoscaler may take the last pod of a Service away.",
+    why="Requests are what it scales by, and without a pod none is counted: nothing wakes the service up again.",
+    fix="at least 1 pod at rest",
 )
 def _bounds(application: Application, _: Scope) -> Iterator[Remark]:
     for scaler in application.scalers:
         by_keda = scaler.kind == "ScaledObject"
-        names = ("minReplicaCount", "maxReplicaCount") if by_keda else ("minReplicas", "maxReplicas")
-        low, high = (scaler.root.at("spec", name) for name in names)
-        # KEDA's own defaults: nothing, and a hundred.
+        name = "minReplicaCount" if by_keda else "minReplicas"
+        low = scaler.root.at("spec", name)
+        # KEDA's own default is none.
         least = low.number if low.number is not None else 0 if by_keda else 1
-        most = high.number if high.number is not None else 100
         workload = application.scaled(scaler)
-        if least > most:
-            yield Remark(high, f"got {most}, less than `{names[0]}`, which is {least}")
-        elif least == 0 and (not by_keda or (workload is not None and application.services_of(workload))):
-            yield Remark(low, "got 0" if low.given else "missing, so it is 0", f"{names[0]}: 1")
-
-
-@TOPIC.rule(
-    "metric-target",
-    "error",
-    what="The target of a metric is not of a type that the metric can have, or its number is in another field.",
-    why="The API server refuses it, or the autoscaler compares with nothing.",
-    fix="Pods: AverageValue with `averageValue`; Resource: Utilization with `averageUtilization`",
-)
-def _metric_target(application: Application, _: Scope) -> Iterator[Remark]:
-    for _document, spec in _hpas(application):
-        for kind, metric in sources(spec):
-            target = metric.at("target")
-            allowed, name = _TARGETS.get(kind, set()), target.at("type").text
-            if not allowed:
-                continue
-            if name not in allowed:
-                yield Remark(target.at("type"), f"got `{name}` for a metric of type {kind}, allowed: {listed(allowed)}")
-            elif not target.at(_FIELDS[name]).given:
-                given = sorted(set(target.table) - {"type"})
-                yield Remark(target, f"type `{name}` needs `{_FIELDS[name]}`, got {listed(given) or 'nothing'}")
+        if least == 0 and (not by_keda or (workload is not None and application.services_of(workload))):
+            yield Remark(low, "got 0" if low.given else "missing, so it is 0", f"{name}: 1")
 
 
 @TOPIC.rule(
@@ -217,19 +185,12 @@ def _memory_only(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "scaler-behavior",
     "error",
-    what="A window or period of an autoscaler's behaviour is longer than it may be, or scaling up is disabled.",
-    why="The API server refuses it, or the service never grows.",
-    fix="windows of at most 3600 s, periods of 1 to 1800 s, `selectPolicy: Disabled` for scaling down only",
+    what="An autoscaler may not add pods.",
+    why="The API server takes it, and the service never grows: it is sheds and late answers that say so.",
+    fix="`selectPolicy: Disabled` for scaling down only",
 )
 def _behavior(application: Application, _: Scope) -> Iterator[Remark]:
     for direction, rules in _directions(application):
-        window = rules.at("stabilizationWindowSeconds")
-        if window.number is not None and not 0 <= window.number <= _LONGEST_WINDOW_S:
-            yield Remark(window, f"got {window.number}, allowed: 0 to {_LONGEST_WINDOW_S}")
-        for policy in rules.at("policies").items():
-            period = policy.at("periodSeconds")
-            if period.number is not None and not 0 < period.number <= _LONGEST_PERIOD_S:
-                yield Remark(period, f"got {period.number}, allowed: 1 to {_LONGEST_PERIOD_S}")
         if direction == "scaleUp" and rules.at("selectPolicy").text == "Disabled":
             yield Remark(rules.at("selectPolicy"), "got `Disabled` for scaling up")
 

@@ -20,21 +20,6 @@ _TEMPORARY = ("/tmp", "/var/tmp")
 
 
 @TOPIC.rule(
-    "read-only-root",
-    "warning",
-    what="A container may change its own files.",
-    why="Who gets in can stay: a process replaces the code that the next one runs.",
-    fix="securityContext: {readOnlyRootFilesystem: true}, and an emptyDir where it has to write",
-)
-def _read_only(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in application.serving:
-        for container in workload.all_containers:
-            node = container.at("securityContext", "readOnlyRootFilesystem")
-            if node.value is not True:
-                yield Remark(node, "got `false`" if node.given else "missing")
-
-
-@TOPIC.rule(
     "nowhere-to-write",
     "error",
     what="TorchServe has a read-only root filesystem and no writable `/tmp`.",
@@ -72,20 +57,6 @@ def _token(application: Application, _: Scope) -> Iterator[Remark]:
 
 
 @TOPIC.rule(
-    "account-shared",
-    "warning",
-    what="A pod runs as the namespace's default account.",
-    why="Whatever anybody grants to that account is granted to the model server too.",
-    fix="`serviceAccountName` with an account of its own",
-)
-def _account(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in application.serving:
-        name = workload.pod.at("serviceAccountName")
-        if name.value in (None, "", "default"):
-            yield Remark(name, "got `default`" if name.given else "missing, so it is `default`")
-
-
-@TOPIC.rule(
     "secret-in-env",
     "error",
     what="A secret is written into a variable.",
@@ -105,44 +76,14 @@ def _is_secret(value: str) -> bool:
 
 
 @TOPIC.rule(
-    "secret-as-env",
-    "warning",
-    what="A Secret becomes a variable.",
-    why="Every child process inherits it, TorchServe's workers too, and a new value needs new pods.",
-    fix="mount the Secret as a file",
-)
-def _secret_env(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in application.containers:
-        for path in ("env[].valueFrom.secretKeyRef", "envFrom[].secretRef"):
-            for node in container.all(path):
-                yield Remark(node, f"Secret `{node.at('name').value}`")
-
-
-@TOPIC.rule(
-    "image-latest",
-    "error",
-    what="An image has no tag, or `latest`.",
-    why="Two pods of one Deployment may run different code, and a rollback brings nothing back.",
-    fix="registry/name:VERSION@sha256:DIGEST",
-)
-def _latest(application: Application, _: Scope) -> Iterator[Remark]:
-    for container in application.containers:
-        name, digest, _hash = container.at("image").text.partition("@")
-        _repository, colon, tag = name.rpartition("/")[2].partition(":")
-        if name and not digest and (not colon or tag == "latest" or tag.startswith("latest-")):
-            yield Remark(container.at("image"), f"got `{name}`")
-
-
-@TOPIC.rule(
     "image-digest",
     "warning",
-    what="An image is named by a tag alone.",
-    why="Whoever may push to the registry may exchange what runs, and nobody sees it.",
+    what="An image has no digest.",
+    why="Whoever may push may exchange what runs, and what was measured then says nothing of it, whatever the tag.",
     fix="registry/name:VERSION@sha256:DIGEST; `marina image SPEC --push` records the digest",
 )
 def _digest(application: Application, _: Scope) -> Iterator[Remark]:
     for container in application.containers:
         name, digest, _hash = container.at("image").text.partition("@")
-        tag = name.rpartition("/")[2].partition(":")[2]
-        if name and not digest and tag and tag != "latest" and not tag.startswith("latest-"):
+        if name and not digest:
             yield Remark(container.at("image"), f"got `{name}`")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.errors import listed, nearest
-from k8s.verify.application import SCALABLE, Application, matches
+from k8s.verify.application import Application, matches
 from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.rule import Remark, Scope, Topic
 
@@ -23,22 +23,6 @@ _CHANGING = {
 
 
 @TOPIC.rule(
-    "selector-labels",
-    "error",
-    what="A workload's selector does not take the labels of its own pods.",
-    why="The API server refuses it.",
-    fix="give `template.metadata.labels` every label of `selector.matchLabels`",
-)
-def _selector(application: Application, _: Scope) -> Iterator[Remark]:
-    for workload in application.workloads:
-        selector = workload.document.root.at("spec", "selector")
-        if workload.document.kind in SCALABLE | {"DaemonSet"} and not matches(selector, workload.labels):
-            wanted = selector.at("matchLabels").texts
-            differing = [f"{key}={value}" for key, value in wanted.items() if workload.labels.get(key) != value]
-            yield Remark(selector, f"pods do not have {listed(differing or ['what matchExpressions ask for'])}")
-
-
-@TOPIC.rule(
     "selector-changes",
     "warning",
     what="A selector asks for a label that the next release changes.",
@@ -51,37 +35,6 @@ def _changing(application: Application, _: Scope) -> Iterator[Remark]:
             for selector in document.root.all(path):
                 for key in sorted(selector.texts.keys() & _CHANGING):
                     yield Remark(selector.at(key), f"selects on `{key}`", f"delete `{key}` from the selector")
-
-
-@TOPIC.rule(
-    "service-selects-nothing",
-    "error",
-    what="No pod has the labels that a Service selects.",
-    why="The Service has no endpoints: every request is refused.",
-    fix="write labels of the pods, `spec.template.metadata.labels`, in the Service's `spec.selector`",
-)
-def _service(application: Application, _: Scope) -> Iterator[Remark]:
-    for service in application.of("Service"):
-        selector = service.root.at("spec", "selector")
-        # Pods of a Job find each other by one, too.
-        labelled = [
-            workload.labels for workload in application.workloads if application.together(workload.document, service)
-        ]
-        if selector.texts and not any(selector.texts.items() <= labels.items() for labels in labelled):
-            pairs = [f"{key}={value}" for key, value in selector.texts.items()]
-            yield Remark(selector, f"no pod here has {listed(pairs)}", _nearest_labels(application, selector))
-
-
-def _nearest_labels(application: Application, selector: Place) -> str | None:
-    """The labels of the pods of which the most terms hold."""
-    wanted = selector.texts.items()
-    best = max(
-        (workload.labels for workload in application.serving),
-        key=lambda labels: len(wanted & labels.items()),
-        default=None,
-    )
-    shown = {key: best[key] for key, _ in wanted if key in best} if best else None
-    return f"the pods have {listed(f'{key}: {value}' for key, value in shown.items())}" if shown else None
 
 
 @TOPIC.rule(
@@ -141,23 +94,6 @@ def _backend(application: Application, route: LocatedDocument, name: Place, port
     known = [declared.at("name" if port.text else "port").value for declared in ports]
     if port.value not in known:
         yield Remark(port, f"got `{port.value}`, the Service has {listed(known)}" if port.given else "missing")
-
-
-@TOPIC.rule(
-    "policy-selects-nothing",
-    "warning",
-    what="No pod has the labels that a NetworkPolicy selects.",
-    why="It protects nothing, and nobody sees that.",
-    fix="write labels of the pods in `spec.podSelector`",
-)
-def _policy(application: Application, _: Scope) -> Iterator[Remark]:
-    for policy in application.of("NetworkPolicy"):
-        selector = policy.root.at("spec", "podSelector")
-        labelled = [
-            workload.labels for workload in application.workloads if application.together(workload.document, policy)
-        ]
-        if not any(matches(selector, labels) for labels in labelled):
-            yield Remark(selector, "no pod here has these labels")
 
 
 @TOPIC.rule(

@@ -195,10 +195,8 @@ def test_a_patch_of_a_field_that_marina_derives_is_noted(pod: dict[str, Any], pa
 
 
 def test_what_a_patch_breaks_is_found_by_verify_and_stops_a_deploy(tmp_path: Path) -> None:
-    changes = patch(
-        kind="Deployment",
-        merge={"spec": {"template": {"spec": {"containers": [{"name": "server", "readinessProbe": None}]}}}},
-    )
+    asks = {"name": "server", "readinessProbe": {"httpGet": {"path": "/ping"}}}
+    changes = patch(kind="Deployment", merge={"spec": {"template": {"spec": {"containers": [asks]}}}})
     plan = planned(changes, evidence=EVIDENCE, image=IMAGE)
     version = verify(rendered(render(plan)), Scope((SUPPORTED_VERSIONS[-1],), plan))
     assert any("readinessProbe" in str(finding) for finding in version)

@@ -209,9 +209,9 @@ def test_what_verify_calls_an_error_is_said_before_anything_is_changed(cluster: 
     plan = planned(evidence=EVIDENCE, image=IMAGE)
     files = render(plan)
     assert errors_of(files, plan) == ()
-    files["40-deployment.yaml"][0]["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] = "other"
+    files["40-deployment.yaml"][0]["spec"]["progressDeadlineSeconds"] = 1
     findings = errors_of(files, plan)
-    assert "(selector-labels)" in "\n".join(finding.text for finding in findings)
+    assert "(progress-deadline)" in "\n".join(finding.text for finding in findings)
     with pytest.raises(ClusterError, match=r"verify: 40-deployment.yaml: Deployment/digits"):
         cluster.deploy(*documents(), blockers=findings)
     assert not [request for request in cluster.fake.requests if request[0] == "PATCH"]
