@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE)]
 import numpy as np  # noqa: E402
 import process_tree  # noqa: E402
 import yaml  # noqa: E402
-from board import Column, median, spread, table, write_report  # noqa: E402
+from board import Column, against, median, ratio_text, spread, table, write_report  # noqa: E402
 from closed_loop import ClosedLoop  # noqa: E402
 from running import running  # noqa: E402
 
@@ -52,6 +52,7 @@ COLUMNS = (
     Column("noop_rps", "no-op/s", "{:,.0f}"),
     Column("tensor_rps", "tensor/s", "{:,.0f}"),
     Column("cost", "cost", "{:.0%}"),
+    Column("of_noop", "tensor / no-op"),
     Column("noop_cpu_ms", "no-op CPU ms", "{:.3f}"),
     Column("tensor_cpu_ms", "tensor CPU ms", "{:.3f}"),
     Column("spread", "spread", "{:.0%}"),
@@ -181,15 +182,17 @@ def main() -> None:
 
 
 def row(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The medians of one case; the cost is that of each round, for its two halves met the same machine."""
-    pairs = zip(found["noop"], found["tensor"], strict=True)
+    """The medians of one case; the cost is by the ratio of each round, for its two halves met the same machine."""
+    noop, tensor = ([each["rps"] for each in found[name]] for name in ("noop", "tensor"))
+    quotient = against(noop, tensor)
     return {
-        "noop_rps": median([one["rps"] for one in found["noop"]]),
-        "tensor_rps": median([one["rps"] for one in found["tensor"]]),
-        "cost": median([1 - tensor["rps"] / noop["rps"] for noop, tensor in pairs]),
+        "noop_rps": median(noop),
+        "tensor_rps": median(tensor),
+        "cost": 1 - quotient.value,
+        "of_noop": ratio_text(quotient),
         "noop_cpu_ms": median([one["cpu_ms"] for one in found["noop"]]),
         "tensor_cpu_ms": median([one["cpu_ms"] for one in found["tensor"]]),
-        "spread": spread([one["rps"] for one in found["tensor"]]),
+        "spread": spread(tensor),
     }
 
 

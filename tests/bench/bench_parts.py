@@ -29,6 +29,7 @@ ROOT = HERE.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE)]
 
 from bench_serve import variant  # noqa: E402
+from board import against, ratio_text  # noqa: E402
 from contestants import PHOTO  # noqa: E402
 from rounds import worker_environment  # noqa: E402
 
@@ -160,6 +161,8 @@ def main() -> None:
             image = statistics.median(pair[index][f"us {size}"] for pair in rounds) / size
             faults = statistics.median(pair[index][f"faults {size}"] for pair in rounds)
             print(f"  batch {size}, {name:<31} {image:8.0f} {faults:8,.0f}")
+        ours, theirs = ([pair[index][f"us {size}"] for pair in rounds] for index in (0, 1))
+        print(f"  batch {size}, first / second {ratio_text(against(theirs, ours))}")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ ROOT = HERE.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE)]
 
 from bench_serve import KIT  # noqa: E402
-from board import Column, table, write_report  # noqa: E402
+from board import Column, against, ratio_text, table, write_report  # noqa: E402
 from contestants import PHOTO, Contestant, command, kit, kit_mar, kit_spec, photo_request  # noqa: E402
 from rounds import Course, measure, start, summary, worker_environment  # noqa: E402
 
@@ -142,15 +142,21 @@ def main() -> None:
     with ExitStack() as stack:
         found = measure(start(servers, stack), course)
     rows = {name: summary(each) for name, each in found.items()}
-    ratios = {f"Marina / {name}": rows["Marina"]["rps"] / row["rps"] for name, row in rows.items() if name != "Marina"}
+    rates = {name: [each["rps"] for each in rounds] for name, rounds in found.items()}
+    ratios = {f"Marina / {name}": against(each, rates["Marina"]) for name, each in rates.items() if name != "Marina"}
     print("\n" + table(rows, COLUMNS) + "\n")
-    for name, value in ratios.items():
-        print(f"{name:<32} {value:5.2f}")
+    for name, quotient in ratios.items():
+        print(f"{name:<32} {ratio_text(quotient)}")
     write_report(
         HOME,
         title="ResNet-50 behind five servers",
         lead=f"One 720×720 JPEG of 110 kB, {course.clients} clients, medians of {course.rounds} interleaved rounds.",
-        record={"schema": "marina.bench-peers/1", "course": asdict(course), "rounds": found, "ratios": ratios},
+        record={
+            "schema": "marina.bench-peers/1",
+            "course": asdict(course),
+            "rounds": found,
+            "ratios": {name: asdict(quotient) for name, quotient in ratios.items()},
+        },
         rows=rows,
         columns=COLUMNS,
         bars=[("rps", "Requests a second"), ("cpu_ms", "Server CPU a request, ms"), ("p99_ms", "p99 at 70 %, ms")],

@@ -22,12 +22,13 @@ ROOT = HERE.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE)]
 
 from anatomy import anatomy  # noqa: E402
-from board import Column, table, write_report  # noqa: E402
+from board import Column, against, ratio_text, table, write_report  # noqa: E402
 from ceiling import ceiling  # noqa: E402
 from contestants import PHOTO, STOCK, Contestant, kit, kit_mar, kit_spec, stock  # noqa: E402
 from rounds import Course, measure, start, summary, worker_environment  # noqa: E402
 
 from config.spec import Spec  # noqa: E402
+from loadtest.comparing import Ratio  # noqa: E402
 
 HOME = ROOT / "build" / "bench-serve"
 KIT = {
@@ -132,8 +133,9 @@ def report(
 ) -> None:
     """The table, the ratios that the kit promises, and the files."""
     print("\n" + table(rows, COLUMNS) + "\n")
-    for name, value in ratios(rows).items():
-        print(f"{name:<32} {value:5.2f}")
+    compared = ratios(found)
+    for name, quotient in compared.items():
+        print(f"{name:<32} {ratio_text(quotient)}")
     if parts:
         print("\nint8, CPU ms of an answer")
     for name, value in parts.items():
@@ -146,7 +148,7 @@ def report(
             "schema": "marina.bench-serve/1",
             "course": asdict(course),
             "rounds": found,
-            "ratios": ratios(rows),
+            "ratios": {name: asdict(quotient) for name, quotient in compared.items()},
             "anatomy": parts,
         },
         rows=rows,
@@ -156,12 +158,13 @@ def report(
     print(f"\n{HOME / 'bench.html'}")
 
 
-def ratios(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """int8 over HTTP against the others."""
-    if "int8" not in rows:
+def ratios(found: dict[str, list[dict[str, Any]]]) -> dict[str, Ratio]:
+    """int8 over HTTP against the others, by the rounds' requests a second."""
+    if "int8" not in found:
         return {}
-    others = [name for name in ("ceiling", *STOCK_THREADS, *VARIANTS) if name in rows]
-    return {f"int8 / {name}": rows["int8"]["rps"] / rows[name]["rps"] for name in others}
+    rates = {name: [each["rps"] for each in rounds] for name, rounds in found.items()}
+    others = [name for name in ("ceiling", *STOCK_THREADS, *VARIANTS) if name in rates]
+    return {f"int8 / {name}": against(rates[name], rates["int8"]) for name in others}
 
 
 if __name__ == "__main__":

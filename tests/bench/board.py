@@ -1,7 +1,9 @@
-"""How a bench reports: medians over its rounds, a table on the terminal, a JSON record, and a page with bars."""
+"""How a bench reports: medians over its rounds, ratios with their intervals, a table on the terminal, a JSON record,
+and a page with bars."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +12,11 @@ from typing import Any
 
 from config.pages import render
 from config.record import write_json, write_text
+from loadtest.comparing import Ratio, ratio
 from loadtest.measuring import this_machine
 
+# How often an end of an interval is exceeded: the most that five rounds can promise.
+_WRONG = 0.05
 _BAR_WIDTH, _ROW, _LABEL, _FIGURE = 420, 26, 150, 56
 
 
@@ -40,6 +45,18 @@ def spread(values: Sequence[float]) -> float:
     """Highest less lowest, as a share of the median."""
     middle = statistics.median(values)
     return (max(values) - min(values)) / middle if middle else 0.0
+
+
+def against(old: Sequence[float], new: Sequence[float]) -> Ratio:
+    """New / old of what was measured in turns, round by round, judged as `marina compare` does."""
+    return ratio(old, new, _WRONG)
+
+
+def ratio_text(quotient: Ratio) -> str:
+    """`1.23 (1.18 to 1.29)`."""
+    if not math.isfinite(quotient.high):
+        return f"{quotient.value:.2f} (too few rounds for an interval)"
+    return f"{quotient.value:.2f} ({quotient.low:.2f} to {quotient.high:.2f})"
 
 
 def table(rows: Mapping[str, Mapping[str, Any]], columns: Sequence[Column]) -> str:

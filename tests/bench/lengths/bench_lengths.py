@@ -22,9 +22,10 @@ from pydoc_data.topics import topics
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "bench")]
 
 import numpy as np  # noqa: E402
+from board import against, ratio_text  # noqa: E402
 from fakes import FakeContext, ask  # noqa: E402
 from specs import make_spec  # noqa: E402
 
@@ -123,7 +124,7 @@ def main() -> None:
         p99 = sorted(each)[int(len(each) * 0.99)] * 1e3
         print(f"{name:<8} {rates[name]:8.1f} requests/s   p99 of a batch {p99:7.1f} ms   {len(each)} batches")
     for name in ("buckets", "dynamic"):
-        print(f"{name} over largest {rates[name] / rates['largest']:5.2f}")
+        print(f"{name} over largest {ratio_text(against(times[name], times['largest']))}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench"), str(ROOT / "tests" / "
 
 import torch  # noqa: E402
 from bench_text import SHAPE, SMALL, write_model  # noqa: E402
-from board import median  # noqa: E402
+from board import against, median, ratio_text  # noqa: E402
 
 from archiver.native import compile_decoder  # noqa: E402
 from handlers.generation import LIBRARY, Engine, Sampling, Token, make_engine  # noqa: E402
@@ -71,9 +71,9 @@ def compare(title: str, engines: dict[str, Engine], sampling: Sampling, args: ar
             seconds[side].append(time.process_time() - begun)
         if answers["off"] != answers["auto"]:
             sys.exit(f"{title}: the answer with guesses is another")
-    ratio = median([off / auto for off, auto in zip(seconds["off"], seconds["auto"], strict=True)])
+    faster = ratio_text(against(seconds["auto"], seconds["off"]))
     each = ", ".join(f"{side} {steps[side]} steps {median(seconds[side]) * 1000:,.0f} core-ms" for side in engines)
-    print(f"{title}: {ratio:.2f} times as fast ({args.tokens} tokens: {each})", flush=True)
+    print(f"{title}: {faster} times as fast ({args.tokens} tokens: {each})", flush=True)
 
 
 def written(engine: Engine, sampling: Sampling, count: int) -> tuple[list[int], int]:

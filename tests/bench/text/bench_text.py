@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
 import torch  # noqa: E402
-from board import Column, median, table, write_report  # noqa: E402
+from board import Column, against, median, ratio_text, table, write_report  # noqa: E402
 
 from archiver.native import compile_decoder  # noqa: E402
 from archiver.torchvision_import import import_torchvision  # noqa: E402
@@ -95,6 +95,11 @@ def main() -> None:
         rows[side] = row
     lead = f"Threads: {args.threads}. One reads {reading / 1e9:.1f} GB/s and computes {products / 1e9:.0f} GFLOP/s."
     print(table(rows, COLUMNS), lead, sep="\n")
+    first, *others = found
+    for key in (f"step_{batch}" for batch in BATCHES):
+        ours = [each[key] for each in found[first]]
+        for side in others:
+            print(f"{side} / {first}, {key}: {ratio_text(against(ours, [each[key] for each in found[side]]))}")
     record = {"rounds": found, "threads": args.threads, "reading_bytes_s": reading, "products_s": products}
     bars = [(f"step_{batch}", f"Core-ms a step at {batch}") for batch in BATCHES]
     write_report(args.out, title="Text", lead=lead, record=record, rows=rows, columns=COLUMNS, bars=bars)
