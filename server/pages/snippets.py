@@ -7,6 +7,7 @@ from pathlib import Path
 
 from config.record import Record
 from server.pages.door_pages import DATATYPES
+from server.pages.openapi_text import routes
 
 
 def further(record: Record, *, server: str) -> str:
@@ -15,8 +16,13 @@ def further(record: Record, *, server: str) -> str:
         "requests": ("Python, requests", _requests(record, server)),
         "javascript": ("JavaScript", _javascript(record, server)),
     }
-    if tritons := _triton(record, server):
+    if record.text is None and (tritons := _triton(record, server)):
         shown["triton"] = ("Python, tritonclient", tritons)
+    if record.text is not None or (record.encoding is not None and record.encoding.task == "embed"):
+        shown |= {
+            "openai": ("Python, openai", _openai(record, server)),
+            "openai-js": ("JavaScript, openai", _openai_javascript(record, server)),
+        }
     return "\n  ".join(
         f'<div class="snippet"><div class="row"><h3>{title}</h3>'
         '<button type="button" class="plain copy">Copy</button></div>'
@@ -79,4 +85,36 @@ def _triton(record: Record, server: str) -> str | None:
             'print({one["name"]: answer.as_numpy(one["name"]).tolist() for one in answer.get_response()["outputs"]})',
             "",
         ]
+    )
+
+
+def _openais_base(record: Record, server: str) -> str:
+    """Where OpenAI's clients find the API."""
+    if record.text is None:
+        return f"{server}/v1"
+    return f"{server}{routes(record)['models'].removesuffix('/models')}"
+
+
+def _openai(record: Record, server: str) -> str:
+    asked = f'client.embeddings.create(model="{record.name}", input="Hello.").data[0].embedding'
+    if record.text is not None:
+        asked = f'client.completions.create(model="{record.name}", prompt="Hello", max_tokens=8).choices[0].text'
+    return (
+        "from openai import OpenAI\n\n"
+        f'client = OpenAI(base_url="{_openais_base(record, server)}", api_key="none")\n'
+        f"print({asked})\n"
+    )
+
+
+def _openai_javascript(record: Record, server: str) -> str:
+    asked = f'await client.embeddings.create({{ model: "{record.name}", input: "Hello." }});'
+    shown = "answer.data[0].embedding"
+    if record.text is not None:
+        asked = f'await client.completions.create({{ model: "{record.name}", prompt: "Hello", max_tokens: 8 }});'
+        shown = "answer.choices[0].text"
+    return (
+        'import OpenAI from "openai";\n\n'
+        f'const client = new OpenAI({{ baseURL: "{_openais_base(record, server)}", apiKey: "none" }});\n'
+        f"const answer = {asked}\n"
+        f"console.log({shown});\n"
     )

@@ -7,22 +7,37 @@ import pytest
 from jsonschema import Draft202012Validator
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
-from config.record import Agreement, Encoding, Form, Key, Port, Record, Sample
+from config.record import Agreement, Encoding, Form, Key, Port, Record, Sample, Writing
 from config.render import Ports
 from config.sections import Image
 from server.pages import Docs
 from server.pages.openapi import openapi
+from server.pages.snippets import further
 
 X = Port(name="x", shape=(2, 3), dtype="float32", min=1)
 IDS = Port(name="ids", shape=(8,), dtype="int64", min=0, max=99, varies=0)
 KEEP = Port(name="keep", shape=(2,), dtype="bool")
 TOP = (Port(name="top_probs", shape=(5,), dtype="float32"), Port(name="top_indices", shape=(5,), dtype="int64"))
 PIXELS = Port(name="image", shape=(8, 8, 3), dtype="uint8")
+WRITING = Writing(
+    folder="model",
+    engine="fake",
+    context=64,
+    slots=1,
+    waiting=1,
+    prefill_chunk=8,
+    max_tokens=8,
+    flush_ms=20,
+    step_ms=1,
+    speculation="off",
+    ends=(0,),
+)
 TAKES = Form(content_type="application/json", json_schema={"required": ["a"]}, example={"a": 1})
 KINDS: dict[str, dict[str, Any]] = {
     "tensor": {"handler": "tensor", "inputs": (X, KEEP), "outputs": (X,)},
     "lengths": {"handler": "tensor", "inputs": (IDS,), "outputs": (IDS,)},
     "image": {"handler": "image", "inputs": (PIXELS,), "outputs": TOP, "image": Image(height=8, width=8)},
+    "writes": {"handler": "text", "text": WRITING},
     "own": {"handler": "mine:Mine", "inputs": (X,), "outputs": (X,)},
     "declared": {"handler": "mine:Mine", "inputs": (X,), "outputs": (X,), "takes": TAKES, "gives": TAKES},
 } | {
@@ -81,7 +96,7 @@ def test_the_description_is_openapi_and_its_examples_fit(kind: str) -> None:
         Draft202012Validator(each["schema"]).validate(each["example"])
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"own"}))
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"own", "writes"}))
 def test_every_way_to_ask_has_an_example(kind: str) -> None:
     paths = described(kind)["paths"]
     asked = ["/predictions/shells", "/v1/models/shells:predict", "/v2/models/shells/infer"]
@@ -105,3 +120,14 @@ def test_the_page_shows_what_an_own_handler_declares() -> None:
     assert "<h3>Takes <code>application/json</code></h3>" in page("declared")
     assert "&quot;a&quot;: 1" in page("declared")
     assert "<h3>Takes" not in page("own")
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [("embed", "http://127.0.0.1:8080/v1"), ("writes", "http://127.0.0.1:8080/predictions/shells/1.0/v1")],
+)
+def test_openais_clients_are_shown_where_they_are_answered(kind: str, base: str) -> None:
+    shown = further(record_of(kind), server="http://127.0.0.1:8080")
+    assert f"base_url=&quot;{base}&quot;" in shown
+    assert f"baseURL: &quot;{base}&quot;" in shown
+    assert "openai" not in further(record_of("rerank"), server="http://127.0.0.1:8080")
