@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
-from config.quantity import quantity
+from config.quantity import canonical, quantity
 from config.sections.extension import Patch, Pod
 from config.sections.section import (
     PERCENT,
@@ -106,6 +106,8 @@ class Resources(Section):
             return text
         if quantity(text) <= 0:
             raise ValueError("allowed: more than 0")
+        if info.field_name == "cpu" and canonical(text)[-1] in "nu":
+            raise ValueError("allowed: thousandths of a core, `500m`")
         if info.field_name == "memory" and quantity(text) < _MIB:
             raise ValueError("allowed: at least `1Mi`; `m` is a thousandth of a byte")
         return text

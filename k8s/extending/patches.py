@@ -112,9 +112,10 @@ def _checked(before: Manifest, after: Any, server: str) -> Manifest:
         if new != old:
             raise PatchError(path, f"must stay as it is rendered: by it others find the {before['kind']}")
     if before["kind"] == "Deployment":
+        containers = _at(after, "/spec/template/spec/containers")
         names = [
             container.get("name")
-            for container in _at(after, "/spec/template/spec/containers") or ()
+            for container in (containers if isinstance(containers, list) else [])
             if isinstance(container, dict)
         ]
         if server not in names:

@@ -60,7 +60,10 @@ def _merged_mapping(original: Any, patch: dict[str, Any], path: str, by_keys: bo
         here = f"{path}/{key}"
         if key.startswith(_DELETE_FROM):
             name = key.removeprefix(_DELETE_FROM)
-            result[name] = [item for item in result.get(name) or [] if item not in value]
+            there = result.get(name) or []
+            if not isinstance(there, list):
+                raise PatchError(f"{path}/{name}", f"`{key}`: got `{there}`, allowed: a list to delete from")
+            result[name] = [item for item in there if item not in value]
         elif key.startswith("$"):
             continue
         elif value is None or (isinstance(value, dict) and _action(value, here) == "delete"):

@@ -66,6 +66,8 @@ ERRORS: list[Any] = [
                  "allowed: a Kubernetes quantity such as `500m`, `2` or `2Gi`", id="no quantity"),
     pytest.param({"kubernetes.resources.memory": "0"}, 'spec.yaml:7: `kubernetes.resources.memory`: got `"0"`, '
                  "allowed: more than 0", id="no memory"),
+    pytest.param({"kubernetes.resources.cpu": "0.0001"}, 'spec.yaml:7: `kubernetes.resources.cpu`: got `"0.0001"`, '
+                 "allowed: thousandths of a core, `500m`", id="less than a thousandth of a core"),
     pytest.param({"kubernetes.resources.memory": "500m"}, "spec.yaml:7: `kubernetes.resources.memory`: got `500m`, "
                  "allowed: at least `1Mi`; `m` is a thousandth of a byte", id="half a byte"),
     # Combinations.
