@@ -59,6 +59,20 @@ _STOPS = "the server stops, and the answer was not complete in the time that it 
 STOPPED = Whole(error_body(_STOPS, 503, code="server_stopped"), 503, retry_after_s=1)
 
 
+class Pace:
+    """Text that goes on is sent once in `every_s`. What was sent late does not delay what comes after it, or else every
+    delay would stay until two tokens come at once."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s, self._due = every_s, 0.0
+
+    def wait_s(self, now: float) -> float:
+        return max(0.0, self._due - now)
+
+    def flush(self, now: float) -> None:
+        self._due = max(self._due, now - self._every_s) + self._every_s
+
+
 @dataclass(frozen=True)
 class Criterion:
     """What TorchServe asks whether an answer has ended; None where it is not in pieces."""

@@ -6,6 +6,7 @@ thread of its own, so a round never waits for a step that it does not need, and 
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from handlers.caching import open_cache
 from handlers.generation.answers import Verbatim, Writer
 from handlers.generation.arrivals import Arrival, Arrivals
 from handlers.generation.engines import make_engine
-from handlers.generation.exchange import LOST, STOPPED, Criterion, Pending, Routed, Stream, Whole, send
+from handlers.generation.exchange import LOST, STOPPED, Criterion, Pace, Pending, Routed, Stream, Whole, send
 from handlers.generation.forwarded import Forwarded
 from handlers.generation.grammars import GrammarRefused, Grammars
 from handlers.generation.loop import Awaited, EngineFailed, Loop
@@ -67,6 +68,8 @@ class TextHandler:
         if self.record.artifacts and (differing := differences(self.record.key, torch.device("cpu"))):
             raise misfit(differing)
         torch.set_num_threads(self.record.threads)
+        # The thread of the engine and that of the rounds wait for each other's Python no longer than a token can.
+        sys.setswitchinterval(0.001)
         folder = self.directory / self.text.folder
         self.tokens = Tokens(folder)
         limits = Limits(self.record.name, self.text.context, self.text.max_tokens)
@@ -79,7 +82,7 @@ class TextHandler:
         self._recall = Recall(None)
         self._route: Route | None = None
         self._open: dict[str, Stream | Pending | Routed] = {}
-        self._flushed = 0.0
+        self._pace = Pace(self.text.flush_ms / 1000)
         # There from when the server that stops waits for answers no longer.
         self._closing = Path(os.environ.get("MARINA_RUN", self.directory), "closing")
         self.rehearse()
@@ -236,9 +239,9 @@ class TextHandler:
         ready = [each for each in streams if each.answering.is_ready]
         has_whole |= any(each.is_ready for each in others)
         if is_ready and not has_whole and all(each.has_text and not each.answering.end for each in ready):
-            time.sleep(max(0.0, self._flushed + self.text.flush_ms / 1000 - time.monotonic()))
+            time.sleep(self._pace.wait_s(time.monotonic()))
         if is_ready:
-            self._flushed = time.monotonic()
+            self._pace.flush(time.monotonic())
 
     def _end_all(self, whole: dict[str, Whole]) -> None:
         for request_id, stream in list(self._open.items()):

@@ -7,6 +7,7 @@ from generating import write_tokenizer
 from handlers.generation.engine import Sampling
 from handlers.generation.engines.sampling import Sampler
 from handlers.generation.engines.slots import Slots
+from handlers.generation.exchange import Pace
 from handlers.generation.scheduler import PATIENCE_S, Busy, Scheduler
 from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
 from handlers.generation.template import ChatTemplate, TemplateRefused
@@ -32,6 +33,16 @@ def order(scheduler: Scheduler, now: float) -> list[str]:
     while (each := scheduler.take(now)) is not None:
         taken.append(each.id)
     return taken
+
+
+def test_what_is_sent_late_delays_nothing_after_it() -> None:
+    pace, sent = Pace(2), []
+    # A token every two seconds; the third is late, and the last ones come too fast.
+    for ready in (10, 12, 15, 16, 18, 19, 20, 21):
+        now = ready + pace.wait_s(ready)
+        pace.flush(now)
+        sent.append(now)
+    assert sent == [10, 12, 15, 16, 18, 19, 21, 23]
 
 
 def test_interactive_goes_before_batch_and_short_before_long() -> None:
