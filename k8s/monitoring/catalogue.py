@@ -31,7 +31,7 @@ class Series:
     late: bool = False
     """Whether it first appears with what it counts."""
     only_on: str = ""
-    """The device, or the handler, it exists on; empty: every one."""
+    """The device, the handler or the feature it exists with; empty: always."""
 
     def has(self, label: str) -> bool:
         """Whether a stored sample has this label."""
@@ -67,6 +67,9 @@ CATALOGUE: dict[str, Series] = {
         *_series("page", "counter", "inference_sequences_ended_total", "model reason", only_on="text"),
         *_series("page", "gauge", "inference_sequences", "model state", only_on="text"),
         *_series("page", "gauge", "inference_cached_tokens inference_cache_tokens", "model", only_on="text"),
+        *_series("page", "counter", "inference_cache_requests_total", "model result", only_on="cache"),
+        *_series("page", "counter", "inference_cache_failures_total", "model kind", only_on="cache"),
+        *_series("page", "counter", "inference_routed_total", "model result", only_on="route"),
         *_series("page", "gauge", "marina_ready marina_in_flight marina_queued marina_connections", "model"),
         *_series("page", "counter", "marina_connections_refused_total", "model"),
         *_series("page", "gauge", "marina_workers_declared marina_workers_ready", "model"),
@@ -130,8 +133,7 @@ def find_series(stored: str) -> Series | None:
 
 def series_of(spec: Spec) -> list[Series]:
     """What the page of this spec's pods must have, sooner or later."""
-    return [
-        series
-        for series in CATALOGUE.values()
-        if series.source == "page" and series.only_on in ("", spec.serving.device, spec.model.handler)
-    ]
+    features = {"", spec.serving.device, spec.model.handler}
+    features |= {"cache"} if spec.serving.cache else set()
+    features |= {"route"} if spec.text and spec.text.route else set()
+    return [series for series in CATALOGUE.values() if series.source == "page" and series.only_on in features]

@@ -10,6 +10,7 @@ from k8s.monitoring.expressions import FAILED, GOOD, OWED, SHED, Queries, dashbo
 from k8s.monitoring.panels import DATASOURCE, Panel, Query, laid_out
 from k8s.monitoring.pod_panels import pod_panels, what_runs
 from k8s.monitoring.rules import FAST, budgets
+from k8s.monitoring.spared_panels import spared_panels
 from k8s.monitoring.text_panels import text_panels
 
 # Grafana moves older forms on by itself; this one is of Grafana 10.
@@ -29,6 +30,7 @@ def render_dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dic
         ("Objective", _objective(spec, queries)),
         ("Traffic", _traffic(spec, queries)),
         *([("Token by token", text_panels(spec, queries))] if spec.model.writes else []),
+        *([("Spared", spared)] if (spared := spared_panels(spec, queries)) else []),
         ("Where the time goes", _stages(queries)),
         ("Pods", pod_panels(spec, queries, target_rps_per_pod)),
         ("What runs", what_runs(queries)),

@@ -28,9 +28,12 @@ VARIANTS: list[dict[str, Any]] = [
     {"model.on_mismatch": "jit"},
     {"scaling.autoscaler": "keda", "scaling.metric": "queue_time"},
     {"scaling.forecast": "weekly"},
+    {"serving.cache": {"redis": "redis://cache"}},
     {**CUDA, "scaling.metric": "gpu"},
 ]
-TALES = tales_spec({"slo": {"ttft_p99_ms": 450, "itl_p99_ms": 80}, "scaling.metric": "waiting"})
+TALES = tales_spec(
+    {"slo": {"ttft_p99_ms": 450, "itl_p99_ms": 80}, "scaling.metric": "waiting", "text.route": {"to": "small"}}
+)
 SPECS = [*map(digits_spec, VARIANTS), TALES]
 HISTOGRAM = "inference_request_duration_seconds"
 

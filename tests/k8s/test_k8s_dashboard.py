@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from k8s_plans import EVIDENCE, IMAGE, planned
 from rule_scenarios import OTHER, PAGE, run_rule_test, traffic
-from specs import digits_spec
+from specs import digits_spec, tales_spec
 
 from k8s.manifests.objects import dashboard_text
 from k8s.monitoring.dashboard import render_dashboard
 from k8s.monitoring.rules import recording_rules
 
 CUDA = {"serving.device": "cuda", "model.precision": "fp16", "kubernetes.resources.gpu": 1}
-VARIANTS = [{}, {"slo": None}, {"cost.pod_hour": 0.2}, {"slo.error_rate": 0.0}, CUDA]
+CACHE = {"serving.cache": {"redis": "redis://cache"}}
+VARIANTS = [{}, {"slo": None}, {"cost.pod_hour": 0.2}, {"slo.error_rate": 0.0}, CUDA, CACHE]
 COST = {"cost.pod_hour": 3.6, "cost.budget_per_10k": 0.5, "cost.currency": "EUR"}
 # Units that Grafana knows by these names.
 UNITS = {"bytes", "cps", "none", "percent", "percentunit", "reqps", "s"}
@@ -51,6 +52,20 @@ def test_every_panel_says_what_it_shows_and_in_what(changes: dict[str, Any]) -> 
         for target in panel["targets"]:
             assert target["datasource"] == panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
             assert target["legendFormat"] or panel["type"] == "table", title
+
+
+def test_what_a_server_does_not_have_is_no_panel() -> None:
+    spared = {"Kept answers", "Redis", "Short prompts"}
+    shown = [
+        spared & charts(render_dashboard(spec)).keys()
+        for spec in (
+            digits_spec(),
+            digits_spec({"serving.cache": {}}),
+            digits_spec(CACHE),
+            tales_spec({"text.route": {"to": "small"}}),
+        )
+    ]
+    assert shown == [set(), {"Kept answers"}, {"Kept answers", "Redis"}, {"Short prompts"}]
 
 
 def test_thresholds_begin_without_a_value_and_rise() -> None:
