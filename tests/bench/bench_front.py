@@ -4,8 +4,8 @@
 
 One handler that does nothing, the same settings, a TorchServe for each; wrk asks over 1 connection and over 32. The
 rounds are interleaved, and each figure is the median with the least and the most of its rounds. CPU is that of all
-processes of a contestant, a request. `others` is the share of the machine that somebody else took: above a tenth, ask
-again later.
+processes of a contestant, a request; its ratio to our door's has an interval. `others` is the share of the machine that
+somebody else took: above a tenth, ask again later.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "e2e"), str
 
 import process_tree  # noqa: E402
 from bench_drain import alone  # noqa: E402
+from board import against, ratio_text  # noqa: E402
 from running import running  # noqa: E402
 from tiny import make_tiny  # noqa: E402
 
@@ -37,6 +38,7 @@ from config.ports import free_port_base, listen_once  # noqa: E402
 from config.spec import Spec  # noqa: E402
 
 CONNECTIONS = (1, 32)
+DOOR = "our door"
 # Java compiles what is used much, so each has to be used as much as the others before anything is measured.
 WARMUP_S = 6
 NGINX = """daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log;
@@ -182,7 +184,7 @@ def main() -> int:
         ours = stack.enter_context(running(spec, mar=mar))
         contestants = {
             "TorchServe alone": stack.enter_context(bare(spec, mar)),
-            "our door": Contestant(ours.ports.inference, (ours.process.pid,)),
+            DOOR: Contestant(ours.ports.inference, (ours.process.pid,)),
             **{name: stack.enter_context(proxied(name, spec, mar)) for name in PROXIES},
         }
         found: dict[tuple[int, str], list[Seen]] = {(c, name): [] for c in CONNECTIONS for name in contestants}
@@ -212,6 +214,12 @@ def print_table(found: dict[tuple[int, str], list[Seen]]) -> None:
         cells = (interval([value(seen) for seen in rounds], forms[key]) for key, value in columns.items())
         others = median(seen.others for seen in rounds)
         print(f"{connections:>3} {name:<17}" + "".join(f" {cell:>26}" for cell in cells) + f" {others:>7.0%}")
+    for (connections, name), rounds in found.items():
+        if name != DOOR:
+            door = [seen.cpu_ms for seen in found[connections, DOOR]]
+            print(
+                f"{connections:>3} CPU of {name} / {DOOR} {ratio_text(against(door, [seen.cpu_ms for seen in rounds]))}"
+            )
 
 
 if __name__ == "__main__":
