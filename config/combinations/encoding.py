@@ -34,7 +34,8 @@ def _the_folder_says_the_rest(spec: Spec) -> Conflicts:
         yield "model.labels", f"not for `task: {model.task}`, whose answers have no classes", "delete `labels`"
     if model.encoding is not None and model.task != "embed":
         for field in ("pooling", "normalise"):
-            if field in model.encoding.model_fields_set:
+            # A completed spec, as `marina check` prints it, has the default of every field.
+            if getattr(model.encoding, field) != type(model.encoding).model_fields[field].default:
                 yield f"model.encoding.{field}", "only for `task: embed`", f"delete `{field}`"
 
 

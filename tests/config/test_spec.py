@@ -295,9 +295,10 @@ def test_auto_fills_the_cpu_limit(changes: dict[str, Any], expected: tuple[int, 
     assert (spec.workers, spec.threads) == expected
 
 
-def test_the_completed_spec_is_a_spec_that_completes_to_itself() -> None:
-    completed = load_spec(DIGITS).completed()
-    again = parse_spec(yaml.safe_dump(completed), DIGITS)
+@pytest.mark.parametrize("example", sorted(DIGITS.parent.parent.glob("*/spec.yaml")), ids=lambda file: file.parent.name)
+def test_a_completed_spec_is_a_spec_that_completes_to_itself(example: Path) -> None:
+    completed = load_spec(example).completed()
+    again = parse_spec(yaml.safe_dump(completed), example)
     assert again.completed() == completed
 
 
