@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import PrivateAttr
 
@@ -129,6 +129,11 @@ class Spec(Section):
     def vllm(self) -> Vllm | None:
         """How vLLM is run, where it is what writes."""
         return self.writing.vllm if self.model.writes and self.writing.engine == "vllm" else None
+
+    @property
+    def image_target(self) -> Literal["cpu", "cuda", "vllm"]:
+        """Which of the images serves it."""
+        return self.serving.device if self.vllm is None else "vllm"
 
     @property
     def largest_batch_bytes(self) -> int:

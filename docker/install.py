@@ -3,6 +3,7 @@
 Only the standard library: the stage has nothing else yet.
 
     install.py install EXTRA --wheels DIR    the requirements of one extra of pyproject.toml, under /opt/marina
+    install.py vllm --wheels DIR             vLLM with the torch that it pins, under /opt/vllm
     install.py settle DIR                    compiles and fixes the modes and times of what lies there
     install.py download EXTRA DIR            wheels for builds without an index
 """
@@ -21,7 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PREFIX = Path("/opt/marina")
+PREFIX, VLLM_PREFIX = Path("/opt/marina"), Path("/opt/vllm")
+# Whose CPU build was run with Marina's program around it; `handlers/generation/engines/vllm_runner.py` is written
+# against it.
+VLLM = "vllm==0.32.0"
 # As in the MAR: the oldest time that every archive format can say.
 EPOCH = 315532800
 
@@ -79,6 +83,17 @@ def install(extra: str, wheels: Path) -> None:
     settle(HERE / "bom.json")
 
 
+def install_vllm(wheels: Path) -> None:
+    """vLLM into a virtual environment of its own, with whatever versions it asks for; its bill of materials there."""
+    venv.EnvBuilder(symlinks=True).create(VLLM_PREFIX)
+    python = VLLM_PREFIX / "bin" / "python"
+    offline = ["--no-index", "--find-links", str(wheels)] if any(wheels.glob("vllm-*.whl")) else []
+    _run(*_pip(python, wheels), "install", *_PIP_OPTIONS, *offline, VLLM)
+    _run(str(python), "-B", "-c", "from importlib.metadata import version; version('vllm')")
+    _run(str(python), str(HERE / "bom.py"), str(VLLM_PREFIX / "bom.json"))
+    settle(VLLM_PREFIX)
+
+
 def prune(site: Path) -> None:
     """Removes what PRUNED names from a site-packages folder."""
     for pattern in PRUNED:
@@ -117,12 +132,15 @@ def _pip(python: Path, wheels: Path) -> list[str]:
     return [str(python), f"{carried[-1]}/pip"] if carried else [sys.executable, "-m", "pip", "--python", str(python)]
 
 
+_PIP_OPTIONS = (
+    "--quiet", "--no-cache-dir", "--no-compile", "--disable-pip-version-check", "--no-warn-script-location",
+    # Nothing is built here: no compiler, and no code of a stranger's build script.
+    "--only-binary", ":all:", "--root-user-action", "ignore",
+)  # fmt: skip
+
+
 def _pip_options() -> list[str]:
-    return [
-        "--quiet", "--no-cache-dir", "--no-compile", "--disable-pip-version-check", "--no-warn-script-location",
-        # Nothing is built here: no compiler, and no code of a stranger's build script.
-        "--only-binary", ":all:", "--constraint", str(HERE / "constraints.txt"), "--root-user-action", "ignore",
-    ]  # fmt: skip
+    return [*_PIP_OPTIONS, "--constraint", str(HERE / "constraints.txt")]
 
 
 def _everything(top: Path) -> Iterator[Path]:
@@ -140,16 +158,21 @@ def _run(*command: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb, arguments in (("install", ("extra",)), ("settle", ("folder",)), ("download", ("extra", "folder"))):
+    for verb, arguments in (
+        *(("install", ("extra",)), ("vllm", ())),
+        *(("settle", ("folder",)), ("download", ("extra", "folder"))),
+    ):
         added = verbs.add_parser(verb)
         for argument in arguments:
             added.add_argument(argument, type=Path if argument == "folder" else str)
-        if verb == "install":
+        if verb in ("install", "vllm"):
             added.add_argument("--wheels", type=Path, required=True)
     options = parser.parse_args()
     os.umask(0o022)
     if options.verb == "install":
         install(options.extra, options.wheels)
+    elif options.verb == "vllm":
+        install_vllm(options.wheels)
     elif options.verb == "settle":
         settle(options.folder)
     else:

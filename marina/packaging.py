@@ -144,7 +144,11 @@ def image(options: argparse.Namespace) -> int:
 
 def _image_options(parser: argparse.ArgumentParser) -> None:
     add = with_build(parser).add_argument
-    add("--target", choices=("cpu", "cuda", "loadtest"), help="default: the spec's device; loadtest sends load")
+    add(
+        "--target",
+        choices=("cpu", "cuda", "loadtest", "vllm"),
+        help="default: what the spec needs; loadtest sends load",
+    )
     add("--builder", metavar="NAME", help="docker (with buildx), podman or buildah (default: the first that works)")
     add("--base", metavar="REF", help="the image to start from; it must have Python 3.11")
     add("--base-digest", metavar="sha256:…", help="pins the base")

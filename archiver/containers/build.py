@@ -27,7 +27,7 @@ from config.spec import Spec
 SCHEMA = "marina.image/1"
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 BOM = "opt/marina/bom.json"
-Target = Literal["cpu", "cuda", "loadtest"]
+Target = Literal["cpu", "cuda", "loadtest", "vllm"]
 _ROOT = Path(__file__).resolve().parents[2]
 # As in the MAR and in docker/install.py: equal inputs give equal layers, whenever they are built.
 _EPOCH = 315532800
@@ -40,7 +40,7 @@ class Options:
     """What may be chosen about an image."""
 
     target: Target | None = None
-    """Default: the spec's device."""
+    """Default: what the spec needs."""
     builder: str | None = None
     base: str = BASE
     base_digest: str | None = None
@@ -48,7 +48,7 @@ class Options:
     """A folder to install from; nothing is asked of an index then."""
     pip_conf: Path | None = None
     tag: str | None = None
-    """Default: the spec's version, with the target where that is not the spec's device."""
+    """Default: the spec's version, with the target where that is not what the spec needs."""
     build_arg: tuple[str, ...] = ()
     """`NAME=VALUE` for the Dockerfile."""
     model_at_runtime: bool = False
@@ -78,12 +78,12 @@ class Built:
 
 def image(spec: Spec, folder: Path, options: Options, *, progress: Progress) -> Built:
     """Builds the image of what lies in `folder` (`build/<name>`), and writes its record and bill of materials there."""
-    target: Target = options.target or spec.serving.device
+    target: Target = options.target or spec.image_target
     package = None if target == "loadtest" or options.model_at_runtime else _checked_package(spec, folder, target)
     _check(options)
     builder = find_builder(options.builder)
     ref, tag = reference(spec, target, options)
-    stem = "image" if target == spec.serving.device else f"image-{target}"
+    stem = "image" if target == spec.image_target else f"image-{target}"
     base = options.base if options.base_digest is None else f"{_without_tag(options.base)}@{options.base_digest}"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{stem}.log"
@@ -117,9 +117,13 @@ def _checked_package(spec: Spec, folder: Path, target: Target) -> Package:
     if (record.name, record.version) != (spec.name, spec.version):
         text = f"{folder / 'package.json'}: is of `{record.name}` {record.version}, the spec is of "
         raise InputError(text + f"`{spec.name}` {spec.version}", hint=again)
-    if record.device != target:
-        text = f"`--target`: got `{target}`, but the package is for `{record.device}`"
-        raise InputError(text, hint=f"--target {record.device}, or --model-at-runtime")
+    if target == "vllm" and record.device == "cpu":
+        text = f"{folder / 'package.json'}: `serving.device` is `cpu`, but the image `vllm` has a vLLM for GPUs"
+        raise InputError(text, hint="device: cuda, or an image of your own with vLLM at `text.vllm.python`")
+    made_for = "vllm" if record.text and record.text.engine == "vllm" else record.device
+    if made_for != target:
+        text = f"`--target`: got `{target}`, but the package is for `{made_for}`"
+        raise InputError(text, hint=f"--target {made_for}, or --model-at-runtime")
     if record.compile == "jit" or record.on_mismatch == "jit":
         name = "model.compile" if record.compile == "jit" else "model.on_mismatch"
         text = (
@@ -150,11 +154,11 @@ def _check(options: Options) -> None:
 
 
 def reference(spec: Spec, target: Target, options: Options) -> tuple[str, str]:
-    """Where the image is kept, and its tag. The load generator is the same for every model; an image for another device
+    """Where the image is kept, and its tag. The load generator is the same for every model; an image of another target
     than the spec's must not take the tag of the one that serves it."""
     if target == "loadtest":
         return f"{spec.kubernetes.registry}/marina-loadtest", options.tag or metadata.version("marina")
-    tag = spec.version if target == spec.serving.device else f"{spec.version}-{target}"
+    tag = spec.version if target == spec.image_target else f"{spec.version}-{target}"
     return f"{spec.kubernetes.registry}/{spec.name}", options.tag or tag
 
 

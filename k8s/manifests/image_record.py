@@ -24,7 +24,7 @@ class ImageRecord(BaseModel):
     tag: str
     digest: str | None
     package_sha256: str | None
-    target: Literal["cpu", "cuda", "loadtest"]
+    target: Literal["cpu", "cuda", "loadtest", "vllm"]
 
     @property
     def reference(self) -> str:
@@ -38,8 +38,9 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord
     image = _read(file, again := f"marina image {spec.file}")
     if image is None:
         return None
-    if image.target != spec.serving.device:
-        text = f"{file}: an image for `{image.target}`, but `serving.device` is `{spec.serving.device}`"
+    if image.target != spec.image_target:
+        said = "`text.engine` is `vllm`" if spec.vllm else f"`serving.device` is `{spec.serving.device}`"
+        text = f"{file}: an image for `{image.target}`, but {said}"
         raise InputError(text, hint=again)
     if image.package_sha256 and package and image.package_sha256 != package.sha256:
         text = f"{file}: holds package {image.package_sha256[:12]}…, but packaged is {package.sha256[:12]}…"

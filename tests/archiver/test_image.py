@@ -206,7 +206,7 @@ def stage(name: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda", "loadtest"])
+@pytest.mark.parametrize("target", ["cpu", "cuda", "loadtest", "vllm"])
 def test_what_is_kept_of_a_build_runs_nothing_and_has_no_rights(target: str) -> None:
     instructions = stage(target)
     assert "RUN" not in instructions
@@ -221,6 +221,8 @@ def test_the_images_that_serve_differ_in_what_runs_them_alone() -> None:
     for word in ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "USER", "WORKDIR"):
         assert cpu[word] == cuda[word]
     assert cuda["COPY"].replace("python-cuda", "python-cpu") == cpu["COPY"]
+    vllm = stage("vllm")
+    assert vllm == cuda | {"COPY": f"--from=python-vllm /opt/vllm /opt/vllm\n{cpu['COPY']}"}
     assert cpu["COPY"].splitlines()[-1] == "--from=package /model /model"
 
 
