@@ -61,9 +61,11 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
     source: the files of its folder are packed as they are."""
     model, serving = spec.model, spec.serving
     forms = declared(spec)
-    # What vLLM computes on is asked where it is served.
-    here = serving.device if spec.vllm is None else "cpu"
-    device = torch.device("cuda", 0) if here == "cuda" else torch.device("cpu")
+    device = torch.device("cuda", 0) if spec.worker_device == "cuda" else torch.device("cpu")
+    key = key_of(model.cpu_target, machine_key(device))
+    if spec.vllm is not None:
+        # Nothing is compiled here, and what vLLM computes on is asked where it is served.
+        key |= {"device": serving.device, "isa": ()}
     draft = Draft(
         name=spec.name,
         version=spec.version,
@@ -78,7 +80,7 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         max_request_bytes=round(serving.max_request_mb * 1_000_000),
         max_response_bytes=round(serving.max_response_mb * 1_000_000),
         sample=_stage_sample(spec, source, forms.get("takes"), folder),
-        key=Key.model_validate(key_of(model.cpu_target, machine_key(device)) | {"device": serving.device}),
+        key=Key.model_validate(key),
         **forms,
     )
     if source is None:

@@ -131,6 +131,11 @@ class Spec(Section):
         return self.writing.vllm if self.model.writes and self.writing.engine == "vllm" else None
 
     @property
+    def worker_device(self) -> Literal["cpu", "cuda"]:
+        """What the worker itself computes on: vLLM has processes of its own."""
+        return self.serving.device if self.vllm is None else "cpu"
+
+    @property
     def image_target(self) -> Literal["cpu", "cuda", "vllm"]:
         """Which of the images serves it."""
         return self.serving.device if self.vllm is None else "vllm"

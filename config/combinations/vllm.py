@@ -10,7 +10,7 @@ from config.errors import listed, nearest
 from config.hf_folder import FolderRefused, read_folder
 from config.spec import Spec
 
-# Of vLLM 0.33's engine: what tunes it. What is not here may run code, reach another machine, or change whose answers
+# Of vLLM 0.32's engine: what tunes it. What is not here may run code, reach another machine, or change whose answers
 # come back.
 ARGUMENTS: dict[str, type] = {
     "async_scheduling": bool,

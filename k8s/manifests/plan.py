@@ -149,10 +149,16 @@ class Plan:
     @property
     def temporary_bytes(self) -> int:
         """Room under `/tmp`, where the MAR is unpacked: that, as much again, and 256 MiB for logs and metrics; a
-        GiB more where something is compiled."""
-        compiles = self.spec.model.compile == "jit" or self.spec.model.on_mismatch == "jit"
+        GiB more where something is compiled, by vLLM too."""
+        model = self.spec.model
+        compiles = model.compile == "jit" or model.on_mismatch == "jit" or self.spec.vllm is not None
         archive = self.package.bytes if self.package else 1024 * MIB
         return 2 * archive + 256 * MIB + (1024 * MIB if compiles else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of `/dev/shm`, a GiB for each of vLLM's GPUs; none without vLLM."""
+        return 1024 * MIB * self.spec.vllm.gpus if self.spec.vllm else 0
 
     @property
     def loaded_bytes(self) -> int:

@@ -42,7 +42,9 @@ def container_security() -> V1SecurityContext:
 
 
 def volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
-    """What the server always has: its configuration, and the one place where it may write."""
+    """What the server always has: its configuration, and the one place where it may write; for vLLM's processes the
+    memory by which they speak with each other, of which a container has 64 MiB otherwise."""
+    shared = (_shared(plan.shared_bytes), V1VolumeMount(name="shm", mount_path="/dev/shm"))
     config = V1ConfigMapVolumeSource(name=config_name(plan), items=[V1KeyToPath(key=CONFIG_FILE, path=CONFIG_FILE)])
     return [
         (
@@ -50,7 +52,13 @@ def volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
             V1VolumeMount(name="config", mount_path="/config", read_only=True),
         ),
         (scratch("tmp", plan.temporary_bytes), V1VolumeMount(name="tmp", mount_path="/tmp")),
+        *([shared] if plan.shared_bytes else []),
     ]
+
+
+def _shared(size: int) -> V1Volume:
+    """Memory that processes of a pod share, which counts as the pod's."""
+    return V1Volume(name="shm", empty_dir=V1EmptyDirVolumeSource(medium="Memory", size_limit=in_mib(size)))
 
 
 def scratch(name: str, size: int) -> V1Volume:

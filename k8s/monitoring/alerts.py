@@ -52,7 +52,8 @@ def state_alerts(spec: Spec, queries: Queries) -> list[Alert]:
         *_pod_alerts(spec, queries),
         *_restart_alerts(spec, queries),
         *_capacity_alerts(spec, queries),
-        *(_gpu_alerts(queries) if spec.serving.device == "cuda" else []),
+        # vLLM takes the GPU's memory at its start, all that it may.
+        *(_gpu_alerts(queries) if spec.worker_device == "cuda" else []),
         *(_autoscaler_alerts(spec, queries) if scaled else []),
     ]
 

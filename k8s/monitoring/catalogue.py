@@ -31,7 +31,7 @@ class Series:
     late: bool = False
     """Whether it first appears with what it counts."""
     only_on: str = ""
-    """The device, the handler or the feature it exists with; empty: always."""
+    """The worker's device, the handler or the feature it exists with; empty: always."""
 
     def has(self, label: str) -> bool:
         """Whether a stored sample has this label."""
@@ -133,7 +133,7 @@ def find_series(stored: str) -> Series | None:
 
 def series_of(spec: Spec) -> list[Series]:
     """What the page of this spec's pods must have, sooner or later."""
-    features = {"", spec.serving.device, spec.model.handler}
+    features = {"", spec.worker_device, spec.model.handler}
     features |= {"cache"} if spec.serving.cache else set()
     features |= {"route"} if spec.text and spec.text.route else set()
     return [series for series in CATALOGUE.values() if series.source == "page" and series.only_on in features]

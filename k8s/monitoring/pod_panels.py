@@ -66,6 +66,8 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
             (Query(queries.of("marina_start_duration_seconds"), "{{pod}}"),),
         ),
     ]
+    if spec.worker_device == "cuda":
+        pods.append(_reserved(queries))
     return pods + (_gpus(queries) if spec.serving.device == "cuda" else [])
 
 
@@ -102,12 +104,15 @@ def _processes(queries: Queries) -> tuple[Query, ...]:
     return Query(workers, "{{pod}} worker {{worker}}"), Query(others, "{{pod}} {{process}}")
 
 
+def _reserved(queries: Queries) -> Panel:
+    reserved = (Query(f"sum by (pod) ({queries.of('inference_worker_cuda_bytes')})", "{{pod}}"),)
+    return Panel("GPU memory reserved", "What the workers' torch has reserved.", "bytes", reserved)
+
+
 def _gpus(queries: Queries) -> list[Panel]:
-    reserved = f"sum by (pod) ({queries.of('inference_worker_cuda_bytes')})"
     full = (Query(queries.gpu_memory_share(), "{{pod}}"),)
     busy = (Query(queries.gpu("DCGM_FI_DEV_GPU_UTIL"), "{{pod}}"),)
     return [
-        Panel("GPU memory reserved", "What the workers' torch has reserved.", "bytes", (Query(reserved, "{{pod}}"),)),
         Panel(
             "GPU memory in use", "Share of the device's memory, whoever uses it (DCGM).", "percentunit", full, most=1
         ),

@@ -122,6 +122,19 @@ def _gpu(torch: dict[str, str] | None) -> list[Finding]:
     return [Finding("gpu", "ok", driver)]
 
 
+def _vllm() -> list[Finding]:
+    """Only where specs look for it when they say nothing else."""
+    from config.sections import Vllm
+
+    python, wanted_by = Vllm().python, "package and serve with `engine: vllm` on this machine"
+    try:
+        version = said(python, "-I", "-c", "from importlib.metadata import version; print(version('vllm'))")
+    except Silent as err:
+        hint = "python3 -m venv /opt/vllm && /opt/vllm/bin/pip install vllm, or `text.vllm.python` where it is"
+        return [Finding("vllm", "missing", f"`{python}`: {err}", wanted_by, hint)]
+    return [Finding("vllm", "ok", f"{version}, {python}")]
+
+
 def _torchvision() -> list[Finding]:
     wanted_by = "package of `torchvision:NAME`"
     try:
@@ -192,4 +205,4 @@ def _promtool() -> list[Finding]:
         return [Finding("promtool", "missing", str(err), "`make test`, some tests", "apt-get install prometheus")]
 
 
-LOCAL = (_python, _java, _torchserve, _torch, _torchvision, _compiler, _machine, _ports, _builder, _promtool)
+LOCAL = (_python, _java, _torchserve, _torch, _vllm, _torchvision, _compiler, _machine, _ports, _builder, _promtool)

@@ -11,7 +11,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
-__version__ = "0.33.0+standin"
+__version__ = "0.32.0+standin"
 
 # What a prompt with one of these as its last token does to the engine.
 DIES, HANGS, PRINTS, IS_REFUSED = 201, 202, 203, 204

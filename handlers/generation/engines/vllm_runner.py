@@ -1,7 +1,7 @@
 """The program around vLLM, in a Python of its own: it imports nothing but vLLM and the standard library.
 
 Commands come on its standard input and answers leave on what was its standard output, both as JSON with its length in
-four bytes before it. Whatever vLLM prints goes to standard error. Written against vLLM 0.33.
+four bytes before it. Whatever vLLM prints goes to standard error. Written against vLLM 0.32.
 
     first command   {"model": …, more arguments of EngineArgs}       answer  {"ready": {"version", "cache_tokens"}}
     add             {"add": ID, "prompt": [tokens], "sampling": {arguments of SamplingParams}}

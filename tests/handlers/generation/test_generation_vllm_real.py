@@ -1,0 +1,81 @@
+"""Our program around a real vLLM, where one is installed: `make check-vllm VLLM_PYTHON=FILE`."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specs import TALES
+from waiting import eventually
+
+from handlers.generation import Llama, NoToken, Sampling, Token, Tokens
+from handlers.generation.engines.computing import TorchEngine
+from handlers.generation.engines.slots import Slots
+from handlers.generation.engines.vllm_engine import make_vllm
+from handlers.record import TextSpec, VllmSpec
+
+MODEL = TALES.parent / "model"
+PYTHON = os.environ.get("VLLM_PYTHON") or None
+TEXT: dict[str, Any] = {
+    "folder": "model", "engine": "vllm", "context": 256, "slots": 4, "waiting": 4, "prefill_chunk": 256,
+    "max_tokens": 64, "flush_ms": 0, "step_ms": 1, "ends": (0,),
+}  # fmt: skip
+
+
+def written(engine: Any, sequence: str, prompt: list[int], sampling: Sampling) -> list[Token | NoToken]:
+    engine.add(sequence, prompt, sampling)
+    tokens: list[Token | NoToken] = []
+    while len(tokens) < (sampling.max_tokens or 1) and NoToken(sequence) not in tokens:
+        tokens += [each for each in engine.step() if each.sequence == sequence]
+    engine.cancel(sequence)
+    return tokens
+
+
+def in_session(leader: int) -> list[int]:
+    """Processes that vLLM has started, and their leader."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(session) == leader and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(PYTHON is None, reason="no VLLM_PYTHON, a Python with vLLM")
+def test_a_real_vllm_writes_what_the_model_would_and_leaves_nothing() -> None:
+    settings = VllmSpec(str(PYTHON), None, "head", {"enforce_eager": True}, 300, {})
+    text = TextSpec(**TEXT, vllm=settings)
+    engine = make_vllm(text, MODEL, "fp32")
+    prompt = Tokens(MODEL).encode("Once upon a time")
+    greedy = Sampling(temperature=0, max_tokens=24, logprobs=2)
+    model = Llama(MODEL, precision="fp32", slots=1, context=256)
+    expected = written(TorchEngine(model, Slots(1, context=256, prefill_chunk=64)), "a", prompt, greedy)
+    got = [each for each in written(engine, "a", prompt, greedy) if isinstance(each, Token)]
+    assert [each.token for each in got] == [each.token for each in expected if isinstance(each, Token)]
+    for ours, theirs in zip(expected, got, strict=False):
+        assert isinstance(ours, Token)
+        assert theirs.logprob == pytest.approx(ours.logprob, abs=1e-3)
+        assert [at for at, _ in theirs.likeliest] == [at for at, _ in ours.likeliest]
+    seeded = Sampling(seed=-1, max_tokens=16)
+    twice = [[each.token for each in written(engine, name, prompt, seeded) if isinstance(each, Token)] for name in "bc"]
+    assert twice[0] == twice[1]
+    refused = written(engine, "d", prompt, Sampling(temperature=9, max_tokens=4))
+    assert refused == [NoToken("d")]
+    schema = '{"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2}'
+    formed = written(engine, "e", prompt, Sampling(temperature=0, max_tokens=24, schema=schema))
+    answer = Tokens(MODEL).decode([each.token for each in formed if isinstance(each, Token)])
+    assert sorted(answer.replace(" ", "").replace("\n", "")[:5]) == sorted(answer.replace(" ", "").replace("\n", ""))
+    assert answer.strip()[0] == "["
+    assert answer.strip()[-1] == "]"
+    assert engine.usage().sequences == 0
+    leader = engine._process.pid
+    assert len(in_session(leader)) > 1
+    # As when the worker is killed: nobody tells vLLM to end.
+    assert engine._process._process.stdin is not None
+    engine._process._process.stdin.close()
+    eventually(lambda: not in_session(leader), within_s=60)

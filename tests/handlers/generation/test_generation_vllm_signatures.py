@@ -1,0 +1,62 @@
+"""What is asked of vLLM, and what stands in for it, have the names that vLLM's own sources have."""
+
+import dataclasses
+import importlib.util
+import inspect
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from generating import TEXT
+from vllm_signatures import RECORDED, recorded
+
+from config.combinations.vllm import ARGUMENTS
+from handlers.generation import Sampling
+from handlers.generation.engines.vllm_engine import engine_arguments, sampling_arguments
+from handlers.record import TextSpec, VllmSpec
+
+
+@pytest.fixture
+def standin(monkeypatch) -> ModuleType:
+    """The stand-in as a module, without a place among those that are imported."""
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", ModuleType("vllm.sampling_params"))
+    found_by = importlib.util.spec_from_file_location("standin_vllm", RECORDED.parent / "vllm.py")
+    assert found_by is not None
+    assert found_by.loader is not None
+    module = importlib.util.module_from_spec(found_by)
+    monkeypatch.setitem(sys.modules, "standin_vllm", module)
+    found_by.loader.exec_module(module)
+    return module
+
+
+def test_the_stand_in_has_no_field_and_no_parameter_that_vllm_has_not(standin: ModuleType) -> None:
+    known = recorded()
+    for name in ("EngineArgs", "SamplingParams", "StructuredOutputsParams", "StructuredOutputsConfig"):
+        assert {field.name for field in dataclasses.fields(getattr(standin, name))} <= {*known[name]}, name
+    assert {member.name for member in standin.RequestOutputKind} <= {*known["RequestOutputKind"]}
+    for name, parameters in known.items():
+        kind, _, method = name.partition(".")
+        if kind == "LLMEngine" and method:
+            own = [each for each in inspect.signature(getattr(standin.LLMEngine, method)).parameters if each != "self"]
+            assert own == parameters[: len(own)], method
+
+
+def test_what_the_stand_in_answers_has_the_attributes_of_vllms_answers(standin: ModuleType) -> None:
+    known = recorded()
+    request = standin._Request([5, 6], standin.SamplingParams(logprobs=1))
+    output: Any = standin._next("a", request)
+    assert {*vars(output)} <= {*known["RequestOutput.__init__"]}
+    assert {*vars(output.outputs[0])} <= {*known["CompletionOutput"]}
+    assert {*vars(output.outputs[0].logprobs[0][5])} <= {*known["Logprob"]}
+    assert {"num_gpu_blocks", "block_size"} <= {*known["CacheConfig"]}
+
+
+def test_every_argument_that_vllm_is_given_is_one_of_its_own() -> None:
+    known = recorded()
+    settings = VllmSpec("python", None, "head", dict.fromkeys(ARGUMENTS, 1), 60, {})
+    text = TextSpec(**TEXT | {"engine": "vllm"}, vllm=settings)
+    assert engine_arguments(text, RECORDED.parent, "bf16").keys() <= {*known["EngineArgs"]}
+    # `json` is made into vLLM's own record of an answer's form.
+    assert sampling_arguments(Sampling(schema="{}"), []).keys() - {"json"} <= {*known["SamplingParams"]}
+    assert {"detokenize", "output_kind", "structured_outputs"} <= {*known["SamplingParams"]}

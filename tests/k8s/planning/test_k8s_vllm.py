@@ -1,0 +1,67 @@
+"""What a pod with vLLM has: its GPUs, the memory that its processes share, weights; and what nobody watches of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specs import tales_spec
+
+from config.errors import InputError
+from config.record import write_json
+from k8s.manifests.objects import render
+from k8s.manifests.plan import make_plan
+from k8s.manifests.versions import SUPPORTED_VERSIONS
+from k8s.monitoring.catalogue import series_of
+from k8s.verify.check import verify
+from k8s.verify.located import rendered
+from k8s.verify.rule import Scope
+
+SERVED: dict[str, Any] = {
+    "model.precision": "bf16",
+    "text": {"engine": "vllm", "context": 512, "max_tokens": 256,
+             "vllm": {"weights": "/models/tales", "args": {"tensor_parallel_size": 2}}},
+    "serving": {"device": "cuda", "startup_timeout_s": 900, "retry_window_s": 960},
+    "kubernetes": {
+        "resources": {"cpu": "8", "memory": "32Gi", "gpu": 2},
+        "pod": {
+            "volumes": {"weights": {"persistentVolumeClaim": {"claimName": "tales", "readOnly": True}}},
+            "mounts": {"/models/tales": "weights:ro"},
+        },
+    },
+    "scaling": {"metric": "waiting", "min_replicas": 2},
+}  # fmt: skip
+IMAGE = {"schema": "marina.image/1", "ref": "registry.local/marina/tales", "tag": "1.0", "digest": None,
+         "package_sha256": None, "target": "cuda"}  # fmt: skip
+
+
+def test_a_pod_with_vllm_has_its_gpus_its_shared_memory_and_its_weights(tmp_path: Path) -> None:
+    plan = make_plan(tales_spec(SERVED), tmp_path)
+    files = render(plan)
+    pod = files["40-deployment.yaml"][0]["spec"]["template"]["spec"]
+    (server,) = pod["containers"]
+    assert server["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
+    mounts = {mount["mountPath"]: mount["name"] for mount in server["volumeMounts"]}
+    assert (mounts["/dev/shm"], mounts["/models/tales"]) == ("shm", "weights")
+    assert server["startupProbe"]["failureThreshold"] * server["startupProbe"]["periodSeconds"] == 960
+    assert [each for each in verify(rendered(files), Scope(SUPPORTED_VERSIONS, plan)) if each.level == "error"] == []
+    without = make_plan(tales_spec(), tmp_path)
+    assert "shm" not in str(render(without)["40-deployment.yaml"])
+    assert plan.temporary_bytes - without.temporary_bytes == 2**30
+
+
+def test_what_vllm_takes_of_a_gpu_is_nobodys_alert(tmp_path: Path) -> None:
+    spec = tales_spec(SERVED)
+    files = str(render(make_plan(spec, tmp_path)))
+    assert "inference_worker_cuda_bytes" not in files + str([series.name for series in series_of(spec)])
+    assert "GpuMemoryNearlyFull" not in files
+    assert "DCGM_FI_DEV_GPU_UTIL" in files
+
+
+def test_vllm_needs_the_image_with_vllm(tmp_path: Path) -> None:
+    write_json(tmp_path / "image.json", IMAGE)
+    with pytest.raises(InputError, match=r"an image for `cuda`, but `text\.engine` is `vllm`"):
+        make_plan(tales_spec(SERVED), tmp_path)
+    write_json(tmp_path / "image.json", IMAGE | {"target": "vllm"})
+    assert make_plan(tales_spec(SERVED), tmp_path).image == "registry.local/marina/tales:1.0"
