@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any
 
 from specs import ROOT, digits_spec, tales_spec
 from tools import needs
-from vllm_standin import standin_python
 
 from config.progress import Progress
 from config.record import Package, read_package
@@ -97,8 +97,18 @@ def tales_changes(variant: str) -> dict[str, Any]:
     changes = TALES_VARIANTS[variant]
     if variant != "vllm":
         return changes
-    python = built_once(home() / "standin", standin_python) / "bin" / "python"
-    return changes | {"text": VLLM | {"vllm": {"python": str(python)}}}
+    return changes | {"text": VLLM | {"vllm": {"python": standin_python()}}}
+
+
+def standin_python() -> str:
+    """A Python with nothing in it but what stands in for vLLM."""
+
+    def build(out: Path) -> None:
+        venv.EnvBuilder(symlinks=True).create(out)
+        (site,) = (out / "lib").glob("python3.*/site-packages")
+        (site / "standin.pth").write_text(f"{ROOT / 'tests' / 'standin'}\n", encoding="utf-8")
+
+    return str(built_once(home() / "standin", build) / "bin" / "python")
 
 
 def packaged_tales(variant: str) -> tuple[Path, Package]:

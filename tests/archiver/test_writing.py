@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from packages import standin_python
 from specs import TALES, tales_spec
-from vllm_standin import standin_python
 
 from archiver.writing import compare_text, stage_text
 from config.errors import AgreementError, SourceError
@@ -95,8 +95,7 @@ def test_what_vllm_cannot_run_here_is_packed_and_not_judged(tmp_path: Path) -> N
 
 
 def test_vllm_that_can_be_run_is_held_against_fp32(tmp_path: Path) -> None:
-    python = standin_python(tmp_path / "python") / "bin" / "python"
-    text = {"engine": "vllm", "context": 128, "max_tokens": 64, "vllm": {"python": str(python)}}
+    text = {"engine": "vllm", "context": 128, "max_tokens": 64, "vllm": {"python": standin_python()}}
     draft = stage_text(tales_spec({"text": text}), tmp_path)
     agreed = compare_text(draft, tmp_path)
     # What stands in for vLLM says the prompt again, which the tales do not.

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from generating import TEXT, Rounds, events, write_text_package
+from packages import standin_python
 from ts.context import Context
-from vllm_standin import standin_python
 from waiting import eventually
 
 from handlers.generation import NoToken, Sampling, TextHandler, Token
@@ -31,8 +31,8 @@ SETTINGS: dict[str, Any] = {"weights": None, "check": "head", "args": {}, "step_
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(standin_python(tmp_path_factory.mktemp("standin")) / "bin" / "python")
+def python() -> str:
+    return standin_python()
 
 
 @pytest.fixture(scope="module")

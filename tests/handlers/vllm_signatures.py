@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-RECORDED = Path(__file__).parent / "standin" / "vllm-0.32.json"
+RECORDED = Path(__file__).parents[1] / "standin" / "vllm-0.32.json"
 # The classes that are used, by the module that they are in, and the methods that are called.
 CLASSES = {
     "engine/arg_utils.py": {"EngineArgs": ()},
