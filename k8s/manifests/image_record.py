@@ -39,8 +39,8 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord
     if image is None:
         return None
     if image.target != spec.image_target:
-        said = "`text.engine` is `vllm`" if spec.vllm else f"`serving.device` is `{spec.serving.device}`"
-        text = f"{file}: an image for `{image.target}`, but {said}"
+        needed = "`text.engine` is `vllm`" if spec.vllm else f"`serving.device` is `{spec.serving.device}`"
+        text = f"{file}: an image for `{image.target}`, but {needed}"
         raise InputError(text, hint=again)
     if image.package_sha256 and package and image.package_sha256 != package.sha256:
         text = f"{file}: holds package {image.package_sha256[:12]}…, but packaged is {package.sha256[:12]}…"

@@ -96,9 +96,9 @@ class _Demo:
             packaged = package(spec, out, progress=Progress(quiet=True))
         agreed = packaged.record.agreement
         judged = agreed.agreement is not None
-        said = f"agrees with eager fp32 on {agreed.agreement:.2%}" if judged else f"agreement {agreed.text}"
+        agreement = f"agrees with eager fp32 on {agreed.agreement:.2%}" if judged else f"agreement {agreed.text}"
         self._record["package"] = {"sha256": packaged.sha256, "bytes": packaged.bytes, "agreement": agreed.agreement}
-        self._say(f"{out / packaged.mar}, {packaged.bytes / 1e6:.1f} MB, sha256 {packaged.sha256[:12]}…, {said}")
+        self._say(f"{out / packaged.mar}, {packaged.bytes / 1e6:.1f} MB, sha256 {packaged.sha256[:12]}…, {agreement}")
 
     def _serve_and_load(self, spec: Any, out: Path) -> None:
         from loadtest import started
