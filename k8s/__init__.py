@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from k8s.cluster import Cluster, Endpoint, allocatable, connect, endpoints, prometheus_labels
+    from k8s.cluster import Cluster, Endpoint, PodFacts, allocatable, connect, endpoints, pod_facts, prometheus_labels
     from k8s.manifests import (
         LoadJob,
         Plan,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         delete,
         deploy,
         make_release,
+        pod_metrics,
         read_status,
         rollback,
         run_load,
@@ -58,6 +59,7 @@ __all__ = [
     "LoadJob",
     "Placement",
     "Plan",
+    "PodFacts",
     "Rollout",
     "RolloutOptions",
     "Simulation",
@@ -77,6 +79,8 @@ __all__ = [
     "load_objects",
     "make_plan",
     "make_release",
+    "pod_facts",
+    "pod_metrics",
     "prometheus_labels",
     "read_load_image",
     "read_recording",

@@ -16,9 +16,19 @@ if TYPE_CHECKING:
     from loadtest.calibrating import Search, calibrate, evidence_text, retune, space_of, tuning_record, tuning_text
     from loadtest.comparing import Comparison, Pairing, compare, compare_with_baseline, comparison_text
     from loadtest.judging import client_timeout_s, objective_of
-    from loadtest.measuring import Machine, Measurement, this_machine
+    from loadtest.measuring import Machine, Measurement, Memory, reading_of, this_machine
     from loadtest.reporting import check_text
-    from loadtest.running import Elsewhere, RunOptions, Where, find_package, next_step, run, started, verdict_text
+    from loadtest.running import (
+        Confined,
+        Elsewhere,
+        RunOptions,
+        Where,
+        find_package,
+        next_step,
+        run,
+        started,
+        verdict_text,
+    )
     from loadtest.sending import (
         LoadPlan,
         OnSecond,
@@ -32,10 +42,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison",
+    "Confined",
     "Elsewhere",
     "LoadPlan",
     "Machine",
     "Measurement",
+    "Memory",
     "OnSecond",
     "Pairing",
     "RunOptions",
@@ -54,6 +66,7 @@ __all__ = [
     "next_step",
     "objective_of",
     "packaged_request",
+    "reading_of",
     "record_in",
     "retune",
     "run",

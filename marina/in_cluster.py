@@ -16,24 +16,30 @@ from k8s import (
     Cluster,
     LoadJob,
     Plan,
+    PodFacts,
     connect,
     endpoints,
     load_objects,
+    pod_facts,
+    pod_metrics,
     read_load_image,
     run_load,
     served_packages,
     to_yaml,
 )
 from loadtest import (
+    Confined,
     LoadPlan,
     Machine,
     Measurement,
+    Memory,
     OnSecond,
     RunOptions,
     Server,
     client_timeout_s,
     objective_of,
     packaged_request,
+    reading_of,
     record_in,
     second_in,
     this_machine,
@@ -62,6 +68,10 @@ class InCluster:
         self._cluster = cluster
         self._progress = progress
         self._machine: Machine | None = None
+        facts = pod_facts(cluster, self._loaded[0]) if one_pod else None
+        self.cold_start_s = facts.cold_start_s if facts else None
+        self.confined = _confined(facts) if facts else None
+        self._peaks: dict[str, float] = {}
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
         """One Job for all parts."""
@@ -78,7 +88,27 @@ class InCluster:
         job = replace(job, selector=self._selector, ports=tuple(sorted({pod.port for pod in self._loaded})))
         lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
         measured, self._machine = record_in(lines)
+        self.look_at_memory()
         return measured
+
+    def memory(self) -> Memory | None:
+        """The most that each process of the only pod was seen with, after each load."""
+        parts, workers = dict(self._peaks), sorted(name for name in self._peaks if name.startswith("worker "))
+        if "torchserve" not in parts or not workers:
+            return None
+        return Memory(
+            java_bytes=int(parts["torchserve"]),
+            workers_bytes=tuple(int(parts[name]) for name in workers),
+            supervisor_bytes=int(parts.get("supervisor", 0)),
+        )
+
+    def look_at_memory(self) -> None:
+        """Of the only pod, whose processes keep what a load made them take."""
+        if self.confined is None:
+            return
+        page = pod_metrics(self._cluster, self._plan, self._loaded[0].name)
+        for name, size in reading_of(page, 0.0).memory.items():
+            self._peaks[name] = max(size, self._peaks.get(name, 0.0))
 
     def served_sha256(self) -> str:
         """What the pods serve; InputError when they cannot be asked, differ, or are not all there any more."""
@@ -97,6 +127,21 @@ class InCluster:
     def machine(self) -> Machine:
         """That of the pod that led."""
         return self._machine or this_machine()
+
+
+def _confined(facts: PodFacts) -> Confined | None:
+    if facts.cores is None:
+        return None
+    machine = Machine(
+        processor=facts.architecture,
+        cores=facts.node_cores,
+        cpu_limit=facts.cores,
+        memory_bytes=facts.node_memory_bytes,
+        memory_limit_bytes=facts.memory_bytes,
+        system=facts.system,
+        python="",
+    )
+    return Confined(by="pod", cores=facts.cores, memory_bytes=facts.memory_bytes, machine=machine)
 
 
 def image_of(spec: Spec, folder: Path) -> str:
@@ -139,3 +184,9 @@ def elsewhere(plan: Plan, image: str, options: argparse.Namespace) -> Any:
     """The service in the cluster of `--context`."""
     cluster, progress = connect(options.context, options.kubeconfig), Progress(quiet=options.quiet)
     return InCluster(plan, image, cluster, progress, service=options.service, one_pod=options.one_pod)
+
+
+def one_pod(plan: Plan, image: str, options: argparse.Namespace) -> Any:
+    """One pod of the service in the cluster of `--context`."""
+    cluster, progress = connect(options.context, options.kubeconfig), Progress(quiet=options.quiet)
+    return InCluster(plan, image, cluster, progress, service=None, one_pod=True)

@@ -80,6 +80,15 @@ def calibrate(options: argparse.Namespace) -> int:
     spec = load_spec(options.spec, files=False)
     out, where = options.out / spec.name, _where(options, spec.name)
     how = chosen(Search, options)
+    if options.in_cluster:
+        from config.errors import InputError
+        from k8s import make_plan
+        from marina import in_cluster
+
+        if options.tune:
+            raise InputError("`--tune`: starts servers with other settings, so `--in-cluster` cannot be beside it")
+        image = options.image or in_cluster.image_of(spec, out)
+        where = replace(where, elsewhere=in_cluster.one_pod(make_plan(spec, out), image, options))
     # Evidence of settings that were just found to be second best would mislead: the patch comes first.
     if options.tune and not _tuned(options, spec, how, where):
         return 0
@@ -153,10 +162,15 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     add("--one-pod", action="store_true", help="of --in-cluster: load one of them")
     text = "of --in-cluster: load through a Service, which spreads it, also over pods that come (default: pod by pod)"
     add("--service", metavar="NAME", help=text)
+    _cluster_options(parser)
+    add("--dry-run", action="store_true", help="print the manifests of --in-cluster and load nothing")
+
+
+def _cluster_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--context", metavar="C", help="of the kubeconfig, for --in-cluster (default: the current one)")
     add("--kubeconfig", metavar="FILE", type=Path, help="for --in-cluster (default: $KUBECONFIG, ~/.kube/config)")
     add("--image", metavar="REF", help="what those pods run (default: what `marina image --target loadtest` made)")
-    add("--dry-run", action="store_true", help="print the manifests of --in-cluster and load nothing")
 
 
 def _seconds(text: str) -> float:
@@ -180,6 +194,9 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
     text = "how closely the knee is measured, to each side of it (default: 0.03)"
     add("--tolerance", metavar="SHARE", type=float, help=text)
+    text = "measure one pod of the deployed service, under its own limits, from pods beside it"
+    add("--in-cluster", action="store_true", help=text)
+    _cluster_options(parser)
     add("--tune", action="store_true", help="search workers, threads and batching first; writes a patch to the spec")
 
 

@@ -5,6 +5,7 @@ from k8s.cluster.cluster import Applied, Cluster
 from k8s.cluster.endpoints import Endpoint, Endpoints, endpoints, is_ready
 from k8s.cluster.kubeconfig import connect
 from k8s.cluster.nodes import fitting
+from k8s.cluster.pod_facts import PodFacts, pod_facts
 from k8s.cluster.reference import MANAGER, Document, Ref
 from k8s.cluster.surroundings import allocatable, namespace_limits, prometheus_labels, unselected
 from k8s.cluster.watch import Mirror
@@ -19,6 +20,7 @@ __all__ = [
     "Endpoints",
     "FieldConflict",
     "Mirror",
+    "PodFacts",
     "Ref",
     "allocatable",
     "connect",
@@ -27,6 +29,7 @@ __all__ = [
     "grant",
     "is_ready",
     "namespace_limits",
+    "pod_facts",
     "prometheus_labels",
     "unselected",
 ]

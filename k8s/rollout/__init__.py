@@ -2,7 +2,7 @@
 
 from k8s.rollout.delete import delete
 from k8s.rollout.deploy import deploy
-from k8s.rollout.load_run import run_load, served_packages
+from k8s.rollout.load_run import pod_metrics, run_load, served_packages
 from k8s.rollout.placement import Placement, RolloutOptions
 from k8s.rollout.record import Rollout
 from k8s.rollout.release import Release, make_release
@@ -18,6 +18,7 @@ __all__ = [
     "delete",
     "deploy",
     "make_release",
+    "pod_metrics",
     "read_status",
     "rollback",
     "run_load",

@@ -166,18 +166,20 @@ def _connection(
 
 def served_package(cluster: Cluster, namespace: str, pods: list[str], timeout_s: float) -> str:
     """The hash that the first pod's supervisor says it serves; empty when it cannot be asked."""
-    if not pods:
-        return ""
+    page = pod_page(cluster, namespace, pods[0], "package", timeout_s) if pods else b""
+    with suppress(ValueError, AttributeError):
+        return str(json.loads(page).get("sha256", ""))
+    return ""
+
+
+def pod_page(cluster: Cluster, namespace: str, pod: str, page: str, timeout_s: float) -> bytes:
+    """A page of a pod's supervisor; empty when it cannot be asked."""
     port = Ports().supervisor
-    path = f"/api/v1/namespaces/{namespace}/pods/http:{pods[0]}:{port}/proxy/package"
+    path = f"/api/v1/namespaces/{namespace}/pods/http:{pod}:{port}/proxy/{page}"
     reply, _ = _through_server(cluster, "GET", path, None, "", timeout_s)
     if reply is None:
-        reply, _ = _forwarded(cluster, namespace, pods[0], port, "GET", "/package", None, timeout_s)
-    if reply is None or reply.status != 200:
-        return ""
-    with suppress(ValueError, AttributeError):
-        return str(json.loads(reply.body).get("sha256", ""))
-    return ""
+        reply, _ = _forwarded(cluster, namespace, pod, port, "GET", f"/{page}", None, timeout_s)
+    return reply.body if reply is not None and reply.status == 200 else b""
 
 
 def _status_message(data: bytes) -> str:

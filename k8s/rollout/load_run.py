@@ -13,7 +13,7 @@ from config.progress import Progress
 from k8s.cluster import Cluster, Document, Ref
 from k8s.manifests import LOAD_CONTAINER, LoadJob, Plan, load_objects
 from k8s.rollout.diagnosis import View, hopeless_pod, message
-from k8s.rollout.inference import served_package
+from k8s.rollout.inference import pod_page, served_package
 
 _POLL_S = 1.0
 _RECENT_LINES, _ALL_LINES, _LAST_WORDS = 3, 100_000, 20
@@ -34,6 +34,11 @@ def run_load(
 def served_packages(cluster: Cluster, plan: Plan, pods: Iterable[str]) -> list[str]:
     """What each of these pods says it serves; ClusterError when one cannot be asked."""
     return [_served(cluster, plan, pod) for pod in pods]
+
+
+def pod_metrics(cluster: Cluster, plan: Plan, pod: str) -> str:
+    """What a pod's supervisor measures; empty when it cannot be asked."""
+    return pod_page(cluster, plan.namespace, pod, "metrics", _ASKED_S).decode(errors="replace")
 
 
 def _served(cluster: Cluster, plan: Plan, pod: str) -> str:

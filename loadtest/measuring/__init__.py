@@ -16,7 +16,7 @@ from loadtest.measuring.others import Others, Watch
 from loadtest.measuring.shares import Share, merge_shares
 from loadtest.measuring.streams import Latencies, Streams, merge_streams, merged
 from loadtest.measuring.units import figure, percent
-from loadtest.measuring.vitals import Reading, Vitals, VitalsWatch
+from loadtest.measuring.vitals import Reading, Vitals, VitalsWatch, reading_of
 
 __all__ = [
     "MB",
@@ -49,5 +49,6 @@ __all__ = [
     "nearest_rank",
     "peak_memory",
     "percent",
+    "reading_of",
     "this_machine",
 ]

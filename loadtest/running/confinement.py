@@ -24,8 +24,8 @@ class Confined(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    by: Literal["affinity", "cgroup", "nothing"]
-    """`nothing` where the machine has no more cores than the pod may use."""
+    by: Literal["affinity", "cgroup", "nothing", "pod"]
+    """`nothing` where the machine has no more cores than the pod may use; `pod` where it was one of the cluster's."""
     cores: float
     memory_bytes: int | None
     """None without a limit; with `affinity` or `nothing` it is not enforced, but compared."""
@@ -33,7 +33,12 @@ class Confined(BaseModel):
     """That of the server."""
 
     def __str__(self) -> str:
-        by = {"affinity": "by CPU affinity", "cgroup": "by a control group", "nothing": "all that this machine has"}
+        by = {
+            "pod": "a pod's own limits",
+            "affinity": "by CPU affinity",
+            "cgroup": "by a control group",
+            "nothing": "all that this machine has",
+        }
         return f"{self.cores:g} core{'' if self.cores == 1 else 's'}, {by[self.by]}"
 
 

@@ -16,10 +16,10 @@ from config.quantity import quantity
 from config.record import Package, read_package
 from config.spec import Spec
 from loadtest.judging import Objective, client_timeout_s
-from loadtest.measuring import Identity, Machine, Measurement, VitalsWatch, Watch, this_machine
+from loadtest.measuring import Identity, Machine, Measurement, Memory, VitalsWatch, Watch, this_machine
 from loadtest.reporting import LiveLine
 from loadtest.running import target
-from loadtest.running.confinement import Confinement, confine
+from loadtest.running.confinement import Confined, Confinement, confine
 from loadtest.running.target import Target
 from loadtest.scheduling import Schedule, Trace
 from loadtest.sending import (
@@ -45,6 +45,13 @@ class Elsewhere(Protocol):
     """The pods behind it, which are asked in turns; none: the URL is asked."""
     pods: int
     """How many there are behind it."""
+    cold_start_s: float | None
+    """Of the only pod; None of several, or where nobody says."""
+    confined: Confined | None
+    """What the only pod may use; None of several."""
+
+    def memory(self) -> Memory | None:
+        """What the only pod took at its peak; None of several, or where it cannot be seen."""
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
         """Runs a plan there, one process for each of its parts."""
@@ -202,7 +209,8 @@ def open_session(
 @contextmanager
 def _open_target(spec: Spec, where: Where) -> Iterator[Target]:
     if where.elsewhere is not None:
-        yield Target(where.elsewhere.url, supervisor="")
+        there = where.elsewhere
+        yield Target(there.url, "", cold_start_s=there.cold_start_s, confined=there.confined, seen=there.memory)
         return
     if where.url is not None:
         opened = target.existing(where.url, where.supervisor)

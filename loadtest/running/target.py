@@ -50,10 +50,13 @@ class Target:
     confined: Confined | None = None
     """What it could use; None for a server that was not held to what its pod may use."""
 
+    seen: Callable[[], Memory | None] = lambda: None
+    """Peak memory of a server elsewhere, where it can be seen."""
+
     @property
     def memory(self) -> Memory | None:
-        """Peak memory until now; None for a server that was there already."""
-        return None if self.pid is None else peak_memory(self.pid)
+        """Peak memory until now; None for a server of which nobody can tell."""
+        return self.seen() if self.pid is None else peak_memory(self.pid)
 
 
 def existing(url: str, supervisor: str | None = None) -> Target:

@@ -108,7 +108,8 @@ def cluster_with_jobs(
         fake.backends = {8080: port, 8090: Ports(port).supervisor}
         fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
         listens = {"name": "inference", "containerPort": port}
-        spec = {"containers": [{"name": "server", "image": "server:1", "ports": [listens]}]}
+        resources = {"limits": {"cpu": "2", "memory": "2Gi"}}
+        spec = {"containers": [{"name": "server", "image": "server:1", "ports": [listens], "resources": resources}]}
         for number in range(1, pods + 2):
             ready = {"type": "Ready", "status": "True" if number <= pods else "False"}
             status = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [ready]}
@@ -195,3 +196,19 @@ def test_a_dry_run_prints_what_would_be_made(service: str, tmp_path: Path, capsy
     documents = list(yaml.safe_load_all(capsys.readouterr().out))
     assert [document["kind"] for document in documents] == ["Job", "ConfigMap", "Service", "NetworkPolicy"]
     assert json.loads(documents[1]["data"]["plan.json"])["schedule"]["rate"] == 5
+
+
+def test_the_knee_of_one_pod_is_that_of_its_own_limits(
+    service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cluster_with_jobs(tmp_path, service, pods=2) as (fake, jobs):
+        # Far above what is asked: the search ends at once, without a knee.
+        options = ["--in-cluster", "--kubeconfig", str(fake.kubeconfig), "--first", "90000", "--trial", "0.1"]
+        options += ["--warmup", "0", "--repeat", "1", "--timeout", "2.5"]
+        code = marina.main(["calibrate", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "build"), *options])
+    assert code == 3
+    capsys.readouterr()
+    evidence = json.loads((tmp_path / "build/digits/evidence.json").read_text(encoding="utf-8"))
+    assert (evidence["server"]["by"], evidence["server"]["cores"]) == ("pod", 2)
+    assert evidence["server"]["memory_bytes"] == 2**31
+    assert jobs.seen

@@ -9,7 +9,7 @@ from k8s_plans import planned
 from k8s_rig import SPACE, Rig, rig
 
 from config.errors import ClusterError
-from k8s.cluster import endpoints
+from k8s.cluster import PodFacts, endpoints, pod_facts
 from marina.in_cluster import InCluster
 
 # A cluster that listens, and dozens of questions to it.
@@ -57,6 +57,52 @@ def test_a_port_is_a_number_or_the_services_own(cluster: Rig, port: dict[str, An
     put_service(cluster, port)
     put_pod(cluster, "a")
     assert endpoints(cluster.placement.cluster, SPACE, "shells").ready[0].port == expected
+
+
+def test_one_pod_says_how_long_it_took_to_start_and_what_it_may_use(cluster: Rig) -> None:
+    put_service(cluster, {"port": 80, "targetPort": "inference"})
+    put_pod(cluster, "a")
+    pod = cluster.fake.get("Pod", "a", SPACE)
+    assert pod
+    pod["spec"]["nodeName"] = "n1"
+    pod["spec"]["containers"].insert(0, {"name": "proxy", "image": "p"})
+    pod["spec"]["containers"][1]["resources"] = {"limits": {"cpu": "1500m", "memory": "1Gi"}}
+    running = {"name": "server", "restartCount": 0, "state": {"running": {"startedAt": "2026-03-02T08:00:00Z"}}}
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-03-02T08:00:07Z"}
+    pod["status"] |= {"containerStatuses": [running], "conditions": [ready]}
+    cluster.fake.put(pod)
+    info = {"nodeInfo": {"architecture": "arm64", "osImage": "Debian"}, "capacity": {"cpu": "8", "memory": "16Gi"}}
+    cluster.fake.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": info})
+    facts = pod_facts(cluster.placement.cluster, endpoints(cluster.placement.cluster, SPACE, "shells").ready[0])
+    assert facts == PodFacts(7.0, 1.5, 2**30, "arm64", 8, 16 * 2**30, "Debian")
+    running["restartCount"] = 1
+    cluster.fake.put(pod)
+    behind = endpoints(cluster.placement.cluster, SPACE, "shells").ready[0]
+    assert pod_facts(cluster.placement.cluster, behind).cold_start_s is None
+
+
+def test_the_memory_of_one_pod_is_the_most_that_each_of_its_processes_was_seen_with(
+    cluster: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_service(cluster, {"port": 80})
+    put_pod(cluster, "a")
+    pod = cluster.fake.get("Pod", "a", SPACE)
+    assert pod
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "2"}}
+    cluster.fake.put(pod)
+    plan = planned({"name": "shells", "kubernetes.namespace": SPACE})
+    load = InCluster(plan, "i", cluster.placement.cluster, cluster.progress, service=None, one_pod=True)
+    assert load.memory() is None
+    page = (
+        'marina_resident_memory_bytes{process="torchserve"} %d\nmarina_resident_memory_bytes{process="supervisor"} 2\n'
+        'marina_worker_resident_memory_bytes{model="m",worker="0"} %d\n'
+    )
+    for sizes in ((500, 70), (400, 90)):
+        monkeypatch.setattr("marina.in_cluster.pod_metrics", lambda *_, sizes=sizes: page % sizes)
+        load.look_at_memory()
+    memory = load.memory()
+    assert memory
+    assert (memory.java_bytes, memory.workers_bytes, memory.supervisor_bytes) == (500, (90,), 2)
 
 
 def test_what_has_no_pods_to_load_is_an_error_that_says_why(cluster: Rig) -> None:
