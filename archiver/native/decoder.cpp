@@ -4,7 +4,7 @@
 // by the same operations in the same order whatever is beside it, so an answer is the same to the bit alone, in a full
 // batch, and in whatever pieces its prompt is read.
 //
-// A matrix lies in panels of 16 outputs: [outputs / 16][inputs][16] in float or bfloat16, and in pairs of inputs as
+// A matrix lies in panels of 16 outputs: [outputs / 16][inputs][16] in float, and in pairs of inputs as bfloat16 or
 // int8, [outputs / 16][inputs / 2][16][2]. Keys lie in blocks of 16 positions, [blocks][head][16], values in rows.
 #include <algorithm>
 #include <cmath>
@@ -25,6 +25,11 @@ constexpr int BLOCK = 96;  // rows that stay in the nearer cache while the panel
 constexpr int LANES = 16;
 #else
 constexpr int LANES = 8;
+#endif
+#if defined(__AVX512BF16__)
+constexpr bool NARROWS = true;  // what meets weights in bfloat16 becomes such itself
+#else
+constexpr bool NARROWS = false;
 #endif
 constexpr int PARTS = PANEL / LANES;
 constexpr float LARGEST = 32767.0f;
@@ -113,23 +118,30 @@ struct Model {
     int64_t count, hidden, heads, kv_heads, size, inner, context, kind, threads;
     double epsilon;
 };
-enum { FLOAT, BFLOAT, INT8 };
 
 int64_t up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-// Rows on their way into a matrix: as they are, or as whole numbers with a scale for each group.
+enum { FLOAT, BFLOAT, INT8 };
+
+// Rows on their way into a matrix: as they are, as bfloat16, or as whole numbers with a scale for each group.
 struct Inputs {
     int64_t wide, groups;
     std::vector<float> plain, scales;
     std::vector<int16_t> whole;
 
-    Inputs(int64_t rows, int64_t inputs, bool quantised) : wide(up(inputs, GROUP)), groups(wide / GROUP) {
+    Inputs(int64_t rows, int64_t inputs, int64_t kind) : wide(up(inputs, GROUP)), groups(wide / GROUP) {
         plain.resize(rows * wide);
-        if (quantised) whole.resize(rows * wide), scales.resize(rows * groups);
+        if (kind == INT8 || (kind == BFLOAT && NARROWS)) whole.resize(rows * wide);
+        if (kind == INT8) scales.resize(rows * groups);
     }
     float* row(int64_t at) { return &plain[at * wide]; }
     void quantise(int64_t at) {
         if (whole.empty()) return;
+        if (scales.empty()) {
+            for (int64_t index = 0; index < wide; index++)
+                narrow(plain[at * wide + index], (uint16_t*)&whole[at * wide + index]);
+            return;
+        }
         for (int64_t group = 0; group < groups; group++) {
             const float* from = row(at) + group * GROUP;
             int16_t* to = &whole[at * wide + group * GROUP];
@@ -146,7 +158,7 @@ struct Inputs {
 };
 
 // The sums of some rows with one panel of a matrix.
-template <int R, class T> void tile(const T* panel, const Inputs& in, int64_t row, F (&sum)[R][PARTS]) {
+template <int R> void tile(const float* panel, const Inputs& in, int64_t row, F (&sum)[R][PARTS]) {
     const float* from = &in.plain[row * in.wide];
     for (auto& each : sum)
         for (F& part : each) part = F{};
@@ -156,6 +168,32 @@ template <int R, class T> void tile(const T* panel, const Inputs& in, int64_t ro
         for (int at = 0; at < R; at++)
             for (int part = 0; part < PARTS; part++) sum[at][part] += weights[part] * from[at * in.wide + index];
     }
+}
+
+template <int R> void tile(const uint16_t* panel, const Inputs& in, int64_t row, F (&sum)[R][PARTS]) {
+    for (auto& each : sum)
+        for (F& part : each) part = F{};
+#if defined(__AVX512BF16__)
+    const int16_t* from = &in.whole[row * in.wide];
+    for (int64_t index = 0; index < in.wide; index += 2) {
+        __m512bh weights = (__m512bh)load<S>(panel + index * PANEL);
+        for (int at = 0; at < R; at++) {
+            __m512bh pair = (__m512bh)(I{} + load<int32_t>(from + at * in.wide + index));
+            sum[at][0] = (F)_mm512_dpbf16_ps((__m512)sum[at][0], weights, pair);
+        }
+    }
+#else
+    const float* from = &in.plain[row * in.wide];
+    for (int64_t index = 0; index < in.wide; index += 2)
+        for (int part = 0; part < PARTS; part++) {
+            W pair = load<W>(panel + index * PANEL + part * 2 * LANES);
+            F even = (F)(pair << 16), odd = (F)(pair & 0xffff0000);
+            for (int at = 0; at < R; at++) {
+                sum[at][part] += even * from[at * in.wide + index];
+                sum[at][part] += odd * from[at * in.wide + index + 1];
+            }
+        }
+#endif
 }
 
 template <int R> void tile(const int8_t* panel, const Inputs& in, int64_t row, F (&sum)[R][PARTS]) {
@@ -330,19 +368,19 @@ struct Step {
         : model(model), rows(rows), mixed_wide(up((model.heads + 2 * model.kv_heads) * model.size, PANEL)),
           inner_wide(up(2 * model.inner, PANEL)), padded(up(model.size, PANEL)), shared(model.heads / model.kv_heads),
           hidden_wide(up(model.hidden, PANEL)), hidden(rows.count * hidden_wide), mixed(rows.count * mixed_wide),
-          inner(rows.count * inner_wide), normed(rows.count, model.hidden, model.kind == INT8),
-          attended(rows.count, model.heads * model.size, model.kind == INT8),
-          gated(rows.count, model.inner, model.kind == INT8), tasks(tasks_of(model, rows)) {}
+          inner(rows.count * inner_wide), normed(rows.count, model.hidden, model.kind),
+          attended(rows.count, model.heads * model.size, model.kind), gated(rows.count, model.inner, model.kind),
+          tasks(tasks_of(model, rows)) {}
 
     template <class T> void embed(int64_t row, int64_t token) {
         const T* panel = (const T*)model.embedding.weights + token / PANEL * PANEL * normed.wide;
         int64_t of = token % PANEL;
         for (int64_t index = 0; index < model.hidden; index++) {
+            int64_t paired = index / 2 * 2 * PANEL + of * 2 + index % 2;
             if constexpr (sizeof(T) == 1)
-                hidden[row * hidden_wide + index] =
-                    panel[index / 2 * 2 * PANEL + of * 2 + index % 2] * model.embedding.scales[token];
+                hidden[row * hidden_wide + index] = panel[paired] * model.embedding.scales[token];
             else if constexpr (sizeof(T) == 2) {
-                uint32_t bits = (uint32_t)panel[index * PANEL + of] << 16;
+                uint32_t bits = (uint32_t)panel[paired] << 16;
                 memcpy(&hidden[row * hidden_wide + index], &bits, 4);
             } else
                 hidden[row * hidden_wide + index] = panel[index * PANEL + of];

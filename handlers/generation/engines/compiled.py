@@ -1,6 +1,6 @@
 """`text.engine: aot`: the network by the library that the packager compiled for its processor.
 
-Weights are laid out once, in panels as `archiver/kernels/decoder.cpp` reads them, and serve every number of rows."""
+Weights are laid out once, in panels as `archiver/native/decoder.cpp` reads them, and serve every number of rows."""
 
 import ctypes
 from collections.abc import Sequence
@@ -128,11 +128,15 @@ class CompiledDecoder:
     def _matrix(self, matrix: torch.Tensor) -> _Matrix:
         outputs, inputs = matrix.shape
         matrix = pad(matrix, (0, -inputs % _GROUP, 0, -outputs % _PANEL))
-        if self._precision != "int8":
-            panels = matrix.to(_DTYPES[self._precision]).view(-1, _PANEL, matrix.shape[1]).transpose(1, 2)
+        if self._precision == "fp32":
+            panels = matrix.view(-1, _PANEL, matrix.shape[1]).transpose(1, 2)
             return _Matrix(self._address(panels), None, outputs, inputs)
-        scales = matrix.abs().amax(1) / _LARGEST
-        whole = (matrix / scales.clamp(min=1e-30)[:, None]).round().to(torch.int8)
+        scales = None
+        if self._precision == "int8":
+            scales = matrix.abs().amax(1) / _LARGEST
+            whole = (matrix / scales.clamp(min=1e-30)[:, None]).round().to(torch.int8)
+        else:
+            whole = matrix.to(torch.bfloat16)
         pairs = whole.view(-1, _PANEL, matrix.shape[1] // 2, 2).transpose(1, 2)
         return _Matrix(self._address(pairs), self._address(scales), outputs, inputs)
 
