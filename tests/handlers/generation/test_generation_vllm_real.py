@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from generating import TEXT as FAKE
 from specs import TALES
 from waiting import eventually
 
@@ -16,10 +17,7 @@ from handlers.record import TextSpec, VllmSpec
 
 MODEL = TALES.parent / "model"
 PYTHON = os.environ.get("VLLM_PYTHON") or None
-TEXT: dict[str, Any] = {
-    "folder": "model", "engine": "vllm", "context": 256, "slots": 4, "waiting": 4, "prefill_chunk": 256,
-    "max_tokens": 64, "flush_ms": 0, "step_ms": 1, "ends": (0,),
-}  # fmt: skip
+TEXT: dict[str, Any] = FAKE | {"engine": "vllm", "context": 256, "slots": 4, "prefill_chunk": 256, "ends": (0,)}
 
 
 def written(engine: Any, sequence: str, prompt: list[int], sampling: Sampling) -> list[Token | NoToken]:
