@@ -44,12 +44,23 @@ def load_spec(file: Path, *, files: bool = True) -> Spec:
     return parse_spec(_text(file), file, files=files)
 
 
+# What says which deployment is meant.
+_PLACE = ("name", "kubernetes", "kubernetes.namespace")
+_WITHOUT_SPEC = "what is deployed can be named without a spec: NAME -n NAMESPACE"
+
+
 def load_name(file: Path) -> tuple[str, str]:
-    """A spec's name and namespace, also of a spec that has errors elsewhere; SpecError where these two are wrong."""
-    data, lines, problems = read_yaml(_text(file), str(file))
+    """A spec's name and namespace, also of a spec that has errors elsewhere; InputError where these two are wrong."""
+    text = _text(file)
+    try:
+        data, lines, problems = read_yaml(text, str(file))
+    except InputError as err:
+        raise InputError(err.message, hint=_WITHOUT_SPEC) from err
     spec, broken = _validate(data, str(file), lines, problems)
-    if problems and (not data or broken & {("name",), ("kubernetes",), ("kubernetes", "namespace")}):
-        raise SpecError(problems)
+    # One that is given twice is not known either, though the last of two is what YAML would take.
+    of_place = [problem for problem in problems if problem.field in _PLACE]
+    if problems and (not data or of_place or broken & {tuple(field.split(".")) for field in _PLACE}):
+        raise InputError(SpecError(of_place or problems).message, hint=_WITHOUT_SPEC)
     return spec.name, spec.kubernetes.namespace
 
 

@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 from specs import digits_spec
 
-from config.errors import SpecError
+from config.errors import InputError, SpecError
+from config.load import load_name
 from config.quantity import canonical, quantity
 
 
@@ -52,3 +55,29 @@ def test_a_number_of_pods_is_one_or_a_share(value: object) -> None:
 @pytest.mark.parametrize("entry", ["kube-system", "kube-system:0", "Kube:53", "10.0.0.0/64:53", ":53"])
 def test_where_names_are_asked_is_a_namespace_or_a_network_with_a_port(entry: str) -> None:
     assert "`NAMESPACE:PORT` or `CIDR:PORT`" in refusal({"kubernetes.network": {"dns": [entry]}})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: mine\nmodel: 5\nfoo: 1", ("mine", "marina")),
+        ("name: mine\nkubernetes: {namespace: shop, x: 1}\nslo: {p99_ms: many}", ("mine", "shop")),
+        ("name: mine\nname: other", "`name`: given twice, first on line 1"),
+        ("name: mine\nkubernetes: [1]", "`kubernetes`: got `[1]`, allowed: a mapping"),
+        ("kubernetes: {namespace: shop}", "`name`: missing"),
+        ("name: mine\nslo: {p99_ms: [1", "not readable as YAML"),
+        ("", "the file is empty"),
+    ],
+)
+def test_a_broken_spec_still_says_what_is_deployed_or_how_to_go_without_it(
+    text: str, said: str | tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "spec.yaml").write_text(text, encoding="utf-8")
+    if isinstance(said, tuple):
+        assert load_name(tmp_path / "spec.yaml") == said
+        return
+    with pytest.raises(InputError) as caught:
+        load_name(tmp_path / "spec.yaml")
+    assert said in caught.value.message
+    assert "`model`" not in caught.value.message
+    assert caught.value.hint == "what is deployed can be named without a spec: NAME -n NAMESPACE"
