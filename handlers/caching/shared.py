@@ -1,8 +1,8 @@
 """Values in a Redis that all workers share, asked with little patience.
 
 A thread of its own talks to it, because a name that is looked up or a connection that is made may take seconds, and no
-request may wait for that. Who asks waits 5 ms and goes on without. After a failure nobody asks for a moment, longer
-after each further one; meanwhile the thread comes to its end, so that the next to ask finds the connection there."""
+request may wait for that. Who asks waits 5 ms and goes on without; until the thread has its answer, nobody asks again.
+After a failure, and when it is late three times in a row, nobody asks for a moment, longer after each further one."""
 
 import logging
 import threading
@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 0.005
 # Of the thread, for one exchange with Redis.
 _TIMEOUT_S = 1.0
+_LATE_AT_MOST = 3
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
 # Larger values would take the patience of others; and what waits to be written must not grow.
 LARGEST_BYTES = 1_000_000
@@ -86,6 +87,7 @@ class Shared:
         self._question: _Question | None = _Question([""])
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._waiting_bytes = 0
+        self._late = 0
         self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         threading.Thread(target=self._run, name="redis", daemon=True).start()
 
@@ -100,8 +102,13 @@ class Shared:
             question = self._question = _Question(names)
             self._changed.notify()
         if not question.answered.wait(self._patience_s):
-            self._fail("late")
+            self._failed("late")
+            self._late += 1
+            # Once may be this machine's own; a Redis that is slow each time would cost every batch the patience.
+            if self._late >= _LATE_AT_MOST:
+                self._pause.fail()
             return nothing
+        self._late = 0
         return nothing if question.values is None else question.values
 
     def put(self, name: str, value: bytes) -> None:
@@ -128,16 +135,13 @@ class Shared:
                 else:
                     question.values = self._store.get(question.names)
             except Unreachable as err:
-                self._fail("unreachable", f"Redis does not answer, answers are computed: {err}")
+                self._failed("unreachable")
+                if not self._pause.is_on:
+                    logger.warning("Redis does not answer, answers are computed: %s", err)
+                self._pause.fail()
             else:
                 self._pause.succeed()
             if question is not None:
                 with self._changed:
                     self._question = None
                 question.answered.set()
-
-    def _fail(self, kind: str, words: str = "") -> None:
-        self._failed(kind)
-        if words and not self._pause.is_on:
-            logger.warning(words)
-        self._pause.fail()

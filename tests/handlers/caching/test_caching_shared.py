@@ -154,6 +154,21 @@ def test_a_redis_that_says_nothing_costs_one_patience_and_then_nothing(server: R
     eventually(kept_again, within_s=60)
 
 
+def test_late_answers_in_a_row_pause_the_asking_and_one_does_not(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, may_answer, whole = Worker(server.url, patience_s=0.005), threading.Event(), Redis.get
+    monkeypatch.setattr(Redis, "get", lambda self, names: may_answer.wait(60) and whole(self, names))
+    for _ in range(3):
+        assert not worker.shared._pause.is_on
+        may_answer.clear()
+        assert worker.cache.find(KEYS) == [None] * 4
+        may_answer.set()
+        eventually(lambda: worker.shared._question is None, within_s=60)
+    assert worker.failures == {"late": 3}
+    assert worker.shared._pause._until > 0
+
+
 def test_a_redis_that_comes_back_is_asked_again(tmp_path) -> None:
     with redis_server(tmp_path) as other:
         worker = Worker(other.url)
