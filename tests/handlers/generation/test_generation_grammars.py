@@ -17,6 +17,7 @@ from handlers.generation.engines.fake import FakeEngine
 from handlers.generation.engines.sampling import Sampler
 from handlers.generation.engines.slots import Slots
 from handlers.generation.grammars import GrammarRefused, Grammars, read_schema
+from handlers.generation.grammars.compiler import Trials
 from handlers.generation.refusals import Refused
 
 COMPLETIONS = "v1/completions"
@@ -72,7 +73,10 @@ def test_an_answer_that_is_cut_off_says_so(rounds: Rounds) -> None:
     assert (answer["choices"][0]["text"][0], answer["choices"][0]["finish_reason"]) == ("{", "length")
 
 
-def test_a_schema_is_compiled_once(rounds: Rounds) -> None:
+def test_a_schema_is_compiled_once(rounds: Rounds, monkeypatch) -> None:
+    tried: list[str] = []
+    check = Trials.check
+    monkeypatch.setattr(Trials, "check", lambda self, schema: (tried.append(schema), check(self, schema)))
     first = rounds.ask(COMPLETIONS, asked(BOAT))
     raw = bytearray(json.dumps(asked(BOAT)).encode())
     rounds.round({"again": (raw, {"url_path": COMPLETIONS})})
@@ -84,7 +88,7 @@ def test_a_schema_is_compiled_once(rounds: Rounds) -> None:
     assert texts[0] == texts[1]
     value = rounds.handler.metrics._base.registry.get_sample_value
     counts = [value("inference_schemas_total", {"model": "tales", "from": origin}) for origin in ("compiler", "cache")]
-    assert counts == [1, 1]
+    assert (counts, len(tried)) == ([1, 1], 1)
 
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
