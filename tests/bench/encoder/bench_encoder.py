@@ -45,6 +45,12 @@ def sentence(url: str) -> Request:
     return Request(url=url, body=base64.b64encode(body), content_type="application/json")
 
 
+def sentences(url: str) -> Request:
+    """The same as a list of one, as BentoML takes what it batches."""
+    body = json.dumps({"text": [json.loads((EXAMPLE / "samples/sentence.json").read_bytes())["text"]]}).encode()
+    return Request(url=url, body=base64.b64encode(body), content_type="application/json")
+
+
 def peer(name: str, workers: int) -> Contestant:
     """One of the others."""
     if name == "torchserve":
@@ -66,7 +72,8 @@ def peer(name: str, workers: int) -> Contestant:
         "BENTOML_HOME": str(folder / "bentoml"),
     }
     url = f"http://127.0.0.1:{port}/predict"
-    return command(name, words, request=sentence(url), environment=environment, folder=folder)
+    request = sentences(url) if name == "bentoml" else sentence(url)
+    return command(name, words, request=request, environment=environment, folder=folder)
 
 
 def _mar(workers: int) -> Path:
