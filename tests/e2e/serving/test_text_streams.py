@@ -2,8 +2,11 @@
 OpenAI's own client, a worker that dies, and a stop. The tests share one server, and the last one stops it."""
 
 import asyncio
+import html
 import os
 import signal
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -16,6 +19,8 @@ from running import Running, running
 from specs import tales_spec
 from streams import Stream, stream, streams
 from waiting import eventually, metric, worker_pids
+
+from server.pages.snippets import further
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -46,8 +51,17 @@ def wanted(tokens: int, prompt: str = "Once upon a time") -> dict[str, object]:
 def test_32_streams_get_every_token_and_an_end(server: Running) -> None:
     seen = asyncio.run(streams(server.ports.inference, PATH, [wanted(64)] * 32))
     assert all(each.ended and each.status == 200 for each in seen)
+    # What TorchServe says to itself.
+    assert not any(b"ts_stream_next" in each.body for each in seen)
     eventually(lambda: metric(server, "inference_sequences", model="tales") == 0)
     assert metric(server, "inference_time_between_tokens_seconds_count", model="tales") >= 32 * 63
+
+
+def test_what_is_to_be_copied_for_openais_client_works_as_it_is(server: Running) -> None:
+    shown = further(packaged_tales("fake")[1].record, server=server.url)
+    program = html.unescape(shown.partition('id="openai"><code>')[2].partition("</code>")[0])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip(), done.stderr
 
 
 def test_a_client_that_leaves_frees_its_slot(server: Running) -> None:
