@@ -190,6 +190,15 @@ def _stages(queries: Queries) -> list[Panel]:
             ),
         ),
         Panel(
+            "Connections",
+            "Connections to a pod's inference port, and those a second for which it had no room.",
+            "none",
+            (
+                Query(f"sum by (pod) ({queries.of('marina_connections')})", "{{pod}}"),
+                Query(queries.rate(queries.of("marina_connections_refused_total"), "pod"), "{{pod}} refused a second"),
+            ),
+        ),
+        Panel(
             "Batch size",
             "Requests in a batch. 1 under load means that batches do not form.",
             "none",
