@@ -120,8 +120,8 @@ def _latency(turns: Sequence[Turn], share: float) -> Shown:
 
 
 def _rate(turns: Sequence[Turn]) -> Shown:
-    """Good answers in time, a second."""
-    return _quotient([turn.in_time for turn in turns], [turn.asked_s for turn in turns])
+    """Good answers in time, a second; of a turn without any, half an answer, so that it has a ratio, a very bad one."""
+    return _quotient([max(turn.in_time, 0.5) for turn in turns], [turn.asked_s for turn in turns])
 
 
 def _cpu_ms(turns: Sequence[Turn]) -> Shown:

@@ -187,6 +187,11 @@ def test_a_busy_generator_makes_it_invalid_and_a_round_or_two_are_left_out() -> 
     assert [reason.id for reason in many.reasons] == ["disturbed", "arrivals-late"]
 
 
+def test_a_round_without_any_answer_in_time_is_one_disturbed_round_and_not_the_end_of_all() -> None:
+    stood_still = [*rounds(turn(), turn(), 39), *rounds(turn(), turn(in_time=0), 1)]
+    assert figure_of("rate", judge_rounds(stood_still, OBJECTIVE, 0.2)).status == "PASS"
+
+
 def test_a_few_rounds_decide_nothing() -> None:
     verdict = judge_rounds(rounds(turn(), turn(13), 4), OBJECTIVE, 0.2)
     assert (verdict.status, verdict.reasons[0].id) == ("INVALID", "too-few-rounds")
