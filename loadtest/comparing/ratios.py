@@ -40,7 +40,7 @@ UNKNOWN = Ratio(1.0, 0.0, math.inf)
 def ratio(old: Sequence[float], new: Sequence[float], wrong: float) -> Ratio:
     """The middle of the rounds' ratios (Hodges and Lehmann's), with an interval each of whose ends is exceeded with the
     probability `wrong`; nothing is known where a round has none."""
-    if len(old) < 2 or min(*old, *new) <= 0:
+    if not old or min(*old, *new) <= 0:
         return UNKNOWN
     logs = [math.log(after / before) for before, after in zip(old, new, strict=True)]
     means = sorted((first + second) / 2 for first, second in combinations_with_replacement(logs, 2))
