@@ -74,11 +74,19 @@ def numbers_request(url: str) -> Request:
     return Request(url=url, body=base64.b64encode(body), content_type="application/json")
 
 
-def kit_spec(model: Mapping[str, Any], serving: Mapping[str, Any] | None = None, file: Path = EXAMPLE) -> Spec:
+def kit_spec(
+    model: Mapping[str, Any],
+    serving: Mapping[str, Any] | None = None,
+    file: Path = EXAMPLE,
+    *,
+    resources: Mapping[str, Any] | None = None,
+) -> Spec:
     """The example's spec with other values; what a start or a stop would wait for is not waited for."""
     data = yaml.safe_load(file.read_text(encoding="utf-8"))
     data["model"] |= model
     data["serving"] = {**data.get("serving", {}), "drain_propagation_s": 0, "access_log": "off", **(serving or {})}
+    if resources is not None:
+        data["kubernetes"] = {**data.get("kubernetes", {}), "resources": dict(resources)}
     return parse_spec(yaml.safe_dump(data, sort_keys=False), file)
 
 

@@ -117,7 +117,7 @@ def main() -> None:
     install()
     workers = os.cpu_count() or 1
     serving = {"workers": workers, "threads": 1, "max_batch": 16, "max_batch_delay_ms": 2}
-    spec = kit_spec({}, serving, EXAMPLE / "spec.yaml")
+    spec = kit_spec({}, serving, EXAMPLE / "spec.yaml", resources={"cpu": str(workers), "memory": f"{workers}Gi"})
     mar = kit_mar(spec, HOME / "marina")
     agreed = json.loads((HOME / "marina/package.json").read_bytes())["record"]["agreement"]["agreement"]
     servers = [kit("Marina", spec, mar, request=sentence)]
