@@ -146,5 +146,5 @@ def browser(chromium: str, folder: Path) -> Iterator[Browser]:
     finally:
         os.close(to)
         process.terminate()
-        process.wait(30)
+        process.wait(120)
         os.close(back)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 DIGIT = (ROOT / "config/examples/digits/samples/3.png").read_bytes()
 
 
-def eventually(check: Callable[[], T], *, within_s: float = 30) -> T:
+def eventually(check: Callable[[], T], *, within_s: float = 120) -> T:
     """The first true answer of `check`; fails with its last one."""
     deadline = time.monotonic() + within_s
     while not (answer := check()):

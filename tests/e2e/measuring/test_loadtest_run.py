@@ -146,7 +146,7 @@ def test_another_package_is_invalid(spec: Spec, out: Path, url: str) -> None:
 
 def test_a_package_that_is_replaced_during_the_run_is_invalid(spec: Spec, out: Path, url: str) -> None:
     def replace() -> None:
-        while int(urllib.request.urlopen(f"{url}/seen", timeout=5).read()) < 500:
+        while int(urllib.request.urlopen(f"{url}/seen", timeout=60).read()) < 500:
             time.sleep(0.01)
         behave(url, sha256="e" * 64)
 
@@ -178,7 +178,7 @@ def generator_pid() -> int:
 
 def hold_back_generator(url: str, after: int, seconds: float) -> None:
     pid = generator_pid()
-    while int(urllib.request.urlopen(f"{url}/seen", timeout=5).read()) < after:
+    while int(urllib.request.urlopen(f"{url}/seen", timeout=60).read()) < after:
         time.sleep(0.01)
     os.kill(pid, signal.SIGSTOP)
     time.sleep(seconds)
@@ -293,7 +293,7 @@ def test_ctrl_c_leaves_a_verdict_on_what_was_measured(out: Path, url: str, tmp_p
     (tmp_path / "spec.yaml").write_text(SPEC)
     words = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "spec.yaml"), str(out), url, processes]
     loading = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    while int(urllib.request.urlopen(f"{url}/seen", timeout=5).read()) < 300:
+    while int(urllib.request.urlopen(f"{url}/seen", timeout=60).read()) < 300:
         assert loading.poll() is None
         time.sleep(0.01)
     # As a terminal does it: to the whole group.

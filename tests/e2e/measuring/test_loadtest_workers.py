@@ -153,7 +153,8 @@ def test_a_process_of_this_machine_that_dies_is_named(url: str) -> None:
     measured = generate(plan_of(url, duration_s=120, parts=2))
     killer.join()
     assert measured.lost_processes in ((f"1 on {socket.gethostname()}",), (f"2 on {socket.gethostname()}",))
-    assert measured.sent == measured.finished > 0
+    # What was open when it died never finished.
+    assert measured.sent >= measured.finished > 0
     assert judge(measured, OBJECTIVE).status == "INVALID"
 
 

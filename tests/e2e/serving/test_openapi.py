@@ -82,7 +82,7 @@ schemathesis.openapi.media_type("application/x-npy", arrays(np.uint8, (8, 8, 1))
 
 
 def described(server: Running) -> Any:
-    with urllib.request.urlopen(f"{server.pages}/openapi.json", timeout=10) as answer:
+    with urllib.request.urlopen(f"{server.pages}/openapi.json", timeout=60) as answer:
         return schemathesis.openapi.from_dict(json.load(answer))
 
 
@@ -208,7 +208,7 @@ def test_what_the_protocols_describe_is_answered_as_described(path: str, mix: Ru
 
 def test_a_description_that_lies_is_found_out(mix: Running) -> None:
     """What the tests above are worth: the same with one wrong number in the description."""
-    with urllib.request.urlopen(f"{mix.pages}/openapi.json", timeout=10) as answer:
+    with urllib.request.urlopen(f"{mix.pages}/openapi.json", timeout=60) as answer:
         text = answer.read().decode()
     schema = schemathesis.openapi.from_dict(json.loads(text.replace('"maximum": 5', '"maximum": 50')))
     operation = schema["/predictions/mix"]["POST"]
@@ -218,7 +218,7 @@ def test_a_description_that_lies_is_found_out(mix: Running) -> None:
 
 
 def test_the_description_says_where_inference_is(digits_server: Running) -> None:
-    with urllib.request.urlopen(f"{digits_server.pages}/openapi.json", timeout=10) as answer:
+    with urllib.request.urlopen(f"{digits_server.pages}/openapi.json", timeout=60) as answer:
         found = json.load(answer)
     assert (found["info"]["title"], found["info"]["version"]) == ("digits", "1.0")
     variables = found["paths"]["/predictions/digits"]["servers"][0]["variables"]

@@ -75,7 +75,7 @@ def test_request_in_flight_is_answered_although_the_listener_is_closed(start_dig
         assert server.readiness()[1]["state"] == "draining"
         os.kill(worker, signal.SIGCONT)
         assert slow.result() == 200
-    assert server.process.wait(30) == Exit.DRAINED
+    assert server.process.wait(120) == Exit.DRAINED
 
 
 def test_not_ready_at_once_and_serving_on_while_load_balancers_learn(start_tiny: Start) -> None:
@@ -86,7 +86,7 @@ def test_not_ready_at_once_and_serving_on_while_load_balancers_learn(start_tiny:
         server.process.terminate()
         missing = eventually(lambda: server.readiness()[1].get("missing"))
         assert server.get("/live")[0] == 200
-        assert server.process.wait(30) == Exit.DRAINED
+        assert server.process.wait(120) == Exit.DRAINED
     assert missing == ["the server is stopping"]
     assert max(one.began for one in load.sent if one.outcome == "200") - stopped > 1.9
 
@@ -116,5 +116,5 @@ def test_stopping_before_ready_ends_without_a_drain(start_tiny: Start) -> None:
     server = start_tiny(wait=False, environment={"TINY_LOAD_S": "60"}, drain_propagation_s=60)
     eventually(lambda: server.readiness()[1])
     server.process.terminate()
-    assert server.process.wait(30) == Exit.DRAINED
+    assert server.process.wait(120) == Exit.DRAINED
     assert "SIGTERM: stopped before it was ready" in server.log.read_text()

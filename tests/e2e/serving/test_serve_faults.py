@@ -75,7 +75,7 @@ def test_killed_worker_fails_only_what_it_held_and_comes_back(server: Running) -
             assert time.monotonic() - killed < 1
         assert time.monotonic() - killed < 1
         missing = server.readiness()[1]["missing"]
-        server.wait_ready(60)
+        server.wait_ready(180)
         sent = len(load.sent)
         eventually(lambda: len(load.sent) > sent + 60)
         outcomes = load.finish()
@@ -94,7 +94,7 @@ def test_exactly_the_request_of_the_killed_worker_fails(server: Running) -> None
     with asked(server, 2) as answers:
         os.kill(worker_pids(server)[0], signal.SIGKILL)
     assert sorted(one.result() for one in answers) in ([200, 500], [200, 507])
-    server.wait_ready(60)
+    server.wait_ready(180)
 
 
 def test_hung_worker_is_replaced_after_its_response_timeout(server: Running) -> None:
@@ -106,7 +106,7 @@ def test_hung_worker_is_replaced_after_its_response_timeout(server: Running) -> 
         assert statuses in ([500, 500], [200, 500])
         eventually(lambda: before[0] not in worker_pids(server) or before[1] not in worker_pids(server))
         # The other one, where nothing was asked of it, is continued at the end.
-    server.wait_ready(60)
+    server.wait_ready(180)
     replaced = len(set(before) - set(worker_pids(server)))
     assert replaced == statuses.count(500)
     assert restarts(server) == restarted + replaced
@@ -145,7 +145,7 @@ def test_killed_java_ends_the_server_and_leaves_nothing(server: Running) -> None
         run_directory = run_directory_of(java_pid(server))
         assert run_directory.is_dir()
         os.kill(java_pid(server), signal.SIGKILL)
-        assert server.process.wait(10) == Exit.JAVA_DIED
+        assert server.process.wait(120) == Exit.JAVA_DIED
         assert [identify(pid) for pid in workers] == [None, None]
     assert "error: TorchServe was ended by SIGKILL" in server.log.read_text()
     assert not run_directory.exists()
@@ -187,7 +187,8 @@ def test_full_disk_while_serving_changes_nothing_for_clients(start_digits: Start
     fill(small_disk)
     assert [ask(server, DIGIT, "image/png") for _ in range(20)] == [200] * 20
     assert server.readiness()[0]
-    assert metric(server, "inference_request_duration_seconds_count", code="200") == 20
+    # The access log is read beside the answers.
+    eventually(lambda: metric(server, "inference_request_duration_seconds_count", code="200") == 20)
     assert server.stop() == Exit.DRAINED
 
 
@@ -225,7 +226,7 @@ def test_workers_leave_no_files_behind_when_they_die(start_digits: Start) -> Non
 def test_disk_too_small_for_the_model_is_said_before_java_is_started(start_digits: Start, small_disk: Path) -> None:
     fill(small_disk)
     server = start_digits(wait=False, environment={"TMPDIR": str(small_disk)})
-    assert server.process.wait(30) == 2
+    assert server.process.wait(120) == 2
     assert re.search(r"error: .*: \d+ MB free, but unpacking model.mar takes \d+ MB", server.log.read_text())
 
 
@@ -240,7 +241,7 @@ def test_as_pid_one_it_reaps_orphans_and_stops_on_sigterm(tmp_path: Path) -> Non
         process = subprocess.Popen([*namespace, *command], cwd=ROOT, stderr=stream)
     server = Running(process, spec, ports, log)
     try:
-        server.wait_ready(60)
+        server.wait_ready(180)
         (first,) = children(process.pid)
         assert Path(f"/proc/{first}/status").read_text().split("NSpid:")[1].split()[1] == "1"
         orphan = "nohup sleep 0.3 >/dev/null & echo $!"
@@ -250,7 +251,7 @@ def test_as_pid_one_it_reaps_orphans_and_stops_on_sigterm(tmp_path: Path) -> Non
         eventually(lambda: len(children(first)) == 2)
         eventually(lambda: len(children(first)) == 1)
         os.kill(first, signal.SIGTERM)
-        assert process.wait(30) == Exit.DRAINED
+        assert process.wait(120) == Exit.DRAINED
     finally:
         process.kill()
 

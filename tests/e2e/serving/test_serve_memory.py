@@ -24,7 +24,7 @@ def test_idle_worker_is_renewed_too_and_the_only_one_is_not_ready_meanwhile(star
     assert ask(server, b'{"leak_mb": 200}') == 200
     missing = eventually(lambda: server.readiness()[1]["missing"])
     assert missing == ["the only worker is being renewed"]
-    server.wait_ready(60)
+    server.wait_ready(180)
     assert metric(server, "marina_worker_recycles_total") == 1
     assert metric(server, "marina_worker_resident_memory_bytes") < 150e6
     assert ask(server, b"{}") == 200

@@ -40,13 +40,13 @@ def test_arrivals_are_zero_from_the_start_and_own_inferences_never_show(start_ti
     server = start_tiny(wait=False)
     page = eventually(lambda: server.get("/metrics")[1])
     assert f'{ARRIVED}{{model_name="tiny",model_version="1.0"}} 0\n' in page
-    server.wait_ready(60)
+    server.wait_ready(180)
     assert metric(server, ARRIVED) == 0
     assert metric(server, ANSWERED) == 0
     assert ask(server, b"{}") == 200
     eventually(lambda: metric(server, ARRIVED) == 1)
-    assert metric(server, ANSWERED) == 1
-    assert metric(server, "marina_in_flight") == 0
+    eventually(lambda: metric(server, ANSWERED) == 1)
+    eventually(lambda: metric(server, "marina_in_flight") == 0)
 
 
 def test_counts_agree_exactly_with_what_was_sent(digits_server: Running) -> None:
@@ -64,8 +64,8 @@ def test_counts_agree_exactly_with_what_was_sent(digits_server: Running) -> None
     assert sent["200"] == 150
     assert sent.total() == 180
     eventually(lambda: metric(digits_server, ARRIVED) - arrived == 180)
-    for code, count in sent.items():
-        assert metric(digits_server, ANSWERED, code=code) - before.get(code, 0) == count
+    # The access log is read beside the answers.
+    eventually(lambda: {code: metric(digits_server, ANSWERED, code=code) - before[code] for code in sent} == sent)
     assert metric(digits_server, ANSWERED, code="404") == 0
 
 
@@ -76,8 +76,7 @@ def test_shed_requests_count_as_arrived_and_as_503(start_tiny: Start) -> None:
         outcomes = load.finish()
     assert set(outcomes) == {"200", "503"}
     eventually(lambda: metric(server, ARRIVED) == len(load.sent))
-    assert metric(server, ANSWERED, code="503") == outcomes["503"]
-    assert metric(server, ANSWERED, code="200") == outcomes["200"]
+    eventually(lambda: {code: metric(server, ANSWERED, code=code) for code in outcomes} == outcomes)
 
 
 def test_p99_of_the_histogram_is_the_clients_within_one_bucket(digits_server: Running) -> None:
@@ -126,7 +125,7 @@ def test_counters_of_a_dead_worker_stay_and_its_files_go(start_tiny: Start) -> N
     assert metric(server, "tiny_counted_total") == 5
     for _ in range(3):
         assert ask(server, b'{"exit": 1}') in (0, 500)
-        server.wait_ready(60)
+        server.wait_ready(180)
     assert ask(server, b'{"count": 2}') == 200
     assert metric(server, "tiny_counted_total") == 7
     (java,) = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
@@ -150,7 +149,7 @@ def prometheus(digits_server: Running, tmp_path: Path) -> Iterator[str]:
     )
     yield f"http://{address}/api/v1/query?query="
     process.terminate()
-    process.wait(30)
+    process.wait(120)
 
 
 def query(url: str, expression: str) -> float | None:

@@ -48,7 +48,7 @@ def test_ready_says_what_is_missing_until_it_is_ready(start_tiny: Start) -> None
     assert loading["ready"] is False
     assert loading["state"] == "loading"
     assert loading["missing"]
-    server.wait_ready(60)
+    server.wait_ready(180)
     assert server.readiness()[1] == {
         "ready": True,
         "state": "ready",

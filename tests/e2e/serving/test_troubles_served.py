@@ -83,7 +83,7 @@ def test_a_worker_that_cannot_load(start_tiny: Start, tmp_path: Path) -> None:
 def test_java_that_was_killed(start_tiny: Start) -> None:
     server = start_tiny()
     os.kill(java_pid(server), signal.SIGKILL)
-    assert server.process.wait(30) == Exit.JAVA_DIED
+    assert server.process.wait(120) == Exit.JAVA_DIED
     shows("java-ended", server.log.read_text())
 
 

@@ -47,7 +47,7 @@ class Prometheus:
         """The data of an answer; None while it starts."""
         url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as err:
             if err.code == 503:
@@ -102,7 +102,7 @@ def observe(tmp_path: Path) -> Iterator[Observe]:
     yield start
     for process, log in started:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
         log.close()
 
 
