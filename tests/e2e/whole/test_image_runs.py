@@ -24,7 +24,7 @@ from waiting import eventually
 
 from archiver.containers.builders import Builder, find_builder
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 HOME = ROOT / "build" / "images"
 BASE = "localhost/marina/debian-python:bookworm"

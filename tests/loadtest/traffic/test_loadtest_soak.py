@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -194,6 +195,6 @@ def test_what_contradicts_a_soak_is_refused(option: str) -> None:
 
 def test_pods_are_not_soaked_from_here(tmp_path: Path) -> None:
     spec = parse_spec(SPEC, tmp_path / "spec.yaml", files=False)
-    where: Any = Where(out=tmp_path, elsewhere=object())  # type: ignore[arg-type]
+    where: Any = Where(out=tmp_path, elsewhere=SimpleNamespace(pods=2))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="`--soak`: the memory of several pods"):
         run(spec, RunOptions(rate=5, soak_s=60), where)
