@@ -47,8 +47,8 @@ class Text(Section):
     """Requests that may wait for a slot, those of interactive clients and short prompts first; further ones get 503
     with `Retry-After`; default: as many as `slots`. Lands in the record, and with `slots` in `batchSize`."""
     prefill_chunk: Count | None = None
-    """A prompt is read in pieces of so many tokens, one a step, so that the answers of others go on; default: 256, of
-    `vllm` 2048. Lands in the record."""
+    """A step reads so many tokens of prompts, of a long one a piece and of short ones several, so that the answers of
+    others go on; default: 256, of `vllm` 2048. Lands in the record."""
     max_tokens: Count = 512
     """Longest answer, and what is written where a request names no `max_tokens`, tokens. Lands in the record."""
     route: TextRoute | None = None

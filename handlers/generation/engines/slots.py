@@ -1,5 +1,6 @@
-"""The slots of an engine, and what its next step computes: one piece of one prompt, and a token for whoever has read
-theirs. A long prompt is read in pieces between the steps of the others, so that nobody's stream stalls."""
+"""The slots of an engine, and what its next step computes: a token for whoever has read their prompt, and so many
+tokens of prompts. A long prompt is read in pieces between the steps of the others, so that nobody's stream stalls, and
+short ones are read together."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -121,13 +122,16 @@ class Slots:
             self._left[slot.index] = slot.tokens[: slot.cached]
 
     def work(self) -> list[Work]:
-        """What a step computes: who has one token to compute, in the order of their places, then a piece of the prompt
-        that is read next."""
+        """What a step computes: who has one token to compute, in the order of their places, then as many tokens of the
+        next prompts as a step may read."""
         held = sorted(self._held.values(), key=lambda slot: slot.index)
         held = [slot for slot in held if not slot.reads and not slot.sampler.is_late]
         work = [Work(slot, range(slot.cached, len(slot.tokens)), self._guesses(slot, len(held))) for slot in held]
-        if slot := next((slot for slot in self._held.values() if slot.reads), None):
-            work.append(Work(slot, range(slot.cached, min(len(slot.tokens), slot.cached + self._chunk))))
+        room = self._chunk
+        for slot in self._held.values():
+            if slot.reads and room:
+                work.append(Work(slot, range(slot.cached, min(len(slot.tokens), slot.cached + room))))
+                room -= len(work[-1].piece)
         return work
 
     def _guesses(self, slot: Slot, rows: int) -> Sequence[int]:
@@ -150,7 +154,7 @@ class Slots:
 
 
 class SlotEngine(ABC, Generic[Scores]):
-    """An engine by its slots: a step is a token for all who are past their prompt, then one piece of one prompt."""
+    """An engine by its slots: a step is a token for all who are past their prompt, then a piece of prompts."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots

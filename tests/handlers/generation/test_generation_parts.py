@@ -94,6 +94,19 @@ def test_a_prompt_is_read_in_pieces_between_the_others() -> None:
     assert slots.usage().sequences == 1
 
 
+def test_short_prompts_are_read_together_as_many_as_fit_into_a_piece() -> None:
+    slots = Slots(4, context=100, prefill_chunk=8)
+    for name, length in (("a", 3), ("b", 3), ("c", 5), ("d", 2)):
+        slots.add(name, range(length), Sampling())
+    work = slots.work()
+    assert [(each.slot.sequence, each.piece.start, each.piece.stop) for each in work] == [
+        ("a", 0, 3),
+        ("b", 0, 3),
+        ("c", 0, 2),
+    ]
+    assert [each.ends for each in work] == [True, True, False]
+
+
 SCORES = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
 
 
