@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE)]
 from bench_serve import KIT  # noqa: E402
 from board import Column, against, ratio_text, table, write_report  # noqa: E402
 from contestants import PHOTO, Contestant, command, kit, kit_mar, kit_spec, photo_request  # noqa: E402
-from rounds import Course, measure, start, summary, worker_environment  # noqa: E402
+from rounds import Course, Round, measure, start, summary, worker_environment  # noqa: E402
 
 from config.ports import free_port_base  # noqa: E402
 from config.spec import Spec  # noqa: E402
@@ -141,6 +141,14 @@ def main() -> None:
     course = Course(rounds=options.rounds, seconds=options.seconds, open_s=options.open, cores=spec.workers)
     with ExitStack() as stack:
         found = measure(start(servers, stack), course)
+    lead = f"One 720×720 JPEG of 110 kB, {course.clients} clients, medians of {course.rounds} interleaved rounds."
+    report(HOME, found, course, schema="marina.bench-peers/1", title="ResNet-50 behind five servers", lead=lead)
+
+
+def report(
+    home: Path, found: Mapping[str, Sequence[Round]], course: Course, *, schema: str, title: str, lead: str
+) -> None:
+    """The medians of all rounds, and how many times the rate of each other one Marina has, printed and written."""
     rows = {name: summary(each) for name, each in found.items()}
     rates = {name: [each["rps"] for each in rounds] for name, rounds in found.items()}
     ratios = {f"Marina / {name}": against(each, rates["Marina"]) for name, each in rates.items() if name != "Marina"}
@@ -148,11 +156,11 @@ def main() -> None:
     for name, quotient in ratios.items():
         print(f"{name:<32} {ratio_text(quotient)}")
     write_report(
-        HOME,
-        title="ResNet-50 behind five servers",
-        lead=f"One 720×720 JPEG of 110 kB, {course.clients} clients, medians of {course.rounds} interleaved rounds.",
+        home,
+        title=title,
+        lead=lead,
         record={
-            "schema": "marina.bench-peers/1",
+            "schema": schema,
             "course": asdict(course),
             "rounds": found,
             "ratios": {name: asdict(quotient) for name, quotient in ratios.items()},
@@ -161,7 +169,7 @@ def main() -> None:
         columns=COLUMNS,
         bars=[("rps", "Requests a second"), ("cpu_ms", "Server CPU a request, ms"), ("p99_ms", "p99 at 70 %, ms")],
     )
-    print(f"\n{HOME / 'bench.html'}")
+    print(f"\n{home / 'bench.html'}")
 
 
 if __name__ == "__main__":

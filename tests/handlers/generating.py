@@ -1,12 +1,15 @@
 """What tests of text generation share: a tokenizer of bytes, a package with the fake engine, rounds as TorchServe's."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from ts.context import Context, RequestProcessor
+
+from handlers.generation import TextHandler
 
 TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
@@ -115,6 +118,18 @@ class Rounds:
             self.round()
         self.last = name
         return self.bodies[name]
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Rounds]:
+    """The handler of a written package, until the block ends."""
+    handler = TextHandler()
+    handler.initialize(Context("tales", str(folder), {}, 8, None, "0.12.0"))
+    try:
+        yield Rounds(handler, folder)
+    finally:
+        handler.loop.close()
+        handler.grammars.close()
 
 
 def events(body: bytes) -> list[Any]:

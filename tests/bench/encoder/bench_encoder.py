@@ -16,17 +16,15 @@ import subprocess
 import sys
 import sysconfig
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE.parent)]
 
-from bench_peers import COLUMNS  # noqa: E402
-from board import table, write_report  # noqa: E402
+from bench_peers import report  # noqa: E402
 from contestants import Contestant, command, kit, kit_mar, kit_spec, torchserve  # noqa: E402
-from rounds import Course, measure, start, summary  # noqa: E402
+from rounds import Course, measure, start  # noqa: E402
 
 from config.ports import free_port_base  # noqa: E402
 from loadtest.sending import Request  # noqa: E402
@@ -125,24 +123,10 @@ def main() -> None:
     course = Course(rounds=options.rounds, seconds=options.seconds, open_s=options.open, cores=workers)
     with ExitStack() as stack:
         rounds = measure(start(servers, stack), course)
-    rows = {name: summary(each) for name, each in rounds.items()}
-    print("\n" + table(rows, COLUMNS) + "\n")
     print(f"agreement of {spec.model.precision} with eager fp32 {agreed:.4f}")
-    pairs = {name: [a["rps"] / b["rps"] for a, b in zip(rounds["Marina"], each, strict=True)]
-             for name, each in rounds.items() if name != "Marina"}  # fmt: skip
-    for name, ratios in pairs.items():
-        ours = rows["Marina"]["rps"] / rows[name]["rps"]
-        print(f"Marina / {name:<12} {ours:5.2f}   of single rounds {min(ratios):5.2f} to {max(ratios):5.2f}")
-    write_report(
-        HOME,
-        title="The language example behind four servers",
-        lead=f"One sentence, {course.clients} clients, medians of {course.rounds} interleaved rounds.",
-        record={"schema": "marina.bench-encoder/1", "course": asdict(course), "rounds": rounds, "ratios": pairs},
-        rows=rows,
-        columns=COLUMNS,
-        bars=[("rps", "Requests a second"), ("cpu_ms", "Server CPU a request, ms"), ("p99_ms", "p99 at 70 %, ms")],
-    )
-    print(f"\n{HOME / 'bench.html'}")
+    lead = f"One sentence, {course.clients} clients, medians of {course.rounds} interleaved rounds."
+    title = "The language example behind four servers"
+    report(HOME, rounds, course, schema="marina.bench-encoder/1", title=title, lead=lead)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from fakes import FakeContext
-from generating import Rounds, events, write_text_package, write_tokenizer
+from generating import Rounds, events, serving, write_text_package, write_tokenizer
 
-from handlers.generation import TextHandler
 from handlers.generation.engine import NoToken, Sampling
 from handlers.generation.engines.fake import FakeEngine
 from handlers.generation.engines.sampling import Sampler
@@ -41,12 +39,8 @@ def asked(schema: object, **body: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def rounds(tmp_path, request) -> Iterator[Rounds]:
-    write_text_package(tmp_path, **getattr(request, "param", {}))
-    handler = TextHandler()
-    handler.initialize(FakeContext(tmp_path))
-    yield Rounds(handler, tmp_path)
-    handler.loop.close()
-    handler.grammars.close()
+    with serving(write_text_package(tmp_path, **getattr(request, "param", {}))) as rounds:
+        yield rounds
 
 
 @pytest.fixture(scope="module")

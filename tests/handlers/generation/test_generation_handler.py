@@ -5,22 +5,17 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from generating import Rounds, events, write_text_package
+from generating import Rounds, events, serving, write_text_package
 
-from handlers.generation import TextHandler, loop
+from handlers.generation import loop
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 
 
 @pytest.fixture
 def rounds(tmp_path, request) -> Iterator[Rounds]:
-    from fakes import FakeContext
-
-    write_text_package(tmp_path, **getattr(request, "param", {}))
-    handler = TextHandler()
-    handler.initialize(FakeContext(tmp_path))
-    yield Rounds(handler, tmp_path)
-    handler.loop.close()
+    with serving(write_text_package(tmp_path, **getattr(request, "param", {}))) as rounds:
+        yield rounds
 
 
 def asked(**body):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from fakes import FakeContext
-from generating import Rounds, events, write_text_package
+from generating import Rounds, events, serving, write_text_package
 
 from handlers.generation import TextHandler
 from handlers.generation.engine import Token
@@ -19,10 +19,8 @@ SETTINGS = {"mb": 1, "ttl_s": 60, "redis": None, "package": "a" * 64}
 @pytest.fixture
 def rounds(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rounds]:
     monkeypatch.setenv("MARINA_ANSWERS", json.dumps(SETTINGS))
-    handler = TextHandler()
-    handler.initialize(FakeContext(write_text_package(tmp_path)))
-    yield Rounds(handler, tmp_path)
-    handler.loop.close()
+    with serving(write_text_package(tmp_path)) as rounds:
+        yield rounds
 
 
 def asked(**body):

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from generating import TEXT, Rounds, events, write_text_package
+from generating import TEXT, Rounds, events, serving, write_text_package
 from packages import standin_python
-from ts.context import Context
 from waiting import eventually
 
-from handlers.generation import NoToken, Sampling, TextHandler, Token
+from handlers.generation import NoToken, Sampling, Token
 from handlers.generation.engines import vllm_runner
 from handlers.generation.engines.vllm_engine import VllmEngine, make_vllm, sampling_arguments
 from handlers.generation.engines.vllm_process import EngineGone
@@ -222,10 +221,8 @@ def rounds(python: str, tmp_path: Path) -> Iterator[Rounds]:
     """The handler, with the stand-in as its engine."""
     directory = write_text_package(tmp_path, engine="vllm", slots=2, vllm=SETTINGS | {"python": python})
     (directory / "model" / "config.json").write_text("{}")
-    handler = TextHandler()
-    handler.initialize(Context("tales", str(directory), {}, 8, None, "0.12.0"))
-    yield Rounds(handler, directory)
-    handler.loop.close()
+    with serving(directory) as rounds:
+        yield rounds
 
 
 def test_an_engine_that_dies_ends_its_answers_with_an_error_and_then_its_worker(rounds: Rounds, monkeypatch) -> None:
