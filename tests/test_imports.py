@@ -23,14 +23,14 @@ WITHOUT_TORCH = OURS - {"archiver", "handlers"}
 
 
 def imported(file: Path) -> set[str]:
-    found = set()
+    packages = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{file}: relative import"
-            found.add(node.module.partition(".")[0])
-    return found
+            packages.add(node.module.partition(".")[0])
+    return packages
 
 
 def modules(package: str) -> list[Path]:

@@ -16,7 +16,7 @@ def skip_unless_required(reason: str) -> None:
 def needs(*names: str, package: str) -> str:
     """The path of the first of some programs that is there; otherwise the test is skipped or fails."""
     for name in names:
-        if found := shutil.which(name):
-            return found
+        if program := shutil.which(name):
+            return program
     skip_unless_required(f"`{names[0]}` is not installed: apt-get install {package}")
     raise AssertionError

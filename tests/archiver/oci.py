@@ -32,10 +32,10 @@ def write_layout(
         return {"digest": f"sha256:{digest}", "size": len(content)}
 
     config = {
-        "rootfs": {"diff_ids": [f"sha256:{hashlib.sha256(one).hexdigest()}" for one in layers]},
+        "rootfs": {"diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]},
         "history": history,
     }
-    stored = [add(gzip.compress(one, mtime=0) if compressed else one) for one in layers]
+    stored = [add(gzip.compress(layer, mtime=0) if compressed else layer) for layer in layers]
     described = add(json.dumps({"config": add(json.dumps(config).encode()), "layers": stored}).encode())
     if nested:
         attestation = add(b"{}") | {"platform": {"os": "unknown", "architecture": "unknown"}}

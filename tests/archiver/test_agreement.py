@@ -52,9 +52,9 @@ def test_rows_of_zeros_are_equal() -> None:
 
 
 def test_the_record_keeps_the_worst_artifact() -> None:
-    one = compare_tensors((torch.ones(1, 2),), (torch.ones(1, 2),), 0.1)
+    same = compare_tensors((torch.ones(1, 2),), (torch.ones(1, 2),), 0.1)
     other = compare_tensors((torch.ones(1, 2),), (torch.zeros(1, 2),), 0.1)
-    agreed = worst([one, other], inputs="generated", count=1, measure="tolerance")
+    agreed = worst([same, other], inputs="generated", count=1, measure="tolerance")
     assert (agreed.agreement, agreed.max_abs_difference, agreed.cosine) == (0, 1, 0)
 
 

@@ -77,7 +77,7 @@ def test_a_package_for_v3_holds_and_needs_nothing_of_avx512(packaged: Packaged, 
     files = unpacked(folder / package.mar, tmp_path / "mar")
     code = libraries(files)
     assert len(code) == len(record.batch_sizes)
-    assert [AVX512.search(one) for one in code] == [None] * len(code)
+    assert [AVX512.search(assembly) for assembly in code] == [None] * len(code)
     key = json.loads((files / "marina.json").read_text(encoding="utf-8"))["key"]
     assert differences(key, CPU, cpuinfo(tmp_path, FLAGS["x86-64-v3"])) == []
     missing = tuple(flag for flag in FLAGS["x86-64-v3"] if flag != "fma")
@@ -93,7 +93,7 @@ def test_a_package_for_v3_answers_alike_where_torch_and_onednn_see_avx2_only(
     _, here = answers(files)
     capability, there = answers(files, ATEN_CPU_CAPABILITY="avx2", ONEDNN_MAX_CPU_ISA="AVX2")
     assert capability == "AVX2"
-    assert sum(one == other for one, other in zip(here, there, strict=True)) >= 63
+    assert sum(label == other for label, other in zip(here, there, strict=True)) >= 63
 
 
 def test_what_this_machine_cannot_run_is_not_compiled_on_it(tmp_path: Path) -> None:

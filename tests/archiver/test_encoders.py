@@ -119,8 +119,8 @@ def test_labels_of_texts_of_all_lengths_are_those_that_transformers_finds(
     handler = served("classify", encoding)
     texts = ["the cat sat", "a dog ran on the mat", "mat", "the cat", "the cat sat on a mat"]
     expected = by_transformers(handler.directory.parent / "model", "BertForSequenceClassification", texts)
-    for reply, found in zip(asked(handler, {"text": texts}).json(), expected, strict=True):
-        probabilities = torch.softmax(found.logits[0], -1)
+    for reply, output in zip(asked(handler, {"text": texts}).json(), expected, strict=True):
+        probabilities = torch.softmax(output.logits[0], -1)
         best = int(probabilities.argmax())
         assert reply["top_labels"][0] == LABELS[best]
         assert reply["top_probs"][0] == pytest.approx(float(probabilities[best]), abs=1e-5)
@@ -129,29 +129,31 @@ def test_labels_of_texts_of_all_lengths_are_those_that_transformers_finds(
 @pytest.mark.parametrize("body", [{"text": "the cat sat"}, "the cat sat"])
 def test_one_text_gets_one_answer_and_a_list_a_list(served: Callable[..., Any], body: object) -> None:
     handler = served("classify")
-    one = asked(handler, body).json()
-    assert set(one) == {"top_indices", "top_probs", "top_labels"}
-    assert asked(handler, ["the cat sat"]).json() == [one]
-    assert asked(handler, {"instances": ["the cat sat", {"text": "the cat sat"}]}).json() == {"predictions": [one, one]}
+    answer = asked(handler, body).json()
+    assert set(answer) == {"top_indices", "top_probs", "top_labels"}
+    assert asked(handler, ["the cat sat"]).json() == [answer]
+    assert asked(handler, {"instances": ["the cat sat", {"text": "the cat sat"}]}).json() == {
+        "predictions": [answer, answer]
+    }
     (plain,) = ask(handler, b"the cat sat", headers={"content-type": "text/plain; charset=utf-8"})
-    assert plain.json() == one
+    assert plain.json() == answer
 
 
 def test_embeddings_are_the_mean_of_the_tokens_at_length_one(served: Callable[..., Any]) -> None:
     handler = served("embed")
     texts = ["the cat sat", "a dog"]
     expected = by_transformers(handler.directory.parent / "model", "BertModel", texts)
-    for reply, found in zip(asked(handler, texts).json(), expected, strict=True):
-        mean = found.last_hidden_state[0].mean(0)
+    for reply, output in zip(asked(handler, texts).json(), expected, strict=True):
+        mean = output.last_hidden_state[0].mean(0)
         np.testing.assert_allclose(reply["embedding"], (mean / mean.norm()).numpy(), atol=1e-5)
 
 
 def test_openais_clients_get_embeddings_as_they_ask_for_them(served: Callable[..., Any]) -> None:
     handler = served("embed")
     texts = ["the cat sat", "a dog"]
-    plain = [one["embedding"] for one in asked(handler, texts).json()]
+    plain = [answer["embedding"] for answer in asked(handler, texts).json()]
     floats = asked(handler, {"model": "tiny", "input": texts}).json()
-    assert [one["embedding"] for one in floats["data"]] == plain
+    assert [entry["embedding"] for entry in floats["data"]] == plain
     assert floats["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
     packed = asked(handler, {"model": "tiny", "input": texts[0], "encoding_format": "base64"}).json()["data"][0]
     np.testing.assert_allclose(np.frombuffer(base64.b64decode(packed["embedding"]), "<f4"), plain[0], atol=1e-6)
@@ -163,8 +165,8 @@ def test_documents_are_ranked_by_their_score(served: Callable[..., Any]) -> None
     handler = served("rerank")
     documents = ["a mat", "the dog ran", "the cat"]
     results = asked(handler, {"query": "cat", "documents": documents}).json()["results"]
-    scores = [one["relevance_score"] for one in results]
-    assert sorted(one["index"] for one in results) == [0, 1, 2]
+    scores = [result["relevance_score"] for result in results]
+    assert sorted(result["index"] for result in results) == [0, 1, 2]
     assert scores == sorted(scores, reverse=True)
     alone = asked(handler, {"query": "cat", "documents": [documents[results[0]["index"]]]}).json()["results"]
     assert alone[0]["relevance_score"] == pytest.approx(scores[0], abs=1e-5)
@@ -173,14 +175,16 @@ def test_documents_are_ranked_by_their_score(served: Callable[..., Any]) -> None
 def test_tokens_are_labelled_where_they_stand_in_the_text(served: Callable[..., Any]) -> None:
     handler = served("tokens")
     tokens = asked(handler, {"text": "the  cat sat"}).json()["tokens"]
-    assert [(one["start"], one["end"]) for one in tokens] == [(0, 3), (5, 8), (9, 12)]
-    assert {one["label"] for one in tokens} <= set(LABELS)
+    assert [(token["start"], token["end"]) for token in tokens] == [(0, 3), (5, 8), (9, 12)]
+    assert {token["label"] for token in tokens} <= set(LABELS)
 
 
 def test_texts_are_tensors_of_bytes(served: Callable[..., Any]) -> None:
     handler = served("classify")
     tensor = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["the cat sat", "a dog"]}
-    outputs = {one["name"]: one for one in asked(handler, {"inputs": [tensor]}, **{HEADER: "v2"}).json()["outputs"]}
+    outputs = {
+        output["name"]: output for output in asked(handler, {"inputs": [tensor]}, **{HEADER: "v2"}).json()["outputs"]
+    }
     assert outputs["top_labels"]["data"][0] == asked(handler, "the cat sat").json()["top_labels"][0]
 
 

@@ -199,11 +199,11 @@ def stage(name: str) -> dict[str, str]:
     text = re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
     assert text
     joined = re.sub(r"^#.*\n", "", text[1].replace("\\\n", " "), flags=re.MULTILINE)
-    found: dict[str, str] = {}
+    instructions: dict[str, str] = {}
     for line in filter(None, joined.splitlines()):
         word, _, rest = line.partition(" ")
-        found[word] = f"{found[word]}\n{rest}" if word in found else rest
-    return found
+        instructions[word] = f"{instructions[word]}\n{rest}" if word in instructions else rest
+    return instructions
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda", "loadtest", "vllm"])

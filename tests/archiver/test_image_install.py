@@ -67,8 +67,8 @@ def test_an_image_gets_what_marina_needs_and_one_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     serving = INSTALL.requirements("serve", ROOT / "pyproject.toml")
     assert set(serving) == {*project["dependencies"], *project["optional-dependencies"]["serve"]}
-    assert not [one for one in serving if one.startswith(("torchvision", "locust", "kubernetes"))]
-    assert not [one for one in INSTALL.requirements("loadtest", ROOT / "pyproject.toml") if one.startswith("torch")]
+    assert not [name for name in serving if name.startswith(("torchvision", "locust", "kubernetes"))]
+    assert not [name for name in INSTALL.requirements("loadtest", ROOT / "pyproject.toml") if name.startswith("torch")]
 
 
 def test_pruning_leaves_what_is_imported(tmp_path: Path) -> None:
@@ -133,13 +133,13 @@ def test_the_bill_names_every_package_once(bill: dict[str, Any]) -> None:
 
     # Not all of `sys.path`: setuptools, once imported, puts what it brings along there.
     installed = distributions(path=[sysconfig.get_path("purelib")])
-    names = {one.metadata["Name"].lower().replace("_", "-").replace(".", "-") for one in installed}
-    listed = [one["name"] for one in bill["components"] if one.get("purl", "").startswith("pkg:pypi/")]
+    names = {distribution.metadata["Name"].lower().replace("_", "-").replace(".", "-") for distribution in installed}
+    listed = [part["name"] for part in bill["components"] if part.get("purl", "").startswith("pkg:pypi/")]
     assert sorted(listed) == sorted(names)
 
 
 def test_the_bill_tells_the_parts_of_torchserves_jar(bill: dict[str, Any]) -> None:
-    jar = next(one for one in bill["components"] if one["name"] == "model-server")
+    jar = next(component for component in bill["components"] if component["name"] == "model-server")
     parts = {part["name"]: part.get("version") for part in jar["components"]}
     # What SECURITY.md speaks about.
     assert parts["netty-all"] == "4.1.53.Final"
@@ -155,5 +155,5 @@ def test_the_bill_tells_the_parts_of_torchserves_jar(bill: dict[str, Any]) -> No
 def test_the_bill_has_the_java_that_runs(bill: dict[str, Any]) -> None:
     from server.java.checks import find_java
 
-    java = next(one for one in bill["components"] if one["bom-ref"] == "java")
+    java = next(component for component in bill["components"] if component["bom-ref"] == "java")
     assert int(java["version"].partition(".")[0]) == find_java().version

@@ -58,9 +58,9 @@ def message(folder: Path, changes: dict[str, Any]) -> str:
 
 
 def test_random_weights_are_the_same_every_time_and_follow_the_seed(folder: Path) -> None:
-    one, same, other = (load(folder, {"model.seed": seed}).network.state_dict() for seed in (0, 0, 1))
-    assert torch.equal(one["layer.weight"], same["layer.weight"])
-    assert not torch.equal(one["layer.weight"], other["layer.weight"])
+    weights, same, other = (load(folder, {"model.seed": seed}).network.state_dict() for seed in (0, 0, 1))
+    assert torch.equal(weights["layer.weight"], same["layer.weight"])
+    assert not torch.equal(weights["layer.weight"], other["layer.weight"])
 
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "w.pth"])

@@ -71,8 +71,8 @@ def alone(spec: Spec, mar: Path, port_base: int, *, quiet: bool = False) -> Iter
             yield process
         finally:
             process.kill()
-            for one in (process, *readers):
-                one.wait()
+            for ending in (process, *readers):
+                ending.wait()
             door.close()
 
 
@@ -95,7 +95,7 @@ def one_round(spec: Spec, mar: Path, *, marina: bool) -> Counter[str]:
         process.wait()
         time.sleep(0.2)
         load.finish()
-    return Counter(one.outcome for one in load.sent if one.connected)
+    return Counter(request.outcome for request in load.sent if request.connected)
 
 
 def one_stop(spec: Spec, mar: Path, request: bytes) -> tuple[int, bool]:

@@ -187,21 +187,21 @@ def main() -> int:
             DOOR: Contestant(ours.ports.inference, (ours.process.pid,)),
             **{name: stack.enter_context(proxied(name, spec, mar)) for name in PROXIES},
         }
-        found: dict[tuple[int, str], list[Seen]] = {(c, name): [] for c in CONNECTIONS for name in contestants}
+        measured: dict[tuple[int, str], list[Seen]] = {(c, name): [] for c in CONNECTIONS for name in contestants}
         for number in range(options.rounds + 1):
-            for connections, name in found:
+            for connections, name in measured:
                 seconds = options.seconds if number else WARMUP_S
                 seen = measure(contestants[name], f"/predictions/{spec.name}", connections, seconds, script)
                 if number:
-                    found[connections, name].append(seen)
+                    measured[connections, name].append(seen)
                     said = f"{seen.rps:9,.0f}/s  p50 {seen.p50_ms:.2f} ms  CPU {seen.cpu_ms:.3f} ms"
                     text = f"round {number}  {connections:>2}  {name:<17} {said}  others {seen.others:.0%}"
                     print(text, file=sys.stderr, flush=True)
-    print_table(found)
+    print_table(measured)
     return 0
 
 
-def print_table(found: dict[tuple[int, str], list[Seen]]) -> None:
+def print_table(measured: dict[tuple[int, str], list[Seen]]) -> None:
     """A line for each contestant and number of connections."""
     columns: dict[str, Callable[[Seen], float]] = {
         "requests/s": lambda seen: seen.rps,
@@ -210,13 +210,13 @@ def print_table(found: dict[tuple[int, str], list[Seen]]) -> None:
     }
     forms = {"requests/s": "{:,.0f}", "p50 ms": "{:.2f}", "CPU ms": "{:.3f}"}
     print(f"{'':>3} {'':<17}" + "".join(f" {name:>26}" for name in columns) + f" {'others':>7}")
-    for (connections, name), rounds in found.items():
+    for (connections, name), rounds in measured.items():
         cells = (interval([value(seen) for seen in rounds], forms[key]) for key, value in columns.items())
         others = median(seen.others for seen in rounds)
         print(f"{connections:>3} {name:<17}" + "".join(f" {cell:>26}" for cell in cells) + f" {others:>7.0%}")
-    for (connections, name), rounds in found.items():
+    for (connections, name), rounds in measured.items():
         if name != DOOR:
-            door = [seen.cpu_ms for seen in found[connections, DOOR]]
+            door = [seen.cpu_ms for seen in measured[connections, DOOR]]
             print(
                 f"{connections:>3} CPU of {name} / {DOOR} {ratio_text(against(door, [seen.cpu_ms for seen in rounds]))}"
             )

@@ -48,8 +48,8 @@ def wrk(url: str) -> str:
         return "not installed (apt-get install wrk)"
     command = ["wrk", "-t1", "-c32", "-d5s", f"{url}/predictions/digits"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
-    return f"{float(found[1]):,.0f} requests/s, closed loop of 32 connections" if found else "no figure"
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
+    return f"{float(rate[1]):,.0f} requests/s, closed loop of 32 connections" if rate else "no figure"
 
 
 def test_one_process_holds_2500_requests_a_second(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,10 +35,10 @@ def calibration(queue: Queue, objective: Objective, seed: int, repeat: int = 1) 
     session = SimulatedSession(queue, objective, seed)
     tolerance = {} if repeat == 1 else {"tolerance": 0.03}
     trials = Trials(session, objective, Search(seed=1000 * seed, repeat=repeat, **tolerance))  # type: ignore[arg-type]
-    found = trials.find(None)
+    knee = trials.find(None)
     if repeat == 1:
-        found = trials.measure_knee(found)
-    return found, sum(schedule.total_s for schedule in session.schedules)
+        knee = trials.measure_knee(knee)
+    return knee, sum(schedule.total_s for schedule in session.schedules)
 
 
 def row(queue: Queue, limit_ms: float, runs: int, seed: int) -> tuple[str, int]:

@@ -125,10 +125,10 @@ def window(pid: int, request: Request, seconds: float, cores: int) -> dict[str, 
     )
     _wrk(script, request.url, 1)
     before = process_tree.cpu_s(pid)
-    found = _wrk(script, request.url, seconds)
-    rps = float(re.search(r"Requests/sec:\s+([\d.]+)", found)[1])
-    answered = int(re.search(r"(\d+) requests in", found)[1])
-    failed = re.search(r"Non-2xx or 3xx responses: (\d+)", found)
+    printed = _wrk(script, request.url, seconds)
+    rps = float(re.search(r"Requests/sec:\s+([\d.]+)", printed)[1])
+    answered = int(re.search(r"(\d+) requests in", printed)[1])
+    failed = re.search(r"Non-2xx or 3xx responses: (\d+)", printed)
     return {
         "rps": rps,
         "cpu_ms": 1e3 * (process_tree.cpu_s(pid) - before) / answered,
@@ -158,16 +158,16 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = {}
     rounds: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for case, (spec, length, kind) in cases.items():
-        found: dict[str, list[dict[str, Any]]] = {"noop": [], "tensor": []}
+        measured: dict[str, list[dict[str, Any]]] = {"noop": [], "tensor": []}
         with ExitStack() as stack:
-            up = {name: stack.enter_context(served(spec, made[case][name], kind, length)) for name in found}
+            up = {name: stack.enter_context(served(spec, made[case][name], kind, length)) for name in measured}
             for number in range(options.rounds):
                 for name, (pid, request) in up.items():
                     seen = window(pid, request, options.seconds, spec.workers)
-                    found[name].append(seen)
+                    measured[name].append(seen)
                     said = f"{case}  round {number + 1}  {name:<7} {seen['rps']:9,.0f}/s  {seen['cpu_ms']:.3f} ms"
                     print(said, seen["errors"] or "", file=sys.stderr, flush=True)
-        rounds[case], rows[case] = found, row(found)
+        rounds[case], rows[case] = measured, row(measured)
     print("\n" + table(rows, COLUMNS))
     write_report(
         HOME,
@@ -181,17 +181,17 @@ def main() -> None:
     print(f"\n{HOME / 'bench.html'}")
 
 
-def row(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def row(measured: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """The medians of one case; the cost is by the ratio of each round, for its two halves met the same machine."""
-    noop, tensor = ([each["rps"] for each in found[name]] for name in ("noop", "tensor"))
+    noop, tensor = ([each["rps"] for each in measured[name]] for name in ("noop", "tensor"))
     quotient = against(noop, tensor)
     return {
         "noop_rps": median(noop),
         "tensor_rps": median(tensor),
         "cost": 1 - quotient.value,
         "of_noop": ratio_text(quotient),
-        "noop_cpu_ms": median([one["cpu_ms"] for one in found["noop"]]),
-        "tensor_cpu_ms": median([one["cpu_ms"] for one in found["tensor"]]),
+        "noop_cpu_ms": median([turn["cpu_ms"] for turn in measured["noop"]]),
+        "tensor_cpu_ms": median([turn["cpu_ms"] for turn in measured["tensor"]]),
         "spread": spread(tensor),
     }
 

@@ -65,7 +65,7 @@ def reading(size: int) -> dict[str, float]:
 
     from handlers.receive import Receiver
 
-    data, found = message(bytes(size)), {}
+    data, times_us = message(bytes(size)), {}
     for name, read in (("TorchServe's reader", retrieve_msg), ("the kit's reader", Receiver().receive)):
         ours, theirs = socket.socketpair()
         writer = os.fork()
@@ -79,9 +79,9 @@ def reading(size: int) -> dict[str, float]:
             read(ours)
             ours.sendall(b"x")
 
-        found[f"{name}, {size:,} bytes"] = median_us(batch) / BATCH
+        times_us[f"{name}, {size:,} bytes"] = median_us(batch) / BATCH
         os.waitpid(writer, 0)
-    return found
+    return times_us
 
 
 def decoding() -> dict[str, float]:
@@ -99,22 +99,22 @@ def decoding() -> dict[str, float]:
     def jpeg(side: int) -> Any:
         return np.ascontiguousarray(simplejpeg.decode_jpeg(body, "RGB", min_height=side, min_width=side))
 
-    found = {"decode the photo, all of it": median_us(lambda: decode_image(body, spec))}
+    times_us = {"decode the photo, all of it": median_us(lambda: decode_image(body, spec))}
     for eighths in (4, 3, 5, 6, 7, 8, 1):
         side, label = 720 * eighths // 8, "  " if eighths == 4 else "instead: "
         scale = f"at {eighths}/8" if eighths < 8 else "in full"
-        found[f"{label}JPEG {scale}"] = median_us(partial(jpeg, side))
+        times_us[f"{label}JPEG {scale}"] = median_us(partial(jpeg, side))
         if side >= spec.resize:
-            found[f"{label}resize {side} to 224"] = median_us(partial(resize_and_crop, jpeg(side), spec))
-    return found
+            times_us[f"{label}resize {side} to 224"] = median_us(partial(resize_and_crop, jpeg(side), spec))
+    return times_us
 
 
 def model(folder: Path, environment: dict[str, str]) -> dict[str, float]:
     """What a run of the model costs in a process of its own."""
     words = [sys.executable, str(Path(__file__)), "model", str(folder)]
     done = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    times_us: dict[str, float] = json.loads(done.stdout)
+    return times_us
 
 
 def run_model(folder: Path) -> None:
@@ -127,15 +127,15 @@ def run_model(folder: Path) -> None:
     record = load_record(folder)
     torch.set_num_threads(record.threads)
     artifact = load_artifact(record, folder, torch.device("cpu"))
-    found = {}
+    times_us = {}
     for size in artifact.batch_sizes:
         pixels = [torch.randint(0, 256, (size, *record.inputs[0].shape), dtype=torch.uint8)]
         for _ in range(3):
             artifact.run(pixels)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        found[f"us {size}"] = median_us(lambda pixels=pixels: artifact.run(pixels), 40)
-        found[f"faults {size}"] = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 40
-    print(json.dumps(found))
+        times_us[f"us {size}"] = median_us(lambda pixels=pixels: artifact.run(pixels), 40)
+        times_us[f"faults {size}"] = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 40
+    print(json.dumps(times_us))
 
 
 def main() -> None:

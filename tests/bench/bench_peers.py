@@ -140,17 +140,17 @@ def main() -> None:
         servers += [peer(name, compiled=it, spec=spec, environment=settings) for it in (False, True)]
     course = Course(rounds=options.rounds, seconds=options.seconds, open_s=options.open, cores=spec.workers)
     with ExitStack() as stack:
-        found = measure(start(servers, stack), course)
+        measured = measure(start(servers, stack), course)
     lead = f"One 720×720 JPEG of 110 kB, {course.clients} clients, medians of {course.rounds} interleaved rounds."
-    report(HOME, found, course, schema="marina.bench-peers/1", title="ResNet-50 behind five servers", lead=lead)
+    report(HOME, measured, course, schema="marina.bench-peers/1", title="ResNet-50 behind five servers", lead=lead)
 
 
 def report(
-    home: Path, found: Mapping[str, Sequence[Round]], course: Course, *, schema: str, title: str, lead: str
+    home: Path, measured: Mapping[str, Sequence[Round]], course: Course, *, schema: str, title: str, lead: str
 ) -> None:
     """The medians of all rounds, and how many times the rate of each other one Marina has, printed and written."""
-    rows = {name: summary(each) for name, each in found.items()}
-    rates = {name: [each["rps"] for each in rounds] for name, rounds in found.items()}
+    rows = {name: summary(each) for name, each in measured.items()}
+    rates = {name: [each["rps"] for each in rounds] for name, rounds in measured.items()}
     ratios = {f"Marina / {name}": against(each, rates["Marina"]) for name, each in rates.items() if name != "Marina"}
     print("\n" + table(rows, COLUMNS) + "\n")
     for name, quotient in ratios.items():
@@ -162,7 +162,7 @@ def report(
         record={
             "schema": schema,
             "course": asdict(course),
-            "rounds": found,
+            "rounds": measured,
             "ratios": {name: asdict(quotient) for name, quotient in ratios.items()},
         },
         rows=rows,

@@ -74,19 +74,19 @@ COLUMNS = (
 
 def contestants(names: list[str]) -> tuple[list[Contestant], Spec, Path]:
     """The servers, and the package whose ceiling is measured."""
-    found: list[Contestant] = []
+    contestants: list[Contestant] = []
     for name, (handler, threads) in STOCK_THREADS.items():
         if name in names:
             _stock_packages()
-            found.append(stock(name, HOME / handler, article=handler == "article", threads=threads))
+            contestants.append(stock(name, HOME / handler, article=handler == "article", threads=threads))
     for name, model in KIT.items():
         spec = kit_spec(model)
         if name in names or name == "int8":
             mar = kit_mar(spec, HOME / f"resnet50-{name}")
         if name in names:
-            found.append(kit(name, spec, mar))
-    found += [kit(name, *variant(name), cores=cores) for name, (_, _, cores) in VARIANTS.items() if name in names]
-    return found, spec, mar
+            contestants.append(kit(name, spec, mar))
+    contestants += [kit(name, *variant(name), cores=cores) for name, (_, _, cores) in VARIANTS.items() if name in names]
+    return contestants, spec, mar
 
 
 def variant(name: str) -> tuple[Spec, Path]:
@@ -119,21 +119,21 @@ def main() -> None:
     with ExitStack() as stack:
         top = stack.enter_context(ceiling(mar, PHOTO, batch=batch, processes=spec.workers, environment=environment))
         up = start(servers, stack)
-        found = measure(up, course, beside={"ceiling": lambda: asdict(top.measure(options.seconds))})
+        measured = measure(up, course, beside={"ceiling": lambda: asdict(top.measure(options.seconds))})
         parts = anatomy(up["int8"], course) if "int8" in up else {}
-    rows = {name: summary(each) for name, each in found.items()}
-    report(rows, found, course, parts)
+    rows = {name: summary(each) for name, each in measured.items()}
+    report(rows, measured, course, parts)
 
 
 def report(
     rows: dict[str, dict[str, Any]],
-    found: dict[str, list[dict[str, Any]]],
+    measured: dict[str, list[dict[str, Any]]],
     course: Course,
     parts: dict[str, float],
 ) -> None:
     """The table, the ratios that the kit promises, and the files."""
     print("\n" + table(rows, COLUMNS) + "\n")
-    compared = ratios(found)
+    compared = ratios(measured)
     for name, quotient in compared.items():
         print(f"{name:<32} {ratio_text(quotient)}")
     if parts:
@@ -147,7 +147,7 @@ def report(
         record={
             "schema": "marina.bench-serve/1",
             "course": asdict(course),
-            "rounds": found,
+            "rounds": measured,
             "ratios": {name: asdict(quotient) for name, quotient in compared.items()},
             "anatomy": parts,
         },
@@ -158,11 +158,11 @@ def report(
     print(f"\n{HOME / 'bench.html'}")
 
 
-def ratios(found: dict[str, list[dict[str, Any]]]) -> dict[str, Ratio]:
+def ratios(measured: dict[str, list[dict[str, Any]]]) -> dict[str, Ratio]:
     """int8 over HTTP against the others, by the rounds' requests a second."""
-    if "int8" not in found:
+    if "int8" not in measured:
         return {}
-    rates = {name: [each["rps"] for each in rounds] for name, rounds in found.items()}
+    rates = {name: [each["rps"] for each in rounds] for name, rounds in measured.items()}
     others = [name for name in ("ceiling", *STOCK_THREADS, *VARIANTS) if name in rates]
     return {f"int8 / {name}": against(rates[name], rates["int8"]) for name in others}
 

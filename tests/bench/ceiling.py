@@ -44,9 +44,9 @@ class Ceiling:
             process.stdin.write(f"{seconds}\n")
             process.stdin.flush()
         said = [json.loads(process.stdout.readline()) for process in self._processes if process.stdout]
-        photos = sum(one["photos"] for one in said)
+        photos = sum(part["photos"] for part in said)
         return Rate(
-            sum(one["photos"] / one["took_s"] for one in said), 1e3 * sum(one["cpu_s"] for one in said) / photos
+            sum(part["photos"] / part["took_s"] for part in said), 1e3 * sum(part["cpu_s"] for part in said) / photos
         )
 
 

@@ -25,12 +25,12 @@ def tree(root: int) -> list[int]:
     parents: dict[int, list[int]] = {}
     for pid, fields in _every():
         parents.setdefault(int(fields[_PARENT]), []).append(pid)
-    found, pending = [], [root]
+    pids, pending = [], [root]
     while pending:
         pid = pending.pop()
-        found.append(pid)
+        pids.append(pid)
         pending += parents.get(pid, [])
-    return found
+    return pids
 
 
 def cpu_s(root: int) -> float:
@@ -40,7 +40,7 @@ def cpu_s(root: int) -> float:
 
 def cpu_of_kinds_s(root: int) -> dict[str, float]:
     """CPU seconds of one of Marina's servers, by what its processes are."""
-    found = {"java": 0.0, "workers": 0.0, "supervisor": 0.0}
+    spent_s = {"java": 0.0, "workers": 0.0, "supervisor": 0.0}
     for pid in tree(root):
         try:
             words = (PROC / str(pid) / "cmdline").read_text().split("\0")
@@ -48,8 +48,8 @@ def cpu_of_kinds_s(root: int) -> dict[str, float]:
             continue
         is_worker = any("model_service_worker" in word or word == "handlers.renewal" for word in words)
         kind = "java" if Path(words[0]).name == "java" else "workers" if is_worker else "supervisor"
-        found[kind] += _TICK_S * sum(map(int, _stat(pid)[_TIMES]))
-    return found
+        spent_s[kind] += _TICK_S * sum(map(int, _stat(pid)[_TIMES]))
+    return spent_s
 
 
 def machine_cpu_s() -> float:

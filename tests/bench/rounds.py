@@ -60,18 +60,18 @@ def measure(
     running: Mapping[str, Started], course: Course, beside: Mapping[str, Callable[[], Round]] | None = None
 ) -> dict[str, list[Round]]:
     """The rounds of each contestant, and of what is measured beside them, by name."""
-    found: dict[str, list[Round]] = {name: [] for name in (*(beside or {}), *running)}
+    measured: dict[str, list[Round]] = {name: [] for name in (*(beside or {}), *running)}
     patience = _Patience(course)
     for number in range(course.rounds):
         for name, act in (beside or {}).items():
             with _alone(None, running):
                 seen = act()
-            found[name].append(_said(number, name, seen))
+            measured[name].append(_said(number, name, seen))
         for name, started in running.items():
             with _alone(started, running):
                 seen = _one(started, course, number, patience)
-            found[name].append(_said(number, name, seen))
-    return found
+            measured[name].append(_said(number, name, seen))
+    return measured
 
 
 @contextmanager
@@ -96,7 +96,7 @@ class _Patience:
         seen = act()
         while seen["foreign"] > self._limit and self._left > 0:
             self._left -= 1
-            seen = min(seen, act(), key=lambda one: one["foreign"])
+            seen = min(seen, act(), key=lambda attempt: attempt["foreign"])
         return seen
 
 
@@ -149,8 +149,8 @@ def _said(number: int, name: str, seen: Round) -> Round:
 def summary(rounds: Sequence[Round]) -> dict[str, Any]:
     """The medians of a contestant's rounds."""
     keys = ("rps", "cpu_ms", "client_cpu_ms", "p50_ms", "p99_ms", "resident_mb", "start_s", "foreign")
-    row: dict[str, Any] = {key: median([one.get(key) for one in rounds]) for key in keys}
-    return row | {"spread": spread([one["rps"] for one in rounds])}
+    row: dict[str, Any] = {key: median([measured.get(key) for measured in rounds]) for key in keys}
+    return row | {"spread": spread([measured["rps"] for measured in rounds])}
 
 
 def worker_environment(spec: Spec, mar: Path) -> dict[str, str]:

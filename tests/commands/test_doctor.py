@@ -147,8 +147,8 @@ def test_what_nodes_offer_and_which_labels_prometheus_wants_is_said(
 def test_a_cluster_without_the_operator_says_what_that_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeCluster(tmp_path) as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
-        found: dict[str, Any] = {finding.name: finding for finding in _cluster()}
-    operator = found["prometheus operator"]
+        findings: dict[str, Any] = {finding.name: finding for finding in _cluster()}
+    operator = findings["prometheus operator"]
     assert (operator.state, operator.text) == ("missing", "the cluster does not serve `monitoring.coreos.com`")
     assert "kube-prometheus-stack" in operator.hint
 

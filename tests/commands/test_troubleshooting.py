@@ -194,15 +194,15 @@ def test_a_model_that_needs_more_memory_than_there_is(tmp_path: Path) -> None:
 def test_a_cluster_that_does_not_answer_for_metrics_of_pods(tmp_path: Path) -> None:
     with FakeCluster(tmp_path) as cluster:
         cluster.metrics_groups.remove("custom.metrics.k8s.io")
-        found = survey(connect(None, cluster.kubeconfig), documents("good:1", autoscaler("requests")), SPACE)
-    shows("hpa-unknown", "\n".join(blocker.text for blocker in found.blockers))
+        report = survey(connect(None, cluster.kubeconfig), documents("good:1", autoscaler("requests")), SPACE)
+    shows("hpa-unknown", "\n".join(blocker.text for blocker in report.blockers))
 
 
 def test_a_cluster_without_the_prometheus_operator(tmp_path: Path) -> None:
     monitor = document("PodMonitor", spec={"selector": {}, "podMetricsEndpoints": []})
     with FakeCluster(tmp_path) as cluster:
-        found = survey(connect(None, cluster.kubeconfig), documents("good:1", monitor), SPACE)
-    shows("no-operator", "\n".join(found.notes))
+        report = survey(connect(None, cluster.kubeconfig), documents("good:1", monitor), SPACE)
+    shows("no-operator", "\n".join(report.notes))
 
 
 def test_no_cluster(told: Any, tmp_path: Path, digits: Path) -> None:

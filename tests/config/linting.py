@@ -59,10 +59,10 @@ def only(findings: list[Finding]) -> Finding:
 def cases(file: str) -> list[object]:
     """Each paragraph of a file beside this one: rule, level, lines of the linted file, text, hint."""
     paragraphs = (Path(__file__).parent / file).read_text(encoding="utf-8").strip().split("\n\n")[1:]
-    found: list[object] = []
+    cases: list[object] = []
     for paragraph in paragraphs:
         head, *lines, text, hint = paragraph.splitlines()
         assert all(line.startswith("    ") for line in lines)
         content = "\n".join(line[4:].replace("·", " ") for line in lines)
-        found.append(pytest.param(*head.split(), content, text, hint, id=f"{head.split()[0]}: {content}"))
-    return found
+        cases.append(pytest.param(*head.split(), content, text, hint, id=f"{head.split()[0]}: {content}"))
+    return cases

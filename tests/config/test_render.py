@@ -53,10 +53,10 @@ SWITCHES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "one", "other", "key"), SWITCHES)
-def test_a_field_lands_in_model_config(field: str, one: object, other: object, key: str) -> None:
-    values = [yaml.safe_load(render_model_config(make_spec({field: value})))[key] for value in (one, other)]
-    assert values == [one, other]
+@pytest.mark.parametrize(("field", "first", "second", "key"), SWITCHES)
+def test_a_field_lands_in_model_config(field: str, first: object, second: object, key: str) -> None:
+    values = [yaml.safe_load(render_model_config(make_spec({field: value})))[key] for value in (first, second)]
+    assert values == [first, second]
 
 
 def test_limits_land_in_config_properties() -> None:

@@ -56,6 +56,6 @@ ERRORS: list[Any] = [
 
 @pytest.mark.parametrize(("change", "text"), ERRORS)
 def test_an_encoders_spec_is_answered_with_the_whole_sentence(change: dict[str, Any], text: str) -> None:
-    with pytest.raises(SpecError) as found:
+    with pytest.raises(SpecError) as refusal:
         parse_spec(yaml.safe_dump(changed(change), sort_keys=False), Path("spec.yaml"), files=False)
-    assert str(found.value) == text
+    assert str(refusal.value) == text

@@ -66,9 +66,9 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page; promises are awaited."""
-        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        reply = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     def until(self, script: str, *, within_s: float = 30) -> Any:
         """The first true value of an expression."""

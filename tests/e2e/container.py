@@ -62,8 +62,8 @@ def container(
 def _first_child(process: subprocess.Popen[bytes]) -> int:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while process.poll() is None:
-        if found := children.read_text(encoding="utf-8").split():
-            return int(found[0])
+        if pids := children.read_text(encoding="utf-8").split():
+            return int(pids[0])
     raise AssertionError(f"unshare ended with {process.returncode}")
 
 

@@ -109,9 +109,9 @@ def registry(program: str, folder: Path) -> Iterator[int]:
     with log.open("wb") as stream:
         process = subprocess.Popen([program, "serve", str(config)], stdout=stream, stderr=stream)
     try:
-        found = eventually(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", log.read_text(encoding="utf-8")))
-        assert found
-        yield int(found[1])
+        address = eventually(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", log.read_text(encoding="utf-8")))
+        assert address
+        yield int(address[1])
     finally:
         process.terminate()
         process.wait()

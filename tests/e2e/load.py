@@ -52,11 +52,11 @@ class Load:
         """Sends no more, waits for what is open; how many requests ended in which way."""
         self._stop.set()
         self._thread.join()
-        return Counter(one.outcome for one in self.sent)
+        return Counter(request.outcome for request in self.sent)
 
     def latency_s(self, share: float, *, outcome: str = "200") -> float:
         """A percentile of the latencies, exact."""
-        times = sorted(one.latency_s for one in self.sent if one.outcome == outcome)
+        times = sorted(request.latency_s for request in self.sent if request.outcome == outcome)
         return times[min(len(times) - 1, int(share * len(times)))]
 
     async def _run(self) -> None:
@@ -64,39 +64,39 @@ class Load:
         while not self._stop.is_set():
             due += 1 / self.rate
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            one = Sent(time.monotonic())
-            self.sent.append(one)
-            task = asyncio.create_task(self._send(one))
+            request = Sent(time.monotonic())
+            self.sent.append(request)
+            task = asyncio.create_task(self._send(request))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         await asyncio.gather(*tasks)
         for _, writer in self._idle:
             writer.close()
 
-    async def _send(self, one: Sent) -> None:
+    async def _send(self, request: Sent) -> None:
         try:
-            one.outcome = await asyncio.wait_for(self._exchange(one), self.timeout_s)
+            request.outcome = await asyncio.wait_for(self._exchange(request), self.timeout_s)
         except ConnectionRefusedError:
-            one.outcome = "refused"
+            request.outcome = "refused"
         except TimeoutError:
-            one.outcome = "timeout"
+            request.outcome = "timeout"
         except (OSError, EOFError) as err:
-            one.outcome = type(err).__name__
-        one.ended = time.monotonic()
+            request.outcome = type(err).__name__
+        request.ended = time.monotonic()
 
-    async def _exchange(self, one: Sent) -> str:
+    async def _exchange(self, request: Sent) -> str:
         keep = self.keep and len(self.sent) % 2 == 0
-        one.kept = keep and bool(self._idle)
-        reader, writer = self._idle.pop() if one.kept else await asyncio.open_connection("127.0.0.1", self.port)
-        one.connected = True
+        request.kept = keep and bool(self._idle)
+        reader, writer = self._idle.pop() if request.kept else await asyncio.open_connection("127.0.0.1", self.port)
+        request.connected = True
         head = f"POST {self.path} HTTP/1.1\r\nHost: x\r\nContent-Type: {self.content_type}\r\n"
         writer.write(f"{head}Content-Length: {len(self.body)}\r\n\r\n".encode() + self.body)
-        one.written = time.monotonic()
+        request.written = time.monotonic()
         answer = await reader.readuntil(b"\r\n\r\n")
         fields = dict(line.lower().split(b": ", 1) for line in answer.split(b"\r\n")[1:] if line)
         text = await reader.readexactly(int(fields[b"content-length"]))
         if not answer.startswith(b"HTTP/1.1 200"):
-            one.refusal = text
+            request.refusal = text
         if keep and fields.get(b"connection") != b"close":
             self._idle.append((reader, writer))
         else:

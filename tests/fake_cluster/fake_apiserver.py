@@ -81,13 +81,13 @@ class FakeCluster(World):
     def get(self, kind: str, name: str, namespace: str = "") -> Document | None:
         """An object as it is stored."""
         with self.store.lock:
-            found = next(one for one in self.kinds if one.kind == kind)
-            return deepcopy(self.store.objects.get(key(found, namespace, name)))
+            wanted = next(served for served in self.kinds if served.kind == kind)
+            return deepcopy(self.store.objects.get(key(wanted, namespace, name)))
 
     def names(self, kind: str, namespace: str) -> list[str]:
         with self.store.lock:
-            found = next(one for one in self.kinds if one.kind == kind)
-            return [document["metadata"]["name"] for document in self.store.list(found, namespace)]
+            wanted = next(served for served in self.kinds if served.kind == kind)
+            return [document["metadata"]["name"] for document in self.store.list(wanted, namespace)]
 
     def versions(self) -> dict[str, str]:
         """Every object with its version, of Deployments without what their controller writes: equal means untouched."""
@@ -181,10 +181,10 @@ class FakeCluster(World):
         match = _OBJECT.match(path)
         kind = match and next(
             (
-                one
-                for one in self.kinds
-                if one.plural == match["plural"]
-                and one.group_version == (match["core"] or f"{match['group']}/{match['version']}")
+                served
+                for served in self.kinds
+                if served.plural == match["plural"]
+                and served.group_version == (match["core"] or f"{match['group']}/{match['version']}")
             ),
             None,
         )
@@ -211,7 +211,7 @@ class FakeCluster(World):
                 return response
             self.authorize("list", kind, namespace)
             with self.store.lock:
-                items = [one for one in self.store.list(kind, namespace) if selected(one, query)]
+                items = [document for document in self.store.list(kind, namespace) if selected(document, query)]
                 version = str(self.store.version)
             listed = {"kind": f"{kind.kind}List", "apiVersion": kind.group_version, "items": items}
             return web.json_response(listed | {"metadata": {"resourceVersion": version}})

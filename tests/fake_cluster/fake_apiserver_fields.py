@@ -51,9 +51,9 @@ _SERVERS = {
 class Conflicts(Exception):
     """Fields that others own with other values: (manager entry, path) pairs."""
 
-    def __init__(self, found: list[tuple[dict[str, Any], Path]]) -> None:
-        super().__init__(found)
-        self.found = found
+    def __init__(self, conflicts: list[tuple[dict[str, Any], Path]]) -> None:
+        super().__init__(conflicts)
+        self.found = conflicts
 
 
 def apply(
@@ -62,8 +62,8 @@ def apply(
     """The object after an apply; raises Conflicts. Without `live` the object is made."""
     before = deepcopy(live) if live else {"metadata": {}}
     managers = before["metadata"].pop("managedFields", [])
-    mine = next((one for one in managers if _is(one, manager, "Apply")), None)
-    others = [one for one in managers if one is not mine]
+    mine = next((owner for owner in managers if _is(owner, manager, "Apply")), None)
+    others = [owner for owner in managers if owner is not mine]
     new = _fields_of(config)
     gone = (decode(mine["fieldsV1"]) if mine else frozenset()) - new
     after = _merged(before, _stripped(config), (config["kind"],))
@@ -74,9 +74,9 @@ def apply(
     changed = frozenset(path for path in new if _at(before, path) != _at(after, path))
     after = defaults(after)
     if live is not None:
-        found = [(other, path) for other in others for path in sorted(decode(other["fieldsV1"]) & changed, key=_shown)]
-        if found and not force:
-            raise Conflicts(found)
+        taken = [(other, path) for other in others for path in sorted(decode(other["fieldsV1"]) & changed, key=_shown)]
+        if taken and not force:
+            raise Conflicts(taken)
         others = [_without(other, changed) for other in others]
     entry = {
         "manager": manager,
@@ -106,10 +106,10 @@ def update(
     changed = frozenset(path for path in mine_now if _at(before, path) != _at(after, path))
     lost = changed | (there_before - mine_now)
     kept = []
-    mine = next((one for one in managers if _is(one, manager, "Update", subresource)), None)
-    for one in managers:
-        rest = _without(one, lost if one is not mine else lost - changed)
-        if rest["fieldsV1"] and one is not mine:
+    mine = next((owner for owner in managers if _is(owner, manager, "Update", subresource)), None)
+    for owner in managers:
+        rest = _without(owner, lost if owner is not mine else lost - changed)
+        if rest["fieldsV1"] and owner is not mine:
             kept.append(rest)
     own = changed | ((decode(mine["fieldsV1"]) if mine else frozenset()) - (there_before - mine_now))
     if own:
@@ -134,10 +134,10 @@ def disowned(live: dict[str, Any], entries: list[dict[str, Any]]) -> dict[str, A
     return after
 
 
-def conflict_status(found: list[tuple[dict[str, Any], Path]]) -> dict[str, Any]:
+def conflict_status(conflicts: list[tuple[dict[str, Any], Path]]) -> dict[str, Any]:
     """The words and causes of a 409, as a real server writes them."""
     causes, texts = [], []
-    for entry, path in found:
+    for entry, path in conflicts:
         through = f' with subresource "{entry["subresource"]}"' if entry.get("subresource") else ""
         using = f" using {entry['apiVersion']}" if entry["operation"] == "Update" else ""
         said = f'conflict with "{entry["manager"]}"{through}{using}'
@@ -162,14 +162,14 @@ def encode(fields: Fields) -> dict[str, Any]:
 
 def decode(tree: dict[str, Any], above: Path = ()) -> Fields:
     """`fieldsV1` as paths."""
-    found: set[Path] = set()
+    paths: set[Path] = set()
     for key, below in tree.items():
         path = (*above, key)
         if not below or key == ".":
-            found.add(path)
+            paths.add(path)
         else:
-            found |= decode(below, path)
-    return frozenset(found)
+            paths |= decode(below, path)
+    return frozenset(paths)
 
 
 def _fields_of(document: dict[str, Any], kind: str | None = None) -> Fields:
@@ -247,8 +247,8 @@ def _drop(value: Any, path: Path) -> None:
     if last.startswith("f:") and isinstance(value, dict):
         value.pop(last[2:], None)
     elif isinstance(value, list):
-        found = _step(value, last)
-        value[:] = [item for item in value if item is not found and f"v:{json.dumps(item)}" != last]
+        removed = _step(value, last)
+        value[:] = [item for item in value if item is not removed and f"v:{json.dumps(item)}" != last]
 
 
 def _step(value: Any, element: str) -> Any:

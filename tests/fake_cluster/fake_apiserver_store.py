@@ -108,8 +108,8 @@ class Store:
             uid = document["metadata"]["uid"]
             owned = [
                 other
-                for other, one in self.objects.items()
-                if any(ref["uid"] == uid for ref in one["metadata"].get("ownerReferences", []))
+                for other, document in self.objects.items()
+                if any(ref["uid"] == uid for ref in document["metadata"].get("ownerReferences", []))
             ]
             inside = [other for other in self.objects if place[1] == "namespaces" and other[2] == place[3]]
             for other in owned + inside:

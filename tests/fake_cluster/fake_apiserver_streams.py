@@ -27,22 +27,22 @@ class Streams:
         while asyncio.get_running_loop().time() < until and not self._world.closing:
             with self.store.lock:
                 gone = version < self.store.oldest
-                found = [
-                    one
-                    for one in self.store.history
-                    if one.version > version
-                    and one.key[:2] == (kind.group, kind.plural)
-                    and namespace in ("", one.key[2])
-                    and selected(one.document, request.query)
+                events = [
+                    event
+                    for event in self.store.history
+                    if event.version > version
+                    and event.key[:2] == (kind.group, kind.plural)
+                    and namespace in ("", event.key[2])
+                    and selected(event.document, request.query)
                 ]
                 newest = self.store.version
             if gone:
                 text = f"too old resource version: {version} ({newest})"
                 await _send(response, "ERROR", Refusal(410, "Expired", text).status)
                 return
-            for one in found:
-                await _send(response, one.type, one.document)
-            if newest > version and request.query.get("allowWatchBookmarks") == "true" and not found:
+            for event in events:
+                await _send(response, event.type, event.document)
+            if newest > version and request.query.get("allowWatchBookmarks") == "true" and not events:
                 bookmark = {"kind": kind.kind, "apiVersion": kind.group_version}
                 await _send(response, "BOOKMARK", bookmark | {"metadata": {"resourceVersion": str(newest)}})
             version = max(version, newest)

@@ -92,14 +92,14 @@ def _group(group: str, version: str) -> Document:
 
 
 def _resources(group_version: str, kinds: list[Kind]) -> Document:
-    found = []
+    resources = []
     for kind in kinds:
         shared = {"singularName": kind.kind.lower(), "namespaced": kind.namespaced, "kind": kind.kind}
-        found.append(
+        resources.append(
             {"name": kind.plural, "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"], **shared}
         )
-        found += [
+        resources += [
             {"name": f"{kind.plural}/{sub}", "verbs": ["get"], **shared, "singularName": ""}
             for sub in kind.subresources
         ]
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": found}
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}

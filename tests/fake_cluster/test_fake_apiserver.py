@@ -58,9 +58,9 @@ def test_a_conflict_has_the_words_and_causes_of_a_real_one(fake: FakeCluster, cl
 
 
 def test_the_same_value_is_shared_and_goes_when_its_last_owner_lets_go(fake: FakeCluster, cluster: Cluster) -> None:
-    one = document("ConfigMap", "one", data={"a": "1"})
-    cluster.apply(one)
-    cluster.apply(one, manager="other")
+    configmap = document("ConfigMap", "one", data={"a": "1"})
+    cluster.apply(configmap)
+    cluster.apply(configmap, manager="other")
     cluster.apply(document("ConfigMap", "one"), manager="marina")
     stored = fake.get("ConfigMap", "one", SPACE)
     assert stored

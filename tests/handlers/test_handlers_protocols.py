@@ -93,7 +93,7 @@ def test_an_envelope_of_json_is_opened(double):
 
 def test_instances_go_to_an_own_handler_only_on_their_path(loud):
     body = {"instances": ["hello", {"b64": base64.b64encode(b"four").decode()}]}
-    texts = [base64.b64decode(one["b64"]) for one in asked(loud, body, **V1).json()["predictions"]]
+    texts = [base64.b64decode(prediction["b64"]) for prediction in asked(loud, body, **V1).json()["predictions"]]
     assert texts == [b"10!", b"8!"]
     assert asked(loud, body).body == f"{2 * len(orjson.dumps(body))}!".encode()
 
@@ -147,7 +147,7 @@ def test_bytes_after_the_json_are_tensors_and_so_is_the_answer(double):
 def test_only_the_outputs_that_are_named_come_back(add):
     inputs = [tensor("left", ROW), tensor("right", ROW + 1)]
     assert [
-        one["name"] for one in asked(add, {"inputs": inputs, "outputs": [{"name": "ratio"}]}).json()["outputs"]
+        output["name"] for output in asked(add, {"inputs": inputs, "outputs": [{"name": "ratio"}]}).json()["outputs"]
     ] == ["ratio"]
     reply = asked(add, {"inputs": inputs, "outputs": [{"name": "total"}]})
     assert (reply.status, reply.json()["error"]) == (
@@ -160,7 +160,7 @@ def test_pictures_are_tensors_of_bytes_or_of_pixels(classifier):
     alone = asked(classifier, PICTURE).json()
     text = base64.b64encode(PICTURE).decode()
     of_bytes = {"name": "image", "shape": [2], "datatype": "BYTES", "data": [text, text]}
-    named = {one["name"]: one for one in asked(classifier, {"inputs": [of_bytes]}).json()["outputs"]}
+    named = {output["name"]: output for output in asked(classifier, {"inputs": [of_bytes]}).json()["outputs"]}
     assert named["top_indices"]["data"] == alone["top_indices"] * 2
     assert named["top_labels"] == {
         "name": "top_labels",
@@ -169,12 +169,12 @@ def test_pictures_are_tensors_of_bytes_or_of_pixels(classifier):
         "data": alone["top_labels"] * 2,
     }
     pixels = np.full((SIDE, SIDE, 3), 9, np.uint8)
-    one, two = (
+    unbatched, batched = (
         asked(classifier, {"inputs": [tensor("image", array, "UINT8")]}).json()["outputs"][0]
         for array in (pixels, np.stack([pixels, pixels]))
     )
-    assert (one["shape"], two["shape"]) == ([3], [2, 3])
-    assert two["data"] == one["data"] * 2
+    assert (unbatched["shape"], batched["shape"]) == ([3], [2, 3])
+    assert batched["data"] == unbatched["data"] * 2
 
 
 def test_tensors_go_past_the_bodies_of_an_own_handler(loud):
@@ -237,7 +237,7 @@ def test_a_models_own_input_of_a_protocols_name_stays_its_own(tmp_path):
 
 def test_a_request_of_many_rows_leaves_the_others_of_its_batch_theirs(double):
     many = orjson.dumps({"instances": [(ROW + number).tolist() for number in range(5)]})
-    one = orjson.dumps({"values": ROW.tolist()})
-    first, several, last = ask(double, one, many, one)
+    single = orjson.dumps({"values": ROW.tolist()})
+    first, several, last = ask(double, single, many, single)
     assert first.json() == last.json() == {"doubled": (ROW * 2).tolist()}
     assert [item["doubled"][0][0] for item in several.json()["predictions"]] == [0, 2, 4, 6, 8]

@@ -62,10 +62,10 @@ def test_batches_are_read_as_torchserve_reads_them(cut):
     chosen = random.Random(1)
     bodies = [chosen.randbytes(size if cut != 1 else min(size, 200)) for size in SIZES]
     data = message(bodies)
-    with connection(data, itertools.repeat(cut or len(data))) as one:
-        expected = stock.retrieve_msg(one)
-    with connection(data, itertools.repeat(cut or len(data))) as one:
-        assert receive.Receiver().receive(one) == expected
+    with connection(data, itertools.repeat(cut or len(data))) as worker:
+        expected = stock.retrieve_msg(worker)
+    with connection(data, itertools.repeat(cut or len(data))) as worker:
+        assert receive.Receiver().receive(worker) == expected
 
 
 def test_a_second_batch_begins_where_the_first_ended():
@@ -81,14 +81,14 @@ def test_a_second_batch_begins_where_the_first_ended():
 
 
 def test_an_unknown_command_is_an_error():
-    with connection(b"X", itertools.repeat(1)) as one, pytest.raises(ValueError, match="unknown command"):
-        receive.Receiver().receive(one)
+    with connection(b"X", itertools.repeat(1)) as worker, pytest.raises(ValueError, match="unknown command"):
+        receive.Receiver().receive(worker)
 
 
 @pytest.mark.parametrize("length", [0, 1, 40, 5_000])
 def test_the_worker_ends_when_torchserve_closes_the_connection(length):
-    with connection(message([b"x" * 10_000])[:length], itertools.repeat(512)) as one, pytest.raises(SystemExit):
-        receive.Receiver().receive(one)
+    with connection(message([b"x" * 10_000])[:length], itertools.repeat(512)) as worker, pytest.raises(SystemExit):
+        receive.Receiver().receive(worker)
 
 
 def test_it_is_installed_only_where_bodies_are_to_stay_as_they_are(monkeypatch):

@@ -52,13 +52,13 @@ class Frame:
 
     def answers(self):
         assert (self.integer(), self.text()) == (200, "Prediction success")
-        found = []
+        answers = []
         while self.data[self.position :] != struct.pack("!i", -1):
             request_id, content_type, status, phrase = self.text(), self.text(), self.integer(), self.text()
             headers = {self.text(): self.text() for _ in range(self.integer())}
             assert headers == {"content-type": content_type}
-            found.append((request_id, content_type, status, phrase, self.text()))
-        return found
+            answers.append((request_id, content_type, status, phrase, self.text()))
+        return answers
 
 
 def test_batch_of_good_and_bad_requests_goes_through_the_wire_format(service):

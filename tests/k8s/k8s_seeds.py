@@ -39,10 +39,10 @@ def seed(rule: str, *changes: Change, base: dict[str, Any] | None = None, foreig
     return Seed(rule, changes, base or {}, foreign)
 
 
-def sown(objects: Objects, one: Seed) -> Objects:
+def sown(objects: Objects, seed: Seed) -> Objects:
     """A copy of sound objects with the defect in them."""
     copy = deepcopy(objects)
-    for change in one.changes:
+    for change in seed.changes:
         change(copy)
     return copy
 
@@ -84,11 +84,11 @@ def add(text: str) -> Change:
     """Another object, labelled and in the namespace of the others."""
 
     def change(objects: Objects) -> None:
-        one = yaml.safe_load(text)
-        given = one.setdefault("metadata", {})
+        added = yaml.safe_load(text)
+        given = added.setdefault("metadata", {})
         usual = next(other for other in objects if other["kind"] == "Deployment")["metadata"]
-        one["metadata"] = {"name": "other", "namespace": usual["namespace"], "labels": dict(usual["labels"])} | given
-        objects.append(one)
+        added["metadata"] = {"name": "other", "namespace": usual["namespace"], "labels": dict(usual["labels"])} | given
+        objects.append(added)
 
     return change
 

@@ -90,7 +90,7 @@ def test_what_is_bad_is_red() -> None:
 
 
 def test_namespace_model_and_data_source_are_variables() -> None:
-    variables = {one["name"]: one for one in render_dashboard(digits_spec())["templating"]["list"]}
+    variables = {variable["name"]: variable for variable in render_dashboard(digits_spec())["templating"]["list"]}
     assert list(variables) == ["datasource", "namespace", "model"]
     assert variables["datasource"]["query"] == "prometheus"
     assert variables["namespace"]["current"]["value"] == "marina"

@@ -31,14 +31,14 @@ def minor(version: str) -> int:
     return int(version.partition(".")[2])
 
 
-def one(plan: Plan, kind: str, name: str | None = None) -> dict[str, Any]:
-    found = [doc for doc in documents(plan) if doc["kind"] == kind and name in (None, doc["metadata"]["name"])]
-    assert len(found) == 1, kind
-    return found[0]
+def the_only(plan: Plan, kind: str, name: str | None = None) -> dict[str, Any]:
+    matching = [doc for doc in documents(plan) if doc["kind"] == kind and name in (None, doc["metadata"]["name"])]
+    assert len(matching) == 1, kind
+    return matching[0]
 
 
 def pod(plan: Plan) -> dict[str, Any]:
-    spec: dict[str, Any] = one(plan, "Deployment")["spec"]["template"]["spec"]
+    spec: dict[str, Any] = the_only(plan, "Deployment")["spec"]["template"]["spec"]
     return spec
 
 
@@ -50,7 +50,7 @@ def test_the_validator_of_others_accepts_it_too(changes: dict[str, Any]) -> None
 
 
 def test_a_field_that_kubernetes_does_not_know_is_not_accepted() -> None:
-    document = one(planned(), "Deployment")
+    document = the_only(planned(), "Deployment")
     document["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(document, "1.37", strict=True)
@@ -91,7 +91,7 @@ def test_every_object_but_the_namespace_is_the_services_own(changes: dict[str, A
 
 
 def test_two_services_in_a_namespace_agree_about_it() -> None:
-    assert one(planned(), "Namespace") == one(planned({"name": "letters", "version": "3"}), "Namespace")
+    assert the_only(planned(), "Namespace") == the_only(planned({"name": "letters", "version": "3"}), "Namespace")
 
 
 @pytest.mark.parametrize("changes", OPTIONS)
@@ -99,24 +99,24 @@ def test_selectors_take_the_pods_and_change_with_no_version(changes: dict[str, A
     plans = [planned(changes), planned(changes | {"version": "2.0"})]
     selectors = [list(selectors_in(plan)) for plan in plans]
     assert selectors[0] == selectors[1]
-    labels = one(plans[0], "Deployment")["spec"]["template"]["metadata"]["labels"]
+    labels = the_only(plans[0], "Deployment")["spec"]["template"]["metadata"]["labels"]
     for selector in selectors[0]:
         assert selector.items() <= labels.items()
 
 
 def selectors_in(plan: Plan) -> Iterator[dict[str, str]]:
     for kind in ("Deployment", "PodDisruptionBudget"):
-        yield one(plan, kind)["spec"]["selector"]["matchLabels"]
-    yield one(plan, "Service", plan.name)["spec"]["selector"]
+        yield the_only(plan, kind)["spec"]["selector"]["matchLabels"]
+    yield the_only(plan, "Service", plan.name)["spec"]["selector"]
     for constraint in pod(plan)["topologySpreadConstraints"]:
         yield constraint["labelSelector"]["matchLabels"]
 
 
 def test_an_autoscaler_owns_the_number_of_pods() -> None:
-    assert "replicas" not in one(planned(), "Deployment")["spec"]
-    assert "replicas" not in one(planned({"scaling.autoscaler": "keda"}), "Deployment")["spec"]
+    assert "replicas" not in the_only(planned(), "Deployment")["spec"]
+    assert "replicas" not in the_only(planned({"scaling.autoscaler": "keda"}), "Deployment")["spec"]
     alone = planned({"scaling.autoscaler": "none", "scaling.min_replicas": 3})
-    assert one(alone, "Deployment")["spec"]["replicas"] == 3
+    assert the_only(alone, "Deployment")["spec"]["replicas"] == 3
     assert not [doc for doc in documents(alone) if doc["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")]
 
 
@@ -125,18 +125,18 @@ def test_another_configuration_is_another_config_map_and_another_template() -> N
     names = {pod(plan)["volumes"][0]["configMap"]["name"] for plan in plans}
     assert len(names) == 2
     assert {
-        one(plan, "ConfigMap", name)["immutable"]
+        the_only(plan, "ConfigMap", name)["immutable"]
         for plan, name in zip(plans, sorted(names), strict=True)
         if any(doc["metadata"]["name"] == name for doc in documents(plan))
     } <= {True}
-    annotations = [one(plan, "Deployment")["spec"]["template"]["metadata"]["annotations"] for plan in plans]
+    annotations = [the_only(plan, "Deployment")["spec"]["template"]["metadata"]["annotations"] for plan in plans]
     assert annotations[0]["marina/config"] != annotations[1]["marina/config"]
 
 
 def test_what_the_server_does_not_read_starts_no_pods() -> None:
-    template = one(planned(), "Deployment")["spec"]["template"]
+    template = the_only(planned(), "Deployment")["spec"]["template"]
     for field, value in (("scaling.max_replicas", 40), ("scaling.cpu_percent", 60), ("slo.p99_ms", 80)):
-        assert one(planned({field: value}), "Deployment")["spec"]["template"] == template, field
+        assert the_only(planned({field: value}), "Deployment")["spec"]["template"] == template, field
 
 
 def test_the_mounted_spec_starts_the_same_server() -> None:
@@ -151,7 +151,7 @@ def test_the_mounted_spec_starts_the_same_server() -> None:
 
 def test_evidence_starts_no_pods_by_its_hash_alone() -> None:
     again = EVIDENCE | {"at": "2026-12-01T00:00:00Z"}
-    first, second = (one(planned(evidence=evidence), "Deployment") for evidence in (EVIDENCE, again))
+    first, second = (the_only(planned(evidence=evidence), "Deployment") for evidence in (EVIDENCE, again))
     assert first["metadata"]["annotations"] != second["metadata"]["annotations"]
     assert first["spec"] == second["spec"]
 
@@ -161,11 +161,11 @@ def test_management_and_metrics_of_torchserve_are_nowhere() -> None:
     internal = Ports().all().keys() - {"inference", "supervisor"}
     for port in (8081, 8082, 7070, 7071, *(getattr(Ports(), name) for name in internal)):
         assert not re.search(rf"\b{port}\b", text)
-    assert [port["port"] for port in one(planned(FULL), "Service", "digits")["spec"]["ports"]] == [8080]
+    assert [port["port"] for port in the_only(planned(FULL), "Service", "digits")["spec"]["ports"]] == [8080]
 
 
 def test_the_network_policy_says_from_where_for_every_port() -> None:
-    policy = one(planned({"kubernetes.network.clients": ["shop"]}), "NetworkPolicy")["spec"]
+    policy = the_only(planned({"kubernetes.network.clients": ["shop"]}), "NetworkPolicy")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert "egress" not in policy
     by_port = {rule["ports"][0]["port"]: rule["from"] for rule in policy["ingress"]}
@@ -175,12 +175,12 @@ def test_the_network_policy_says_from_where_for_every_port() -> None:
 
 
 def test_a_loader_may_reach_its_store_and_names_and_no_credentials_of_the_machine() -> None:
-    policy = one(planned({"kubernetes.model": {"url": "https://store.local:9443/m.mar"}}), "NetworkPolicy")["spec"]
+    policy = the_only(planned({"kubernetes.model": {"url": "https://store.local:9443/m.mar"}}), "NetworkPolicy")["spec"]
     ports = [port["port"] for rule in policy["egress"] for port in rule["ports"]]
     assert ports == [9443, 53, 53]
     assert policy["egress"][0]["to"][0]["ipBlock"] == {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}
     only = {"kubernetes.model": {"url": "http://store.local/m.mar"}, "kubernetes.network.egress": ["10.1.0.0/16:80"]}
-    policy = one(planned(only), "NetworkPolicy")["spec"]
+    policy = the_only(planned(only), "NetworkPolicy")["spec"]
     assert [block["ipBlock"]["cidr"] for block in policy["egress"][0]["to"]] == ["10.1.0.0/16"]
 
 
@@ -199,16 +199,16 @@ def test_a_loader_may_reach_its_store_and_names_and_no_credentials_of_the_machin
     ],
 )
 def test_pods_may_reach_the_redis_of_the_spec_and_names(redis: str, peer: dict[str, Any], port: int) -> None:
-    policy = one(planned({"serving.cache": {"redis": redis}}), "NetworkPolicy")["spec"]
+    policy = the_only(planned({"serving.cache": {"redis": redis}}), "NetworkPolicy")["spec"]
     assert policy["egress"][0]["to"][0] == peer
     assert [each["port"] for rule in policy["egress"] for each in rule["ports"]] == [port, 53, 53]
 
 
 def test_a_way_out_that_the_spec_names_takes_the_place_of_that_to_redis() -> None:
     changes = {"serving.cache": {"redis": "redis://cache.example:7000"}}
-    policy = one(planned(changes | {"kubernetes.network.egress": ["10.1.0.0/16:7000"]}), "NetworkPolicy")["spec"]
+    policy = the_only(planned(changes | {"kubernetes.network.egress": ["10.1.0.0/16:7000"]}), "NetworkPolicy")["spec"]
     assert [rule["to"][0]["ipBlock"]["cidr"] for rule in policy["egress"][:-1]] == ["10.1.0.0/16"]
-    policy = one(planned(changes | {"kubernetes.network.egress": ["10.1.0.0/16:443"]}), "NetworkPolicy")["spec"]
+    policy = the_only(planned(changes | {"kubernetes.network.egress": ["10.1.0.0/16:443"]}), "NetworkPolicy")["spec"]
     assert [rule["ports"][0]["port"] for rule in policy["egress"]] == [443, 7000, 53]
 
 
@@ -217,16 +217,16 @@ def test_pods_may_reach_the_small_model_and_read_where_it_is() -> None:
     objects = planned(
         {"model": tales, "text": {"context": 256, "max_tokens": 64, "route": {"to": "small"}}, "load": {}}
     )
-    (rule, _) = one(objects, "NetworkPolicy")["spec"]["egress"]
+    (rule, _) = the_only(objects, "NetworkPolicy")["spec"]["egress"]
     assert rule["to"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "marina"}}}]
     assert [port["port"] for port in rule["ports"]] == [8080]
-    assert yaml.safe_load(one(objects, "ConfigMap", config_name(objects))["data"]["spec.yaml"])["text"]["route"] == {
-        "to": "small"
-    }
+    assert yaml.safe_load(the_only(objects, "ConfigMap", config_name(objects))["data"]["spec.yaml"])["text"][
+        "route"
+    ] == {"to": "small"}
 
 
 def test_a_cache_in_memory_alone_changes_no_policy() -> None:
-    assert "egress" not in one(planned({"serving.cache": {}}), "NetworkPolicy")["spec"]
+    assert "egress" not in the_only(planned({"serving.cache": {}}), "NetworkPolicy")["spec"]
 
 
 def test_every_container_is_restricted_and_knows_its_limits() -> None:
@@ -257,7 +257,7 @@ def test_a_mar_from_elsewhere_is_verified_before_it_is_served(store: dict[str, s
     assert loader["args"][:3] == [path, "--sha256", plan.package.sha256]
     assert ("--from" in loader["args"]) == ("url" in store)
     assert server["args"] == ["/config/spec.yaml", "--mar", path, "--host", "0.0.0.0"]
-    assert next(one for one in spec["volumes"] if one["name"] == "model").keys() == {"name", volume}
+    assert next(mounted for mounted in spec["volumes"] if mounted["name"] == "model").keys() == {"name", volume}
     assert next(mount for mount in server["volumeMounts"] if mount["name"] == "model")["readOnly"] is True
 
 
@@ -281,7 +281,7 @@ def test_gpus_are_asked_for_tolerated_and_surged_one_by_one() -> None:
     spec = pod(plan)
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    assert one(plan, "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert the_only(plan, "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
 
 
 def test_what_needs_a_crd_is_in_folders_of_its_own() -> None:
@@ -293,7 +293,7 @@ def test_what_needs_a_crd_is_in_folders_of_its_own() -> None:
 
 def test_every_file_is_in_the_kustomization_of_its_folder_and_no_other_yaml_is_there(tmp_path: Path) -> None:
     write_manifests(planned(FULL), tmp_path)
-    folders = [tmp_path / "manifests", *(one for one in (tmp_path / "manifests").iterdir() if one.is_dir())]
+    folders = [tmp_path / "manifests", *(path for path in (tmp_path / "manifests").iterdir() if path.is_dir())]
     assert len(folders) == 4
     for folder in folders:
         listed = yaml.safe_load((folder / "Kustomization").read_text(encoding="utf-8"))
@@ -313,8 +313,8 @@ def test_the_single_form_holds_the_same_objects(tmp_path: Path) -> None:
     plan = planned(FULL)
     written = write_manifests(plan, tmp_path, "single")
     assert sorted(written.files) == ["all.yaml", "gateway/all.yaml", "keda/all.yaml", "monitoring/all.yaml"]
-    found = [doc for name in written.files for doc in yaml.safe_load_all((tmp_path / "manifests" / name).read_text())]
-    assert sorted(map(str, found)) == sorted(map(str, documents(plan)))
+    read = [doc for name in written.files for doc in yaml.safe_load_all((tmp_path / "manifests" / name).read_text())]
+    assert sorted(map(str, read)) == sorted(map(str, documents(plan)))
 
 
 def test_the_verb_writes_and_says_what_to_know_and_what_to_type(

@@ -343,7 +343,7 @@ def test_text_that_looks_like_a_value_is_in_quotes(text: str) -> None:
 
 
 def test_the_hash_of_evidence_is_that_of_its_file() -> None:
-    found = planned(evidence=EVIDENCE).evidence
-    assert found is not None
-    assert found.sha256 == hashlib.sha256(json.dumps(EVIDENCE).encode()).hexdigest()
-    assert found.package == SHA256
+    recorded = planned(evidence=EVIDENCE).evidence
+    assert recorded is not None
+    assert recorded.sha256 == hashlib.sha256(json.dumps(EVIDENCE).encode()).hexdigest()
+    assert recorded.package == SHA256

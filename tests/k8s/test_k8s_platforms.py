@@ -16,19 +16,19 @@ def documents(plan: Plan) -> list[dict[str, Any]]:
     return [document for group in render(plan).values() for document in group]
 
 
-def one(plan: Plan, kind: str) -> dict[str, Any]:
+def the_only(plan: Plan, kind: str) -> dict[str, Any]:
     return next(document for document in documents(plan) if document["kind"] == kind)
 
 
 def pod(plan: Plan) -> dict[str, Any]:
-    spec: dict[str, Any] = one(plan, "Deployment")["spec"]["template"]["spec"]
+    spec: dict[str, Any] = the_only(plan, "Deployment")["spec"]["template"]["spec"]
     return spec
 
 
 def test_the_cpu_that_the_autoscaler_looks_at_is_the_servers_alone() -> None:
-    metrics = one(planned(), "HorizontalPodAutoscaler")["spec"]["metrics"]
+    metrics = the_only(planned(), "HorizontalPodAutoscaler")["spec"]["metrics"]
     assert metrics[-1]["containerResource"]["container"] == "server"
-    triggers = one(planned({"scaling.autoscaler": "keda"}), "ScaledObject")["spec"]["triggers"]
+    triggers = the_only(planned({"scaling.autoscaler": "keda"}), "ScaledObject")["spec"]["triggers"]
     assert triggers[-1]["metadata"] == {"value": "80", "containerName": "server"}
 
 
@@ -52,10 +52,10 @@ def test_every_quantity_is_written_as_the_server_stores_it(changes: dict[str, An
     odd = {"kubernetes.resources.cpu": "2000m", "kubernetes.resources.memory": "2048Mi"}
     job = LoadJob(name="digits-load-1", image="registry.local/load:1", text="{}", parts=2, seconds=60)
     for plan in (planned(changes, evidence=EVIDENCE), planned(changes | odd)):
-        found = set(quantities_in([*documents(plan), *load_objects(plan, job)]))
-        assert found
-        assert found == set(map(canonical, found))
-    assert {"2", "2Gi"} <= set(quantities_in(one(planned(odd), "Deployment")))
+        quantities = set(quantities_in([*documents(plan), *load_objects(plan, job)]))
+        assert quantities
+        assert quantities == set(map(canonical, quantities))
+    assert {"2", "2Gi"} <= set(quantities_in(the_only(planned(odd), "Deployment")))
 
 
 def test_a_cluster_that_chooses_the_user_gets_no_user() -> None:
@@ -70,7 +70,7 @@ def test_names_are_asked_where_the_spec_says_by_every_policy() -> None:
     )
     job = LoadJob(name="digits-load-1", image="registry.local/load:1", text="{}", parts=2, seconds=60)
     (of_load,) = [document for document in load_objects(plan, job) if document["kind"] == "NetworkPolicy"]
-    for policy in (one(plan, "NetworkPolicy"), of_load):
+    for policy in (the_only(plan, "NetworkPolicy"), of_load):
         namespace, block = policy["spec"]["egress"][-2:]
         assert namespace == {
             "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "openshift-dns"}}}],

@@ -43,8 +43,8 @@ ODD: list[Any] = [None, 1, -1, 1.5, True, "x", "", [], {}, [1], [None], ["x"], {
 def texts(text: str, version: str = "1.36", beside: str = "") -> list[str]:
     document = LocatedDocument(yaml.safe_load(text), "a.yaml")
     others = [LocatedDocument(yaml.safe_load(beside), "b.yaml")] if beside else []
-    found = Schemas(others).mistakes(document, version)
-    return [f"{document.root.at(*one.path).field}: {one.text}" for one in found]
+    mistakes = Schemas(others).mistakes(document, version)
+    return [f"{document.root.at(*mistake.path).field}: {mistake.text}" for mistake in mistakes]
 
 
 def test_every_mistake_of_an_object_is_told_with_its_field() -> None:
@@ -116,14 +116,14 @@ def test_a_definition_beside_the_objects_says_what_its_kind_may_hold(spec: str, 
 )  # fmt: skip
 def test_the_kits_schemas_know_the_custom_resources(kind: str, version: str, spec: str, said: list[str]) -> None:
     text = f"{{apiVersion: {version}, kind: {kind}, metadata: {{name: a}}, spec: {spec}}}"
-    assert [texts(text, one) for one in SUPPORTED_VERSIONS] == [said] * len(SUPPORTED_VERSIONS)
+    assert [texts(text, supported) for supported in SUPPORTED_VERSIONS] == [said] * len(SUPPORTED_VERSIONS)
 
 
 @pytest.mark.slow
 def test_nothing_that_may_be_written_in_a_field_breaks_a_rule_s_code() -> None:
     plan = planned(FULL, evidence=EVIDENCE, image=IMAGE)
-    objects = [one for some in render(plan).values() for one in some if "dashboard" not in one["metadata"]["name"]]
-    places = [(index, path) for index, one in enumerate(objects) for path in _paths(one) if path]
+    objects = [doc for some in render(plan).values() for doc in some if "dashboard" not in doc["metadata"]["name"]]
+    places = [(index, path) for index, doc in enumerate(objects) for path in _paths(doc) if path]
     draw = Random(0)
     for index, path in draw.sample(places, 150):
         changed = deepcopy(objects)
@@ -136,4 +136,4 @@ def test_nothing_that_may_be_written_in_a_field_breaks_a_rule_s_code() -> None:
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(one for key, inner in below for one in _paths(inner, (*path, key)))]
+    return [path, *(inside for key, inner in below for inside in _paths(inner, (*path, key)))]

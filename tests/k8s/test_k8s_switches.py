@@ -80,7 +80,7 @@ SWITCHES: list[Any] = [
 ]  # fmt: skip
 
 
-def found(changes: dict[str, Any], place: str) -> Any:
+def value_at(changes: dict[str, Any], place: str) -> Any:
     """What is at a place: a file, and keys in its last document; `~` stands for a dot in a key."""
     file, _, path = place.partition(":")
     data: Any = render(planned(changes, evidence=EVIDENCE)).get(file)
@@ -100,14 +100,14 @@ def found(changes: dict[str, Any], place: str) -> Any:
 
 @pytest.mark.parametrize(("changes", "place", "value"), SWITCHES, ids=lambda case: str(case)[:60])
 def test_a_field_shows_where_it_should_and_nowhere_without_it(changes: dict[str, Any], place: str, value: Any) -> None:
-    assert found(changes, place) == value
+    assert value_at(changes, place) == value
     without = dict(list(changes.items())[:-1])
-    assert found(without, place) != value
+    assert value_at(without, place) != value
 
 
 def test_three_revisions_are_kept() -> None:
-    assert found({}, "40-deployment.yaml:spec.revisionHistoryLimit") == 3
+    assert value_at({}, "40-deployment.yaml:spec.revisionHistoryLimit") == 3
 
 
 def test_the_dashboard_is_found_by_grafana() -> None:
-    assert found({}, "monitoring/dashboard.yaml:metadata.labels.grafana_dashboard") == "1"
+    assert value_at({}, "monitoring/dashboard.yaml:metadata.labels.grafana_dashboard") == "1"

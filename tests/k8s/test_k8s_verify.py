@@ -38,17 +38,17 @@ def _told(findings: Sequence[Violation]) -> str:
     return "\n".join(f"{finding.rule}: {finding}" for finding in findings)
 
 
-@pytest.mark.parametrize("one", SEEDS, ids=lambda case: case.rule)
-def test_a_seeded_defect_is_found_by_its_rule_and_by_no_other(one: Seed) -> None:
-    plan, objects = _sound(one.base)
+@pytest.mark.parametrize("defect", SEEDS, ids=lambda case: case.rule)
+def test_a_seeded_defect_is_found_by_its_rule_and_by_no_other(defect: Seed) -> None:
+    plan, objects = _sound(defect.base)
     # The schemas of the versions between them are for the tests of schemas.
-    scope = Scope((SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1]), None if one.foreign else plan)
-    findings = _found(sown(objects, one), scope)
-    assert {finding.rule for finding in findings} == {one.rule}, _told(findings)
+    scope = Scope((SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1]), None if defect.foreign else plan)
+    findings = _found(sown(objects, defect), scope)
+    assert {finding.rule for finding in findings} == {defect.rule}, _told(findings)
     assert all(finding.text and finding.hint and finding.object for finding in findings)
 
 
-@pytest.mark.parametrize("base", {json.dumps(one.base): one.base for one in SEEDS}.values(), ids=str)
+@pytest.mark.parametrize("base", {json.dumps(defect.base): defect.base for defect in SEEDS}.values(), ids=str)
 def test_what_defects_are_put_into_is_sound(base: dict[str, Any]) -> None:
     plan, objects = _sound(base)
     assert _told(_found(objects, Scope(plan=plan))) == ""
@@ -57,7 +57,7 @@ def test_what_defects_are_put_into_is_sound(base: dict[str, Any]) -> None:
 def test_every_rule_has_an_id_of_its_own_and_a_seeded_defect() -> None:
     ids = [rule.id for rule in all_rules()]
     assert len(ids) == len(set(ids)) >= 25
-    assert {one.rule for one in SEEDS} == set(ids)
+    assert {defect.rule for defect in SEEDS} == set(ids)
 
 
 def test_the_page_about_the_rules_is_written_from_them() -> None:
@@ -86,7 +86,7 @@ def test_the_objects_of_a_load_inside_the_cluster_have_no_finding() -> None:
 def test_a_control_of_the_profile_is_one_only_where_it_is_enforced() -> None:
     plan, objects = _sound({})
     root = sown(objects, seed("pod-non-root", put("Deployment", f"{POD} securityContext runAsNonRoot", False)))
-    alone = [one for one in root if one["kind"] != "Namespace"]
+    alone = [document for document in root if document["kind"] != "Namespace"]
     assert [finding.level for finding in _found(root, Scope(("1.36",), plan))] == ["error"]
     assert _found(alone, Scope(("1.36",), plan)) == []
 

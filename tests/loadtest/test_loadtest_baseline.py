@@ -70,8 +70,8 @@ def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     [(0.005, 0, "compare: PASS new / old: p50 1 ("), (0.0051, 0, "PASS"), (0.009, 1, "p50-worse: p50 slower by")],
 )
 def test_a_package_is_compared_with_a_stored_verdict(compared: Any, service_s: float, code: int, text: str) -> None:
-    found, said = compared(verdict(always(0.005), "ab" * 32, seed=1), always(service_s))
-    assert found == code
+    exit_code, said = compared(verdict(always(0.005), "ab" * 32, seed=1), always(service_s))
+    assert exit_code == code
     assert text in said
     assert "cpu" not in said
 

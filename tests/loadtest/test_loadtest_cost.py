@@ -32,9 +32,9 @@ def test_a_pod_is_paid_by_the_hour_however_little_it_is_asked() -> None:
 
 def test_the_target_is_the_specs_or_the_knee_with_headroom() -> None:
     stated = make_spec({"cost.pod_hour": 3.6, "scaling.target_rps_per_pod": 50})
-    found = costs_of(stated, 100, 400)
-    assert found is not None
-    assert (found.target_rps, found.at_target) == (50, pytest.approx(0.2))
+    money = costs_of(stated, 100, 400)
+    assert money is not None
+    assert (money.target_rps, money.at_target) == (50, pytest.approx(0.2))
     assert (costs(100, 400).target_rps, costs(100).target_rps) == (280, None)
 
 
@@ -58,12 +58,12 @@ def test_a_budget_that_is_not_kept_fails_but_what_is_invalid_stays_so() -> None:
 
 
 def test_costs_are_said_in_words_on_the_page_and_as_a_case() -> None:
-    found = costs(100, 400, budget_per_10k=0.01, currency="EUR")
-    assert costs_text(found) == (
+    money = costs(100, 400, budget_per_10k=0.01, currency="EUR")
+    assert costs_text(money) == (
         "cost: 10,000 requests 0.0357 EUR at 280 requests/s a pod (the target), 0.1 EUR at 100 requests/s a pod (seen)"
     )
-    assert cost_facts(found)["Allowed"] == "0.01 EUR"
-    assert [(case.name, case.status) for case in cost_cases(found)] == [
+    assert cost_facts(money)["Allowed"] == "0.01 EUR"
+    assert [(case.name, case.status) for case in cost_cases(money)] == [
         ("10,000 requests cost at most 0.01 EUR", "FAIL")
     ]
     assert cost_cases(costs()) == []

@@ -132,12 +132,12 @@ def test_the_figures_are_those_of_what_came() -> None:
 def test_several_processes_have_the_figures_of_one() -> None:
     answers = [(50.0 + number % 90, 10.0 + number % 7) for number in range(1000)]
     alone, together = recorded(answers), merge([recorded(answers, part, 2) for part in range(2)])
-    for one, several in zip([alone, *alone.slices], [together, *together.slices], strict=True):
-        assert one.streams is not None
-        assert several.streams is not None
-        assert one.streams.met == several.streams.met
+    for whole, merged in zip([alone, *alone.slices], [together, *together.slices], strict=True):
+        assert whole.streams is not None
+        assert merged.streams is not None
+        assert whole.streams.met == merged.streams.met
         for name in ("first", "gaps", "pace"):
-            assert list(getattr(one.streams, name).curve()) == list(getattr(several.streams, name).curve())
+            assert list(getattr(whole.streams, name).curve()) == list(getattr(merged.streams, name).curve())
 
 
 @pytest.mark.parametrize(

@@ -258,12 +258,12 @@ def fake_session(settings: Settings) -> Any:
 def test_tuning_writes_a_patch_to_the_spec_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retuning, "Trials", FakeTrials)
     spec = digits_spec({"serving.max_batch": 1})
-    found = retuning.retune(spec, Search(), tmp_path, serve=fake_session)
-    assert found.best.settings.max_batch == 8
+    tuned = retuning.retune(spec, Search(), tmp_path, serve=fake_session)
+    assert tuned.best.settings.max_batch == 8
     assert "+  max_batch: 8" in (tmp_path / "tune.patch").read_text()
     data = json.loads((tmp_path / "tune.json").read_text())
     assert (data["schema"], data["rps"], data["best"]["max_batch"]) == ("marina.tune/1", 800, 8)
-    text = retuning.tuning_text(found, retuning.space_of(spec, objective_of(spec)), tmp_path)
+    text = retuning.tuning_text(tuned, retuning.space_of(spec, objective_of(spec)), tmp_path)
     assert f"hint: patch -p0 < {tmp_path}/tune.patch" in text.splitlines()
 
 

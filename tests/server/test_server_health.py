@@ -39,8 +39,8 @@ def described(*workers: tuple[str, int, bool]) -> Description:
     return Description(True, tuple(Worker(*worker) for worker in workers))
 
 
-def bring_up(health: Health, one: int, other: int) -> None:
-    health.observe(described(("9000", one, True), ("9001", other, True)))
+def bring_up(health: Health, first: int, second: int) -> None:
+    health.observe(described(("9000", first, True), ("9001", second, True)))
     assert health.unproven is not None
     health.prove(health.unproven)
 

@@ -49,24 +49,24 @@ def test_silent_clients_give_way_and_hold_no_threads(port: int) -> None:
     assert get(port) == 200
     assert threading.active_count() <= before + 5 + 5
     assert silent[0].recv(1) == b""
-    for one in silent:
-        one.close()
+    for client in silent:
+        client.close()
 
 
 def test_slow_bodies_are_few_and_others_are_told(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "CONNECTIONS", 50)
     head = b"POST /try HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
     slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(listening.BODIES + 1)]
-    for one in slow:
-        one.sendall(head)
+    for client in slow:
+        client.sendall(head)
     # Whoever came last of them is refused; which one that is the threads decide.
     ready, _, _ = select.select(slow, [], [], 30)
     assert ready[0].recv(12) == b"HTTP/1.1 503"
-    for one in slow:
-        if one is not ready[0]:
-            one.sendall(b"123456789")
-            assert one.recv(12) == b"HTTP/1.1 200"
-        one.close()
+    for client in slow:
+        if client is not ready[0]:
+            client.sendall(b"123456789")
+            assert client.recv(12) == b"HTTP/1.1 200"
+        client.close()
 
 
 def test_a_large_head_is_cut_off(port: int) -> None:

@@ -41,9 +41,9 @@ def make_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     def make(count: int) -> Pod:
         workers = [subprocess.Popen(["sleep", "600"]) for _ in range(count)]
         health = Health(count)
-        health.observe(Description(True, tuple(Worker(str(one.pid), one.pid, True) for one in workers)))
+        health.observe(Description(True, tuple(Worker(str(worker.pid), worker.pid, True) for worker in workers)))
         health.prove(health.generation or frozenset())
-        memory, said, nudges = {one.pid: 2_000_000 for one in workers}, [], []
+        memory, said, nudges = {worker.pid: 2_000_000 for worker in workers}, [], []
         monkeypatch.setattr("server.watching.memory.resident_bytes", memory.__getitem__)
         recycler = Recycler(
             SERVING, tmp_path, health, nudge=lambda: nudges.append(1), say=said.append, clock=lambda: pod.now

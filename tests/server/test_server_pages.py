@@ -122,8 +122,8 @@ def test_clients_that_say_nothing_hold_nobody_up(served: int) -> None:
     silent = [socket.create_connection(("127.0.0.1", served)) for _ in range(50)]
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(f"http://127.0.0.1:{served}/ready", timeout=5)
-    for one in silent:
-        one.close()
+    for client in silent:
+        client.close()
 
 
 def test_metrics_page_has_prometheus_content_type() -> None:

@@ -25,9 +25,9 @@ def sleeping() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def identity(process: subprocess.Popen[bytes]) -> Identity:
-    found = identify(process.pid)
-    assert found
-    return found
+    identified = identify(process.pid)
+    assert identified
+    return identified
 
 
 def open_files() -> int:

@@ -139,9 +139,9 @@ def _next(request_id: str, request: _Request) -> Any:
     reason = "length" if len(request.said) == params.max_tokens else None
     reason = "stop" if token in (params.stop_token_ids or ()) else reason
     answer = SimpleNamespace(token_ids=[token], logprobs=chances, finish_reason=reason)
-    found = len(request.prompt) // _BLOCK * _BLOCK
+    cached = len(request.prompt) // _BLOCK * _BLOCK
     return SimpleNamespace(
-        request_id=request_id, outputs=[answer], finished=reason is not None, num_cached_tokens=found
+        request_id=request_id, outputs=[answer], finished=reason is not None, num_cached_tokens=cached
     )
 
 

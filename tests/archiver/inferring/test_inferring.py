@@ -93,9 +93,9 @@ FOUND: list[Any] = [
 @pytest.mark.parametrize(("network", "wanted"), FOUND)
 def test_inputs_are_found(network: nn.Module, wanted: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    found = find_inputs(network, [])
-    assert {name: each.field() for name, each in found.inputs.items()} == wanted
-    assert found.only_batch is None
+    inferred = find_inputs(network, [])
+    assert {name: each.field() for name, each in inferred.inputs.items()} == wanted
+    assert inferred.only_batch is None
 
 
 def test_a_length_that_padding_would_change_stays_fixed_and_is_told() -> None:
@@ -114,8 +114,8 @@ def test_a_loop_that_never_ends_is_ended() -> None:
             x = x + 0
         return self.f(x)
 
-    found = find_inputs(Net(stuck, f=nn.Linear(4, 2)), [parse_given("x:float32:9,4")])
-    assert found.inputs["x"].shape == (9, 4)
+    inferred = find_inputs(Net(stuck, f=nn.Linear(4, 2)), [parse_given("x:float32:9,4")])
+    assert inferred.inputs["x"].shape == (9, 4)
 
 
 ASKED: list[Any] = [
@@ -161,7 +161,7 @@ def test_an_input_in_no_form_names_the_form(text: str) -> None:
 
 def test_an_input_that_is_given_is_tried_and_no_other() -> None:
     network = Net(lambda self, a, b: self.f(torch.cat([a, b], 1)), f=nn.Linear(9, 2))
-    found = find_inputs(network, [parse_given("a:float32:4")])
-    assert {name: each.shape for name, each in found.inputs.items()} == {"a": (4,), "b": (5,)}
+    inferred = find_inputs(network, [parse_given("a:float32:4")])
+    assert {name: each.shape for name, each in inferred.inputs.items()} == {"a": (4,), "b": (5,)}
     with pytest.raises(InputError, match="got `c`, allowed: `a`, `b`, the arguments of `forward`"):
         find_inputs(network, [parse_given("c:float32:4")])

@@ -54,7 +54,7 @@ def test_a_pickle_that_runs_code_is_found_and_not_run(
 
 def test_a_whole_model_saved_by_torch_runs_code(tmp_path: Path) -> None:
     report = inspect(archive(tmp_path / "m.mar", {"model.pt": saved(torch.nn.Linear(1, 1))}))
-    assert any("torch.nn.modules.linear Linear" in found.imports for found in report.pickles)
+    assert any("torch.nn.modules.linear Linear" in pickled.imports for pickled in report.pickles)
     assert not report.sound
 
 

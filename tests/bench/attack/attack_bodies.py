@@ -96,12 +96,12 @@ def _arrays() -> list[bytes]:
         np.array([1e300, np.nan]),
         np.array(1),
     ]
-    found = []
+    bodies = []
     for array in arrays:
         buffer = io.BytesIO()
         np.save(buffer, array)
-        found.append(buffer.getvalue())
-    return found
+        bodies.append(buffer.getvalue())
+    return bodies
 
 
 def _containers() -> list[bytes]:

@@ -65,5 +65,5 @@ class Artifact:
 
     def answers(self, pixels):
         """The answers for a batch of decoded photos."""
-        rows = self._batcher.run([[one] for one in pixels]).rows
+        rows = self._batcher.run([[photo] for photo in pixels]).rows
         return [{"top_indices": indices.tolist(), "top_probs": probs.tolist()} for probs, indices in rows]

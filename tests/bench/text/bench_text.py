@@ -80,14 +80,14 @@ def main() -> None:
     reading, products = limits()
     with ExitStack() as stack:
         running = {side: stack.enter_context(contestant(side, model, args)) for side in sides}
-        found: dict[str, list[dict[str, float]]] = {side: [] for side in running}
+        measured: dict[str, list[dict[str, float]]] = {side: [] for side in running}
         for number in range(args.rounds or (1 if args.quick else 5)):
             for side, process in running.items():
-                found[side].append(measure(process))
-                print(f"round {number + 1}, {side}: {found[side][-1]}", file=sys.stderr, flush=True)
+                measured[side].append(measure(process))
+                print(f"round {number + 1}, {side}: {measured[side][-1]}", file=sys.stderr, flush=True)
     weights = (model / "model.safetensors").stat().st_size / 2
     rows: dict[str, dict[str, float | None]] = {}
-    for side, rounds in found.items():
+    for side, rounds in measured.items():
         row = {key: median([each[key] for each in rounds]) for key in rounds[0]}
         busy = {batch: (row[f"step_{batch}"] or 1) / 1000 for batch in BATCHES}
         row["of_reading"] = weights / reading / busy[1]
@@ -95,12 +95,12 @@ def main() -> None:
         rows[side] = row
     lead = f"Threads: {args.threads}. One reads {reading / 1e9:.1f} GB/s and computes {products / 1e9:.0f} GFLOP/s."
     print(table(rows, COLUMNS), lead, sep="\n")
-    first, *others = found
+    first, *others = measured
     for key in (f"step_{batch}" for batch in BATCHES):
-        ours = [each[key] for each in found[first]]
+        ours = [each[key] for each in measured[first]]
         for side in others:
-            print(f"{side} / {first}, {key}: {ratio_text(against(ours, [each[key] for each in found[side]]))}")
-    record = {"rounds": found, "threads": args.threads, "reading_bytes_s": reading, "products_s": products}
+            print(f"{side} / {first}, {key}: {ratio_text(against(ours, [each[key] for each in measured[side]]))}")
+    record = {"rounds": measured, "threads": args.threads, "reading_bytes_s": reading, "products_s": products}
     bars = [(f"step_{batch}", f"Core-ms a step at {batch}") for batch in BATCHES]
     write_report(args.out, title="Text", lead=lead, record=record, rows=rows, columns=COLUMNS, bars=bars)
 

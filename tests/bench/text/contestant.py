@@ -120,13 +120,13 @@ def main() -> None:
     for line in sys.stdin:
         what, *numbers = line.split()
         if what == "prefill":
-            found = seconds(generate, 1, int(numbers[0]), 1)
+            spent = seconds(generate, 1, int(numbers[0]), 1)
         else:
             batch, steps = map(int, numbers)
             # Answers of two lengths: their difference is steps alone.
             short, long = seconds(generate, batch, PROMPT, 2), seconds(generate, batch, PROMPT, steps + 2)
-            found = ((long[0] - short[0]) / steps, (long[1] - short[1]) / steps)
-        print(*found, flush=True)
+            spent = ((long[0] - short[0]) / steps, (long[1] - short[1]) / steps)
+        print(*spent, flush=True)
 
 
 if __name__ == "__main__":

@@ -83,8 +83,8 @@ def probe(chromium: str, html: str, folder: Path, width: int, scheme: str) -> di
     settings = f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}"
     dom = browse(chromium, file, settings, "--dump-dom", "--virtual-time-budget=5000", "--window-size=1400,1000")
     said = dom.rpartition("</script>")[2].rpartition("</body>")[0]
-    found: dict[str, Any] = json.loads(said.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    return found
+    layout: dict[str, Any] = json.loads(said.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    return layout
 
 
 PAGES = [
@@ -99,12 +99,12 @@ PAGES = [
 @pytest.mark.parametrize("html", PAGES)
 @pytest.mark.parametrize("width", [360, 1200])
 def test_no_text_overlaps_and_nothing_sticks_out(chromium: str, html: str, width: int, tmp_path: Path) -> None:
-    found = probe(chromium, html, tmp_path, width, "light")
-    assert found["texts"] > 50
-    assert found["overlaps"] == []
-    assert found["width"] == width
-    assert found["content"] <= width
-    assert found["smallest"] >= 8
+    layout = probe(chromium, html, tmp_path, width, "light")
+    assert layout["texts"] > 50
+    assert layout["overlaps"] == []
+    assert layout["width"] == width
+    assert layout["content"] <= width
+    assert layout["smallest"] >= 8
 
 
 def test_light_and_dark_differ(chromium: str, tmp_path: Path) -> None:

@@ -106,10 +106,10 @@ def test_nothing_overlaps_or_sticks_out(page: Browser, digits_server: Running, w
     page.until("document.getElementById('file').textContent")
     page.click("#send")
     page.until("document.querySelectorAll('#classes li').length")
-    found = page.run(LAYOUT)
-    assert found["texts"] > 30
-    assert found["overlaps"] == 0
-    assert found["width"] == width
+    layout = page.run(LAYOUT)
+    assert layout["texts"] > 30
+    assert layout["overlaps"] == 0
+    assert layout["width"] == width
     background = page.run("getComputedStyle(document.body).backgroundColor")
     assert background == ("rgb(16, 21, 28)" if dark else "rgb(246, 247, 249)")
 
@@ -154,8 +154,8 @@ def test_a_page_of_another_site_gets_no_inference(digits_server: Running) -> Non
         ({}, 200),
     ]
     for headers, expected in cases:
-        status, found, _ = ask(digits_server, "POST", "/docs/try", DIGIT, Content_Type="image/png", **headers)
-        assert (status, "Access-Control-Allow-Origin" in found) == (expected, False), headers
+        status, answered, _ = ask(digits_server, "POST", "/docs/try", DIGIT, Content_Type="image/png", **headers)
+        assert (status, "Access-Control-Allow-Origin" in answered) == (expected, False), headers
 
 
 def test_it_takes_no_more_than_inference_does(digits_server: Running) -> None:

@@ -183,7 +183,7 @@ def test_the_page_sends_on_what_it_describes(mix: Running) -> None:
 def test_the_supervisors_pages_are_as_described(digits_server: Running) -> None:
     schema = described(digits_server)
     checks = [*CHECKS, unsupported_method]
-    paths = [found.ok() for found in schema.include(method="GET").get_all_operations()]
+    paths = [result.ok() for result in schema.include(method="GET").get_all_operations()]
     expected = {"/live", "/ready", "/metrics", "/package", "/docs", "/v2/health/ready", "/v2/models/digits"}
     assert {operation.path for operation in paths} >= expected
     for operation in paths:
@@ -219,7 +219,7 @@ def test_a_description_that_lies_is_found_out(mix: Running) -> None:
 
 def test_the_description_says_where_inference_is(digits_server: Running) -> None:
     with urllib.request.urlopen(f"{digits_server.pages}/openapi.json", timeout=60) as answer:
-        found = json.load(answer)
-    assert (found["info"]["title"], found["info"]["version"]) == ("digits", "1.0")
-    variables = found["paths"]["/predictions/digits"]["servers"][0]["variables"]
+        description = json.load(answer)
+    assert (description["info"]["title"], description["info"]["version"]) == ("digits", "1.0")
+    variables = description["paths"]["/predictions/digits"]["servers"][0]["variables"]
     assert variables["port"]["default"] == str(digits_server.ports.inference)

@@ -108,9 +108,9 @@ def test_who_sends_a_request_a_byte_at_a_time_is_refused_and_nobody_else_waits(s
 
     with ThreadPoolExecutor(60) as pool:
         slow = [pool.submit(trickle, number) for number in range(60)]
-        while not all(one.done() for one in slow):
+        while not all(answer.done() for answer in slow):
             assert ask(server, b"{}") == 200
-        assert {one.result() for one in slow} == {408}
+        assert {answer.result() for answer in slow} == {408}
     eventually(lambda: metric(server, "marina_in_flight") == 0)
     assert server.stop() == Exit.DRAINED
 
@@ -161,7 +161,7 @@ def test_a_stop_loses_nothing_whatever_was_sent_before(uncounted_before: int, st
             server.process.terminate()
             eventually(lambda: "no new connections" in server.log.read_text())
             os.kill(worker, signal.SIGCONT)
-            assert [one.result() for one in slow] == [200] * 6
+            assert [answer.result() for answer in slow] == [200] * 6
     finally:
         os.kill(worker, signal.SIGCONT)
     assert server.process.wait(60) == Exit.DRAINED

@@ -43,12 +43,12 @@ def test_sigterm_under_load_loses_nothing_time_after_time(digits_mar: Path, tmp_
         for code, load, told in (run.result() for run in runs):
             if "may reset connections" in told:
                 skip_unless_required(told)
-            closed = min(one.began for one in load.sent if one.outcome == "refused")
+            closed = min(request.began for request in load.sent if request.outcome == "refused")
             # On a new connection everything that was sent; on a kept one what was sent before the listener closed.
-            due = [one for one in load.sent if one.connected and (not one.kept or one.began < closed)]
-            assert [one for one in due if one.outcome != "200"] == []
+            due = [sent for sent in load.sent if sent.connected and (not sent.kept or sent.began < closed)]
+            assert [request for request in due if request.outcome != "200"] == []
             assert len(due) > 30
-            assert {one.outcome for one in load.sent if not one.connected} == {"refused"}
+            assert {request.outcome for request in load.sent if not request.connected} == {"refused"}
             assert code == Exit.DRAINED, told
 
 
@@ -88,7 +88,7 @@ def test_not_ready_at_once_and_serving_on_while_load_balancers_learn(start_tiny:
         assert server.get("/live")[0] == 200
         assert server.process.wait(120) == Exit.DRAINED
     assert missing == ["the server is stopping"]
-    assert max(one.began for one in load.sent if one.outcome == "200") - stopped > 1.9
+    assert max(request.began for request in load.sent if request.outcome == "200") - stopped > 1.9
 
 
 def test_second_signal_stops_at_once(start_tiny: Start) -> None:

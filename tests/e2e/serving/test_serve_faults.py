@@ -83,7 +83,7 @@ def test_killed_worker_fails_only_what_it_held_and_comes_back(server: Running) -
     # 507 when TorchServe saw the exit code of a SIGKILL, which it takes for the out-of-memory killer's.
     # No answer at all when the worker was collecting a batch: TorchServe forgets those.
     assert set(outcomes) <= {"200", "500", "507", "timeout"}
-    failed = [one.began for one in load.sent if one.outcome != "200"]
+    failed = [request.began for request in load.sent if request.outcome != "200"]
     assert len(failed) <= server.spec.max_batch
     assert all(abs(began - killed) < 1 for began in failed)
     eventually(lambda: restarts(server) == restarted + 1)
@@ -93,7 +93,7 @@ def test_killed_worker_fails_only_what_it_held_and_comes_back(server: Running) -
 def test_exactly_the_request_of_the_killed_worker_fails(server: Running) -> None:
     with asked(server, 2) as answers:
         os.kill(worker_pids(server)[0], signal.SIGKILL)
-    assert sorted(one.result() for one in answers) in ([200, 500], [200, 507])
+    assert sorted(answer.result() for answer in answers) in ([200, 500], [200, 507])
     server.wait_ready(180)
 
 

@@ -27,13 +27,13 @@ ANSWERED = "inference_request_duration_seconds_count"
 
 def bucket_counts(server: Running) -> list[float]:
     page = server.get("/metrics")[1]
-    samples = [one for family in text_string_to_metric_families(page) for one in family.samples]
+    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
     buckets = [
-        one
-        for one in samples
-        if one.name == "inference_request_duration_seconds_bucket" and one.labels["code"] == "200"
+        sample
+        for sample in samples
+        if sample.name == "inference_request_duration_seconds_bucket" and sample.labels["code"] == "200"
     ]
-    return [one.value for one in buckets]
+    return [bucket.value for bucket in buckets]
 
 
 def test_arrivals_are_zero_from_the_start_and_own_inferences_never_show(start_tiny: Start) -> None:
@@ -129,7 +129,9 @@ def test_counters_of_a_dead_worker_stay_and_its_files_go(start_tiny: Start) -> N
     assert ask(server, b'{"count": 2}') == 200
     assert metric(server, "tiny_counted_total") == 7
     (java,) = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-    run = next(one for one in Path(f"/proc/{java}/environ").read_bytes().split(b"\0") if one.startswith(b"MARINA_RUN="))
+    run = next(
+        item for item in Path(f"/proc/{java}/environ").read_bytes().split(b"\0") if item.startswith(b"MARINA_RUN=")
+    )
     assert len(list(Path(run.partition(b"=")[2].decode(), "metrics").glob("counter_*.db"))) == 2
 
 

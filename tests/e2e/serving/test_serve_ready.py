@@ -88,8 +88,8 @@ def test_package_page_names_what_is_served(digits_server: Running, digits_mar: P
 
 
 def test_two_servers_on_one_machine_do_not_meet(start_tiny: Start) -> None:
-    one, other = start_tiny(), start_tiny()
-    assert ask(one, b"{}") == ask(other, b"{}") == 200
-    assert one.stop() == 0
+    server, other = start_tiny(), start_tiny()
+    assert ask(server, b"{}") == ask(other, b"{}") == 200
+    assert server.stop() == 0
     assert ask(other, b"{}") == 200
     assert other.readiness()[0]

@@ -68,7 +68,7 @@ def test_the_page_to_try_the_model(digits_server: Running, start_tiny: Start) ->
 
 def test_a_server_that_is_loading(start_tiny: Start) -> None:
     server = start_tiny(wait=False, environment={"TINY_LOAD_S": "3"})
-    status, body = eventually(lambda: (found := server.get("/ready"))[0] and found)
+    status, body = eventually(lambda: (answer := server.get("/ready"))[0] and answer)
     assert status == 503
     shows("not-ready", body)
 
@@ -99,7 +99,7 @@ def test_a_queue_that_is_full(start_tiny: Start) -> None:
     for thread in threads:
         thread.start()
     try:
-        status, body = eventually(lambda: (found := predict(server, {}))[0] == 503 and found)
+        status, body = eventually(lambda: (answer := predict(server, {}))[0] == 503 and answer)
     finally:
         seen.set()
         for thread in threads:
@@ -110,14 +110,14 @@ def test_a_queue_that_is_full(start_tiny: Start) -> None:
 
 def test_a_worker_that_was_killed(start_tiny: Start) -> None:
     server = start_tiny()
-    found: list[tuple[int, str]] = []
-    thread = threading.Thread(target=lambda: found.append(predict(server, {"hang": True})))
+    answers: list[tuple[int, str]] = []
+    thread = threading.Thread(target=lambda: answers.append(predict(server, {"hang": True})))
     thread.start()
     eventually(lambda: metric(server, "marina_in_flight") == 1)
     os.kill(worker_pids(server)[0], signal.SIGKILL)
     shows("worker-died", eventually(lambda: "died" in (body := server.get("/ready")[1]) and body))
     thread.join()
-    assert found[0][0] in (500, 507)
+    assert answers[0][0] in (500, 507)
 
 
 def test_a_batch_that_takes_too_long(start_tiny: Start) -> None:

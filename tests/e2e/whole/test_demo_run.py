@@ -57,14 +57,14 @@ class Demo:
 
     def relatives(self) -> list[psutil.Process]:
         """Every other process that comes from it."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 if process.pid != self.process.pid and process.environ().get("DEMO_TEST") == self._mark:
-                    found.append(process)
+                    processes.append(process)
             except psutil.Error:
                 continue
-        return found
+        return processes
 
     def has_left_nothing(self, said: str) -> None:
         """No process, no port, no temporary file."""

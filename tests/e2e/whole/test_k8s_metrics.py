@@ -59,7 +59,7 @@ class Prometheus:
     def query(self, expression: str) -> dict[str, float]:
         """Values now, by pod; of one without a pod under ''."""
         data = self.get("query", query=expression) or {"result": []}
-        return {one["metric"].get("pod", ""): float(one["value"][1]) for one in data["result"]}
+        return {sample["metric"].get("pod", ""): float(sample["value"][1]) for sample in data["result"]}
 
     def recorded(self, name: str) -> float:
         """One recorded value, NaN before there is one."""
@@ -109,7 +109,7 @@ def observe(tmp_path: Path) -> Iterator[Observe]:
 def sent_rate(load: Load, window_s: float) -> float:
     """Requests a second that were really given to the server in the last seconds."""
     since = time.monotonic() - window_s
-    return sum(one.written is not None and one.written > since for one in load.sent) / window_s
+    return sum(request.written is not None and request.written > since for request in load.sent) / window_s
 
 
 @pytest.mark.alone
@@ -147,10 +147,13 @@ def test_an_autoscaler_gets_the_rate_of_each_pod_and_the_rules_what_the_clients_
         eventually(
             lambda name=name: prometheus.recorded(f"{name}:ratio_rate5m") == pytest.approx(shed / total, rel=0.02)
         )
-    slow = sum(one.outcome == "200" for one in busy.sent) / outcomes["200"]
+    slow = sum(request.outcome == "200" for request in busy.sent) / outcomes["200"]
     # On a busy machine some of the quick ones are slow too, for their clients more of them than for the server.
     limit_s = spec.slo.p99_ms / 1000 if spec.slo else 0
-    seen = sum(one.outcome == "200" and one.latency_s > limit_s for one in quick.sent + busy.sent) / outcomes["200"]
+    seen = (
+        sum(request.outcome == "200" and request.latency_s > limit_s for request in quick.sent + busy.sent)
+        / outcomes["200"]
+    )
     eventually(lambda: 0.9 * slow < prometheus.recorded("inference_slow:ratio_rate5m") < 1.1 * seen)
     edges, p99_s = EDGES_S, busy.latency_s(1 - 0.01 / slow)
     bucket = bisect.bisect_left(edges, prometheus.recorded("inference_duration_seconds:p99_rate5m"))
@@ -159,7 +162,7 @@ def test_an_autoscaler_gets_the_rate_of_each_pod_and_the_rules_what_the_clients_
     health = {rule["name"]: rule["health"] for group in prometheus.get("rules")["groups"] for rule in group["rules"]}
     assert set(health.values()) == {"ok"}
     pending = prometheus.get("query", query='ALERTS{alertname="MarinaRequestsShed"}')["result"]
-    assert [one["metric"]["alertstate"] for one in pending] == ["pending"]
+    assert [alert["metric"]["alertstate"] for alert in pending] == ["pending"]
 
 
 def test_a_live_page_keeps_the_contract_and_each_metric_that_is_missing_is_found(digits_server: Running) -> None:
@@ -170,14 +173,14 @@ def test_a_live_page_keeps_the_contract_and_each_metric_that_is_missing_is_found
     assert check_live(spec, f"{digits_server.pages}/metrics") == []
     page = digits_server.get("/metrics")[1]
     assert "inference_errors_total{" in page
-    needed = {one.series.name for one in metric_contract(spec) if one.series in series_of(spec)}
+    needed = {metric.series.name for metric in metric_contract(spec) if metric.series in series_of(spec)}
     assert len(needed) > 15
     for name in needed:
         itself = re.compile(rf"\b{name}(_bucket|_sum|_count)?\b")
         rest = "\n".join(line for line in page.splitlines() if not itself.search(line)) + "\n"
-        found = [(one.object, one.rule) for one in check_page(spec, rest, "here")]
+        findings = [(finding.object, finding.rule) for finding in check_page(spec, rest, "here")]
         late = name == "inference_errors_total"
-        assert found == ([] if late else [(name, "metric-missing")]), name
+        assert findings == ([] if late else [(name, "metric-missing")]), name
 
 
 def test_another_objective_needs_no_other_server(digits_server: Running) -> None:

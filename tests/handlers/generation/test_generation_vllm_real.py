@@ -32,15 +32,15 @@ def written(engine: Any, sequence: str, prompt: list[int], sampling: Sampling) -
 
 def in_session(leader: int) -> list[int]:
     """Processes that vLLM has started, and their leader."""
-    found = []
+    processes = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
         except OSError:
             continue
         if int(session) == leader and state != "Z":
-            found.append(int(stat.parent.name))
-    return found
+            processes.append(int(stat.parent.name))
+    return processes
 
 
 @pytest.mark.slow

@@ -22,14 +22,14 @@ from k8s.verify.rule import Scope
 STORE = {"kubernetes.model": {"url": "https://store.local/digits.mar"}}
 
 
-def one(changes: dict[str, Any], kind: str, name: str | None = None) -> dict[str, Any]:
+def the_only(changes: dict[str, Any], kind: str, name: str | None = None) -> dict[str, Any]:
     files = render(planned(changes, evidence=EVIDENCE, image=IMAGE))
-    found = [each for some in files.values() for each in some if each["kind"] == kind]
-    return next(each for each in found if name in (None, each["metadata"]["name"]))
+    documents = [each for some in files.values() for each in some if each["kind"] == kind]
+    return next(each for each in documents if name in (None, each["metadata"]["name"]))
 
 
 def pod(changes: dict[str, Any]) -> dict[str, Any]:
-    spec: dict[str, Any] = one(changes, "Deployment")["spec"]["template"]["spec"]
+    spec: dict[str, Any] = the_only(changes, "Deployment")["spec"]["template"]["spec"]
     return spec
 
 
@@ -74,11 +74,11 @@ def test_variables_and_mounts_are_those_of_the_server_and_of_the_loader() -> Non
 def test_annotations_and_labels_are_the_pods_and_those_of_a_cloud_the_accounts() -> None:
     role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/digits"}
     fields = {"annotations": {"team": "vision"}, "labels": {"cost": "7"}, "service_account_annotations": role}
-    metadata = one({"kubernetes.pod": fields}, "Deployment")["spec"]["template"]["metadata"]
+    metadata = the_only({"kubernetes.pod": fields}, "Deployment")["spec"]["template"]["metadata"]
     assert metadata["annotations"]["team"] == "vision"
     assert metadata["labels"]["cost"] == "7"
     assert metadata["labels"]["app.kubernetes.io/name"] == "digits"
-    assert one({"kubernetes.pod": fields}, "ServiceAccount")["metadata"]["annotations"] == role
+    assert the_only({"kubernetes.pod": fields}, "ServiceAccount")["metadata"]["annotations"] == role
 
 
 # What is refused when the spec is read, and what when it is rendered.
@@ -116,15 +116,17 @@ def test_a_patch_changes_all_of_a_kind_or_one_by_its_name() -> None:
             patch(kind="ConfigMap", merge=change) if name is None else patch(kind="Service", name=name, merge=change)
         )
         kind = "ConfigMap" if name is None else "Service"
-        assert one(named, kind)["metadata"]["annotations"]["team"] == "vision"
-        assert (one(named, "ConfigMap", "digits-dashboard")["metadata"].get("annotations") or {}).get("team") == others
+        assert the_only(named, kind)["metadata"]["annotations"]["team"] == "vision"
+        assert (the_only(named, "ConfigMap", "digits-dashboard")["metadata"].get("annotations") or {}).get(
+            "team"
+        ) == others
 
 
 def test_a_later_patch_sees_what_an_earlier_one_did() -> None:
     both = [{"kind": "Service", "merge": {"spec": {"type": "LoadBalancer"}}},
             {"kind": "Service", "operations": [{"op": "test", "path": "/spec/type", "value": "LoadBalancer"},
                                                {"op": "add", "path": "/spec/loadBalancerClass", "value": "x"}]}]  # fmt: skip
-    assert one({"kubernetes.patches": both}, "Service")["spec"]["loadBalancerClass"] == "x"
+    assert the_only({"kubernetes.patches": both}, "Service")["spec"]["loadBalancerClass"] == "x"
 
 
 def test_a_patch_may_be_a_file_in_the_specs_folder(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ DAY_MIN, WEEK_MIN = 1440, 10_080
 def expected_at_22_days(folder: Path, weeks: str, now: str | None) -> str:
     """What promtool complains about when nothing but `rates` is as it should be."""
     spec = digits_spec(WEEKLY | {"kubernetes.monitoring.scrape_interval_s": 60})
-    rule = next(one for group in recording_rules(spec) for one in group["rules"] if "expected" in one["record"])
+    rule = next(rule for group in recording_rules(spec) for rule in group["rules"] if "expected" in rule["record"])
     series = {'model:inference_arrivals:rate5m{namespace="marina",model="digits"}': weeks}
     series |= {'ts_inference_requests_total{namespace="marina",model_name="digits",pod="a"}': now} if now else {}
     test = {

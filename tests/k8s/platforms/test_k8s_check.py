@@ -31,11 +31,11 @@ def test_a_file_that_is_edited_missing_or_no_longer_rendered_is_a_difference(tmp
     (folder / "71-old.yaml").write_text(stale, encoding="utf-8")
     # What somebody keeps beside them is not Marina's.
     (folder / "README.md").write_text("ours", encoding="utf-8")
-    found = {difference.file: difference.diff for difference in differences(plan, tmp_path, "files", folder, QUIET)}
-    assert list(found) == ["40-deployment.yaml", "50-service.yaml", "71-old.yaml"]
-    assert "-kind: Edited" in found["40-deployment.yaml"]
-    assert "+kind: Service" in found["50-service.yaml"]
-    assert "-kind: HorizontalPodAutoscaler" in found["71-old.yaml"]
+    diffs = {difference.file: difference.diff for difference in differences(plan, tmp_path, "files", folder, QUIET)}
+    assert list(diffs) == ["40-deployment.yaml", "50-service.yaml", "71-old.yaml"]
+    assert "-kind: Edited" in diffs["40-deployment.yaml"]
+    assert "+kind: Service" in diffs["50-service.yaml"]
+    assert "-kind: HorizontalPodAutoscaler" in diffs["71-old.yaml"]
 
 
 def test_a_folder_that_is_not_there_says_how_to_write_one(tmp_path: Path) -> None:

@@ -21,12 +21,12 @@ def cluster(tmp_path: Path) -> Iterator[Rig]:
 
 def writes(cluster: Rig) -> list[str]:
     """Requests that change something, as `METHOD path`."""
-    found = [
+    requests = [
         f"{method} {path.partition('?')[0]}"
         for method, path in cluster.fake.requests
         if method in ("POST", "PUT", "PATCH", "DELETE") and "dryRun" not in path
     ]
-    return [text for text in found if not re.search(r"selfsubject|/proxy/", text)]
+    return [text for text in requests if not re.search(r"selfsubject|/proxy/", text)]
 
 
 def test_a_first_deploy_applies_in_the_order_of_who_needs_whom_and_infers_the_sample(cluster: Rig) -> None:
@@ -84,9 +84,9 @@ def test_three_revisions_are_kept_and_kubectl_could_apply_them(cluster: Rig) -> 
         cluster.deploy(*documents(f"good:{number}"))
     kept = [name for name in cluster.fake.names("ConfigMap", SPACE) if ".r" in name]
     assert kept == ["marina.shells.r3", "marina.shells.r4", "marina.shells.r5"]
-    found = cluster.fake.get("ConfigMap", "marina.shells.r4", SPACE)
-    assert found
-    stored = json.loads(found["data"]["manifests.json"])
+    revision = cluster.fake.get("ConfigMap", "marina.shells.r4", SPACE)
+    assert revision
+    stored = json.loads(revision["data"]["manifests.json"])
     assert (stored["apiVersion"], stored["kind"], stored["items"]) == ("v1", "List", list(documents("good:4")))
     assert cluster.state.good == (3, 4, 5)
 
@@ -94,7 +94,7 @@ def test_three_revisions_are_kept_and_kubectl_could_apply_them(cluster: Rig) -> 
 def test_a_dry_run_shows_the_difference_and_changes_nothing(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     before, cluster.fake.requests[:] = cluster.fake.versions(), []
-    wanted = [one for one in documents("good:2") if one["kind"] != "ConfigMap"]
+    wanted = [manifest for manifest in documents("good:2") if manifest["kind"] != "ConfigMap"]
     record = cluster.deploy(*wanted, document("ConfigMap", "other", data={"b": "2"}), dry_run=True)
     assert (record.result, record.exit_code) == ("dry-run", 0)
     assert writes(cluster) == []
@@ -126,7 +126,7 @@ def test_an_object_that_somebody_took_over_is_not_deleted(cluster: Rig) -> None:
     assert stored
     with cluster.fake.store.lock:
         stored["metadata"]["managedFields"] = []
-        kind = next(one for one in cluster.fake.kinds if one.kind == "ConfigMap")
+        kind = next(served for served in cluster.fake.kinds if served.kind == "ConfigMap")
         cluster.fake.store.put(kind, stored)
     wanted = list(documents("good:1"))
     for number in range(2, 6):
@@ -138,11 +138,11 @@ def test_an_object_that_somebody_took_over_is_not_deleted(cluster: Rig) -> None:
 
 def test_configuration_of_a_kept_revision_stays_until_that_revision_is_forgotten(cluster: Rig) -> None:
     for number in range(1, 5):
-        wanted = [one for one in documents(f"good:{number}") if one["kind"] != "ConfigMap"]
+        wanted = [manifest for manifest in documents(f"good:{number}") if manifest["kind"] != "ConfigMap"]
         cluster.deploy(*wanted, document("ConfigMap", f"config-{number}", data={"a": "1"}))
     configs = [name for name in cluster.fake.names("ConfigMap", SPACE) if name.startswith("config")]
     assert configs == ["config-2", "config-3", "config-4"]
-    last = [one for one in documents("good:4") if one["kind"] != "ConfigMap"]
+    last = [manifest for manifest in documents("good:4") if manifest["kind"] != "ConfigMap"]
     assert cluster.deploy(*last, document("ConfigMap", "config-4", data={"a": "1"})).result == "unchanged"
 
 

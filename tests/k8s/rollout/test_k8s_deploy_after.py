@@ -148,15 +148,15 @@ def test_the_status_says_what_runs_and_how_its_autoscaler_sees_it(cluster: Rig) 
     rate = {"metric": {"name": "inference_requests_per_second"}, "current": {"averageValue": "12300m"}}
     live["status"] = {"currentReplicas": 1, "desiredReplicas": 2, "currentMetrics": [{"type": "Pods", "pods": rate}]}
     cluster.fake.put(live, manager="kube-controller-manager")
-    found = cluster.status()
-    assert (found.exit_code, found.rollout) == (0, "2 of 2 pods available")
-    assert found.scaling
-    assert found.scaling.text == (
+    now = cluster.status()
+    assert (now.exit_code, now.rollout) == (0, "2 of 2 pods available")
+    assert now.scaling
+    assert now.scaling.text == (
         "1 of 2 to 9 pods, wants 2; cpu unknown of 80 %; inference_requests_per_second 12300m of 41"
     )
-    assert found.scaling.blocked == ""
-    assert [(pod.phase, pod.ready) for pod in found.pods] == [("Running", "1/1")] * 2
-    assert found.facts["image"] == "good:1"
+    assert now.scaling.blocked == ""
+    assert [(pod.phase, pod.ready) for pod in now.pods] == [("Running", "1/1")] * 2
+    assert now.facts["image"] == "good:1"
 
 
 def test_the_status_says_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> None:

@@ -103,7 +103,7 @@ def test_a_watch_whose_version_is_gone_is_begun_anew(cluster: Rig) -> None:
         while not mirror.objects:
             changed.clear()
             assert mirror.objects or changed.wait(10)
-        assert [one["metadata"]["name"] for one in mirror.objects] == ["late"]
+        assert [mirrored["metadata"]["name"] for mirrored in mirror.objects] == ["late"]
     lists = [path for method, path in fake.requests if method == "GET" and re.search("/configmaps(?!.*watch)", path)]
     assert len(lists) == 2
 
@@ -128,7 +128,7 @@ def test_what_is_forbidden_is_said_before_anything_is_changed_with_what_an_admin
         "      kubectl -n sea create role marina-deployer-2 --verb=get --resource=pods/log\n"
         "      kubectl -n sea create rolebinding marina-deployer-2 --role=marina-deployer-2 --user=jane"
     )
-    assert not [one for one in cluster.fake.requests if one[0] == "PATCH"]
+    assert not [request for request in cluster.fake.requests if request[0] == "PATCH"]
 
 
 def test_one_of_two_ways_to_send_the_inference_is_enough(cluster: Rig) -> None:
@@ -224,7 +224,7 @@ def test_what_is_around_the_service_is_said_before_anything_is_changed(tmp_path:
 
 
 def test_a_namespace_that_is_being_deleted_or_never_made_is_said(cluster: Rig) -> None:
-    without = [one for one in documents() if one["kind"] != "Namespace"]
+    without = [manifest for manifest in documents() if manifest["kind"] != "Namespace"]
     with pytest.raises(ClusterError, match="namespace: `sea` does not exist, and the spec does not create it"):
         cluster.deploy(*without)
     going = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}, "status": {"phase": "Terminating"}}
@@ -285,8 +285,8 @@ def test_warnings_of_the_server_are_told(cluster: Rig) -> None:
 
 def test_an_object_is_deleted_only_if_it_is_still_the_same_one(cluster: Rig) -> None:
     cluster.deploy(*documents())
-    found = connect(None, cluster.fake.kubeconfig)
-    assert not found.delete(Ref("v1", "ConfigMap", SPACE, NAME), uid="another")
+    connected = connect(None, cluster.fake.kubeconfig)
+    assert not connected.delete(Ref("v1", "ConfigMap", SPACE, NAME), uid="another")
     assert NAME in cluster.fake.names("ConfigMap", SPACE)
 
 

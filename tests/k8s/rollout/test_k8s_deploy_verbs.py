@@ -81,7 +81,7 @@ def test_what_is_rendered_is_deployed_and_a_second_deploy_changes_nothing(
         for document in cluster.fake.store.objects.values()
         if document["kind"] not in made_by_controllers
     ]
-    marks = {one.get("labels", {}).get("app.kubernetes.io/managed-by") for one in ours if one["name"] != "default"}
+    marks = {made.get("labels", {}).get("app.kubernetes.io/managed-by") for made in ours if made["name"] != "default"}
     assert marks == {"marina"}
 
 

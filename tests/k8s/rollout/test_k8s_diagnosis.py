@@ -152,8 +152,8 @@ def test_what_a_cluster_says_is_put_into_words(seen: View, told: tuple[str, str,
 
 def test_the_same_of_many_pods_is_told_once_with_their_number() -> None:
     lost = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no GPU"}]}
-    found = causes(view(pod("a", **lost), pod("b", **lost), pod("c", **lost)))
-    assert [str(cause) for cause in found] == ["a (and 2 more): no node takes it: no GPU"]
+    lines = causes(view(pod("a", **lost), pod("b", **lost), pod("c", **lost)))
+    assert [str(cause) for cause in lines] == ["a (and 2 more): no node takes it: no GPU"]
 
 
 def test_the_log_of_the_run_that_crashed_is_shown() -> None:

@@ -105,18 +105,18 @@ def test_the_largest_wish_counts_and_an_unknown_metric_only_keeps_pods() -> None
 )
 def test_the_cpu_of_a_start_is_not_the_cpu_of_serving(pod: Any, reading: Any, counts: bool) -> None:
     told = hpa(cpu=50)
-    found = {RATE: readings([100]), CPU: readings([2.0], **reading)}
-    assert Controller(told).look(0, 1, pods(1, **pod), found, {}).replicas == (4 if counts else 1)
+    usage = {RATE: readings([100]), CPU: readings([2.0], **reading)}
+    assert Controller(told).look(0, 1, pods(1, **pod), usage, {}).replicas == (4 if counts else 1)
 
 
 def decisions(told: Hpa, replicas: int, wishes: list[int], every_s: float = 15) -> list[int]:
     """What comes of wishes, one a look; the readings are those that make the controller wish so."""
-    controller, found = Controller(told), [replicas]
+    controller, decided = Controller(told), [replicas]
     for number, wished in enumerate(wishes):
-        now = found[-1]
+        now = decided[-1]
         usage = {RATE: readings([100 * wished / now] * now)}
-        found.append(controller.look(number * every_s, now, pods(now), usage, {}).replicas)
-    return found
+        decided.append(controller.look(number * every_s, now, pods(now), usage, {}).replicas)
+    return decided
 
 
 def test_a_window_takes_the_lowest_wish_for_more_and_the_highest_for_fewer() -> None:
