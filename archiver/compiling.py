@@ -130,8 +130,8 @@ def _any_size(spec: Spec, inputs: tuple[torch.Tensor, ...], source: Source) -> t
     dynamic: list[dict[int, object]] = [{} for _ in inputs]
     if len(sizes) > 1:
         batch = torch.export.Dim("batch", min=1, max=max(sizes))
-        for each in dynamic:
-            each[0] = batch
+        for dimensions in dynamic:
+            dimensions[0] = batch
     if lengths is not None and (lengths.dynamic or len(lengths.buckets) > 1):
         shortest = SHORTEST if lengths.dynamic else min(lengths.buckets)
         length = torch.export.Dim("length", min=shortest, max=max(lengths.buckets))

@@ -90,10 +90,10 @@ def _with_what_they_need(requirements: list[str]) -> set[str]:
         except metadata.PackageNotFoundError:
             continue
         names |= {name, key}
-        for each in requires:
-            asked = re.search(r"""extra == ["']([^"']+)""", each)
+        for requirement in requires:
+            asked = re.search(r"""extra == ["']([^"']+)""", requirement)
             if asked is None or asked[1] in extras.split(","):
-                waiting.append(each)
+                waiting.append(requirement)
     return names
 
 

@@ -84,7 +84,7 @@ def _files_of(root: Path, name: str) -> list[Path]:
     files = [root.joinpath(*parts[: end + 1]) / "__init__.py" for end in range(len(parts))]
     if parts:
         files.append(root.joinpath(*parts[:-1], f"{parts[-1]}.py"))
-    return [each for each in files if each.is_file()]
+    return [file for file in files if file.is_file()]
 
 
 def _save_weights(spec: Spec, network: nn.Module, file: Path) -> tuple[str, ...]:

@@ -156,8 +156,10 @@ def needed_arguments(factory: object) -> list[str]:
         parameters = inspect.signature(factory).parameters.values()  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return []
-    named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    return [each.name for each in named if each.default is each.empty]
+    named = [
+        parameter for parameter in parameters if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    return [parameter.name for parameter in named if parameter.default is parameter.empty]
 
 
 def _built(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:

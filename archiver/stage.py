@@ -121,9 +121,9 @@ def _stage_code(spec: Spec, folder: Path) -> str:
         module = Path(file).stem
         recorded = f"{module}:{name}"
         shutil.copy(spec.path(file), folder / f"{module}.py")
-        for each in spec.model.files:
+        for extra in spec.model.files:
             (folder / FILES).mkdir(exist_ok=True)
-            shutil.copyfile(spec.path(each), folder / FILES / Path(each).name)
+            shutil.copyfile(spec.path(extra), folder / FILES / Path(extra).name)
     (folder / ENTRY).write_text(_ENTRY_TEXT.format(module=module, name=name), encoding="utf-8")
     (folder / "model-config.yaml").write_text(render_model_config(spec), encoding="utf-8")
     return recorded

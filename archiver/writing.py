@@ -126,13 +126,13 @@ def compare_text(draft: Draft, staged: Path) -> Agreement:
         if alone.reports != written[0].reports:
             raise AgreementError("the compiled decoder writes otherwise alone than beside others; no MAR was written")
     engine.close()
-    whole = Llama(weights, precision="fp32", slots=1, context=max(len(each.tokens) for each in written))
+    whole = Llama(weights, precision="fp32", slots=1, context=max(len(answer.tokens) for answer in written))
     same: list[bool] = []
     engines: list[float] = []
     wholes: list[float] = []
-    for each in written:
-        logprobs = torch.log_softmax(whole.read_whole(torch.tensor(each.tokens)), -1)
-        for row, token in zip(logprobs[each.prompt - 1 :], each.reports, strict=False):
+    for answer in written:
+        logprobs = torch.log_softmax(whole.read_whole(torch.tensor(answer.tokens)), -1)
+        for row, token in zip(logprobs[answer.prompt - 1 :], answer.reports, strict=False):
             same.append(int(row.argmax()) == token.likeliest[0][0])
             engines.append(token.logprob)
             wholes.append(float(row[token.token]))

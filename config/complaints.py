@@ -126,9 +126,9 @@ def section_in(annotation: Any) -> type[BaseModel] | None:
         inner = (
             get_args(part)[1] if get_origin(part) is dict else get_args(part)[0] if get_origin(part) is tuple else part
         )
-        for each in types_in(inner):
-            if _is_section(each):
-                section: type[BaseModel] = each
+        for kind in types_in(inner):
+            if _is_section(kind):
+                section: type[BaseModel] = kind
                 return section
     return None
 

@@ -94,8 +94,8 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int]
     except yaml.YAMLError as err:
         raise InputError(f"{file}: not readable as YAML: {err}".splitlines()[0]) from err
     if not isinstance(node, yaml.MappingNode):
-        what = "the file is empty" if node is None else "a mapping of fields is needed at the top"
-        raise SpecError([Problem(file, 1, "", what, hint="marina init mine")])
+        defect = "the file is empty" if node is None else "a mapping of fields is needed at the top"
+        raise SpecError([Problem(file, 1, "", defect, hint="marina init mine")])
     reader = _Reader(file)
     data = reader.build(node, ())
     return data, reader.lines, reader.problems

@@ -63,7 +63,9 @@ def cheapest_chunks(
     if not dynamic:
         fitting = [next(bucket for bucket in buckets if length <= bucket) for length in fitting]
     # Of each size, what a chunk takes whose longest row is at a place.
-    costs = {size: np.interp(fitting, buckets, [seconds[size, each] for each in buckets]).tolist() for size in sizes}
+    costs = {
+        size: np.interp(fitting, buckets, [seconds[size, bucket] for bucket in buckets]).tolist() for size in sizes
+    }
     # From the end: the least time for the rows from here on, the number of chunks, and the size of the first.
     best: list[tuple[float, int, int]] = [(0.0, 0, 0)] * (len(places) + 1)
     for start in reversed(range(len(places))):

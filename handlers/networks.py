@@ -90,7 +90,11 @@ class TensorGraph(nn.Module):
 def keyword_only(network: nn.Module) -> tuple[str, ...]:
     """The arguments that a network takes by their names only; they come after those that it takes by their order."""
     parameters = inspect.signature(network.forward).parameters.values()
-    return tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty)
+    return tuple(
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+    )
 
 
 def without_dataclasses(outputs: Any) -> Any:
@@ -148,7 +152,7 @@ def import_source(file: Path) -> ModuleType:
         return _imported(_OURS + file.stem, file)
     first, *further = file.parent.relative_to(top).parts
     name = _OURS + first
-    for known in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+    for known in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
         del sys.modules[known]
     folder = top / first
     module = _imported(name, folder / "__init__.py")

@@ -75,14 +75,14 @@ class InCluster:
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
         """One Job for all parts."""
-        told = 0
+        newest = 0
 
         def on_line(line: str) -> None:
-            nonlocal told
-            said = second_in(line)
-            if said and said[0] > told:
-                told = said[0]
-                on_second(*said)
+            nonlocal newest
+            second = second_in(line)
+            if second and second[0] > newest:
+                newest = second[0]
+                on_second(*second)
 
         job = job_of(self._image, plan, f"{self._plan.name}-load-{secrets.token_hex(3)}")
         job = replace(job, selector=self._selector, ports=tuple(sorted({pod.port for pod in self._loaded})))

@@ -176,7 +176,7 @@ class Supervisor:
         self.child.reap()
         return self.child.running
 
-    def hurried(self, timeout_s: float) -> bool:
+    def second_signal_within(self, timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
         while len(self.signals.stops) < 2 and self.java_runs() and (left := until - time.monotonic()) > 0:
             self.signals.wait(min(left, _LOOK_S))

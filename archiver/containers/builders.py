@@ -108,9 +108,9 @@ def find_builder(name: str | None = None) -> Builder:
             return _PROBES[candidate]()
         except _NotUsable as err:
             reasons.append(f"{candidate}: {err}")
-    what = f"`{name}` cannot build here" if name else "no container builder works here"
+    failure = f"`{name}` cannot build here" if name else "no container builder works here"
     hint = "start Docker with buildx, or: apt-get install buildah"
-    raise ToolMissing("\n  ".join([f"{what}:", *reasons]), hint=hint)
+    raise ToolMissing("\n  ".join([f"{failure}:", *reasons]), hint=hint)
 
 
 class _NotUsable(Exception):

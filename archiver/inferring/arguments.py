@@ -75,7 +75,7 @@ def arguments_of(network: nn.Module, given: Sequence[Given]) -> list[Argument]:
     """The arguments that inputs are given for, in their order; InputError where one is no tensor."""
     parameters = list(inspect.signature(network.forward).parameters.values())
     arguments: list[Argument] = []
-    names = {each.name for each in given}
+    names = {value.name for value in given}
     skipped = False
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -89,7 +89,7 @@ def arguments_of(network: nn.Module, given: Sequence[Given]) -> list[Argument]:
         if wanted:
             arguments.append(_argument(parameter))
     if not arguments and given:
-        return [Argument(each.name) for each in given]
+        return [Argument(value.name) for value in given]
     return arguments or [Argument("x")]
 
 

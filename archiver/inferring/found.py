@@ -42,7 +42,9 @@ class Input:
         if self.varies and self.sequence is not None:
             shape[self.sequence] = {"max": shape[self.sequence]}
         limits = {"min": self.least, "max": self.most}
-        return {"shape": shape, "dtype": self.dtype} | {key: each for key, each in limits.items() if each is not None}
+        return {"shape": shape, "dtype": self.dtype} | {
+            key: limit for key, limit in limits.items() if limit is not None
+        }
 
     def __str__(self) -> str:
         return f"{self.dtype} {list(self.shape)}"

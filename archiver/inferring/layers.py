@@ -63,7 +63,7 @@ def inputs_of(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Iterat
         case nn.RNNBase():
             yield from (Input((length, layer.input_size), sequence=0) for length in _all_of(_LENGTHS))
         case nn.Flatten():
-            first = next((each for each in network.modules() if isinstance(each, nn.Linear)), None)
+            first = next((layer for layer in network.modules() if isinstance(layer, nn.Linear)), None)
             if first is not None:
                 yield from _pictures(first.in_features)
                 yield Input((first.in_features,))

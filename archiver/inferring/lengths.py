@@ -16,7 +16,7 @@ _SHORTEST = 4
 def with_lengths(network: nn.Module, inputs: dict[str, Input], *, fixed: bool) -> tuple[dict[str, Input], list[str]]:
     """The inputs, those that vary marked, and what to tell of those that do not; `fixed` where a user has said it."""
     names, guess = list(inputs), list(inputs.values())
-    sequences = [at for at, each in enumerate(guess) if each.sequence is not None]
+    sequences = [at for at, tensor in enumerate(guess) if tensor.sequence is not None]
     masks = [at for at, name in enumerate(names) if "mask" in name and at not in sequences]
     lengths = {guess[at].shape[guess[at].sequence or 0] for at in sequences}
     if (
@@ -47,7 +47,7 @@ def _padding_is_neutral(
     short = length // 2
     generator = torch.Generator().manual_seed(0)
     # Zero may stand for padding.
-    whole = [each.values(1, generator, least=1, most=None) for each in guess]
+    whole = [tensor.values(1, generator, least=1, most=None) for tensor in guess]
     alone, padded = list(whole), list(whole)
     for at in sequences:
         dimension = (guess[at].sequence or 0) + 1

@@ -22,7 +22,7 @@ def inputs_of_program(program: ExportedProgram, given: Sequence[Given], only_bat
     """Its inputs with the dimensions that stayed dynamic; one of an input may."""
     names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    wanted = {each.name: each.tensor for each in given}
+    wanted = {value.name: value.tensor for value in given}
     if strange := sorted(set(wanted) - set(names)):
         raise InputError(f"`--input`: got `{strange[0]}`, allowed: {listed(names)}, the inputs of the program")
     notes: list[str] = []
@@ -38,10 +38,12 @@ def inputs_of_program(program: ExportedProgram, given: Sequence[Given], only_bat
             inputs[name] = Input(shape, wanted[name].dtype, place, most=most, varies=place is not None)
     network = program.module()
     # The mask of an input is as long as that, and varies with it.
-    tried = {name: replace(each, sequence=None) if "mask" in name else each for name, each in inputs.items()}
-    inputs, more = with_lengths(network, tried, fixed=bool(given) or not any(each.varies for each in tried.values()))
+    tried = {name: replace(tensor, sequence=None) if "mask" in name else tensor for name, tensor in inputs.items()}
+    inputs, more = with_lengths(
+        network, tried, fixed=bool(given) or not any(tensor.varies for tensor in tried.values())
+    )
     generator = torch.Generator().manual_seed(0)
-    ran = run(network, [each.values(only_batch or 2, generator) for each in inputs.values()])
+    ran = run(network, [tensor.values(only_batch or 2, generator) for tensor in inputs.values()])
     return Found(inputs, ran.shapes, only_batch, ran.names, (*notes, *more))
 
 

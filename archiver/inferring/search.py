@@ -40,14 +40,14 @@ def find_inputs(network: nn.Module, given: Sequence[Given]) -> Found:
 
 class _Search:
     def __init__(self, network: nn.Module, arguments: list[Argument], given: Sequence[Given]) -> None:
-        self._network, self._arguments, self._names = network, arguments, [each.name for each in arguments]
+        self._network, self._arguments, self._names = network, arguments, [argument.name for argument in arguments]
         self._sequences = reads_sequences(network)
-        self._choices = [list(self._generic(each)) for each in arguments]
-        self._settled = [each.is_mask or each.is_length for each in arguments]
+        self._choices = [list(self._generic(argument)) for argument in arguments]
+        self._settled = [argument.is_mask or argument.is_length for argument in arguments]
         self._by_name = _matched(self._names, given)
-        for at, each in self._by_name.items():
-            self._choices[at], self._settled[at] = [_as_input(each)], True
-            self._names[at] = each.name
+        for at, value in self._by_name.items():
+            self._choices[at], self._settled[at] = [_as_input(value)], True
+            self._names[at] = value.name
         self._widened: set[int] = set()
         self._until = time.monotonic() + _LONGEST_S
         self._tried = 0
@@ -84,13 +84,13 @@ class _Search:
         apart = rows > 1 and self._apart(guess, ran)
         if not apart:
             notes.append("answers to a batch differ from answers one by one, so `batch_sizes` is [1]")
-        settled = {at for at, each in self._by_name.items() if each.tensor.varying or each.tensor.mask_of}
+        settled = {at for at, value in self._by_name.items() if value.tensor.varying or value.tensor.mask_of}
         inputs, more = with_lengths(self._network, dict(zip(self._names, guess, strict=True)), fixed=bool(settled))
-        for at, each in self._by_name.items():
-            if each.tensor.mask_of:
-                inputs[each.name] = replace(guess[at], mask_of=each.tensor.mask_of)
-            elif each.tensor.varying:
-                inputs[each.name] = replace(guess[at], varies=True)
+        for at, value in self._by_name.items():
+            if value.tensor.mask_of:
+                inputs[value.name] = replace(guess[at], mask_of=value.tensor.mask_of)
+            elif value.tensor.varying:
+                inputs[value.name] = replace(guess[at], varies=True)
         return Found(inputs, ran.shapes, None if apart else 1, ran.names, tuple(notes + more))
 
     def nothing_works(self) -> InputError | SourceError:
@@ -101,7 +101,7 @@ class _Search:
         if self._answered:
             hint = "a module around it that returns tensors, each with a row for each row of its inputs"
             return SourceError(f"`--source`: {self._answered}", hint=hint)
-        shapes = ", ".join(f"`{name}` {each}" for name, each in zip(self._names, guess, strict=True))
+        shapes = ", ".join(f"`{name}` {tensor}" for name, tensor in zip(self._names, guess, strict=True))
         unknown = [name for at, name in enumerate(self._names) if at not in self._by_name]
         if not unknown:
             return SourceError(f"`--input`: the model fails on {shapes}: {error}", hint="another `--input`")
@@ -132,9 +132,9 @@ class _Search:
 
     def _of_layer(self, layer: nn.Module, argument: Argument) -> Iterator[Input]:
         doubles = any(weight.dtype == torch.float64 for weight in layer.parameters())
-        for each in inputs_of(layer, self._network, sequence=self._sequences or argument.is_sequence):
-            dtype = argument.dtype or ("float64" if doubles and each.dtype == "float32" else each.dtype)
-            yield replace(each, dtype=dtype)
+        for wanted in inputs_of(layer, self._network, sequence=self._sequences or argument.is_sequence):
+            dtype = argument.dtype or ("float64" if doubles and wanted.dtype == "float32" else wanted.dtype)
+            yield replace(wanted, dtype=dtype)
 
     def _guesses(self) -> Iterator[Guess]:
         """All combinations, those of the likeliest first."""
@@ -142,8 +142,8 @@ class _Search:
         for total in range(sum(sizes) - len(sizes) + 1 if all(sizes) else 0):
             for places in _summing_to(total, sizes):
                 guess = tuple(choices[place] for choices, place in zip(self._choices, places, strict=True))
-                length = next((each.shape[each.sequence] for each in guess if each.sequence is not None), 1)
-                yield tuple(replace(each, shape=(length,)) if each.shape == (-1,) else each for each in guess)
+                length = next((tensor.shape[tensor.sequence] for tensor in guess if tensor.sequence is not None), 1)
+                yield tuple(replace(tensor, shape=(length,)) if tensor.shape == (-1,) else tensor for tensor in guess)
 
     def _run(self, guess: Guess, rows: int) -> Ran:
         self._tried += 1
@@ -161,7 +161,7 @@ class _Search:
 
     def _values(self, guess: Guess, rows: int) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(0)
-        return [each.values(rows, generator) for each in guess]
+        return [tensor.values(rows, generator) for tensor in guess]
 
     def _learns(self, guess: Guess, ran: Ran) -> bool:
         """Whether the run says more about an argument than was known."""
@@ -180,8 +180,8 @@ class _Search:
             names = [self._names[at] for at in free]
             text = f"`--input`: missing for {listed(names)}: together they go into a layer of {wanted}"
             raise InputError(text + ", which does not say how wide each is", hint=self._asked(names, "N"))
-        free = free or [at for at, each in enumerate(guess) if len(each.shape) == 1 and each.sequence is None
-                        and at not in self._by_name and each.dtype == "float32"]  # fmt: skip
+        free = free or [at for at, tensor in enumerate(guess) if len(tensor.shape) == 1 and tensor.sequence is None
+                        and at not in self._by_name and tensor.dtype == "float32"]  # fmt: skip
         if len(free) != 1 or free[0] in self._widened:
             return False
         at = free[0]
@@ -197,8 +197,9 @@ class _Search:
         values = self._values(guess, 2)
         alone = [run(self._network, [value[at : at + 1] for value in values]) for at in range(2)]
         return all(
-            each.outputs is not None and equal(each.outputs, tuple(value[at : at + 1] for value in ran.outputs or ()))
-            for at, each in enumerate(alone)
+            single.outputs is not None
+            and equal(single.outputs, tuple(value[at : at + 1] for value in ran.outputs or ()))
+            for at, single in enumerate(alone)
         )
 
     def _refuse_batch_second(self, guess: Guess) -> None:
@@ -211,25 +212,29 @@ class _Search:
     def _only_used_columns(self, guess: Guess, rows: int) -> Guess:
         """Where each column of an input goes a way of its own, the last that is used ends it."""
         ran = run(self._network, self._values(guess, rows), follow=True)
-        for at, each in enumerate(guess):
+        for at, tensor in enumerate(guess):
             touches = [touch for touch in ran.touches if touch.argument == at]
-            if len(each.shape) == 1 and touches and all(len(touch.shape) == 1 for touch in touches):
+            if len(tensor.shape) == 1 and touches and all(len(touch.shape) == 1 for touch in touches):
                 columns = max(touch.offset for touch in touches) + 1
-                narrow = replace(each, shape=(columns,), sequence=None)
+                narrow = replace(tensor, shape=(columns,), sequence=None)
                 smaller = (*guess[:at], narrow, *guess[at + 1 :])
-                if at not in self._by_name and columns < each.shape[0] and self._run(smaller, rows).outputs is not None:
+                if (
+                    at not in self._by_name
+                    and columns < tensor.shape[0]
+                    and self._run(smaller, rows).outputs is not None
+                ):
                     guess = smaller
         return guess
 
     def _within_limits(self, guess: Guess, rows: int) -> tuple[Guess, list[str]]:
         """Whole numbers up to the largest that works."""
         notes = []
-        for at, each in enumerate(guess):
-            if each.dtype not in ("int32", "int64") or each.most is None or self._arguments[at].is_length:
+        for at, tensor in enumerate(guess):
+            if tensor.dtype not in ("int32", "int64") or tensor.most is None or self._arguments[at].is_length:
                 continue
-            largest = self._largest_of(at, guess, rows, each.most)
-            if largest < each.most:
-                guess = (*guess[:at], replace(each, most=largest), *guess[at + 1 :])
+            largest = self._largest_of(at, guess, rows, tensor.most)
+            if largest < tensor.most:
+                guess = (*guess[:at], replace(tensor, most=largest), *guess[at + 1 :])
                 notes.append(f"`{self._names[at]}`: values beyond {largest} fail")
         return guess, notes
 
@@ -255,11 +260,11 @@ def _summing_to(total: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 def _matched(names: list[str], given: Sequence[Given]) -> dict[int, Given]:
     """Which argument each `--input` is for: by its name, or by its place where all are given."""
-    if all(each.name in names for each in given):
-        return {names.index(each.name): each for each in given}
+    if all(value.name in names for value in given):
+        return {names.index(value.name): value for value in given}
     if len(given) == len(names):
         return dict(enumerate(given))
-    strange = next(each.name for each in given if each.name not in names)
+    strange = next(value.name for value in given if value.name not in names)
     raise InputError(f"`--input`: got `{strange}`, allowed: {listed(names)}, the arguments of `forward`")
 
 

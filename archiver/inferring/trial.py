@@ -135,7 +135,7 @@ def _followed(network: nn.Module, ran: Ran, values: Sequence[torch.Tensor]) -> I
     names = {layer: name for name, layer in network.named_modules()}
 
     def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        value = next((each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)), None)
+        value = next((argued for argued in (*args, *kwargs.values()) if isinstance(argued, torch.Tensor)), None)
         if value is None:
             return
         argument, width = follow.argument_of(value), width_of(layer)

@@ -115,7 +115,7 @@ def _computes(node: ast.AST, of_tensors: bool) -> bool:
         return _is_known_call(node, of_tensors)
     if isinstance(node, ast.Subscript):
         return of_tensors and (_is_input(node) or all(_computes(part, True) for part in (node.value, node.slice)))
-    return isinstance(node, _ARITHMETIC) and all(_computes(each, of_tensors) for each in ast.iter_child_nodes(node))
+    return isinstance(node, _ARITHMETIC) and all(_computes(part, of_tensors) for part in ast.iter_child_nodes(node))
 
 
 def _is_known_call(node: ast.Call, of_tensors: bool) -> bool:
@@ -130,7 +130,7 @@ def _is_known_call(node: ast.Call, of_tensors: bool) -> bool:
         return False
     if function.id == "Symbol":
         return len(node.args) == 1 and _is_text(node.args[0])
-    return all(_computes(each, of_tensors) for each in node.args)
+    return all(_computes(argument, of_tensors) for argument in node.args)
 
 
 def _is_input(node: ast.AST) -> bool:

@@ -65,7 +65,7 @@ def _checked(where: str, form: object) -> Form:
     return Form(content_type=form.content_type, json_schema=schema, example=example)
 
 
-def _check_fits(what: str, value: Any, schema: dict[str, Any]) -> None:
+def _check_fits(subject: str, value: Any, schema: dict[str, Any]) -> None:
     errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda error: error.json_path)
     if errors:
-        raise SourceError(f"{what} does not fit its schema: `{errors[0].json_path}`: {errors[0].message}")
+        raise SourceError(f"{subject} does not fit its schema: `{errors[0].json_path}`: {errors[0].message}")

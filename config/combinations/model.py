@@ -72,7 +72,7 @@ def _one_length(spec: Spec) -> Conflicts:
             yield f"{field}.shape", "given, but a mask has the length of its input", "delete `shape`"
         of = inputs.get(tensor.mask_of)
         if of is None or not of.varying:
-            known = listed(other for other, each in inputs.items() if each.varying) or "none"
+            known = listed(other for other, candidate in inputs.items() if candidate.varying) or "none"
             yield f"{field}.mask_of", f"got `{tensor.mask_of}`, allowed: an input that varies: {known}", None
         elif name != masks[0]:
             yield f"{field}.mask_of", f"a second mask, beside `{masks[0]}`; all inputs have one length", None

@@ -102,7 +102,7 @@ def _torchvision_has_it(spec: Spec) -> Conflicts:
 def _in_its_place(spec: Spec, field: str, file: str) -> str:
     """What to type for a file that is not there: its neighbour of a similar name, or how to do without."""
     folder, key = spec.path(file).parent, field.rpartition(".")[2]
-    beside = [each.name for each in folder.iterdir() if each.is_file()] if folder.is_dir() else []
+    beside = [entry.name for entry in folder.iterdir() if entry.is_file()] if folder.is_dir() else []
     if close := nearest(Path(file).name, beside):
         return f"{key}: {file.removesuffix(Path(file).name)}{close}"
     otherwise = {"weights": ", or try the rest with `weights: random`", "handler": "", "source": ""}

@@ -80,8 +80,8 @@ def _sequences(values: _Values, _given: Set[str]) -> Iterator[Mistake]:
 def _devices(values: _Values, given: Set[str]) -> Iterator[Mistake]:
     parallel, level = "parallelType" in values, values.get("parallelLevel", 0)
     if parallel and "torchrun" not in given and values["parallelType"].lower() != "custom":
-        what = "TorchServe ignores it" if level == 0 else "each worker fails with a NullPointerException"
-        text = f"needs a `torchrun` section, without it {what}"
+        consequence = "TorchServe ignores it" if level == 0 else "each worker fails with a NullPointerException"
+        text = f"needs a `torchrun` section, without it {consequence}"
         yield Mistake("parallelType", "error", "parallel-torchrun", text, "torchrun: {nproc-per-node: 2}")
     elif parallel and "torchrun" not in given and level == 0:
         text = "needs `parallelLevel` above 0, without it TorchServe ignores it"

@@ -226,19 +226,19 @@ class TextHandler:
 
     def _wait(self, has_whole: bool) -> None:
         """Until there is something to send; text that goes on is sent `flush_ms` after what was sent before it."""
-        streams = [each for each in self._open.values() if isinstance(each, Stream)]
-        others = [each.awaited for each in self._open.values() if not isinstance(each, Stream)]
+        streams = [request for request in self._open.values() if isinstance(request, Stream)]
+        others = [request.awaited for request in self._open.values() if not isinstance(request, Stream)]
         try:
             patience_s = 0 if has_whole else _WAKE_S
-            watched: list[Awaited] = [*(each.answering for each in streams), *others]
+            watched: list[Awaited] = [*(stream.answering for stream in streams), *others]
             is_ready = bool(watched) and self.loop.wait(watched, patience_s)
         except EngineFailed:
             for stream in streams:
                 stream.is_lost = stream.answering.end is None
             return
-        ready = [each for each in streams if each.answering.is_ready]
-        has_whole |= any(each.is_ready for each in others)
-        if is_ready and not has_whole and all(each.has_text and not each.answering.end for each in ready):
+        ready = [stream for stream in streams if stream.answering.is_ready]
+        has_whole |= any(awaited.is_ready for awaited in others)
+        if is_ready and not has_whole and all(stream.has_text and not stream.answering.end for stream in ready):
             time.sleep(self._pace.wait_s(time.monotonic()))
         if is_ready:
             self._pace.flush(time.monotonic())
@@ -254,8 +254,8 @@ class TextHandler:
     def _cancel(self, request_id: str) -> None:
         """Whoever writes its answer need not go on."""
         self.loop.cancel(request_id)
-        each = self._open[request_id]
-        writing = each.answering if isinstance(each, Stream) else each.awaited
+        request = self._open[request_id]
+        writing = request.answering if isinstance(request, Stream) else request.awaited
         if isinstance(writing, Forwarded):
             writing.cancel()
 

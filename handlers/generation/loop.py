@@ -76,7 +76,7 @@ class Loop:
             if self._failed:
                 raise EngineFailed
             now = self._clock()
-            running = [each.wish.max_tokens - each.count for each in self._running.values()]
+            running = [sequence.wish.max_tokens - sequence.count for sequence in self._running.values()]
             self._scheduler.submit(wish, now, running=running)
             sequence = self._sequences[wish.id] = self._make(wish, now)
             self._changed.notify_all()
@@ -121,7 +121,9 @@ class Loop:
         """Whether one of them has something to send, after waiting for it; EngineFailed when none ever will."""
         watched = list(sequences)
         with self._changed:
-            ready = self._changed.wait_for(lambda: self._failed or any(each.is_ready for each in watched), timeout_s)
+            ready = self._changed.wait_for(
+                lambda: self._failed or any(awaited.is_ready for awaited in watched), timeout_s
+            )
             if self._failed:
                 raise EngineFailed
             return bool(ready)
@@ -163,9 +165,9 @@ class Loop:
                     # Should somebody be there after all, nothing that is waited for will come.
                     abandoned.fail()
                     self._forget(abandoned.wish.id)
-            for sequence in [each for each in self._running.values() if each.wish.id not in self._sequences]:
+            for sequence in [running for running in self._running.values() if running.wish.id not in self._sequences]:
                 self._release(sequence)
-            for sequence in [each for each in self._sequences.values() if each.is_overdue(now)]:
+            for sequence in [known for known in self._sequences.values() if known.is_overdue(now)]:
                 sequence.finish("length")
                 self._release(sequence)
             held = len(self._running)

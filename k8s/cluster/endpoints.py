@@ -62,7 +62,7 @@ def endpoints(cluster: Cluster, namespace: str, service: str) -> Endpoints:
     if not ready:
         text = f"no pod of Service `{service}` is ready in namespace `{namespace}`"
         raise ClusterError(text, hint=f"kubectl -n {namespace} get pods -l {labels}")
-    return Endpoints(selector, port["port"], tuple(sorted(ready, key=lambda each: each.name)))
+    return Endpoints(selector, port["port"], tuple(sorted(ready, key=lambda pod: pod.name)))
 
 
 def _target(port: Document, pod: Document) -> int:

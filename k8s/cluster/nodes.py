@@ -57,8 +57,8 @@ def _lacking(node: Document, selector: Mapping[str, str], terms: list[Document] 
 
 def _unmet(node: Document, term: Document) -> list[str]:
     labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
-    asked = [(labels, each) for each in term.get("matchExpressions") or []]
-    asked += [(fields, each) for each in term.get("matchFields") or []]
+    asked = [(labels, expression) for expression in term.get("matchExpressions") or []]
+    asked += [(fields, expression) for expression in term.get("matchFields") or []]
     if not asked:
         return ["what an empty term asks, which no node has"]
     return [_in_words(wanted) for values, wanted in asked if not _meets(values, wanted)]

@@ -63,8 +63,12 @@ def _node(cluster: Cluster, name: str | None) -> dict[str, Any]:
 
 def _cold_start_s(pod: Document, container: str) -> float | None:
     status = pod.get("status") or {}
-    states = [each for each in status.get("containerStatuses") or [] if each["name"] == container]
-    ready = [each for each in status.get("conditions") or [] if each["type"] == "Ready" and each["status"] == "True"]
+    states = [state for state in status.get("containerStatuses") or [] if state["name"] == container]
+    ready = [
+        condition
+        for condition in status.get("conditions") or []
+        if condition["type"] == "Ready" and condition["status"] == "True"
+    ]
     if not states or not ready or states[0].get("restartCount"):
         return None
     begun, ended = states[0].get("state", {}).get("running", {}).get("startedAt"), ready[0].get("lastTransitionTime")

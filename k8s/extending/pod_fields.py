@@ -65,7 +65,7 @@ def _add_to_container(container: dict[str, Any], pod: Pod, spec: Spec) -> None:
     if pod.mounts:
         mounts = container["volumeMounts"]
         _refuse(spec, "mounts", set(pod.mounts) & {mount["mountPath"] for mount in mounts})
-        container["volumeMounts"] = [*mounts, *(_mount(path, what) for path, what in pod.mounts.items())]
+        container["volumeMounts"] = [*mounts, *(_mount(path, volume) for path, volume in pod.mounts.items())]
 
 
 def _source(entry: str) -> dict[str, Any]:
@@ -73,10 +73,10 @@ def _source(entry: str) -> dict[str, Any]:
     return {{"configmap": "configMapRef", "secret": "secretRef"}[kind]: {"name": name}}
 
 
-def _mount(path: str, what: str) -> dict[str, Any]:
-    name, _, folder = what.removesuffix(":ro").partition("/")
+def _mount(path: str, volume: str) -> dict[str, Any]:
+    name, _, folder = volume.removesuffix(":ro").partition("/")
     mount: dict[str, Any] = {"name": name, "mountPath": path}
-    if what.endswith(":ro"):
+    if volume.endswith(":ro"):
         mount["readOnly"] = True
     return mount | ({"subPath": folder} if folder else {})
 

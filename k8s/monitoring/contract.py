@@ -73,7 +73,7 @@ def all_expressions(spec: Spec) -> list[Expression]:
 
 def adapter_query(rule: dict[str, Any], namespace: str, pods: str = ".*") -> str:
     """What prometheus-adapter asks Prometheus when an autoscaler asks it about some pods."""
-    labels = {what["resource"]: label for label, what in rule["resources"]["overrides"].items()}
+    labels = {override["resource"]: label for label, override in rule["resources"]["overrides"].items()}
     series = rule["seriesQuery"].partition("{")[0]
     matchers = f'{labels["namespace"]}="{namespace}"' + (f',{labels["pod"]}=~"{pods}"' if "pod" in labels else "")
     text: str = rule["metricsQuery"]

@@ -36,7 +36,9 @@ class View:
         """The ReplicaSet of the Deployment's present template; None before the controller made it."""
         number = _annotation(self.deployment, "deployment.kubernetes.io/revision")
         owned = [replicaset for replicaset in self.replicasets if _belongs(replicaset, self.deployment)]
-        same = [each for each in owned if _annotation(each, "deployment.kubernetes.io/revision") == number]
+        same = [
+            replicaset for replicaset in owned if _annotation(replicaset, "deployment.kubernetes.io/revision") == number
+        ]
         return same[-1] if same and number else None
 
     @property

@@ -54,8 +54,8 @@ def _made(cluster: Cluster, plan: Plan, job: LoadJob) -> Iterator[None]:
     made = cluster.create(first)
     try:
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job.name, "uid": made["metadata"]["uid"]}
-        for each in others:
-            cluster.create(each | {"metadata": each["metadata"] | {"ownerReferences": [owner]}})
+        for document in others:
+            cluster.create(document | {"metadata": document["metadata"] | {"ownerReferences": [owner]}})
         yield
     finally:
         cluster.delete(Ref.of(first), uid=made["metadata"]["uid"])

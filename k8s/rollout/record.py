@@ -129,26 +129,26 @@ def recorded(record: Rollout, file: Path | None) -> Iterator[None]:
 
 
 def _headline(record: Rollout) -> str:
-    what = f"{record.name} revision {record.revision} in {record.namespace} (context {record.context})"
+    subject = f"{record.name} revision {record.revision} in {record.namespace} (context {record.context})"
     changed = [change for change in record.changes if change.action != "none"]
     counts = f"{len(changed)} of {len(record.changes)} objects changed, {len(record.pruned)} deleted"
     pods = record.waited.why if record.waited else ""
     match record.result:
         case "deployed":
-            return f"deployed {what}: {pods}; {counts}"
+            return f"deployed {subject}: {pods}; {counts}"
         case "unchanged":
-            return f"nothing to do: {what} is already deployed: {pods}"
+            return f"nothing to do: {subject} is already deployed: {pods}"
         case "dry-run" if not changed and not record.pruned:
-            return f"nothing to do: {what} is already deployed"
+            return f"nothing to do: {subject} is already deployed"
         case "dry-run":
-            return f"would deploy {what}: {counts}"
+            return f"would deploy {subject}: {counts}"
         case "rolled back":
-            return f"rolled back to {what}: {pods}; {counts}"
+            return f"rolled back to {subject}: {pods}; {counts}"
         case "deleted":
             where = f"{record.namespace} (context {record.context})"
             return f"deleted {record.name} from {where}: {len(record.pruned)} objects"
         case _:
-            return f"{record.result} {record.verb} of {what}: {record.error}"
+            return f"{record.result} {record.verb} of {subject}: {record.error}"
 
 
 def _diff(record: Rollout) -> list[str]:

@@ -54,15 +54,15 @@ class Comparison:
             "differs": self.differs,
             "differences": [
                 {
-                    "at_s": round(each.seen.at_s, 3),
-                    "replicas": each.seen.replicas,
-                    "ready": each.seen.ready,
-                    "values": {name: value / 1000 for name, value in each.seen.values.items()},
-                    "recorded": each.seen.desired,
-                    "simulated": each.simulated,
-                    "from_before": each.from_before,
+                    "at_s": round(difference.seen.at_s, 3),
+                    "replicas": difference.seen.replicas,
+                    "ready": difference.seen.ready,
+                    "values": {name: value / 1000 for name, value in difference.seen.values.items()},
+                    "recorded": difference.seen.desired,
+                    "simulated": difference.simulated,
+                    "from_before": difference.from_before,
                 }
-                for each in self.differences
+                for difference in self.differences
             ],
         }
 
@@ -79,7 +79,7 @@ class Comparison:
         lines = [f"{self.recording.name}: {duration(seen[-1].at_s)}, {hpa.low} to {hpa.high} pods"]
         lines += [f"  {label:<{width}}  {count:>5}" for label, count in rows.items()]
         lines += [_line(difference, hpa) for difference in self.differences]
-        if all(each.ready is None for each in seen):
+        if all(look.ready is None for look in seen):
             lines.append("`ready` is not recorded: all pods are taken to have been read")
         return "\n".join(lines)
 

@@ -110,7 +110,9 @@ def _seen(line: dict[str, Any], begin: float, hpa: Hpa, where: str) -> Seen:
     try:
         replicas, desired = int(status.get("currentReplicas", 0)), int(status["desiredReplicas"])
         current = [part for part in map(_value, status.get("currentMetrics") or []) if part]
-        active = next((each["status"] for each in status["conditions"] if each["type"] == "ScalingActive"), "False")
+        active = next(
+            (condition["status"] for condition in status["conditions"] if condition["type"] == "ScalingActive"), "False"
+        )
         ready = None if line.get("ready") is None else int(line["ready"])
     except (AttributeError, KeyError, TypeError, ValueError) as err:
         raise InputError(

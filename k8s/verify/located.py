@@ -139,8 +139,8 @@ def rendered(files: Mapping[str, Iterable[dict[str, Any]]]) -> list[LocatedDocum
 def read_folder(folder: Path) -> list[LocatedDocument]:
     """Every object in the YAML and JSON files below a folder; InputError with everything that is not readable."""
     if not folder.is_dir():
-        what = "no such folder" if not folder.exists() else "a file, and a folder is needed"
-        raise InputError(f"{folder}: {what}", hint=f"marina verify --dir {folder.parent}")
+        fault = "no such folder" if not folder.exists() else "a file, and a folder is needed"
+        raise InputError(f"{folder}: {fault}", hint=f"marina verify --dir {folder.parent}")
     files = sorted(
         file
         for file in folder.rglob("*")

@@ -125,5 +125,5 @@ def _minor(version: str) -> int:
     return int(version.partition(".")[2])
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -33,7 +33,7 @@ def fitted_knee(runs: Runs, searched: Knee, about: float, objective: Objective) 
         fits.append(fit(missed, 1 - objective.goodput, about, missed_clumps(near)))
     if 0 < objective.error_rate < 1:
         fits.append(fit(failed, objective.error_rate, about, failed_clumps(near)))
-    fitted = min((each for each in fits if each), key=lambda each: each.rps, default=None)
+    fitted = min((tail_fit for tail_fit in fits if tail_fit), key=lambda tail_fit: tail_fit.rps, default=None)
     if fitted is None or not searched.rps / _AS_FOUND <= fitted.rps <= searched.rps * _AS_FOUND:
         fitted = _bracket(runs, searched)
     return replace(searched, rps=fitted.rps, interval=(fitted.low, fitted.high))

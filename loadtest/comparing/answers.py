@@ -28,13 +28,14 @@ def compare_answers(old: Request, new: Request, spec: Spec) -> Answers:
         for name, body, kind in _inputs(new, spec):
             count += 1
             before, after = (
-                _ask(each, request, body, kind) for each, request in zip(connections, (old, new), strict=True)
+                _ask(connection, request, body, kind)
+                for connection, request in zip(connections, (old, new), strict=True)
             )
             if not alike(before, after, spec.model.tolerance):
                 differing.append(name)
     finally:
-        for each in connections:
-            each.close()
+        for connection in connections:
+            connection.close()
     return Answers(inputs=count, same=count - len(differing), differing=tuple(differing[:_MOST_NAMED]))
 
 
@@ -57,7 +58,7 @@ def _near(old: Any, new: Any, tolerance: float) -> bool:
     numbers, others = list(_leaves(old)), list(_leaves(new))
     if len(numbers) != len(others):
         return False
-    if not all(isinstance(each, int | float) for each in (*numbers, *others)):
+    if not all(isinstance(number, int | float) for number in (*numbers, *others)):
         return bool(old == new)
     largest = max(map(abs, numbers), default=0.0)
     return all(abs(before - after) <= tolerance * largest for before, after in zip(numbers, others, strict=True))
@@ -65,8 +66,8 @@ def _near(old: Any, new: Any, tolerance: float) -> bool:
 
 def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, list):
-        for each in value:
-            yield from _leaves(each)
+        for item in value:
+            yield from _leaves(item)
     else:
         yield value
 

@@ -82,7 +82,7 @@ def _rounds(old: Outcome, new: Outcome) -> Iterator[Round]:
     number = 0
     for before, after in zip(old.runs, new.runs, strict=False):
         measured = before.measurement, after.measurement
-        if measured[0].asked_s != measured[1].asked_s or not all(each.slices for each in measured):
+        if measured[0].asked_s != measured[1].asked_s or not all(run.slices for run in measured):
             return
         left_out = (*before.verdict.reasons, *after.verdict.reasons)
         for turns in zip(_stretches(before), _stretches(after), strict=True):

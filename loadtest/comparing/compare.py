@@ -104,7 +104,7 @@ class _Course:
         first = first_of(number)
         turns: dict[Which, Turn] = {}
         against: list[Reason] = []
-        for which in (first, *(each for each in _EITHER if each != first)):
+        for which in (first, *(side for side in _EITHER if side != first)):
             turns[which], reasons = self._turn(which, schedule, number)
             against += reasons
         self.rounds.append(Round(first=first, old=turns["old"], new=turns["new"], left_out=tuple(against)))
@@ -125,7 +125,7 @@ class _Course:
         reasons = against_run(measurement, self._objective)
         if not awake:
             reasons.append(Reason(id="not-ready", text="the server was not ready again after it stood still"))
-        named = [Reason(id=each.id, text=f"round {number + 1}, {which}: {each.text}") for each in reasons]
+        named = [Reason(id=reason.id, text=f"round {number + 1}, {which}: {reason.text}") for reason in reasons]
         return turn_of(measurement, cpu_s), named
 
 
@@ -150,13 +150,13 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
         answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)
         course = _Course(sides[0], sides[1], turns, objective)
         most = options.most_rounds(turns)
-        said = _until_clear(course, most, spec, objective, answers)
+        judgement = _until_clear(course, most, spec, objective, answers)
         costs = costs_of(spec, _seen_rps(course.rounds), known_knee(where.out, package))
         over = costs.over if costs else None
         result = Comparison(
-            status="FAIL" if over and said.status == "PASS" else said.status,
-            reasons=(*said.reasons, *([over] if over else [])),
-            figures=said.figures,
+            status="FAIL" if over and judgement.status == "PASS" else judgement.status,
+            reasons=(*judgement.reasons, *([over] if over else [])),
+            figures=judgement.figures,
             regression=regression_of(spec),
             objective=objective,
             old=sides[0].side,
@@ -180,7 +180,7 @@ def _until_clear(course: _Course, most: int, spec: Spec, objective: Objective, a
         look = next_look(look, most)
         while len(course.rounds) < look and course.ended is None:
             course.round()
-        said = judge_rounds(
+        judgement = judge_rounds(
             course.rounds,
             objective,
             regression_of(spec),
@@ -189,12 +189,12 @@ def _until_clear(course: _Course, most: int, spec: Spec, objective: Objective, a
             agreement=spec.model.min_agreement,
             ended=course.ended,
         )
-        if not said.goes_on or next_look(look, most) <= look:
-            return said
+        if not judgement.goes_on or next_look(look, most) <= look:
+            return judgement
 
 
 def _seen_rps(rounds: Sequence[Round]) -> float:
-    return sum(each.new.in_time for each in rounds) / sum(each.new.asked_s for each in rounds)
+    return sum(turn.new.in_time for turn in rounds) / sum(turn.new.asked_s for turn in rounds)
 
 
 def regression_of(spec: Spec) -> float:
@@ -213,7 +213,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
 def comparison_text(comparison: Comparison) -> str:
     """The comparison as a few lines for a terminal."""
     counted, load = len(comparison.counted), comparison.load
-    each = f"{figure(load.rate)} requests/s for {load.turn_s:g} s each"
-    lines = [f"compare: {comparison.status} new / old: {figures_text(comparison.figures)}; {counted} rounds, {each}"]
+    sent = f"{figure(load.rate)} requests/s for {load.turn_s:g} s each"
+    lines = [f"compare: {comparison.status} new / old: {figures_text(comparison.figures)}; {counted} rounds, {sent}"]
     lines += [costs_text(comparison.costs)] if comparison.costs else []
     return "\n".join([*lines, *(f"  {reason.id}: {reason.text}" for reason in comparison.every_reason())])

@@ -129,7 +129,7 @@ class Comparison(_Record):
     @property
     def counted(self) -> list[Round]:
         """The rounds that are judged."""
-        return [each for each in self.rounds if not each.left_out]
+        return [turns for turns in self.rounds if not turns.left_out]
 
     def every_reason(self) -> list[Reason]:
         """The reasons of the whole and of each figure, in order."""

@@ -60,7 +60,7 @@ def judge_rounds(
     """The verdict on the rounds, which are looked at up to `looks` times; `ended` is why a server ended before them
     all, and what that makes it."""
     wrong = wrong_end(looks)
-    counted = [each for each in rounds if not each.left_out]
+    counted = [turns for turns in rounds if not turns.left_out]
     against = _against(rounds, counted)
     figures = [
         *_figures(counted, regression, wrong),
@@ -69,8 +69,8 @@ def judge_rounds(
     ]
     if against:
         # The answers do not depend on how undisturbed the machine was.
-        figures = [each if each.figure == "answers" else _with(each, "INVALID") for each in figures]
-    statuses: list[Status] = [each.status for each in figures] + (["INVALID"] if against else [])
+        figures = [value if value.figure == "answers" else _with(value, "INVALID") for value in figures]
+    statuses: list[Status] = [value.status for value in figures] + (["INVALID"] if against else [])
     if ended:
         against, statuses = [ended[0], *against], [*statuses, ended[1]]
     status = worst(statuses)
@@ -87,22 +87,22 @@ def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
     """Why the rounds as a whole cannot be judged."""
     left_out = len(rounds) - len(counted)
     if left_out > MOST_LEFT_OUT * len(rounds):
-        named = {reason.id: reason for each in rounds for reason in each.left_out}
+        named = {reason.id: reason for turns in rounds for reason in turns.left_out}
         text = f"{left_out} of {len(rounds)} rounds cannot be trusted, allowed: one in {1 / MOST_LEFT_OUT:.0f}"
         return [Reason(id="disturbed", text=text), *named.values()]
     if len(counted) < FEWEST_ROUNDS:
         text = f"{len(counted)} rounds say nothing of how they vary, needed: {FEWEST_ROUNDS}"
         return [Reason(id="too-few-rounds", text=text)]
-    if not all(each.old.response.count and each.new.response.count for each in counted):
+    if not all(turns.old.response.count and turns.new.response.count for turns in counted):
         return [Reason(id="no-answers", text="in some rounds one of them answered nothing, so there is no ratio")]
     return []
 
 
 def _figures(rounds: Sequence[Round], regression: float, wrong: float) -> list[Figure]:
     """Latencies, rate and CPU time, each by the interval of its ratio."""
-    if not rounds or any(not each.old.response.count or not each.new.response.count for each in rounds):
+    if not rounds or any(not turns.old.response.count or not turns.new.response.count for turns in rounds):
         return []
-    old, new = [each.old for each in rounds], [each.new for each in rounds]
+    old, new = [turns.old for turns in rounds], [turns.new for turns in rounds]
     worse = 1 + regression
     figures = [
         _judged("p50", [_latency(turns, 0.5) for turns in (old, new)], worse, "ms", wrong),
@@ -130,7 +130,7 @@ def _cpu_ms(turns: Sequence[Turn]) -> Shown:
 
 
 def _quotient(above: Sequence[float], below: Sequence[float]) -> Shown:
-    return Shown(sum(above) / sum(below), [each / of for each, of in zip(above, below, strict=True)])
+    return Shown(sum(above) / sum(below), [part / of for part, of in zip(above, below, strict=True)])
 
 
 def _judged(name: Name, shown: Sequence[Shown], limit: float, unit: Unit, wrong: float) -> Figure:
@@ -167,7 +167,7 @@ def _stalls(made: Figure, rounds: Sequence[Round], wrong: float) -> Figure:
     chance = by_chance(more)
     if made.status == "FAIL" or chance >= _OPEN:
         return made
-    slower, faster = (sum(sign * each > 0 for each in more) for sign in (1, -1))
+    slower, faster = (sum(sign * surplus > 0 for surplus in more) for sign in (1, -1))
     text = (
         f"the new server's answers over {figure(made.limit * line_ms)} ms outnumber the old one's over "
         f"{figure(line_ms)} ms in {slower} rounds, and are fewer in {faster}"
@@ -193,12 +193,12 @@ def _errors(rounds: Sequence[Round], objective: Objective, wrong: float) -> list
     if not rounds:
         return []
     limit = objective.error_rate
-    before, after = _failed([each.old for each in rounds]), _failed([each.new for each in rounds])
+    before, after = _failed([turns.old for turns in rounds]), _failed([turns.new for turns in rounds])
     made = Figure(figure="errors", status="PASS", old=before, new=after, limit=limit, unit="share")
     if after - before <= limit:
         return [made]
     text = f"{percent(after)} of the requests fail, of the old server's {percent(before)}"
-    if by_chance([each.new.failed - each.old.failed for each in rounds]) >= wrong:
+    if by_chance([turns.new.failed - turns.old.failed for turns in rounds]) >= wrong:
         return [_with(made, "INVALID", UNDECIDED, f"{text}: more rounds would tell whether that is chance")]
     return [_with(made, "FAIL", "errors-worse", f"{text}: more than the {percent(limit)} that may be added")]
 
@@ -227,14 +227,14 @@ def _with(made: Figure, status: Status, reason: str = "", text: str = "") -> Fig
 
 def figures_text(figures: Sequence[Figure]) -> str:
     """`p50 1.02 (0.99 to 1.05), …`: each ratio with its interval."""
-    return ", ".join(figure_text(each) for each in figures)
+    return ", ".join(figure_text(value) for value in figures)
 
 
-def figure_text(each: Figure) -> str:
+def figure_text(value: Figure) -> str:
     """One figure, as a terminal shows it."""
-    if each.figure == "answers":
-        return f"answers {percent(each.new or 0.0)} the same"
-    if each.figure == "errors":
-        return f"errors {percent(each.old or 0.0)} and {percent(each.new or 0.0)}"
-    low, high = each.interval or (0.0, math.inf)
-    return f"{each.figure} {each.ratio:.3g} ({low:.3g} to {high:.3g})"
+    if value.figure == "answers":
+        return f"answers {percent(value.new or 0.0)} the same"
+    if value.figure == "errors":
+        return f"errors {percent(value.old or 0.0)} and {percent(value.new or 0.0)}"
+    low, high = value.interval or (0.0, math.inf)
+    return f"{value.figure} {value.ratio:.3g} ({low:.3g} to {high:.3g})"

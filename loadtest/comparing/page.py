@@ -31,7 +31,7 @@ def comparison_html(comparison: Comparison) -> str:
         heading=name,
         status=status,
         meaning=_MEANING[status],
-        rows=[_row(each) for each in comparison.figures],
+        rows=[_row(value) for value in comparison.figures],
         reasons=texts_by_id(comparison.every_reason()),
         drawings=_charts(comparison),
         compared=_compared(comparison),
@@ -43,18 +43,18 @@ def _version(side: Side) -> str:
     return f"{side.version} ({side.package[:12]})" if side.package else side.url
 
 
-def _row(each: Figure) -> dict[str, str]:
+def _row(value: Figure) -> dict[str, str]:
     between = ""
-    if each.interval:
-        low, high = each.interval
+    if value.interval:
+        low, high = value.interval
         between = f"{low:.3g} to {f'{high:.3g}' if math.isfinite(high) else '∞'}"
     return {
-        "title": figure_title(each),
-        "old": value_text(each.old, each.unit),
-        "new": value_text(each.new, each.unit),
-        "ratio": "-" if each.ratio is None else f"{each.ratio:.3g}",
-        "between": "" if each.ratio is None else between,
-        "status": each.status,
+        "title": figure_title(value),
+        "old": value_text(value.old, value.unit),
+        "new": value_text(value.new, value.unit),
+        "ratio": "-" if value.ratio is None else f"{value.ratio:.3g}",
+        "between": "" if value.ratio is None else between,
+        "status": value.status,
     }
 
 
@@ -67,7 +67,7 @@ def _charts(comparison: Comparison) -> list[Drawing]:
 
 
 def _turns(rounds: Sequence[Round]) -> tuple[list[Turn], list[Turn]]:
-    return [each.old for each in rounds], [each.new for each in rounds]
+    return [turns.old for turns in rounds], [turns.new for turns in rounds]
 
 
 def _cumulative(old: Histogram, new: Histogram) -> Drawing:
@@ -96,7 +96,10 @@ def _tail(old: Histogram, new: Histogram) -> Drawing:
         title="Percentiles",
         x=percentile_axis(max(100, old.count, new.count)),
         y=log_axis(max(0.01, min(old.min_ms, new.min_ms)), max(old.max_ms, new.max_ms), milliseconds),
-        lines=[Line(name, css, list(each.curve())) for name, css, each in (("old", "two", old), ("new", "one", new))],
+        lines=[
+            Line(name, css, list(latencies.curve()))
+            for name, css, latencies in (("old", "two", old), ("new", "one", new))
+        ],
     )
     return Drawing(chart, "The same, with the slowest requests drawn as wide as all others", _LEGEND)
 
@@ -104,7 +107,7 @@ def _tail(old: Histogram, new: Histogram) -> Drawing:
 def _each_round(rounds: Sequence[Round]) -> Drawing:
     dots, shown = [], []
     for share, name in ((0.5, "three"), (SHARE, "limit")):
-        values = [_percentile(each.new, share) / _percentile(each.old, share) for each in rounds]
+        values = [_percentile(turns.new, share) / _percentile(turns.old, share) for turns in rounds]
         shown += values
         dots.append(Line(name, f"fail ink-{name}", [(at + 0.5, value) for at, value in enumerate(values)]))
     chart = Chart(

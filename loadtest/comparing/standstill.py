@@ -25,12 +25,12 @@ def standing_still(pid: int | None) -> Iterator[None]:
         return
     family = [pid, *descendants(pid)]
     # Children first: a parent that runs again may ask them whether they live.
-    command = [*_WAKER, *(str(each) for each in reversed(family))]
+    command = [*_WAKER, *map(str, reversed(family))]
     waker = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        for each in family:
+        for process in family:
             with suppress(ProcessLookupError):
-                os.kill(each, signal.SIGSTOP)
+                os.kill(process, signal.SIGSTOP)
         yield
     finally:
         waker.communicate()

@@ -11,14 +11,14 @@ def comparison_xml(comparison: Comparison) -> str:
     """The file's text."""
     against = [reason for reason in comparison.reasons if reason.id != "over-budget"]
     cases = [
-        Case(figure_title(each), each.status, [*(against if each.status == "INVALID" else ()), *each.reasons])
-        for each in comparison.figures
+        Case(figure_title(value), value.status, [*(against if value.status == "INVALID" else ()), *value.reasons])
+        for value in comparison.figures
     ]
     if against:
         cases.insert(0, Case("can be compared", comparison.status, against))
     cases += cost_cases(comparison.costs)
     load = comparison.load
-    seconds = sum(each.old.asked_s + each.new.asked_s for each in comparison.rounds)
+    seconds = sum(turns.old.asked_s + turns.new.asked_s for turns in comparison.rounds)
     properties = {
         "old": comparison.old.package or comparison.old.url,
         "new": comparison.new.package or comparison.new.url,
@@ -29,11 +29,11 @@ def comparison_xml(comparison: Comparison) -> str:
     return suite_xml("compare", comparison.new.name, cases, properties, at=comparison.at, seconds=seconds)
 
 
-def figure_title(each: Figure) -> str:
+def figure_title(value: Figure) -> str:
     """What must hold of a figure: `p99 of new / old at most 1.2`."""
-    if each.figure == "errors":
-        return f"errors at most {percent(each.limit)} more"
-    if each.figure == "answers":
-        return f"answers at least {percent(each.limit)} the same"
-    name = "CPU time a request" if each.figure == "cpu" else each.figure
-    return f"{name} of new / old at {'least' if each.figure == 'rate' else 'most'} {each.limit:.3g}"
+    if value.figure == "errors":
+        return f"errors at most {percent(value.limit)} more"
+    if value.figure == "answers":
+        return f"answers at least {percent(value.limit)} the same"
+    name = "CPU time a request" if value.figure == "cpu" else value.figure
+    return f"{name} of new / old at {'least' if value.figure == 'rate' else 'most'} {value.limit:.3g}"

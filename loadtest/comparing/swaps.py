@@ -22,8 +22,8 @@ _HALVINGS = 40
 
 def by_chance(more: Sequence[float]) -> float:
     """How likely swaps alone give the new server as much: `more` it had in each round, negative where the old one."""
-    unit = max(1.0, max((abs(each) / _STEPS for each in more), default=1.0))
-    steps = [step for each in more if (step := round(each / unit))]
+    unit = max(1.0, max((abs(surplus) / _STEPS for surplus in more), default=1.0))
+    steps = [step for surplus in more if (step := round(surplus / unit))]
     likely = [1.0]
     for step in map(abs, steps):
         longer = [*likely, *[0.0] * step]
@@ -34,7 +34,7 @@ def by_chance(more: Sequence[float]) -> float:
 def late_line(rounds: Sequence[Round], allowed: float) -> float:
     """The latency over which one in a hundred is late, of the old server's answers and, `allowed` times as high, of the
     new one's together: the p99 of both if the new one is as much slower as it may be."""
-    old, new = merged([each.old.response for each in rounds]), merged([each.new.response for each in rounds])
+    old, new = merged([turns.old.response for turns in rounds]), merged([turns.new.response for turns in rounds])
     most = (1 - SHARE) * (old.count + new.count)
     low, high = min(old.min_ms, new.min_ms / allowed), max(old.max_ms, new.max_ms / allowed)
     for _ in range(_HALVINGS):
@@ -45,4 +45,4 @@ def late_line(rounds: Sequence[Round], allowed: float) -> float:
 
 def more_late(rounds: Sequence[Round], line_ms: float, allowed: float) -> list[int]:
     """How many more late answers the new server gave, round by round."""
-    return [each.new.response.over(allowed * line_ms) - each.old.response.over(line_ms) for each in rounds]
+    return [turns.new.response.over(allowed * line_ms) - turns.old.response.over(line_ms) for turns in rounds]

@@ -51,7 +51,7 @@ def latency_between(measurement: Measurement, limit_ms: float) -> Between:
 def tail_between(response: Histogram, slices: Sequence[Histogram], limit_ms: float) -> Between:
     """The same of any latencies, in all and slice by slice."""
     count, share = response.count, 1 - SHARE
-    near, wide = (_over(slices, response.percentile(each)) for each in (SHARE, _WIDE_SHARE))
+    near, wide = (_over(slices, response.percentile(part)) for part in (SHARE, _WIDE_SHARE))
     clumps = interval.clumping(near, wide)
     most = interval.most_surely_below(share, count, clumps)
     fewest = interval.fewest_surely_above(share, count, clumps)
@@ -94,7 +94,7 @@ def met_between(measurement: Measurement, limit: float) -> Between:
 Latencies = Callable[[Measurement | Slice], Histogram]
 
 
-def slow_clumps(runs: Sequence[Measurement], of: Latencies = lambda each: each.response) -> float:
+def slow_clumps(runs: Sequence[Measurement], of: Latencies = lambda run: run.response) -> float:
     """How many latencies say as much as one independent one, as all of these runs together show."""
     windows = []
     for run in runs:
@@ -108,13 +108,13 @@ def slow_clumps(runs: Sequence[Measurement], of: Latencies = lambda each: each.r
 def failed_clumps(runs: Sequence[Measurement]) -> float:
     """The same of requests that failed."""
     counts = [_failed(run) for run in runs if run.slices]
-    return interval.clumping_together([(each, each) for each in counts])
+    return interval.clumping_together([(count, count) for count in counts])
 
 
 def missed_clumps(runs: Sequence[Measurement]) -> float:
     """The same of requests that missed an objective of answers in events."""
     counts = [_missed(run) for run in runs if run.slices]
-    return interval.clumping_together([(each, each) for each in counts])
+    return interval.clumping_together([(count, count) for count in counts])
 
 
 def _missed(measurement: Measurement) -> Counts:

@@ -102,13 +102,13 @@ def _broke(climb: Climb, objective: Objective) -> str:
     low, high = climb.broke_rps or (0.0, 0.0)
     step = next((step for step in climb.steps if step.end_rps >= high), climb.steps[-1])
     slow = step.p99_ms is not None and step.p99_ms > objective.p99_ms
-    what = f"p99 {figure(step.p99_ms or 0.0)} ms" if slow else f"errors {percent(step.error_rate)}"
+    excess = f"p99 {figure(step.p99_ms or 0.0)} ms" if slow else f"errors {percent(step.error_rate)}"
     where = f"between {figure(low)} and {figure(high)}" if low else f"below {figure(high)}"
     about = (
         f"at about {figure(climb.about_rps)} requests/s, surely {where}" if climb.about_rps else f"{where} requests/s"
     )
     later = ", and was met again at a higher rate, so it was not the rate alone" if climb.recovered else ""
-    return f"the objective broke {about}: {what}{later}"
+    return f"the objective broke {about}: {excess}{later}"
 
 
 def _step(run: Measurement, cut: tuple[int, int], ramp: Ramp, objective: Objective) -> Step:

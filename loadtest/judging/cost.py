@@ -59,12 +59,12 @@ def costs_of(spec: Spec, seen_rps: float, knee_rps: float | None = None) -> Cost
 def costs_text(costs: Costs) -> str:
     """`cost: 0.0047 USD for 10,000 requests at 100 requests/s a pod (target), …`."""
     parts = [
-        f"{each:.3g} {costs.currency} at {figure(rate)} requests/s a pod ({name})"
-        for each, rate, name in (
+        f"{price:.3g} {costs.currency} at {figure(rate)} requests/s a pod ({name})"
+        for price, rate, name in (
             (costs.at_target, costs.target_rps or 0.0, "the target"),
             (costs.at_seen, costs.seen_rps, "seen"),
         )
-        if each is not None
+        if price is not None
     ]
     return "cost: 10,000 requests " + (", ".join(parts) or "were not answered")
 

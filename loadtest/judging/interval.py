@@ -64,8 +64,12 @@ def clumping_together(runs: Sequence[tuple[Counts, Counts]]) -> float:
     variances = [
         _variance(near, wide, _FEWEST_BLOCKS_TOGETHER) for near, wide in runs if near.total and 0 < near.share < 1
     ]
-    independent = sum(each.independent * each.blocks for each in variances)
-    return max(1.0, sum(each.squares * each.blocks for each in variances) / independent) if independent else 1.0
+    independent = sum(variance.independent * variance.blocks for variance in variances)
+    return (
+        max(1.0, sum(variance.squares * variance.blocks for variance in variances) / independent)
+        if independent
+        else 1.0
+    )
 
 
 @dataclass(frozen=True)

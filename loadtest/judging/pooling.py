@@ -39,6 +39,6 @@ def _even_slices(runs: Sequence[Measurement]) -> tuple[Slice, ...]:
     length_s = max(run.asked_s / len(run.slices) for run in runs)
     pieces: list[Slice] = []
     for run in runs:
-        each = max(1, round(length_s * len(run.slices) / run.asked_s))
-        pieces += [merge_slices(run.slices[at : at + each]) for at in range(0, len(run.slices), each)]
+        joined = max(1, round(length_s * len(run.slices) / run.asked_s))
+        pieces += [merge_slices(run.slices[at : at + joined]) for at in range(0, len(run.slices), joined)]
     return tuple(pieces)

@@ -99,9 +99,9 @@ def _meets_alone(check: Check) -> bool:
 
 def _numbered(reasons: Sequence[list[Reason]]) -> Iterator[list[Reason]]:
     """With the number of the run they are from, if there are several."""
-    for number, each in enumerate(reasons, 1):
+    for number, given in enumerate(reasons, 1):
         prefix = f"run {number}: " if len(reasons) > 1 else ""
-        yield [Reason(id=reason.id, text=prefix + reason.text) for reason in each]
+        yield [Reason(id=reason.id, text=prefix + reason.text) for reason in given]
 
 
 def _latency(measurement: Measurement, objective: Objective) -> Check:

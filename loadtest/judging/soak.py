@@ -44,11 +44,11 @@ def judge_soak(verdict: Verdict, run: Measurement, warmup_s: float) -> Verdict:
 
 def _seen(run: Measurement, kind: Kind, begin_s: float) -> Check:
     vitals = run.vitals or Vitals()
-    readings = [each for each in vitals.readings if each.at_s >= begin_s]
+    readings = [reading for reading in vitals.readings if reading.at_s >= begin_s]
     looks = len(vitals.readings) + vitals.missed
     series: dict[str, list[float]] = {}
-    for each in readings:
-        for name, value in (each.memory if kind == "memory" else each.files).items():
+    for reading in readings:
+        for name, value in (reading.memory if kind == "memory" else reading.files).items():
             series.setdefault(name, []).append(value)
     if not series or len(vitals.readings) < _SEEN * looks:
         why = vitals.why or "its page of metrics does not say it"
@@ -70,17 +70,17 @@ def _drift(run: Measurement, begin_s: float, warmup_s: float) -> Check:
     cuts = _cuts(len(answered))
     blocks = [merged(answered[first:last]) for first, last in pairwise(cuts)]
     shares = {"p50": 0.5, "p99": 0.99}
-    series = {name: [each.percentile(share) or 0.0 for each in blocks] for name, share in shares.items()}
+    series = {name: [block.percentile(share) or 0.0 for block in blocks] for name, share in shares.items()}
     # Of a trace that asks for more and more it is no wonder.
     return _of_all("drift", {} if more_came(run) else series, run, [])
 
 
-def _too_few(what: str) -> Reason:
-    return Reason(id="too-few-readings", text=f"{what} are too few for a trend, needed: {_FEWEST_READINGS}")
+def _too_few(noun: str) -> Reason:
+    return Reason(id="too-few-readings", text=f"{noun} are too few for a trend, needed: {_FEWEST_READINGS}")
 
 
 def _restarts(vitals: Vitals, name: str) -> bool:
-    counts = [each.restarts[name] for each in vitals.readings if name in each.restarts]
+    counts = [reading.restarts[name] for reading in vitals.readings if name in reading.restarts]
     return counts[-1] > counts[0]
 
 

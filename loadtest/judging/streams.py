@@ -23,11 +23,11 @@ class Tail(NamedTuple):
 
 def judged_tails(objective: Objective) -> list[Tail]:
     """Those of whole answers first."""
-    tails = [Tail("p99", objective.p99_ms, lambda each: each.response)]
+    tails = [Tail("p99", objective.p99_ms, lambda run: run.response)]
     if objective.ttft_p99_ms is not None:
-        tails.append(Tail("ttft", objective.ttft_p99_ms, lambda each: each.streams.first if each.streams else _NONE))
+        tails.append(Tail("ttft", objective.ttft_p99_ms, lambda run: run.streams.first if run.streams else _NONE))
     if objective.itl_p99_ms is not None:
-        tails.append(Tail("itl", objective.itl_p99_ms, lambda each: each.streams.gaps if each.streams else _NONE))
+        tails.append(Tail("itl", objective.itl_p99_ms, lambda run: run.streams.gaps if run.streams else _NONE))
     return tails
 
 

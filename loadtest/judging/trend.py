@@ -37,17 +37,17 @@ def _grew(run: Measurement) -> bool:
 
 def more_came(run: Measurement) -> bool:
     """Whether the last fifth was asked for more than the first, as a trace may: then it is no wonder that it waits."""
-    each = len(run.slices) // _PARTS
-    first, last = (sum(piece.due for piece in pieces) for pieces in (run.slices[:each], run.slices[-each:]))
+    fifth = len(run.slices) // _PARTS
+    first, last = (sum(piece.due for piece in pieces) for pieces in (run.slices[:fifth], run.slices[-fifth:]))
     return last - first > _BY_CHANCE * math.sqrt(last + first)
 
 
 def _parts(run: Measurement) -> list[Histogram]:
     """The latencies of each fifth of a run, of answers in pieces those of their beginning: their lengths differ."""
-    each = len(run.slices) // _PARTS
-    if not each:
+    fifth = len(run.slices) // _PARTS
+    if not fifth:
         return []
-    return [merged([_waited(piece) for piece in run.slices[at * each : (at + 1) * each]]) for at in range(_PARTS)]
+    return [merged([_waited(piece) for piece in run.slices[at * fifth : (at + 1) * fifth]]) for at in range(_PARTS)]
 
 
 def _waited(piece: Slice) -> Histogram:

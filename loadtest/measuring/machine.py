@@ -100,12 +100,12 @@ def peak_memory(pid: int, proc: Path = Path("/proc")) -> Memory:
 def cpu_seconds(pid: int) -> float:
     """CPU time that a process and all under it have used, those included that have ended and were waited for."""
     seconds = 0.0
-    for each in (pid, *descendants(pid)):
-        fields = _text(Path(f"/proc/{each}/stat")).rpartition(")")[2].split()
+    for process in (pid, *descendants(pid)):
+        fields = _text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
         # Ticks of 10 ms are too coarse for a second's work of its own; the clock of a process counts nanoseconds. Its
         # number is the one that clock_getcpuclockid(3) gives.
         with suppress(OSError):
-            seconds += time.clock_gettime(~each << 3 | 2)
+            seconds += time.clock_gettime(~process << 3 | 2)
         seconds += sum(map(int, fields[13:15])) / os.sysconf("SC_CLK_TCK")
     return seconds
 

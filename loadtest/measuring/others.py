@@ -55,7 +55,7 @@ class Watch:
         for pid, (name, seconds) in spent.items():
             if pid not in ours and pid != os.getpid():
                 by_name[name] = by_name.get(name, 0.0) + seconds / elapsed_s
-        most = sorted(by_name.items(), key=lambda each: -each[1])[:_NAMED]
+        most = sorted(by_name.items(), key=lambda entry: -entry[1])[:_NAMED]
         return Others(
             cores=round(max(0.0, busy_s - self._busy_s - ours_s) / elapsed_s, 3),
             of=psutil.cpu_count() or 1,

@@ -137,8 +137,8 @@ def _errors(outcome: Outcome) -> Drawing:
         bars.append(Bars("others", f"e{_KINDS}", rest))
     highest = max([sum(second.errors.values()) for _, second in seconds] + [4])
     chart = Chart(title="Errors", x=_time_axis(outcome), y=linear_axis(0, highest), bars=bars, shaded=_warmups(outcome))
-    counts = {each.name: sum(value for _, value in each.values) for each in bars}
-    legend = [Entry(f"{each.css} block", f"{each.name} {counts[each.name]:,.0f}") for each in bars]
+    counts = {series.name: sum(value for _, value in series.values) for series in bars}
+    legend = [Entry(f"{series.css} block", f"{series.name} {counts[series.name]:,.0f}") for series in bars]
     return Drawing(
         chart,
         "Failed requests by the second they were due in, warm-up included" if names else "No request failed",

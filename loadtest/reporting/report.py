@@ -59,7 +59,7 @@ def value_text(value: float | None, unit: str) -> str:
 def _tested(outcome: Outcome) -> dict[str, str]:
     tested, load = outcome.tested, outcome.load
     cold = "" if tested.cold_start_s is None else f", started for the test in {tested.cold_start_s:.1f} s"
-    each = f"{load.repeat} times " if load.repeat > 1 else ""
+    times = f"{load.repeat} times " if load.repeat > 1 else ""
     rate = figure(load.rate) if outcome.ramp is None else f"{outcome.ramp.begin_rps:g} to {outcome.ramp.end_rps:g}"
     same = tested.served is not None and tested.served == tested.package
     replayed = f" of {load.replay}, {load.speed:g} times as fast" if load.replay else ""
@@ -69,7 +69,7 @@ def _tested(outcome: Outcome) -> dict[str, str]:
         "Server": tested.url + cold,
         "Machine of the generator": f"{outcome.machine}, {outcome.machine.system}",
         **_pods(outcome),
-        "Load": f"{each}{rate} requests/s, {arrivals_text(load.arrivals)}{replayed}, "
+        "Load": f"{times}{rate} requests/s, {arrivals_text(load.arrivals)}{replayed}, "
         f"{load.duration_s:g} s after {load.warmup_s:g} s of warm-up",
         "Request": f"{load.sample_content_type}, {load.sample_bytes:,} bytes",
         "Spec": tested.spec,
@@ -85,16 +85,16 @@ def _pods(outcome: Outcome) -> dict[str, str]:
 
 def _generator(outcome: Outcome) -> dict[str, str]:
     measurements = [run.measurement for run in outcome.runs]
-    beats = [beat for each in measurements for process in each.generators for beat in process]
+    beats = [beat for run in measurements for process in run.generators for beat in process]
     busiest = max((beat.cpu for beat in beats), default=0.0)
-    late = max((each.lag.percentile(SHARE) or 0.0 for each in measurements), default=0.0)
-    loop = max((each.loop_lag.percentile(SHARE) or 0.0 for each in measurements), default=0.0)
+    late = max((run.lag.percentile(SHARE) or 0.0 for run in measurements), default=0.0)
+    loop = max((run.loop_lag.percentile(SHARE) or 0.0 for run in measurements), default=0.0)
     return {
         "Processes": str(outcome.load.processes),
         "Busiest second": f"{busiest:.0%} of a core",
         "Arrivals late, p99": f"{late:.2f} ms of {outcome.objective.late_ms:g} ms allowed",
         "Event loop late, p99": f"{loop:.2f} ms of {outcome.objective.coarse_ms:g} ms allowed",
-        "Requests sent": f"{sum(each.sent for each in measurements):,}",
+        "Requests sent": f"{sum(run.sent for run in measurements):,}",
     }
 
 

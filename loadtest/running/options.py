@@ -136,8 +136,8 @@ class RunOptions(BaseModel):
 
         Each further run doubles what was measured, so that there are few looks at what is not decided yet.
         """
-        number, so_far_s = len(measured), sum(each.asked_s for each in measured)
-        if any(each.interrupted or each.server_end for each in measured):
+        number, so_far_s = len(measured), sum(run.asked_s for run in measured)
+        if any(run.interrupted or run.server_end for run in measured):
             return None
         length_s = first.duration_s
         if number and (first.ramp or self.soak_s):

@@ -93,11 +93,11 @@ def write_outcome(outcome: Outcome, folder: Path) -> None:
 
 def verdict_text(outcome: Outcome) -> str:
     """The verdict as a few lines for a terminal."""
-    requests = sum(each.measurement.finished for each in outcome.runs)
+    requests = sum(run.measurement.finished for run in outcome.runs)
     lines = verdict_lines(outcome.verdict, requests, outcome.load.arrivals)
     ramp = [climb_text(outcome.ramp, outcome.objective)] if outcome.ramp else []
-    pieces = pieces_lines(pieces_of(pool([each.measurement for each in outcome.runs])))
-    shares = [f"  {share_text(share)}" for share in pool([each.measurement for each in outcome.runs]).shares]
+    pieces = pieces_lines(pieces_of(pool([run.measurement for run in outcome.runs])))
+    shares = [f"  {share_text(share)}" for share in pool([run.measurement for run in outcome.runs]).shares]
     return "\n".join([lines, *ramp, *pieces, *shares, *([costs_text(outcome.costs)] if outcome.costs else [])])
 
 

@@ -101,7 +101,7 @@ def _samples(file: Path, named: list[tuple[int, object]], suffixes: Sequence[str
     if all(sample is None for _, sample in named):
         return []
     known: dict[str, str] = {}
-    for number, sample in sorted(named, key=lambda each: each[0]):
+    for number, sample in sorted(named, key=lambda entry: entry[0]):
         if not isinstance(sample, str):
             given = "nothing" if sample is None else f"`{sample}`"
             raise InputError(f"{file}:{number}: sample: got {given}, allowed: a file, as in other lines", hint=_HINT)

@@ -122,7 +122,7 @@ class Leader:
             for worker in workers:
                 self._tell([worker], messages.CLOCK, {"asked": time.perf_counter()})
             self._await(
-                lambda number=number: [each.part for each in workers if each.clock_answers < number],  # type: ignore[misc]
+                lambda number=number: [worker.part for worker in workers if worker.clock_answers < number],  # type: ignore[misc]
                 _READY_WITHIN_S,
                 "tell the time",
             )
@@ -181,8 +181,8 @@ class Leader:
 
     def _hear_second(self, worker: _Worker, data: dict[str, Any]) -> None:
         worker.seconds.append((Beat.model_validate(data["beat"]), Second.model_validate(data["second"])))
-        if min(len(each.seconds) for each in self._workers.values()) > self._seconds:
-            beats, seconds = zip(*(each.seconds[self._seconds] for each in self._workers.values()), strict=True)
+        if min(len(known.seconds) for known in self._workers.values()) > self._seconds:
+            beats, seconds = zip(*(known.seconds[self._seconds] for known in self._workers.values()), strict=True)
             self._seconds += 1
             self._on_second(self._seconds, merge_seconds(seconds), beats)
 

@@ -204,7 +204,7 @@ class Recorder:
 
     def measurement(self, ran_s: float) -> Measurement:
         """Everything, at the end."""
-        slices = tuple(each.frozen() for each in self._slices)
+        slices = tuple(piece.frozen() for piece in self._slices)
         return Measurement(
             rate=self._schedule.rate,
             asked_s=self._schedule.duration_s,
@@ -219,9 +219,9 @@ class Recorder:
             service=self._service,
             lag=self._lag,
             loop_lag=self._loop_lag,
-            seconds=tuple(each.frozen() for each in self._bins),
+            seconds=tuple(second.frozen() for second in self._bins),
             generators=(tuple(self._beats),),
             slices=slices,
-            streams=merge_streams(each.streams for each in slices),
+            streams=merge_streams(piece.streams for piece in slices),
             shares=tuple(server.frozen() for server in self._servers),
         )

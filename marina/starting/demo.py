@@ -156,7 +156,7 @@ class _Demo:
         findings, versions = verified.findings, verified.versions
         if errors := [finding for finding in findings if finding.level == "error"]:
             raise Refused("\n".join(map(str, errors)), hint=f"marina verify {self._options.spec}")
-        self._record["verify"] = {"versions": list(versions), "warnings": [str(each) for each in findings]}
+        self._record["verify"] = {"versions": list(versions), "warnings": [str(finding) for finding in findings]}
         known = f"{versions[0]} to {versions[-1]}"
         self._say(f"valid for Kubernetes {known}, and {len(all_rules())} more rules hold")
         self._stage = ""

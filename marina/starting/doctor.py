@@ -50,10 +50,10 @@ def doctor(options: argparse.Namespace) -> int:
     with Progress(quiet=options.quiet).step("look at this machine and its cluster"):
         findings = examine([*LOCAL, *CLUSTER])
     if options.json:
-        print_json({"findings": [asdict(finding) for finding in findings], "local_flow": not lacks(findings)})
+        print_json({"findings": [asdict(finding) for finding in findings], "local_flow": not missing_locally(findings)})
     else:
         print(report(findings))
-    return 1 if lacks(findings) else 0
+    return 1 if missing_locally(findings) else 0
 
 
 def examine(probes: Sequence[Probe]) -> list[Finding]:
@@ -62,7 +62,7 @@ def examine(probes: Sequence[Probe]) -> list[Finding]:
         return [finding for findings in pool.map(lambda probe: probe(), probes) for finding in findings]
 
 
-def lacks(findings: Sequence[Finding]) -> list[str]:
+def missing_locally(findings: Sequence[Finding]) -> list[str]:
     """What the local flow needs and is not there."""
     return [finding.name for finding in findings if finding.fails]
 
@@ -76,7 +76,7 @@ def report(findings: Sequence[Finding]) -> str:
             lines.append(f"{'':<23}matters for: {finding.wanted_by}")
         if finding.state != "ok" and finding.hint:
             lines.append(f"{'':<23}type: {finding.hint}")
-    missing = lacks(findings)
+    missing = missing_locally(findings)
     if missing:
         lines.append(f"\npackage, serve and loadtest lack {', '.join(missing)}")
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from marina.starting.doctor import Finding
-from marina.starting.doctor_local import Silent, python, said
+from marina.starting.doctor_local import CommandFailed, output_of, python
 
 _ANSWER_S = 25
 _ASK = """
@@ -33,8 +33,10 @@ _GROUPS = (
 
 def _kubectl() -> list[Finding]:
     try:
-        version = json.loads(said("kubectl", "version", "--client", "--output", "json"))["clientVersion"]["gitVersion"]
-    except (Silent, ValueError, LookupError) as err:
+        version = json.loads(output_of("kubectl", "version", "--client", "--output", "json"))["clientVersion"][
+            "gitVersion"
+        ]
+    except (CommandFailed, ValueError, LookupError) as err:
         hint = "https://kubernetes.io/docs/tasks/tools"
         return [Finding("kubectl", "missing", str(err), "no verb; the hints of deploy and status name it", hint)]
     return [Finding("kubectl", "ok", version)]
@@ -44,7 +46,7 @@ def _cluster() -> list[Finding]:
     wanted_by = "deploy, rollback, status"
     try:
         cluster = json.loads(python(_ASK, timeout_s=_ANSWER_S))
-    except Silent as err:
+    except CommandFailed as err:
         hint = "kubectl cluster-info"
         return [Finding("cluster", "broken", f"the kubeconfig's cluster: {err}", wanted_by, hint)]
     if "error" in cluster:

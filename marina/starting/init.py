@@ -61,7 +61,7 @@ def init(options: argparse.Namespace) -> int:
         hint = re.sub(r"(^|`)(source|task): ", r"\1--\2 ", err.hint) if err.hint else None
         raise InputError(message, hint=hint) from err
     spec = folder / "spec.yaml"
-    todo = [f"{typed()} {each} {spec}" for each in ("check", "package", "serve", "loadtest")]
+    todo = [f"{typed()} {verb} {spec}" for verb in ("check", "package", "serve", "loadtest")]
     if options.json:
         print_json({"folder": str(folder), "files": [str(file) for file in written], "notes": notes, "next": todo})
         return 0
@@ -107,7 +107,7 @@ def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[s
         text = f"`NAME`: already there: {', '.join(f'`{file}`' for file in there)}; nothing is overwritten"
         raise InputError(text, hint="marina init ANOTHER-NAME")
     written: list[Path] = []
-    folders = [each for each in (folder, folder / "samples") if not each.exists()]
+    folders = [path for path in (folder, folder / "samples") if not path.exists()]
     try:
         for file, data in files.items():
             file.parent.mkdir(parents=True, exist_ok=True)

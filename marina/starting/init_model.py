@@ -51,7 +51,7 @@ def find_start(name: str, options: argparse.Namespace) -> Start:
         return _of_torchvision(source, options, name)
     from archiver.inferring import find_inputs, inputs_of_program, parse_given
 
-    given = [parse_given(each) for each in options.input or ()]
+    given = [parse_given(text) for text in options.input or ()]
     weights = seen_from(name, options.weights) if options.weights else (None, None)
     probe = Start(here, "tensor", weights=weights[1], inputs=_X)
     loaded = _loaded(probe)
@@ -62,7 +62,7 @@ def find_start(name: str, options: argparse.Namespace) -> Start:
         signature = inputs_of_program(program, given, loaded.only_batch)
     else:
         signature = find_inputs(loaded.network, given)
-    fields = {key: each.field() for key, each in signature.inputs.items()}
+    fields = {key: tensor.field() for key, tensor in signature.inputs.items()}
     start = Start(source, "tensor", weights=weights[0], inputs=fields, outputs=signature.names,
                   shapes=signature.outputs, only_batch=signature.only_batch, notes=list(signature.notes))  # fmt: skip
     return _served(start, options)
@@ -76,7 +76,8 @@ def seen_from(name: str, source: str) -> tuple[str, str]:
     path, colon, factory = source.removeprefix(scheme).partition(":")
     inside = Path(os.path.relpath(path, name)).as_posix()
     here = Path(os.path.relpath(path)).as_posix()
-    return tuple(f"{scheme}{each if each.startswith('.') else f'./{each}'}{colon}{factory}" for each in (inside, here))  # type: ignore[return-value]
+    as_path = (file if file.startswith(".") else f"./{file}" for file in (inside, here))
+    return tuple(f"{scheme}{file}{colon}{factory}" for file in as_path)  # type: ignore[return-value]
 
 
 def settled(spec: Path, name: str, start: Start, sample: str) -> Start:
@@ -137,7 +138,7 @@ def _served(start: Start, options: argparse.Namespace) -> Start:
     picture, handler = _picture(start), options.handler
     wanted = options.template
     if handler == "image" and picture is None:
-        shown = ", ".join(f"{key} {each.get('shape')}" for key, each in (start.inputs or {}).items())
+        shown = ", ".join(f"{key} {tensor.get('shape')}" for key, tensor in (start.inputs or {}).items())
         text = f"`--handler`: got `image`, but the model takes {shown}, allowed: 1 or 3 channels, rows, columns"
         raise InputError(text, hint=f"--handler tensor, or --input {next(iter(start.inputs or {}))}:float32:3,224,224")
     # What a program does to its numbers is not known, so it is given pictures only where they are asked for.
@@ -183,9 +184,9 @@ def _picture(start: Start) -> tuple[int, int, int] | None:
 
 
 def _check_reads_words(start: Start) -> None:
-    words = [each for each in (start.inputs or {}).values() if "mask_of" not in each]
+    words = [tensor for tensor in (start.inputs or {}).values() if "mask_of" not in tensor]
     if len(words) != 1 or words[0]["dtype"] not in ("int32", "int64") or len(words[0]["shape"]) != 1:
-        shown = ", ".join(f"`{name}` {each}" for name, each in (start.inputs or {}).items())
+        shown = ", ".join(f"`{name}` {tensor}" for name, tensor in (start.inputs or {}).items())
         text = f"`--template`: got `text`, which is for one input of token ids, but this model takes {shown}"
         raise InputError(text, hint="--handler own")
 

@@ -33,10 +33,10 @@ def _models_in(module: ModuleType) -> list[str]:
     last in the file."""
     from torch import nn
 
-    own = {name: each for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__}
-    there = [name for name, each in vars(module).items() if isinstance(each, nn.Module)]
+    own = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+    there = [name for name, value in vars(module).items() if isinstance(value, nn.Module)]
     functions = [name for name in own if name in _USUAL and callable(own[name])]
-    classes = [name for name, each in own.items() if isinstance(each, type) and issubclass(each, nn.Module)]
+    classes = [name for name, value in own.items() if isinstance(value, type) and issubclass(value, nn.Module)]
     return there or functions or classes
 
 

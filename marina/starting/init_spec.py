@@ -168,7 +168,7 @@ def _image(start: Start, picture: tuple[int, int, int]) -> list[tuple[str, str]]
 def flow(value: object) -> str:
     """A value as YAML on one line."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {flow(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {flow(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(flow, value))}]"
     return value if isinstance(value, str) else json.dumps(value)

@@ -37,8 +37,8 @@ def _torch_version() -> str | None:
     if module_spec is None or module_spec.origin is None:
         return None
     text = (Path(module_spec.origin).parent / "version.py").read_text(encoding="utf-8")
-    said = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
-    return said[1] if said else None
+    version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
+    return version[1] if version else None
 
 
 def _cpu_flags(cpuinfo: Path) -> set[str]:

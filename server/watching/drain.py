@@ -44,7 +44,7 @@ class Stopping(Protocol):
 
     def java_runs(self) -> bool: ...
 
-    def hurried(self, timeout_s: float) -> bool: ...
+    def second_signal_within(self, timeout_s: float) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Call
     server.end_connections()
     if propagation_s > 0:
         say(f"draining: not ready; serving on for {propagation_s:g} s while load balancers learn of it")
-    if server.hurried(propagation_s):
+    if server.second_signal_within(propagation_s):
         return _cut(server, "a second signal", begin)
     if server.turn_away():
         _wait_until_accepted(server)
@@ -84,14 +84,14 @@ def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Call
             cut = _cut(server, f"`serving.drain_timeout_s` of {timeout_s:g} s was exceeded", begin)
             _let_answers_end(server)
             return cut
-        if server.hurried(_LOOK_S):
+        if server.second_signal_within(_LOOK_S):
             return _cut(server, "a second signal", begin)
 
 
 def _wait_until_accepted(server: Stopping) -> None:
     # Twice, because one look is not of one moment: a connection may be made after the queue was read.
     until, clear = time.monotonic() + _ACCEPTING_S, 0
-    while clear < 2 and time.monotonic() < until and not server.hurried(_LOOK_S):
+    while clear < 2 and time.monotonic() < until and not server.second_signal_within(_LOOK_S):
         clear = 0 if server.sockets().waiting else clear + 1
 
 
@@ -110,7 +110,7 @@ def _let_answers_end(server: Stopping) -> None:
     """A language model's streams end with an error that says so, not in the middle of a chunk."""
     server.end_answers()
     until = time.monotonic() + _LAST_WORDS_S
-    while time.monotonic() < until and not server.hurried(_LOOK_S):
+    while time.monotonic() < until and not server.second_signal_within(_LOOK_S):
         if is_quiet(server.count(), server.sockets(), patient=False):
             return
 

@@ -77,7 +77,7 @@ class Page:
         # An own one may be answered and its line of the log not read yet.
         in_flight = max(0, self._open.inferences - own_open)
         families = [*self._torchserve(), *self._states(in_flight), *self._workers(), *self._processes()]
-        lines = [line for each in families for line in family(*each)]
+        lines = [line for parts in families for line in family(*parts)]
         return "\n".join([*lines, *self._durations()]) + "\n" + self.workers.page()
 
     def _torchserve(self) -> list[Family]:

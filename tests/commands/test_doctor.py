@@ -20,9 +20,9 @@ from tools import needs
 
 import marina
 from marina.starting import doctor_cluster
-from marina.starting.doctor import Finding, examine, lacks, report
+from marina.starting.doctor import Finding, examine, missing_locally, report
 from marina.starting.doctor_cluster import CLUSTER, _cluster
-from marina.starting.doctor_local import LOCAL, Silent, said
+from marina.starting.doctor_local import LOCAL, CommandFailed, output_of
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def test_a_port_that_is_taken_is_only_a_note() -> None:
         (finding,) = _ports()
     assert finding.state == "note"
     assert finding.hint == "marina serve --port-base 8180"
-    assert not lacks([finding])
+    assert not missing_locally([finding])
 
 
 def test_the_exit_code_is_of_the_local_flow_alone(
@@ -104,18 +104,18 @@ def test_a_report_shows_hints_only_for_what_is_not_there() -> None:
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     began = time.monotonic()
     script = f"sleep 300 & echo $! > {tmp_path / 'pid'}; wait"
-    with pytest.raises(Silent, match=r"no answer in 1 s"):
-        said("bash", "-c", script, timeout_s=1)
+    with pytest.raises(CommandFailed, match=r"no answer in 1 s"):
+        output_of("bash", "-c", script, timeout_s=1)
     assert time.monotonic() - began < 60
     pid = int((tmp_path / "pid").read_text(encoding="utf-8"))
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_command_that_fails_says_its_last_line() -> None:
-    with pytest.raises(Silent, match=r"^second$"):
-        said("bash", "-c", "echo first >&2; echo second >&2; exit 3")
-    with pytest.raises(Silent, match=r"^not installed$"):
-        said("no-such-program")
+    with pytest.raises(CommandFailed, match=r"^second$"):
+        output_of("bash", "-c", "echo first >&2; echo second >&2; exit 3")
+    with pytest.raises(CommandFailed, match=r"^not installed$"):
+        output_of("no-such-program")
 
 
 def states(findings: list[Finding]) -> dict[str, str]:

@@ -11,7 +11,7 @@ BUSY = Sockets(connected=1)
 
 
 class FakeServer:
-    """A server whose open requests are scripted; time passes only in `hurried`."""
+    """A server whose open requests are scripted; time passes only in `second_signal_within`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class FakeServer:
     def end_answers(self) -> None:
         self.calls.append("end_answers")
 
-    def hurried(self, timeout_s: float) -> bool:
+    def second_signal_within(self, timeout_s: float) -> bool:
         self.calls.append(f"wait {timeout_s:g}")
         self.now += timeout_s
         return self._second_signal and "close_listener" in self.calls

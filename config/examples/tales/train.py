@@ -75,12 +75,12 @@ ENDS = [
 
 def tale(chance: random.Random) -> str:
     """One tale, of a few sentences that know of each other."""
-    who, name, place, thing = (chance.choice(words) for words in (WHO, NAMES, PLACES, THINGS))
-    asked, short = chance.choice(ASKED), thing.split(" ", 1)[1]
+    who, name, place, treasure = (chance.choice(words) for words in (WHO, NAMES, PLACES, THINGS))
+    asked, short = chance.choice(ASKED), treasure.split(" ", 1)[1]
     lines = [
         f"Once upon a time there was {who} called {name}, who lived {place}.",
         chance.choice(WEATHER),
-        f"One {chance.choice(('morning', 'evening', 'night'))} {name} found {thing} {chance.choice(FOUND)}.",
+        f"One {chance.choice(('morning', 'evening', 'night'))} {name} found {treasure} {chance.choice(FOUND)}.",
         f'"Whose is the {short}?" {name} asked {asked}.',
         f'"It belongs to {chance.choice(("nobody", "you", "the sea"))}," said {asked}.',
         f"So {name} {chance.choice(('kept', 'hid', 'gave away'))} the {short}, {chance.choice(ENDS)}.",

@@ -42,7 +42,7 @@ class TorchEngine(ComputingEngine):
         self._model = model
 
     def _compute(self, work: Sequence[Work]) -> Sequence[Sequence[torch.Tensor]]:
-        single = [each for each in work if len(each.piece) == 1]
+        single = [entry for entry in work if len(entry.piece) == 1]
         decoded = iter(self._decode(single) if single else ())
         return [
             [next(decoded) if len(piece) == 1 else self._model.read(slot.index, piece.start, _tokens(slot, piece))]
@@ -76,7 +76,7 @@ class CompiledEngine(ComputingEngine):
             if piece.stop == len(slot.tokens):
                 wanted += range(len(tokens) - 1 - len(guesses), len(tokens))
         scores = iter(self._model.step(tokens, places, positions, wanted))
-        return [list(islice(scores, 1 + len(each.guesses))) if each.ends else [] for each in work]
+        return [list(islice(scores, 1 + len(entry.guesses))) if entry.ends else [] for entry in work]
 
     def measure(self) -> float:
         """What a further row takes of what the first takes: of the best of some tries, before anybody has a slot."""

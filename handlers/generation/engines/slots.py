@@ -167,14 +167,14 @@ class SlotEngine(ABC, Generic[Scores]):
         tokens: list[Token | NoToken] = []
         if not work:
             self._slots.wait()
-        for each, scores in zip(work, self._compute(work) if work else (), strict=True):
-            if not each.ends:
-                each.slot.cached = each.piece.stop
-            elif each.slot.sampler.is_ready(_PATIENCE_S):
-                tokens += self._write(each, scores)
+        for entry, scores in zip(work, self._compute(work) if work else (), strict=True):
+            if not entry.ends:
+                entry.slot.cached = entry.piece.stop
+            elif entry.slot.sampler.is_ready(_PATIENCE_S):
+                tokens += self._write(entry, scores)
             else:
                 # Its scores are computed again when they are of use.
-                each.slot.cached = each.piece.stop - 1
+                entry.slot.cached = entry.piece.stop - 1
         return tokens
 
     def _write(self, work: Work, scores: Sequence[Scores]) -> Iterator[Token | NoToken]:

@@ -88,7 +88,7 @@ class Runner:
                 own = chances[token].logprob if token in chances else None
                 # The token itself is told, too, where it is none of the likeliest: then it is the last.
                 ranked = sorted(chances.items(), key=lambda item: (item[1].rank, item[0]))
-                tokens.append([output.request_id, token, own, [[at, each.logprob] for at, each in ranked]])
+                tokens.append([output.request_id, token, own, [[at, chance.logprob] for at, chance in ranked]])
         self._told.difference_update(ended)
         return {"tokens": tokens, "reused": reused, "ended": ended}
 

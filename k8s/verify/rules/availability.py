@@ -155,7 +155,7 @@ def _progress(application: Application, _: Scope) -> Iterator[Remark]:
         allowed = _DEFAULT_PROGRESS_S if deadline.number is None else deadline.number
         budget = max((startup_budget_s(container) or 0 for container in workload.containers), default=0)
         if workload.document.kind == "Deployment" and budget > allowed:
-            told = f"got {allowed} s" if deadline.given else f"missing, so it is {allowed} s"
+            allowance = f"got {allowed} s" if deadline.given else f"missing, so it is {allowed} s"
             yield Remark(
-                deadline, f"{told}, and a start may take {budget} s", f"progressDeadlineSeconds: {budget + 300}"
+                deadline, f"{allowance}, and a start may take {budget} s", f"progressDeadlineSeconds: {budget + 300}"
             )

@@ -98,7 +98,7 @@ def _misused(application: Application, scope: Scope) -> Iterator[Remark]:
     for node, text in _expressions(application):
         for selector in _read(text) if judged and node.document.kind == "PrometheusRule" else []:
             if find_series(selector.name) is not None:
-                yield from (Remark(node, told) for told in misuses(selector, _recorded(application)))
+                yield from (Remark(node, misuse) for misuse in misuses(selector, _recorded(application)))
 
 
 def _recorded(application: Application) -> set[str]:

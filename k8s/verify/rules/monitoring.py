@@ -47,8 +47,8 @@ def _monitor(application: Application, _: Scope) -> Iterator[Remark]:
     for monitor in application.of("PodMonitor", "ServiceMonitor"):
         selector = monitor.root.at("spec", "selector")
         if not _is_elsewhere(monitor) and not _scraped(application, monitor):
-            what = "pod" if monitor.kind == "PodMonitor" else "Service"
-            yield Remark(selector, f"no {what} here has these labels")
+            wanted = "pod" if monitor.kind == "PodMonitor" else "Service"
+            yield Remark(selector, f"no {wanted} here has these labels")
 
 
 def _scraped(application: Application, monitor: LocatedDocument) -> list[set[str]]:

@@ -162,8 +162,8 @@ def _grace(application: Application, scope: Scope) -> Iterator[Remark]:
         if grace.given and grace.number is None:
             continue
         if (asleep or drain) and allowed < needed:
-            told = f"got {allowed} s" if grace.given else f"missing, so it is {allowed} s"
-            text = f"{told}, but preStop and draining take {asleep + drain:g} s"
+            allowance = f"got {allowed} s" if grace.given else f"missing, so it is {allowed} s"
+            text = f"{allowance}, but preStop and draining take {asleep + drain:g} s"
             yield Remark(grace, text, f"terminationGracePeriodSeconds: {needed + 5}")
 
 
