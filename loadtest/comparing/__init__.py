@@ -6,7 +6,7 @@ from loadtest.comparing.compare import Pairing, compare, comparison_text
 from loadtest.comparing.comparison import Comparison, Round, Turn, turn_of
 from loadtest.comparing.judgement import Said, judge_rounds
 from loadtest.comparing.ratios import Ratio, ratio
-from loadtest.comparing.rounds import first_of, looks_until, next_look
+from loadtest.comparing.rounds import first_of, look_share, looks_of
 
 __all__ = [
     "Comparison",
@@ -20,8 +20,8 @@ __all__ = [
     "comparison_text",
     "first_of",
     "judge_rounds",
-    "looks_until",
-    "next_look",
+    "look_share",
+    "looks_of",
     "ratio",
     "turn_of",
 ]

@@ -18,7 +18,7 @@ from loadtest.comparing.answers import compare_answers
 from loadtest.comparing.comparison import Answers, Comparison, Round, Turn, Turns, Which, turn_of
 from loadtest.comparing.judgement import Said, figures_text, judge_rounds
 from loadtest.comparing.page import comparison_html
-from loadtest.comparing.rounds import first_of, looks_until, next_look
+from loadtest.comparing.rounds import first_of, look_share, looks_of
 from loadtest.comparing.sides import Contender, Opened, contender_of, opened
 from loadtest.comparing.standstill import standing_still
 from loadtest.comparing.suite import comparison_xml
@@ -149,8 +149,8 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
         sides = [stack.enter_context(opened(side, new, where, **how)) for side in (old, new)]
         answers = compare_answers(sides[0].session.request, sides[1].session.request, spec)
         course = _Course(sides[0], sides[1], turns, objective)
-        most = options.most_rounds(turns)
-        judgement = _until_clear(course, most, spec, objective, answers)
+        looks = looks_of(options.most_rounds(turns))
+        judgement = _until_clear(course, looks, spec, objective, answers)
         costs = costs_of(spec, _seen_rps(course.rounds), known_knee(where.out, package))
         over = costs.over if costs else None
         result = Comparison(
@@ -166,31 +166,30 @@ def compare(spec: Spec, against: str, options: Pairing, where: Where, *, quiet: 
             machine=this_machine(),
             at=at,
             rounds=tuple(course.rounds),
-            looks=looks_until(most),
+            looks=len(looks),
             costs=costs,
         )
     write_comparison(result, where.out)
     return result
 
 
-def _until_clear(course: _Course, most: int, spec: Spec, objective: Objective, answers: Answers) -> Said:
+def _until_clear(course: _Course, looks: Sequence[int], spec: Spec, objective: Objective, answers: Answers) -> Said:
     """Rounds until the figures decide, a server has ended, or there is no more time."""
-    look = 0
-    while True:
-        look = next_look(look, most)
+    for look in looks:
         while len(course.rounds) < look and course.ended is None:
             course.round()
         judgement = judge_rounds(
             course.rounds,
             objective,
             regression_of(spec),
-            looks=looks_until(most),
+            share=look_share(look, looks),
             answers=answers,
             agreement=spec.model.min_agreement,
             ended=course.ended,
         )
-        if not judgement.goes_on or next_look(look, most) <= look:
-            return judgement
+        if not judgement.goes_on:
+            break
+    return judgement
 
 
 def _seen_rps(rounds: Sequence[Round]) -> float:

@@ -1,8 +1,8 @@
 """From rounds to PASS, FAIL or INVALID: is the new server surely worse than the old one by more than is allowed? Pure.
 
 A ratio is judged by its interval: FAIL when all of it is over the limit, PASS when all of it is within, INVALID
-`undecided` when the limit is inside. All that is judged, each time that it is looked at, shares a fiftieth of being
-wrong.
+`undecided` when the limit is inside. Over all looks a FAIL is wrong once in fifty, and so is a PASS. One figure is
+enough for a FAIL, so all share that; a PASS needs every figure, so each has all of it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from loadtest.judging import SHARE, UNDECIDED, Objective, Reason, Status, worst
 from loadtest.measuring import figure, merged, percent
 
 FEWEST_ROUNDS = 12
-# How often a FAIL may be wrong, over all figures and looks: the ratios of p50, p99, rate and CPU time, what is late and
-# what fails.
+# How often a verdict may be wrong, over all looks; a FAIL is one of the ratios of p50, p99, rate and CPU time, of what
+# is late, or of what fails.
 _WRONG, _JUDGED = 0.02, 6
 # Late answers that chance explains as seldom leave it open whether the new server stalls.
 _OPEN = 0.05
@@ -34,6 +34,19 @@ class Shown:
 
     whole: float
     rounds: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """How often one figure may fail, and pass, wrongly: how often either end of its interval is exceeded."""
+
+    fails: float
+    passes: float
+
+    @classmethod
+    def of(cls, share: float) -> Wrong:
+        """Of one look, by its share of all."""
+        return cls(fails=share * _WRONG / _JUDGED, passes=share * _WRONG)
 
 
 @dataclass(frozen=True)
@@ -52,19 +65,19 @@ def judge_rounds(
     objective: Objective,
     regression: float,
     *,
-    looks: int = 1,
+    share: float = 1.0,
     answers: Answers | None = None,
     agreement: float = 1.0,
     ended: tuple[Reason, Status] | None = None,
 ) -> Said:
-    """The verdict on the rounds, which are looked at up to `looks` times; `ended` is why a server ended before them
-    all, and what that makes it."""
-    wrong = wrong_end(looks)
+    """The verdict on the rounds; `share` is this look's of all that may go wrong, `ended` is why a server ended before
+    them all, and what that makes it."""
+    wrong = Wrong.of(share)
     counted = [turns for turns in rounds if not turns.left_out]
     against = _against(rounds, counted)
     figures = [
         *_figures(counted, regression, wrong),
-        *_errors(counted, objective, wrong),
+        *_errors(counted, objective, wrong.fails),
         *_answers(answers, agreement),
     ]
     if against:
@@ -76,11 +89,6 @@ def judge_rounds(
     status = worst(statuses)
     goes_on = status == "INVALID" and not ended and 2 * len(counted) >= len(rounds)
     return Said(status, tuple(against), tuple(figures), goes_on)
-
-
-def wrong_end(looks: int) -> float:
-    """How often the end of an interval is exceeded."""
-    return _WRONG / (_JUDGED * looks)
 
 
 def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
@@ -98,7 +106,7 @@ def _against(rounds: Sequence[Round], counted: Sequence[Round]) -> list[Reason]:
     return []
 
 
-def _figures(rounds: Sequence[Round], regression: float, wrong: float) -> list[Figure]:
+def _figures(rounds: Sequence[Round], regression: float, wrong: Wrong) -> list[Figure]:
     """Latencies, rate and CPU time, each by the interval of its ratio."""
     if not rounds or any(not turns.old.response.count or not turns.new.response.count for turns in rounds):
         return []
@@ -106,7 +114,9 @@ def _figures(rounds: Sequence[Round], regression: float, wrong: float) -> list[F
     worse = 1 + regression
     figures = [
         _judged("p50", [_latency(turns, 0.5) for turns in (old, new)], worse, "ms", wrong),
-        _stalls(_judged("p99", [_latency(turns, SHARE) for turns in (old, new)], worse, "ms", wrong), rounds, wrong),
+        _stalls(
+            _judged("p99", [_latency(turns, SHARE) for turns in (old, new)], worse, "ms", wrong), rounds, wrong.fails
+        ),
         _judged("rate", [_rate(turns) for turns in (old, new)], 1 / worse, "requests/s", wrong),
     ]
     if all(turn.cpu_s and turn.answered for turn in (*old, *new)):
@@ -133,13 +143,14 @@ def _quotient(above: Sequence[float], below: Sequence[float]) -> Shown:
     return Shown(sum(above) / sum(below), [part / of for part, of in zip(above, below, strict=True)])
 
 
-def _judged(name: Name, shown: Sequence[Shown], limit: float, unit: Unit, wrong: float) -> Figure:
+def _judged(name: Name, shown: Sequence[Shown], limit: float, unit: Unit, wrong: Wrong) -> Figure:
     """A ratio against its limit, which is the most that it may be, or of the rate the least."""
     old, new = shown
-    quotient = ratio(old.rounds, new.rounds, wrong)
     if limit < 1:
+        quotient = ratio(old.rounds, new.rounds, low=wrong.passes, high=wrong.fails)
         fails, passes = quotient.high < limit, quotient.low >= limit
     else:
+        quotient = ratio(old.rounds, new.rounds, low=wrong.fails, high=wrong.passes)
         fails, passes = quotient.low > limit, quotient.high <= limit
     made = Figure(
         figure=name,
@@ -184,7 +195,7 @@ def _share(value: float) -> str:
 
 def _more(quotient: Ratio, limit: float, rounds: int) -> str:
     distance = abs(math.log(limit / quotient.value))
-    needed = rounds * (quotient.reach / distance) ** 2 - rounds if distance else math.inf
+    needed = rounds * (quotient.reach(limit) / distance) ** 2 - rounds if distance else math.inf
     return f"about {max(2, math.ceil(needed)):,} more rounds" if needed < 1000 else "more than 1,000 more rounds"
 
 

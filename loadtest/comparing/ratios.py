@@ -28,26 +28,29 @@ class Ratio:
     low: float
     high: float
 
-    @property
-    def reach(self) -> float:
-        """How far the ends are from the middle: a factor, as its logarithm."""
+    def reach(self, limit: float) -> float:
+        """How far the end on the limit's side is from the middle: a factor, as its logarithm."""
+        if limit < self.value:
+            return math.log(self.value / self.low) if self.low else math.inf
         return math.log(self.high / self.value) if math.isfinite(self.high) else math.inf
 
 
 UNKNOWN = Ratio(1.0, 0.0, math.inf)
 
 
-def ratio(old: Sequence[float], new: Sequence[float], wrong: float) -> Ratio:
-    """The middle of the rounds' ratios (Hodges and Lehmann's), with an interval each of whose ends is exceeded with the
-    probability `wrong`; nothing is known where a round has none."""
+def ratio(old: Sequence[float], new: Sequence[float], low: float, high: float) -> Ratio:
+    """The middle of the rounds' ratios (Hodges and Lehmann's), with an interval whose ends are exceeded with the
+    probabilities `low` and `high`; nothing is known where a round has none."""
     if not old or min(*old, *new) <= 0:
         return UNKNOWN
     logs = [math.log(after / before) for before, after in zip(old, new, strict=True)]
     means = sorted((first + second) / 2 for first, second in combinations_with_replacement(logs, 2))
-    cut, middle = _cut(len(logs), wrong), math.exp(median(means))
-    if not cut:
-        return Ratio(middle, 0.0, math.inf)
-    return Ratio(middle, math.exp(means[cut - 1]), math.exp(means[-cut]))
+    below, above = _cut(len(logs), low), _cut(len(logs), high)
+    return Ratio(
+        math.exp(median(means)),
+        math.exp(means[below - 1]) if below else 0.0,
+        math.exp(means[-above]) if above else math.inf,
+    )
 
 
 @cache

@@ -1,6 +1,8 @@
-"""How many rounds a comparison takes, and who is first in each. Pure."""
+"""How many rounds a comparison takes, when they are looked at, and who is first in each. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from loadtest.comparing.comparison import Which
 from loadtest.comparing.judgement import FEWEST_ROUNDS
@@ -8,20 +10,21 @@ from loadtest.comparing.judgement import FEWEST_ROUNDS
 _GROWTH = 1.5
 
 
-def next_look(made: int, most: int) -> int:
-    """After how many rounds the figures are looked at next: in pairs, so that each server is first as often, and ever
-    more of them, since each look is one more chance to be wrong."""
-    wanted = FEWEST_ROUNDS if made < FEWEST_ROUNDS else max(made + 2, int(made * _GROWTH))
-    wanted += wanted % 2
-    return min(wanted, most - most % 2)
+def looks_of(most: int) -> tuple[int, ...]:
+    """After how many rounds the figures are looked at while they leave it open: in pairs, so that each server is first
+    as often, and ever more of them, since each look is one more chance to be wrong."""
+    last = max(2, most - most % 2)
+    looks = [min(FEWEST_ROUNDS, last)]
+    while looks[-1] < last:
+        wanted = max(looks[-1] + 2, int(looks[-1] * _GROWTH))
+        looks.append(min(wanted + wanted % 2, last))
+    return tuple(looks)
 
 
-def looks_until(most: int) -> int:
-    """How often the figures are looked at when every look leaves them open."""
-    looks = [0]
-    while (look := next_look(looks[-1], most)) > looks[-1]:
-        looks.append(look)
-    return max(1, len(looks) - 1)
+def look_share(look: int, looks: Sequence[int]) -> float:
+    """How much of all that may go wrong one of the looks may use: half is shared evenly, half as the rounds are, since
+    the last ones decide what is close and none comes after them."""
+    return (1 / len(looks) + look / sum(looks)) / 2
 
 
 def first_of(number: int) -> Which:

@@ -49,7 +49,7 @@ def spread(values: Sequence[float]) -> float:
 
 def against(old: Sequence[float], new: Sequence[float]) -> Ratio:
     """New / old of what was measured in turns, round by round, judged as `marina compare` does."""
-    return ratio(old, new, _WRONG)
+    return ratio(old, new, _WRONG, _WRONG)
 
 
 def ratio_text(quotient: Ratio) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -23,6 +24,38 @@ name: digits
 model: {source: torchvision:resnet18, weights: random, handler: image}
 slo: {p99_ms: 2000, error_rate: 0.01}
 """
+
+
+# Spins from the first connection on, and lets go of the interpreter ten times a second.
+SPINNING = """
+import sys, threading
+def spin():
+    while True:
+        pass
+def begin(event, _, begun=[]):
+    if event == "socket.connect" and not begun:
+        begun.append(event)
+        sys.setswitchinterval(0.1)
+        threading.Thread(target=spin, daemon=True).start()
+if "loadtest.sending.sender" in " ".join(sys.orig_argv):
+    sys.addaudithook(begin)
+"""
+
+
+@contextmanager
+def spinning_generator(folder: Path, spins: bool = True) -> Iterator[None]:
+    """Every generator that is started meanwhile spins beside its work."""
+    if not spins:
+        yield
+        return
+    (folder / "sitecustomize.py").write_text(SPINNING)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONPATH")
+        os.environ.update({} if before is None else {"PYTHONPATH": before})
 
 
 def write_package(folder: Path, *, sample: int = 300) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from queues import EDGES, Dice, Seconds, histogram, single
 
-from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, looks_until, next_look
+from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, look_share, looks_of
 from loadtest.judging import Objective
 from loadtest.scheduling import Schedule
 
@@ -77,9 +77,10 @@ def rounds_of(injected: float, machine: Machine, seed: int, count: int, first: i
 def compared(injected: float, machine: Machine, seed: int, *, regression: float = 0.2, most: int = 360) -> Said:
     """What `marina compare` says of the two."""
     rounds: list[Round] = []
-    while True:
-        wanted = next_look(len(rounds), most)
-        rounds += rounds_of(injected, machine, seed, wanted - len(rounds), len(rounds))
-        said = judge_rounds(rounds, OBJECTIVE, regression, looks=looks_until(most))
-        if not said.goes_on or len(rounds) >= next_look(len(rounds), most):
-            return said
+    looks = looks_of(most)
+    for look in looks:
+        rounds += rounds_of(injected, machine, seed, look - len(rounds), len(rounds))
+        said = judge_rounds(rounds, OBJECTIVE, regression, share=look_share(look, looks))
+        if not said.goes_on:
+            break
+    return said

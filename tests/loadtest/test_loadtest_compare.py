@@ -14,10 +14,10 @@ from specs import DIGITS
 
 import marina
 from config.load import parse_spec
-from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, looks_until, next_look, ratio
+from loadtest.comparing import Round, Said, Turn, first_of, judge_rounds, look_share, looks_of, ratio
 from loadtest.comparing.answers import alike
 from loadtest.comparing.comparison import Answers, Comparison, Figure, Side, Turns
-from loadtest.comparing.judgement import wrong_end
+from loadtest.comparing.judgement import Wrong
 from loadtest.comparing.page import comparison_html
 from loadtest.comparing.suite import comparison_xml
 from loadtest.comparing.swaps import by_chance
@@ -33,6 +33,8 @@ MACHINE = Machine(
     system="Linux 6",
     python="3.11",
 )
+# What most rounds show and what one does, ms, of a server that takes 10: as far below the limit as above it.
+MOST_AND_ONCE = ((11, 13), (13, 11.2))
 
 
 def said(injected: float, seeds: int, machine=QUIET) -> Counter[str]:  # type: ignore[no-untyped-def]
@@ -53,24 +55,28 @@ def test_a_difference_within_what_is_allowed_never_fails() -> None:
 
 
 def test_a_ratio_is_the_middle_of_the_rounds_with_the_interval_of_signed_ranks() -> None:
-    measured = ratio([10] * 6, [11, 12, 11, 12, 11, 12], 0.02)
+    measured = ratio([10] * 6, [11, 12, 11, 12, 11, 12], 0.02, 0.02)
     assert measured.value == pytest.approx((1.1 * 1.2) ** 0.5)
     # Of six rounds without a difference all are above 1 once in 64 times, which is rarer than an end may be wrong.
     assert (measured.low, measured.high) == pytest.approx((1.1, 1.2))
-    assert ratio([10] * 6, [11, 12, 11, 12, 11, 12], 0.01).high == float("inf")
-    assert ratio([10, 0], [10, 10], 0.5).high == float("inf")
+    unsure = ratio([10] * 6, [11, 12, 11, 12, 11, 12], 0.02, 0.01)
+    assert (unsure.low, unsure.high) == pytest.approx((1.1, float("inf")))
+    assert ratio([10, 0], [10, 10], 0.5, 0.5).high == float("inf")
 
 
 def test_the_interval_of_many_rounds_goes_on_from_that_of_fewer() -> None:
     dice = random.Random(3)
     logs = [dice.gauss(0, 0.1) for _ in range(102)]
-    exact, normal = (ratio([1] * count, [math.exp(each) for each in logs[:count]], 0.001) for count in (100, 102))
-    assert normal.reach == pytest.approx(exact.reach, rel=0.1)
+    exact, normal = (
+        ratio([1] * count, [math.exp(each) for each in logs[:count]], 0.001, 0.001) for count in (100, 102)
+    )
+    assert normal.reach(9) == pytest.approx(exact.reach(9), rel=0.1)
+    assert normal.reach(0.1) == pytest.approx(exact.reach(0.1), rel=0.1)
 
 
 def test_a_round_that_was_disturbed_hardly_moves_the_interval() -> None:
-    calm = ratio([10] * 12, [9.8, 10.2] * 6, 0.02)
-    disturbed = ratio([10] * 12, [9.8, 10.2] * 5 + [9.8, 100], 0.02)
+    calm = ratio([10] * 12, [9.8, 10.2] * 6, 0.02, 0.02)
+    disturbed = ratio([10] * 12, [9.8, 10.2] * 5 + [9.8, 100], 0.02, 0.02)
     assert disturbed.high < calm.high * 1.05
 
 
@@ -97,7 +103,7 @@ def stalled(times: int, *, count: int = 80, both: bool = False) -> list[Round]:
 
 def test_stalls_that_hit_only_the_new_server_and_often_fail_and_few_are_not_passed() -> None:
     often, few, rare, both = (
-        judge_rounds(each, OBJECTIVE, 0.2, looks=5)
+        judge_rounds(each, OBJECTIVE, 0.2, share=0.2)
         for each in (stalled(16), stalled(6), stalled(3), stalled(16, both=True))
     )
     assert [each.status for each in (often, few, rare, both)] == ["FAIL", "INVALID", "PASS", "PASS"]
@@ -117,17 +123,25 @@ def test_errors_that_chance_explains_decide_nothing() -> None:
 
 def test_the_more_looks_the_surer_each_must_be() -> None:
     slower = rounds(turn(), turn(13), 12)
-    assert [judge_rounds(slower, OBJECTIVE, 0.2, looks=looks).status for looks in (1, 50)] == ["FAIL", "INVALID"]
-    assert wrong_end(10) == pytest.approx(0.02 / 60)
+    assert [judge_rounds(slower, OBJECTIVE, 0.2, share=share).status for share in (1, 0.02)] == ["FAIL", "INVALID"]
 
 
-def test_each_server_is_first_as_often_and_looks_become_rare() -> None:
+def test_to_pass_a_figure_needs_less_than_to_fail_since_every_other_one_must_pass_too() -> None:
+    below, above = ([*rounds(turn(), turn(most), 11), *rounds(turn(), turn(once), 1)] for most, once in MOST_AND_ONCE)
+    assert judge_rounds(below, OBJECTIVE, 0.2, share=0.1).status == "PASS"
+    assert judge_rounds(above, OBJECTIVE, 0.2, share=0.1).status == "INVALID"
+    assert judge_rounds(above, OBJECTIVE, 0.2).status == "FAIL"
+    wrong = Wrong.of(0.1)
+    assert (wrong.fails, wrong.passes) == pytest.approx((0.02 * 0.1 / 6, 0.02 * 0.1))
+
+
+def test_each_server_is_first_as_often_and_looks_become_rare_and_use_all_that_may_go_wrong() -> None:
     assert "".join(first_of(number)[0] for number in range(6)) == "ononon"
-    looks = [0]
-    while (look := next_look(looks[-1], 41)) > looks[-1]:
-        looks.append(look)
-    assert looks == [0, 12, 18, 28, 40]
-    assert looks_until(41) == 4
+    assert looks_of(41) == (12, 18, 28, 40)
+    assert [looks_of(few) for few in (0, 5, 13)] == [(2,), (4,), (12,)]
+    shares = [look_share(look, looks_of(41)) for look in looks_of(41)]
+    assert sum(shares) == pytest.approx(1)
+    assert shares == sorted(shares)
 
 
 def turn(
