@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from loadtest_rig import SPEC, behave, running_server, write_package
+from loadtest_rig import SPEC, behave, running_server, spinning_generator, write_package
 
 from config.load import parse_spec
 from loadtest.comparing import Comparison, Pairing, compare
@@ -37,3 +37,18 @@ def test_a_later_server_fails_and_the_same_does_not(tmp_path: Path) -> None:
         assert all(each.old.planned == each.new.planned == 30 for each in made.rounds)
         assert all(each.old.sent == each.new.sent == 30 for each in made.rounds)
     assert json.loads((where.out / "compare.json").read_text())["status"] == "FAIL"
+
+
+def test_a_generator_that_spins_decides_nothing(tmp_path: Path) -> None:
+    spec = parse_spec(SPEC.replace("p99_ms: 2000", "p99_ms: 500"), tmp_path / "spec.yaml", files=False)
+    write_package(tmp_path / "build")
+    few = Pairing(rate=60, turn_s=0.25, warmup_s=0.1, max_duration_s=6)
+    with (
+        running_server(tmp_path / "old") as old,
+        running_server(tmp_path / "new") as new,
+        spinning_generator(tmp_path),
+    ):
+        behave(new, delay_ms=80)
+        made = compare(spec, old, few, Where(out=tmp_path / "build", url=new), quiet=True)
+    assert made.status == "INVALID"
+    assert made.reasons[0].id == "disturbed"

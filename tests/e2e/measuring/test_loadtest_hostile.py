@@ -3,12 +3,17 @@ back, clocks that are set."""
 
 from __future__ import annotations
 
+import signal
+import threading
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from loadtest_rig import SPEC, behave, running_server, write_package
+from loadtest_rig import SPEC, behave, running_server, spinning_generator, write_package
 
 from config.load import parse_spec
 from loadtest.judging.outcome import Outcome
@@ -78,6 +83,46 @@ def test_a_generator_that_is_asked_for_more_than_it_can_send_makes_no_verdict(ve
     outcome = verdict({}, rate=20_000, duration_s=1, max_duration_s=1, warmup_s=0.2)
     assert outcome.verdict.status == "INVALID"
     assert {"generator-saturated", "generator-stalled", "arrivals-late"} & set(reasons(outcome))
+
+
+def test_a_generator_that_spins_beside_its_work_makes_no_verdict(verdict: Any, tmp_path: Path) -> None:
+    (tmp_path / "spins").mkdir()
+    with spinning_generator(tmp_path / "spins"):
+        outcome = verdict({}, p99_ms=500, rate=100)
+    assert outcome.verdict.status == "INVALID"
+    assert {"generator-saturated", "generator-stalled", "arrivals-late"} & set(reasons(outcome))
+
+
+@contextmanager
+def halting(url: str) -> Iterator[None]:
+    """The generator stands still for 0.3 s, again and again, once it has sent something."""
+    over = threading.Event()
+
+    def halt() -> None:
+        while not over.wait(0.1):
+            senders = [each for each in psutil.Process().children() if "loadtest.sending.sender" in each.cmdline()]
+            with urllib.request.urlopen(f"{url}/seen", timeout=60) as answer:
+                begun = int(answer.read()) > 0
+            for sender in senders if begun else ():
+                with suppress(psutil.NoSuchProcess):
+                    sender.send_signal(signal.SIGSTOP)
+                    over.wait(0.3)
+                    sender.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=halt)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_generator_that_is_stopped_again_and_again_makes_no_verdict(verdict: Any, server: str) -> None:
+    with halting(server):
+        outcome = verdict({}, p99_ms=500)
+    assert outcome.verdict.status == "INVALID"
+    assert {"generator-stalled", "arrivals-late"} & set(reasons(outcome))
 
 
 def test_a_clock_that_is_set_while_a_load_runs_moves_no_figure(

@@ -1,0 +1,72 @@
+"""Ctrl-C ends whatever measures: no traceback, no process and no half-written file is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from loadtest_rig import SPEC, running_server, write_package
+from specs import ROOT
+from waiting import eventually
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+# Of each verb: it would go on for long, and what it says of what it measured until then.
+VERBS = {
+    "loadtest": (["--rate", "50", "--duration", "600"], 3, {"verdict.json", "verdict.xml", "verdict.html"}),
+    "calibrate": (["--first", "50", "--trial", "600"], 130, set()),
+    "compare": (["--rate", "50", "--against"], 130, set()),
+}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_server(tmp_path_factory.mktemp("server")) as url:
+        yield url
+
+
+def seen(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/seen", timeout=60) as answer:
+        return int(answer.read())
+
+
+def left(group: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_ctrl_c_leaves_no_process_and_no_half_of_a_file(url: str, tmp_path: Path, verb: str) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC, encoding="utf-8")
+    folder = tmp_path / "build/digits"
+    write_package(folder)
+    options, code, written = VERBS[verb]
+    before, there = seen(url), set(os.listdir(folder))
+    words = [verb, str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "build"), "--url", url, *options]
+    words += [url] * (verb == "compare")
+    measuring = subprocess.Popen(
+        [sys.executable, "-m", "marina", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    eventually(lambda: seen(url) > before + 100 or measuring.poll() is not None)
+    # As a terminal does it: to the whole group.
+    os.killpg(measuring.pid, signal.SIGINT)
+    out, error = measuring.communicate(timeout=600)
+    assert (measuring.returncode, "Traceback" in error) == (code, False), error + out
+    eventually(lambda: not left(measuring.pid))
+    assert set(os.listdir(folder)) - there == written
+    for file in folder.glob("verdict.json"):
+        assert json.loads(file.read_text())["verdict"]["status"] == "INVALID"
