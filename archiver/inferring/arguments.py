@@ -18,8 +18,13 @@ from config.sections import Dtype, Tensor
 FORM = "NAME:DTYPE:SHAPE such as `ids:int64:128` or `ids:int64:{max: 512}`, or NAME:mask_of:INPUT"
 # Optional arguments that a model of varying length wants.
 _MASKS = ("attention_mask", "mask")
-_DTYPES = {"BoolTensor": "bool", "DoubleTensor": "float64", "FloatTensor": "float32", "IntTensor": "int32",
-           "LongTensor": "int64"}  # fmt: skip
+_DTYPES = {
+    "BoolTensor": "bool",
+    "DoubleTensor": "float64",
+    "FloatTensor": "float32",
+    "IntTensor": "int32",
+    "LongTensor": "int64",
+}
 
 
 @dataclass(frozen=True)

@@ -180,8 +180,14 @@ class _Search:
             names = [self._names[at] for at in free]
             text = f"`--input`: missing for {listed(names)}: together they go into a layer of {wanted}"
             raise InputError(text + ", which does not say how wide each is", hint=self._asked(names, "N"))
-        free = free or [at for at, tensor in enumerate(guess) if len(tensor.shape) == 1 and tensor.sequence is None
-                        and at not in self._by_name and tensor.dtype == "float32"]  # fmt: skip
+        free = free or [
+            at
+            for at, tensor in enumerate(guess)
+            if len(tensor.shape) == 1
+            and tensor.sequence is None
+            and at not in self._by_name
+            and tensor.dtype == "float32"
+        ]
         if len(free) != 1 or free[0] in self._widened:
             return False
         at = free[0]

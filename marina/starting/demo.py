@@ -28,8 +28,13 @@ _STAGES = ("check", "package", "serve", "load", "verdict", "manifests", "verify"
 
 def add_verbs(verbs: Any) -> None:
     """Its options."""
-    added = verb(verbs, demo, "the whole way once: package, serve, load, verdict, manifests, verified",
-                 "marina demo", "marina demo my/spec.yaml")  # fmt: skip
+    added = verb(
+        verbs,
+        demo,
+        "the whole way once: package, serve, load, verdict, manifests, verified",
+        "marina demo",
+        "marina demo my/spec.yaml",
+    )
     # Not the usual folder: what was measured and built there is none of a demo's business.
     added.add_argument(
         "--out",

@@ -38,8 +38,14 @@ Probe = Callable[[], "list[Finding]"]
 
 def add_verbs(verbs: Any) -> None:
     """Its options."""
-    verb(verbs, doctor, "what this machine or cluster lacks, and what to type", "marina doctor", "marina doctor --json",
-         spec=False)  # fmt: skip
+    verb(
+        verbs,
+        doctor,
+        "what this machine or cluster lacks, and what to type",
+        "marina doctor",
+        "marina doctor --json",
+        spec=False,
+    )
 
 
 def doctor(options: argparse.Namespace) -> int:

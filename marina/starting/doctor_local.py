@@ -185,8 +185,15 @@ def _ports() -> list[Finding]:
     try:
         check_ports(ports, "127.0.0.1")
     except MarinaError as err:
-        return [Finding("ports", "note", err.message.partition(", but ")[2], "serve without `--port-base`",
-                        f"marina serve {err.hint}")]  # fmt: skip
+        return [
+            Finding(
+                "ports",
+                "note",
+                err.message.partition(", but ")[2],
+                "serve without `--port-base`",
+                f"marina serve {err.hint}",
+            )
+        ]
     return [Finding("ports", "ok", f"{ports.base} to {ports.supervisor} are free")]
 
 

@@ -22,23 +22,40 @@ _WHAT = {
 
 def add_verbs(verbs: Any) -> None:
     """Its options."""
-    added = verb(verbs, init, "a folder to start from, which packages at once", "marina init shells",
-                 "marina init --source torchvision:resnet50 shells",
-                 "marina init --source ./model.py:Net --weights net.pt shells",
-                 "marina init --source hf:./encoder texts",
-                 "marina init --source ./model.py:Net --input ids:int64:{max:128} --template text words",
-                 spec=False)  # fmt: skip
+    added = verb(
+        verbs,
+        init,
+        "a folder to start from, which packages at once",
+        "marina init shells",
+        "marina init --source torchvision:resnet50 shells",
+        "marina init --source ./model.py:Net --weights net.pt shells",
+        "marina init --source hf:./encoder texts",
+        "marina init --source ./model.py:Net --input ids:int64:{max:128} --template text words",
+        spec=False,
+    )
     add = added.add_argument
     add("name", metavar="NAME", help="of the service; the folder ./NAME is made, and nothing in it overwritten")
-    add("--source", metavar="S", help="torchvision:NAME | ./file.py:NAME, a class, a function or a network | "
-        "./program.pt2 | hf:./folder (default: a small network)")  # fmt: skip
+    add(
+        "--source",
+        metavar="S",
+        help="torchvision:NAME | ./file.py:NAME, a class, a function or a network | "
+        "./program.pt2 | hf:./folder (default: a small network)",
+    )
     add("--weights", metavar="FILE", help=".safetensors, or a state dict or a checkpoint as .pt or .pth")
-    add("--input", metavar="NAME:DTYPE:SHAPE", action="append", help="of an argument that cannot be found by trying, "
+    add(
+        "--input",
+        metavar="NAME:DTYPE:SHAPE",
+        action="append",
+        help="of an argument that cannot be found by trying, "
         "without the batch: ids:int64:128, x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; again for "
-        "each")  # fmt: skip
+        "each",
+    )
     add("--handler", choices=("image", "tensor", "own"), help="what takes the requests (default: what fits the model)")
-    add("--template", choices=("detection", "mask", "text"), help="a handler of your own to start from: pictures to "
-        "boxes, pictures to PNG masks, texts to ids")  # fmt: skip
+    add(
+        "--template",
+        choices=("detection", "mask", "text"),
+        help="a handler of your own to start from: pictures to boxes, pictures to PNG masks, texts to ids",
+    )
     add(
         "--task",
         choices=("classify", "embed", "rerank", "tokens"),

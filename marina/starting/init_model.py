@@ -63,8 +63,16 @@ def find_start(name: str, options: argparse.Namespace) -> Start:
     else:
         signature = find_inputs(loaded.network, given)
     fields = {key: tensor.field() for key, tensor in signature.inputs.items()}
-    start = Start(source, "tensor", weights=weights[0], inputs=fields, outputs=signature.names,
-                  shapes=signature.outputs, only_batch=signature.only_batch, notes=list(signature.notes))  # fmt: skip
+    start = Start(
+        source,
+        "tensor",
+        weights=weights[0],
+        inputs=fields,
+        outputs=signature.names,
+        shapes=signature.outputs,
+        only_batch=signature.only_batch,
+        notes=list(signature.notes),
+    )
     return _served(start, options)
 
 
@@ -148,8 +156,9 @@ def _served(start: Start, options: argparse.Namespace) -> Start:
         own = kind != "image" or handler == "own"
         top_k = min(5, start.shapes[0][0]) if kind == "image" else 0
         template = None if kind == "image" else kind
-        return replace(start, picture=picture, inputs=None, handler="own" if own else "image", top_k=top_k,
-                       template=template)  # fmt: skip
+        return replace(
+            start, picture=picture, inputs=None, handler="own" if own else "image", top_k=top_k, template=template
+        )
     if wanted == "text":
         _check_reads_words(start)
         return replace(start, handler="own", template="text", files=("./words.txt",))

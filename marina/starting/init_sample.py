@@ -29,8 +29,12 @@ def sample_of(start: Start) -> tuple[str, bytes]:
     if len(values) == 1 and first.size > _READABLE and start.handler == "tensor":
         return "samples/sample.npy", _saved(first)
     # Rounded once more: 0.637 as float32 is 0.6370000243.
-    return _json({key: np.round(value.astype(float), 3).tolist() if value.dtype.kind == "f" else value.tolist()
-                  for key, value in values.items()})  # fmt: skip
+    return _json(
+        {
+            key: np.round(value.astype(float), 3).tolist() if value.dtype.kind == "f" else value.tolist()
+            for key, value in values.items()
+        }
+    )
 
 
 def _json(body: object) -> tuple[str, bytes]:

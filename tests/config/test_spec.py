@@ -248,13 +248,17 @@ def test_source_and_handler_files_are_looked_for(tmp_path: Path) -> None:
     [
         pytest.param("", "spec.yaml:1: the file is empty", id="empty"),
         pytest.param("- a\n", "spec.yaml:1: a mapping of fields is needed at the top", id="a list"),
-        pytest.param("name: [a\n", "spec.yaml:2: not readable as YAML: expected ',' or ']', but got '<stream end>'",
-                     id="broken"),
+        pytest.param(
+            "name: [a\n", "spec.yaml:2: not readable as YAML: expected ',' or ']', but got '<stream end>'", id="broken"
+        ),
         pytest.param("name: a\nname: b\n", "spec.yaml:2: `name`: given twice, first on line 1", id="a key twice"),
-        pytest.param("name: 2026-13-45\n", "spec.yaml:1: `name`: not readable as YAML: month must be in 1..12",
-                     id="a date that is none"),
+        pytest.param(
+            "name: 2026-13-45\n",
+            "spec.yaml:1: `name`: not readable as YAML: month must be in 1..12",
+            id="a date that is none",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_no_spec_says_so(text: str, message: str) -> None:
     with pytest.raises(SpecError) as raised:
         parse_spec(text, Path("spec.yaml"))

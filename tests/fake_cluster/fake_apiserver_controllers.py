@@ -245,8 +245,16 @@ class Controllers:
             "namespace": about["metadata"]["namespace"],
         }
         involved = {"kind": about["kind"], "name": about["metadata"]["name"], "uid": about["metadata"]["uid"]}
-        event = {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "type": "Warning", "reason": reason,
-                 "message": message, "involvedObject": involved, "lastTimestamp": now()}  # fmt: skip
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": metadata,
+            "type": "Warning",
+            "reason": reason,
+            "message": message,
+            "involvedObject": involved,
+            "lastTimestamp": now(),
+        }
         self._store.put(KIND["Event"], event)
 
     def _pods(self, replicaset: Document) -> list[Document]:

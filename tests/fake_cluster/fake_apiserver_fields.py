@@ -33,8 +33,17 @@ _PLACES: dict[tuple[str, str], tuple[str, ...]] = {
 _KEY_DEFAULTS = {"protocol": "TCP"}
 _SETS = {"finalizers"}
 # Maps that are owned as a whole.
-_ATOMIC_MAPS = {"selector", "labelSelector", "podSelector", "namespaceSelector", "nodeSelector", "configMapKeyRef",
-                "fieldRef", "secretKeyRef", "scaleTargetRef"}  # fmt: skip
+_ATOMIC_MAPS = {
+    "selector",
+    "labelSelector",
+    "podSelector",
+    "namespaceSelector",
+    "nodeSelector",
+    "configMapKeyRef",
+    "fieldRef",
+    "secretKeyRef",
+    "scaleTargetRef",
+}
 # What every request names and nobody owns.
 _IDENTITY = {("f:apiVersion",), ("f:kind",), ("f:metadata", "f:name"), ("f:metadata", "f:namespace")}
 _SERVERS = {

@@ -40,8 +40,13 @@ def _fields(node: ast.ClassDef) -> set[str]:
     named = {
         each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
     }
-    plain = {target.id for each in node.body if isinstance(each, ast.Assign) for target in each.targets
-             if isinstance(target, ast.Name)}  # fmt: skip
+    plain = {
+        target.id
+        for each in node.body
+        if isinstance(each, ast.Assign)
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    }
     return named | plain
 
 

@@ -81,8 +81,13 @@ CONNECTED = [
     seed("service-port", put("Service", "spec ports 0 targetPort", 8888), base={"kubernetes.network.policy": False}),
     seed("route-backend", put("HTTPRoute", "spec rules 0 backendRefs 0 name", "digit"), base=ROUTE),
     seed("route-backend", put("HTTPRoute", "spec rules 0 backendRefs 0 port", 80), base=ROUTE),
-    seed("route-backend", add("apiVersion: networking.k8s.io/v1\nkind: Ingress\nspec: {defaultBackend: "
-                              "{service: {name: digits, port: {number: 80}}}}")),
+    seed(
+        "route-backend",
+        add(
+            "apiVersion: networking.k8s.io/v1\nkind: Ingress\nspec: {defaultBackend: "
+            "{service: {name: digits, port: {number: 80}}}}"
+        ),
+    ),
     seed("spread-selects-nothing", put(D, f"{POD} topologySpreadConstraints 0 labelSelector matchLabels a", "b")),
     seed("spread-selects-nothing", drop(D, f"{POD} topologySpreadConstraints 0 labelSelector")),
     seed("reference-missing", without("ServiceAccount")),
@@ -90,7 +95,7 @@ CONNECTED = [
     seed("reference-missing", put(D, f"{POD} volumes 2 persistentVolumeClaim claimName", "other"), base=CLAIM),
     seed("key-missing", put(D, f"{POD} volumes 0 configMap items 0 key", "spec.yml")),
     seed("volume-unused", put(D, f"{POD} volumes 2", {"name": "more", "emptyDir": {"sizeLimit": "1Gi"}})),
-]  # fmt: skip
+]
 
 SECURE = [
     seed("port-exposed", put(D, f"{SERVER} ports 2", {"name": "admin", "containerPort": 8081}),

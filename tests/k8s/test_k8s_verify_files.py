@@ -19,9 +19,15 @@ from k8s.verify.run import verify_folder, verify_spec
 
 FOREIGN = ROOT / "tests/foreign"
 CHART = {
-    "drain-missing", "image-digest", "policy-missing", "port-exposed", "reference-missing", "scratch-size",
-    "token-mounted", "torchserve-token",
-}  # fmt: skip
+    "drain-missing",
+    "image-digest",
+    "policy-missing",
+    "port-exposed",
+    "reference-missing",
+    "scratch-size",
+    "token-mounted",
+    "torchserve-token",
+}
 OBJECT = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
 
 

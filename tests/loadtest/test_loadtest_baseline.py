@@ -19,9 +19,14 @@ from loadtest.measuring import Machine
 from loadtest.scheduling import Schedule
 
 MACHINE = Machine(
-    processor="Some", cores=2, cpu_limit=None, memory_bytes=2**34, memory_limit_bytes=None, system="Linux 6",
+    processor="Some",
+    cores=2,
+    cpu_limit=None,
+    memory_bytes=2**34,
+    memory_limit_bytes=None,
+    system="Linux 6",
     python="3.11",
-)  # fmt: skip
+)
 
 
 def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, **load: Any) -> Outcome:
@@ -37,14 +42,20 @@ def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, *
         verdict=judged,
         objective=objective,
         tested=Subject(
-            name="digits", version="1.0", spec="spec.yaml", url="http://x:8080", started=True, package=package,
-            served=package, cold_start_s=4.2,
+            name="digits",
+            version="1.0",
+            spec="spec.yaml",
+            url="http://x:8080",
+            started=True,
+            package=package,
+            served=package,
+            cold_start_s=4.2,
         ),
         load=Load(**(fields | load)),
         machine=machine,
         at="2026-01-02T03:04:05Z",
         runs=(run_of(run, judged),),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

@@ -76,8 +76,15 @@ class Jobs:
                 "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
                 "ownerReferences": [owner],
             }
-            self._fake.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"],
-                            "status": {"phase": "Running"}})  # fmt: skip
+            self._fake.put(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "metadata": metadata,
+                    "spec": template["spec"],
+                    "status": {"phase": "Running"},
+                }
+            )
             output = self._folder / f"{pod}.log"
             plan = str(file) if not self._failing else "/no/such/plan"
             command = [sys.executable, "-m", "loadtest.sending.pod", plan, "--leader", "127.0.0.1", "--port", port]

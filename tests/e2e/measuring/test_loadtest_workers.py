@@ -202,6 +202,13 @@ except Exception as err:
 
 def test_a_process_that_never_comes_is_named(url: str) -> None:
     words = [sys.executable, "-c", ABSENT]
-    done = subprocess.run(words, input=plan_of(url, parts=2).model_dump_json() + "\n", capture_output=True, text=True,
-                          check=True, timeout=60, cwd=ROOT)  # fmt: skip
+    done = subprocess.run(
+        words,
+        input=plan_of(url, parts=2).model_dump_json() + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=ROOT,
+    )
     assert done.stdout.strip() == "processes 1, 2 of the load did not come within 0.2 s"

@@ -109,16 +109,18 @@ def test_a_sequence_that_vllm_ends_is_over_and_one_that_it_refuses_is_too(engine
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [
-        pytest.param(Sampling(temperature=0.5, top_p=0.9, top_k=5, seed=3, logprobs=2, max_tokens=9),
-                     {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "seed": 3, "logprobs": 2, "max_tokens": 9},
-                     id="as they are"),
+        pytest.param(
+            Sampling(temperature=0.5, top_p=0.9, top_k=5, seed=3, logprobs=2, max_tokens=9),
+            {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "seed": 3, "logprobs": 2, "max_tokens": 9},
+            id="as they are",
+        ),
         pytest.param(Sampling(top_p=0), {"temperature": 0.0, "top_p": 1.0}, id="a top_p that vLLM does not take"),
         # -1 would be no seed at all.
         pytest.param(Sampling(seed=-1), {"seed": 2**63 - 1}, id="a negative seed"),
         pytest.param(Sampling(), {"seed": None, "logprobs": None, "max_tokens": None}, id="nothing"),
         pytest.param(Sampling(), {"ignore_eos": True, "stop_token_ids": [7]}, id="the ends of the package alone"),
     ],
-)  # fmt: skip
+)
 def test_sampling_is_what_was_asked_for(sampling: Sampling, expected: dict[str, Any]) -> None:
     assert expected.items() <= sampling_arguments(sampling, [7]).items()
 

@@ -123,9 +123,16 @@ def test_a_patch_changes_all_of_a_kind_or_one_by_its_name() -> None:
 
 
 def test_a_later_patch_sees_what_an_earlier_one_did() -> None:
-    both = [{"kind": "Service", "merge": {"spec": {"type": "LoadBalancer"}}},
-            {"kind": "Service", "operations": [{"op": "test", "path": "/spec/type", "value": "LoadBalancer"},
-                                               {"op": "add", "path": "/spec/loadBalancerClass", "value": "x"}]}]  # fmt: skip
+    both = [
+        {"kind": "Service", "merge": {"spec": {"type": "LoadBalancer"}}},
+        {
+            "kind": "Service",
+            "operations": [
+                {"op": "test", "path": "/spec/type", "value": "LoadBalancer"},
+                {"op": "add", "path": "/spec/loadBalancerClass", "value": "x"},
+            ],
+        },
+    ]
     assert the_only({"kubernetes.patches": both}, "Service")["spec"]["loadBalancerClass"] == "x"
 
 

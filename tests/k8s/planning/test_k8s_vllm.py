@@ -18,8 +18,12 @@ from k8s.verify.rule import Scope
 
 SERVED: dict[str, Any] = {
     "model.precision": "bf16",
-    "text": {"engine": "vllm", "context": 512, "max_tokens": 256,
-             "vllm": {"weights": "/models/tales", "args": {"tensor_parallel_size": 2}}},
+    "text": {
+        "engine": "vllm",
+        "context": 512,
+        "max_tokens": 256,
+        "vllm": {"weights": "/models/tales", "args": {"tensor_parallel_size": 2}},
+    },
     "serving": {"device": "cuda", "startup_timeout_s": 900, "retry_window_s": 960},
     "kubernetes": {
         "resources": {"cpu": "8", "memory": "32Gi", "gpu": 2},
@@ -29,9 +33,15 @@ SERVED: dict[str, Any] = {
         },
     },
     "scaling": {"metric": "waiting", "min_replicas": 2},
-}  # fmt: skip
-IMAGE = {"schema": "marina.image/1", "ref": "registry.local/marina/tales", "tag": "1.0", "digest": None,
-         "package_sha256": None, "target": "cuda"}  # fmt: skip
+}
+IMAGE = {
+    "schema": "marina.image/1",
+    "ref": "registry.local/marina/tales",
+    "tag": "1.0",
+    "digest": None,
+    "package_sha256": None,
+    "target": "cuda",
+}
 
 
 def test_a_pod_with_vllm_has_its_gpus_its_shared_memory_and_its_weights(tmp_path: Path) -> None:

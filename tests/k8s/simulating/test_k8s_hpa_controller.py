@@ -93,7 +93,7 @@ WISHES: list[Any] = [
     ("rate", 0.1, 2, R * 2, [0.0999, 0.0999], 2),
     ("rate", 20, 1, R, [None], None),
     ("rate", 20, 0, [], [], None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "target", "replicas", "pods", "values", "expected"), WISHES)

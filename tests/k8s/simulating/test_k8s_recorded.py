@@ -38,9 +38,17 @@ SPEC: dict[str, Any] = {
 
 
 def line(
-    at: float, replicas: int, desired: int, rate: str | None = "70", cpu: int | None = 50, *, ready: int | None = None,
-    spec: dict[str, Any] = SPEC, active: str = "True", waiting: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    at: float,
+    replicas: int,
+    desired: int,
+    rate: str | None = "70",
+    cpu: int | None = 50,
+    *,
+    ready: int | None = None,
+    spec: dict[str, Any] = SPEC,
+    active: str = "True",
+    waiting: str | None = None,
+) -> dict[str, Any]:
     current: list[dict[str, Any]] = [
         {"type": ""} if rate is None
         else {"type": "Pods", "pods": {"metric": {"name": "rate"}, "current": {"averageValue": rate}}},
@@ -152,7 +160,7 @@ REFUSED: list[Any] = [
     ([line(0, 3, 3, spec=SPEC | {"metrics": [{"type": "Object"}]})], "allowed: metrics of pods, of external sums by"),
     ([line(0, 3, 3, spec=SPEC | {"metrics": [CPU, CPU]})], "two are called alike: cpu, cpu"),
     ([line(0, 3, 3, rate="many")], "`status`: ValueError of allowed: a Kubernetes quantity"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("lines", "text"), REFUSED, ids=lambda case: str(case)[:40])
