@@ -1,10 +1,11 @@
 """SIGTERM in the middle of a steady load, many times over: Marina's drain, and the same run with TorchServe alone.
 
     python tests/bench/bench_drain.py [--rounds 20]
-    python tests/bench/bench_drain.py --stops 20
+    python tests/bench/bench_drain.py --stops 20 [--kinds form preflight]
 
-With `--stops`, so many stops after each kind of request that TorchServe does not count as an arrival, each sent thirty
-times, while slow ones are open; exit code 1 when one of those got no answer, or a stop did not end as a clean one.
+With `--stops`, so many stops after nothing and after each kind of request that TorchServe does not count as an arrival,
+sent twice and thirty times in turns, while slow ones are open; exit code 1 when one of those got no answer, or a stop
+did not end as a clean one.
 
 Every request is on a connection of its own, so one whose connection was made was sent before the listener closed. The
 control gets the same configuration and the signal directly, without the `torchserve` script that swallows it.
@@ -13,6 +14,7 @@ control gets the same configuration and the signal directly, without the `torchs
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -46,8 +48,10 @@ from server.java.frontend import Frontend, NoAnswerError  # noqa: E402
 from server.java.launch import plan_launch  # noqa: E402
 
 RATE, SERVICE_S = 60.0, 0.02
-# Of a kind before each stop, and what is open at the stop.
-BEFORE, SLOW, SLOW_S = 30, 6, 1.0
+# Of a kind before a stop, in turns, and what is open at the stop.
+BEFORE, SLOW, SLOW_S = (30, 2), 6, 1.0
+# Servers at a time: half of a stop is waiting.
+SIDE_BY_SIDE = 2
 
 
 @contextmanager
@@ -98,10 +102,10 @@ def one_round(spec: Spec, mar: Path, *, marina: bool) -> Counter[str]:
     return Counter(request.outcome for request in load.sent if request.connected)
 
 
-def one_stop(spec: Spec, mar: Path, request: bytes) -> tuple[int, bool]:
-    """How many of the open requests got no answer at a stop after `request`, and whether the server ended cleanly."""
+def one_stop(spec: Spec, mar: Path, request: bytes, times: int) -> tuple[int, bool]:
+    """How many of the open requests got no answer at a stop after so many of `request`, and whether it was clean."""
     with running(spec, mar=mar) as server, ThreadPoolExecutor(SLOW) as clients:
-        for _ in range(BEFORE):
+        for _ in range(times):
             exchange(server.ports.inference, request)
         body = json.dumps({"sleep_s": SLOW_S}).encode()
         answers = [clients.submit(ask, server, body) for _ in range(SLOW)]
@@ -112,15 +116,19 @@ def one_stop(spec: Spec, mar: Path, request: bytes) -> tuple[int, bool]:
         return lost, server.process.wait(60) == Exit.DRAINED
 
 
-def stops(count: int) -> int:
+def stops(count: int, kinds: list[str]) -> int:
     """Prints a line for each kind; the exit code."""
     failed = False
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(SIDE_BY_SIDE) as servers:
         spec, mar = make_tiny(Path(folder), access_log="off")
-        print(f"{count} stops each, after {BEFORE} of a kind, with {SLOW} requests of {SLOW_S:g} s open\n")
+        rows = {"nothing": (b"", (0,))}
+        rows |= {kind: (request, BEFORE) for kind, (request, _) in uncounted(spec.name).items()}
+        print(f"{count} stops each, after 30 and 2 of a kind in turns, with {SLOW} requests of {SLOW_S:g} s open\n")
         print(f"{'':<36} {'lost':>6} {'stops that were not clean':>26}", flush=True)
-        for kind, (request, _) in uncounted(spec.name).items():
-            ends = [one_stop(spec, mar, request) for _ in range(count)]
+        for kind in kinds or rows:
+            request, before = rows[kind]
+            times = itertools.islice(itertools.cycle(before), count)
+            ends = list(servers.map(lambda each, what=request: one_stop(spec, mar, what, each), times))
             lost, unclean = sum(lost for lost, _ in ends), sum(not clean for _, clean in ends)
             failed |= bool(lost or unclean)
             print(f"{kind:<36} {lost:>6} {unclean:>26}", flush=True)
@@ -132,11 +140,12 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--stops", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", default=[], choices=["nothing", *uncounted("")], metavar="KIND")
     arguments = parser.parse_args()
     rounds = arguments.rounds
     unwind_on_sigterm()
     if arguments.stops:
-        return stops(arguments.stops)
+        return stops(arguments.stops, arguments.kinds)
     with tempfile.TemporaryDirectory() as folder:
         spec, mar = make_tiny(Path(folder), workers=2, drain_propagation_s=0.5, access_log="off")
         print(f"{rounds} rounds at {RATE:g} requests/s, {SERVICE_S * 1000:g} ms each, one connection a request\n")
