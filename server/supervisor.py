@@ -95,8 +95,9 @@ class Supervisor:
             self.say(f"{state} …")
 
     def _tell(self, *, ready: bool) -> None:
-        """Clients of the inference port may ask there whether it is ready; where Java is too busy, at the next look."""
-        if ready != self._told:
+        """Clients of the inference port may ask there whether it is ready; where Java is too busy, at the next look.
+        One that is stopped answers nobody, and waiting for it would hold up what a signal asks for."""
+        if ready != self._told and not self.health.java_is_stopped:
             with suppress(NoDoorError):
                 self.child.door.tell(ready=ready)
                 self._told = ready

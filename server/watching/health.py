@@ -111,6 +111,11 @@ class Health:
         return not self.missing()
 
     @property
+    def java_is_stopped(self) -> bool:
+        """Whether somebody has stopped TorchServe's process, so that it answers nothing until it is told to go on."""
+        return self.java_pid > 0 and is_stopped(self.java_pid)
+
+    @property
     def was_ready(self) -> bool:
         """Whether requests may have been sent: an inference has succeeded, be it of workers that are gone since."""
         with self._lock:
@@ -122,7 +127,7 @@ class Health:
             self.look()
             if self._out:
                 return [self._out]
-            if self.java_pid and is_stopped(self.java_pid):
+            if self.java_is_stopped:
                 return [f"TorchServe: {_STOPPED}"]
             if self._described_at is None:
                 return ["TorchServe does not answer yet"]

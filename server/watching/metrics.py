@@ -11,13 +11,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from config.latency import EDGES_S
 from config.spec import Spec
-from server.java import Counters, Door, Frontend, NoAnswerError, NoDoorError, Open, Traffic
+from server.java import Door, Frontend, Traffic
 from server.system import open_files, resident_bytes
+from server.watching.asking import Asking
 from server.watching.exposition import Labels, family, histogram_family
 from server.watching.health import Health
 from server.watching.worker_metrics import WorkerMetrics
@@ -54,10 +54,12 @@ class Page:
     workers: WorkerMetrics
     facts: Facts
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _counters: Counters = field(default_factory=Counters)
-    _open: Open = field(default_factory=Open)
+    _asking: Asking = field(init=False)
     _text: str = ""
     _rendered_at: float = -1e9
+
+    def __post_init__(self) -> None:
+        self._asking = Asking(self.frontend, self.door, self.health)
 
     def text(self) -> str:
         """The page; whoever asks while it is being rendered waits for that one."""
@@ -69,20 +71,16 @@ class Page:
 
     def _render(self) -> str:
         own_open = self.traffic.own_open
-        # Without an answer it is not up yet, or very busy: the last counts are still true.
-        with suppress(NoAnswerError):
-            self._counters = self.frontend.counters()
-        with suppress(NoDoorError):
-            self._open = self.door.count()
+        self._asking.look()
         # An own one may be answered and its line of the log not read yet.
-        in_flight = max(0, self._open.inferences - own_open)
+        in_flight = max(0, self._asking.open.inferences - own_open)
         families = [*self._torchserve(), *self._states(in_flight), *self._workers(), *self._processes()]
         lines = [line for parts in families for line in family(*parts)]
         return "\n".join([*lines, *self._durations()]) + "\n" + self.workers.page()
 
     def _torchserve(self) -> list[Family]:
         labels: Labels = {"model_name": self.spec.name, "model_version": self.spec.version}
-        seen, own = self._counters, "of all answered requests, the supervisor's own included."
+        seen, own = self._asking.counters, "of all answered requests, the supervisor's own included."
         arrivals = self.traffic.arrivals(seen.arrivals)
         return [
             ("ts_inference_requests_total", "counter", "Requests that arrived, shed ones too.", [(labels, arrivals)]),
@@ -103,19 +101,18 @@ class Page:
         def alone(value: float) -> list[tuple[Labels, float]]:
             return [({"model": self.spec.name}, value)]
 
-        facts, package = (
-            self.facts,
-            {"model": self.spec.name, "version": self.spec.version, "sha256": self.facts.sha256},
-        )
+        facts, asking = self.facts, self._asking
+        package = {"model": self.spec.name, "version": self.spec.version, "sha256": facts.sha256}
         families: list[Family] = [
             ("marina_ready", "gauge", "1 while /ready says 200.", alone(self.health.ready)),
+            ("marina_torchserve_answers", "gauge", "0 where TorchServe's figures are old.", alone(asking.answered)),
             ("marina_in_flight", "gauge", "Requests whose client waits for its answer.", alone(in_flight)),
-            ("marina_connections", "gauge", "Connections to the inference port.", alone(self._open.connections)),
+            ("marina_connections", "gauge", "Connections to the inference port.", alone(asking.open.connections)),
             (
                 "marina_connections_refused_total",
                 "counter",
                 "Connections turned away, as none of the others was idle.",
-                alone(self._open.refused),
+                alone(asking.open.refused),
             ),
             ("marina_queued", "gauge", "Requests without a worker, as last described.", alone(self.health.queued)),
             ("marina_worker_recycles_total", "counter", "Workers renewed for their memory.", alone(facts.recycled())),

@@ -1,5 +1,9 @@
+import os
+import signal
 import socket
 import struct
+import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -8,6 +12,7 @@ from typing import Any
 
 import pytest
 from specs import make_spec
+from waiting import eventually
 
 from server.java.door import Open
 from server.java.frontend import Counters, NoAnswerError, read_counters
@@ -73,6 +78,42 @@ def test_silent_torchserve_leaves_the_last_counts(page: Page, frontend: FakeFron
     assert f"{series} 1\n" in page.text()
     frontend.silent = True
     assert f"{series} 1\n" in page.text()
+
+
+def test_a_torchserve_that_hangs_keeps_nobody_waiting_and_the_page_says_so(page: Page, monkeypatch: Any) -> None:
+    monkeypatch.setattr(metrics, "PAGE_AGE_S", -1)
+    answers = threading.Event()
+
+    def count() -> Open:
+        assert answers.wait(120)
+        return Open(connections=7)
+
+    monkeypatch.setattr(page.door, "count", count)
+    try:
+        for _ in range(2):
+            text = page.text()
+            # Were the page to wait for it, this would never be reached.
+            assert not answers.is_set()
+            assert 'marina_torchserve_answers{model="m"} 0\n' in text
+            assert 'marina_connections{model="m"} 0\n' in text
+    finally:
+        answers.set()
+    eventually(lambda: 'marina_torchserve_answers{model="m"} 1\n' in page.text())
+    assert 'marina_connections{model="m"} 7\n' in page.text()
+
+
+def test_a_torchserve_that_is_stopped_is_not_asked(page: Page, frontend: FakeFrontend, monkeypatch: Any) -> None:
+    monkeypatch.setattr(metrics, "PAGE_AGE_S", -1)
+    with subprocess.Popen(["sleep", "60"]) as java:
+        page.health.java_pid = java.pid
+        java.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, java.pid, os.WSTOPPED | os.WNOWAIT)
+        assert 'marina_torchserve_answers{model="m"} 0\n' in page.text()
+        assert frontend.asked == 0
+        java.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, java.pid, os.WCONTINUED | os.WNOWAIT)
+        assert 'marina_torchserve_answers{model="m"} 1\n' in page.text()
+        java.kill()
 
 
 def test_before_the_first_request_everything_is_there_as_zero(page: Page, frontend: FakeFrontend) -> None:

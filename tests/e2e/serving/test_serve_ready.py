@@ -1,5 +1,7 @@
+import os
 import re
 import shlex
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 from conftest import Start, served_digits
 from running import Running, running, start
 from tiny import make_tiny
-from waiting import DIGIT, ask, eventually
+from waiting import DIGIT, ask, eventually, java_pid, metric
 
 from config.ports import free_port_base
 from config.render import Ports
@@ -40,6 +42,22 @@ def test_first_request_after_ready_succeeds_and_is_not_slow(fresh_digits: Runnin
     assert set(statuses) <= {0, 503, 200}
     assert statuses.count(503) > 10
     assert first <= 3 * steady[int(0.99 * len(steady))]
+
+
+def test_a_stopped_torchserve_is_told_by_both_pages_until_it_goes_on(start_tiny: Start) -> None:
+    server = start_tiny()
+    java = java_pid(server)
+    os.kill(java, signal.SIGSTOP)
+    try:
+        missing = eventually(lambda: server.readiness()[1]["missing"])
+        assert missing[0] == "TorchServe: stopped by a signal, until it is told to go on"
+        assert metric(server, "marina_torchserve_answers") == 0
+        assert metric(server, "marina_ready") == 0
+    finally:
+        os.kill(java, signal.SIGCONT)
+    server.wait_ready(180)
+    eventually(lambda: metric(server, "marina_torchserve_answers") == 1)
+    assert ask(server, b"{}") == 200
 
 
 def test_ready_says_what_is_missing_until_it_is_ready(start_tiny: Start) -> None:
