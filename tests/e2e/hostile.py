@@ -59,6 +59,8 @@ def uncounted(name: str) -> dict[str, tuple[bytes, int]]:
         ),
         "invocation of another model": (posted("/invocations?model_name=" + SECRET.decode(), b""), 404),
         "another server's address": (b"CONNECT 127.0.0.1:8081 HTTP/1.1\r\n" + _HOST + b"\r\n", 400),
+        "an address of nobody": (posted("x://", b""), 400),
+        "an address without a host": (posted("http:///" + SECRET.decode(), b""), 400),
         "options of nothing": (b"OPTIONS * HTTP/1.1\r\n" + _HOST + b"\r\n", 400),
         "HTTP/2 at once": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         "a chunk of less than nothing": (plain + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + SECRET, 400),

@@ -1,8 +1,8 @@
 """A handler without a model, for tests of the server: a request says what is to happen to it, as JSON.
 
 `{"sleep_s": 0.5}` answers later, `{"hang": true}` never, `{"exit": 3}` ends the worker, `{"leak_mb": 20}` keeps memory,
-`{"count": 5}` counts in a metric, `{"answer_mb": 8}` answers at length, anything else is answered at once. While the
-file that `TINY_FAIL_LOAD` names exists, loading fails.
+`{"count": 5}` counts in a metric, `{"answer_mb": 8}` answers at length, `{"say": {"code": 500}}` answers with that and
+its code, anything else is answered at once. While the file that `TINY_FAIL_LOAD` names exists, loading fails.
 """
 
 import json
@@ -40,9 +40,13 @@ class TinyHandler:
             COUNTED.inc(order.get("count", 0))
             if "leak_mb" in order:
                 self.kept.append(b"x" * (order["leak_mb"] << 20))
-        return [
-            json.dumps({"pid": os.getpid()}).encode() + b" " * (order.get("answer_mb", 0) << 20) for order in orders
-        ]
+        return [self._answer(number, order, context) for number, order in enumerate(orders)]
+
+    def _answer(self, number, order, context):
+        if said := order.get("say"):
+            context.set_response_status(said["code"], "said", number)
+            context.set_response_content_type(number, "application/json")
+        return json.dumps(said or {"pid": os.getpid()}).encode() + b" " * (order.get("answer_mb", 0) << 20)
 
     def _order(self, row):
         body = row.get("body") if row.get("body") is not None else row.get("data")

@@ -25,6 +25,7 @@ final class Refusal {
     private static final Logger LOG = LoggerFactory.getLogger("marina.door");
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
     private static final Set<String> TORCHSERVES = Set.of("code", "type", "message");
+    private static final Set<String> WORDLESS = Set.of("code", "type");
     /** The longest error of TorchServe's; what is longer is an answer of a handler. */
     private static final int LONGEST = 64 * 1024;
 
@@ -96,12 +97,17 @@ final class Refusal {
         } catch (JsonParseException err) {
             return null;
         }
-        if (!json.isJsonObject() || !json.getAsJsonObject().keySet().equals(TORCHSERVES)) {
+        if (!json.isJsonObject()) {
             return null;
         }
-        String type = json.getAsJsonObject().get("type").getAsString();
-        JsonElement message = json.getAsJsonObject().get("message");
-        return named(answer.status().code(), type, message.isJsonNull() ? "" : message.getAsString(), request, settings);
+        JsonObject told = json.getAsJsonObject();
+        // Java need not have had words for it: then there is no message.
+        if (!told.keySet().equals(TORCHSERVES) && !told.keySet().equals(WORDLESS)) {
+            return null;
+        }
+        JsonElement message = told.get("message");
+        String words = message == null || message.isJsonNull() ? "" : message.getAsString();
+        return named(answer.status().code(), told.get("type").getAsString(), words, request, settings);
     }
 
     private static Refusal named(int status, String type, String message, Request request, Settings settings) {

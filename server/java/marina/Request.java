@@ -4,6 +4,7 @@ import io.netty.handler.codec.http.HttpHeaderNames;
 import io.netty.handler.codec.http.HttpRequest;
 import io.netty.handler.codec.http.HttpUtil;
 import java.util.List;
+import java.util.regex.Pattern;
 
 /** What is remembered of a request until its answer is sent. */
 final class Request {
@@ -11,6 +12,7 @@ final class Request {
     private static final int LONGEST_ID = 128;
     private static final int LONGEST_PATH = 200;
     private static final int LONGEST_WORD = 16;
+    private static final Pattern ADDRESS = Pattern.compile("(?i)https?://[^/?#].*");
 
     final String method;
     final String path;
@@ -45,7 +47,7 @@ final class Request {
         method = printable(message.method().name(), LONGEST_WORD);
         path = printable(bare, LONGEST_PATH);
         protocol = printable(message.protocolVersion().text(), LONGEST_WORD);
-        addressed = uri.startsWith("/") || uri.contains("://");
+        addressed = uri.startsWith("/") || ADDRESS.matcher(uri).matches();
         declaredBytes = declaredBytes(message);
         host = Pages.host(message);
         String type = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim().toLowerCase();

@@ -48,6 +48,16 @@ def test_what_torchserve_cannot_take_is_answered_in_the_kits_form_and_nothing_is
         assert SECRET not in logged
 
 
+def test_an_error_for_which_java_has_no_words_is_none_of_javas_either(server: Running) -> None:
+    # What is thrown very often loses its message: HotSpot throws one that was made before.
+    said = b'{"say": {"code": 500, "type": "ArrayIndexOutOfBoundsException"}}'
+    answer = exchange(server.ports.inference, posted(PATH, b"", said))
+    assert (answer.status, answer.error) == (500, {"error": "internal error"})
+    part = b'--b\r\nContent-Disposition: form-data; name="data"\r\n\r\n' + said + b"\r\n--b--\r\n"
+    of_parts = posted(PATH, b"Content-Type: multipart/form-data; boundary=b\r\n", part)
+    assert exchange(server.ports.inference, of_parts).status == 400
+
+
 def test_a_form_is_told_what_to_type(server: Running) -> None:
     answer = exchange(server.ports.inference, KINDS["form"][0])
     assert answer.status == 415
