@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,26 @@ def changed(changes: dict[str, Any], base: dict[str, Any] = MINIMAL) -> dict[str
 
 def make_spec(changes: dict[str, Any] | None = None, file: Path = Path("spec.yaml"), *, files: bool = False) -> Spec:
     """The smallest spec with changes."""
-    return parse_spec(yaml.safe_dump(changed(changes or {}), sort_keys=False), file, files=files)
+    return parse_spec(_yaml(changed(changes or {})), file, files=files)
 
 
 def digits_spec(changes: dict[str, Any] | None = None) -> Spec:
     """The digits example with changes; its paths stay valid."""
-    data = changed(changes or {}, yaml.safe_load(DIGITS.read_text(encoding="utf-8")))
-    return parse_spec(yaml.safe_dump(data, sort_keys=False), DIGITS)
+    return parse_spec(_yaml(changed(changes or {}, _example(DIGITS))), DIGITS)
 
 
 def tales_spec(changes: dict[str, Any] | None = None) -> Spec:
     """The tales example with changes; its paths stay valid."""
-    data = changed(changes or {}, yaml.safe_load(TALES.read_text(encoding="utf-8")))
-    return parse_spec(yaml.safe_dump(data, sort_keys=False), TALES)
+    return parse_spec(_yaml(changed(changes or {}, _example(TALES))), TALES)
+
+
+@cache
+def _example(file: Path) -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return data
+
+
+def _yaml(data: dict[str, Any]) -> str:
+    # In C: specs are made thousands of times.
+    text: str = yaml.dump(data, Dumper=yaml.CSafeDumper, sort_keys=False)
+    return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 import warnings
@@ -12,9 +13,6 @@ from io import StringIO
 from typing import Any
 
 import torch
-
-# Following a run imports it, and nothing may end that half-way.
-import torch._dynamo
 from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -63,6 +61,9 @@ def run(
     """The outputs, where each has a row for each row of the inputs and holds numbers; what went wrong otherwise. To
     follow the inputs takes the shortcuts away that some layers have."""
     ran = Ran()
+    if follow:
+        # Following imports it, and nothing may end that half-way.
+        importlib.import_module("torch._dynamo")
     following = _followed(network, ran, values) if follow else nullcontext()
     try:
         with torch.no_grad(), _silent(), _ended_after(longest_s), following:

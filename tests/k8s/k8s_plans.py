@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from specs import digits_spec
 
 from config.spec import Spec
+from k8s.manifests.objects import render
 from k8s.manifests.plan import Plan, make_plan
 
 SHA256 = "49346cd03cfd24a763998083b70aeead4faae86613ec9864a148abefc14dc4a1"
@@ -145,8 +147,25 @@ def fill(
 
 
 def planned(changes: dict[str, Any] | None = None, **records: Any) -> Plan:
-    """The plan of the digits example with changes."""
+    """The plan of the digits example with changes, made once."""
+    return _planned(json.dumps([changes, records]))
+
+
+@cache
+def _planned(arguments: str) -> Plan:
+    changes, records = json.loads(arguments)
     spec = digits_spec(changes)
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), spec, **records)
         return make_plan(spec, Path(folder))
+
+
+# With its plan, whose place in memory no other one gets then.
+_RENDERED: dict[int, tuple[Plan, list[dict[str, Any]]]] = {}
+
+
+def documents(plan: Plan) -> list[dict[str, Any]]:
+    """All objects of a plan, rendered once: for reading."""
+    if id(plan) not in _RENDERED:
+        _RENDERED[id(plan)] = plan, [document for some in render(plan).values() for document in some]
+    return list(_RENDERED[id(plan)][1])

@@ -4,16 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, OPTIONS, planned
+from k8s_plans import EVIDENCE, OPTIONS, documents, planned
 
 from config.quantity import canonical
 from k8s.manifests.load_job import LoadJob, load_objects
-from k8s.manifests.objects import render
 from k8s.manifests.plan import Plan
-
-
-def documents(plan: Plan) -> list[dict[str, Any]]:
-    return [document for group in render(plan).values() for document in group]
 
 
 def the_only(plan: Plan, kind: str) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 import json
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import pytest
 from golden import check_golden
-from k8s_plans import EVIDENCE, IMAGE, OPTIONS, planned
+from k8s_plans import EVIDENCE, IMAGE, OPTIONS, documents, planned
 from k8s_seed_table import SEEDS
 from k8s_seeds import POD, Objects, Seed, put, seed, sown
 from specs import ROOT
@@ -20,14 +19,9 @@ from k8s.verify.rule import Scope, Violation
 from k8s.verify.rule_page import render_page
 
 
-@cache
-def _plan(base: str) -> Plan:
-    return planned(json.loads(base), evidence=EVIDENCE, image=IMAGE)
-
-
 def _sound(base: dict[str, Any]) -> tuple[Plan, Objects]:
-    plan = _plan(json.dumps(base))
-    return plan, [document for objects in render(plan).values() for document in objects]
+    plan = planned(base, evidence=EVIDENCE, image=IMAGE)
+    return plan, documents(plan)
 
 
 def _found(objects: Objects, scope: Scope) -> list[Violation]:
