@@ -116,17 +116,17 @@ def test_the_edges_of_texts_are_those_that_workers_count_by() -> None:
 def test_answers_that_begin_late_burn_their_budget(late: bool, tmp_path: Path) -> None:
     own = 'namespace="marina",pod="tales-6b5f9c7d8c-x2k4p",model="tales"'
     # 100 answers a minute, each of 11 tokens; 4 of 100 begin late for an hour, after three good ones.
-    first, fast = "0+25x960", "0+25x720 18000+24x240" if late else "0+25x960"
+    first, fast = "0+100x240", "0+100x180 18000+96x60" if late else "0+100x240"
     edges = {"0.4": fast, "0.5": fast, "+Inf": first}
     series = {
         f"inference_time_to_first_token_seconds_count{{{own}}}": first,
         **{f'inference_time_to_first_token_seconds_bucket{{{own},le="{le}"}}': value for le, value in edges.items()},
-        f"inference_time_between_tokens_seconds_count{{{own}}}": "0+250x960",
+        f"inference_time_between_tokens_seconds_count{{{own}}}": "0+1000x240",
         **{
-            f'inference_time_between_tokens_seconds_bucket{{{own},le="{le}"}}': "0+250x960"
+            f'inference_time_between_tokens_seconds_bucket{{{own},le="{le}"}}': "0+1000x240"
             for le in ("0.05", "0.06", "0.08", "+Inf")
         },
-        f'inference_sequences{{{own},state="waiting"}}': "3x960",
+        f'inference_sequences{{{own},state="waiting"}}': "3x240",
     }
     burning = 'ALERTS{alertname=~"Marina(FirstText|TokenGap).*",alertstate="firing"}'
     labels = '{alertname="MarinaFirstTextBudgetSlowBurn"}'
@@ -136,7 +136,8 @@ def test_answers_that_begin_late_burn_their_budget(late: bool, tmp_path: Path) -
         ("model:inference_waiting:sum", [waiting]),
     ]
     tests = [{"expr": expr, "eval_time": "4h", "exp_samples": samples} for expr, samples in expected]
-    assert run_rule_test(tmp_path, TALES, series, {"promql_expr_test": tests}) == ""
+    asked = {"promql_expr_test": tests}
+    assert run_rule_test(tmp_path, TALES, series, asked, interval_s=60, evaluated_every="2m") == ""
 
 
 @pytest.mark.parametrize("metric", ["requests", "queue_time", "gpu"])
