@@ -15,6 +15,8 @@ from k8s.simulating.wishes import PodState, Reading
 _LONG_AGO_S = -1e9
 # Of a thousandth: a mean that was counted in whole ones stays what it was.
 _HALF = 0.5
+# How late a status may be read: a third of the time between two looks.
+_LATEST_S = SYNC_S / 3
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ def compare_recorded(recording: Recording) -> Comparison:
 def _looks(lines: tuple[Seen, ...]) -> Iterator[Seen]:
     """One for each status that is new, and one for every time between in which the controller looked and wrote nothing,
     because nothing had changed."""
+    lines = _punctual(lines)
     last = lines[0]
     yield last
     for line in lines[1:]:
@@ -128,22 +131,53 @@ def _looks(lines: tuple[Seen, ...]) -> Iterator[Seen]:
             last = replace(last, at_s=last.at_s + SYNC_S)
             yield last
         if new:
-            last = line
+            # Where it took pods away, they may have been gone when they were counted.
+            last = _with_those_of(last, line) if line.desired < line.replicas else line
             yield last
         else:
-            last = replace(last, ready=line.ready)
+            last = replace(last, ready=line.ready, running=line.running, read=line.read)
+
+
+def _with_those_of(before: Seen, line: Seen) -> Seen:
+    """With no fewer pods than the line before had."""
+    read = {name: max(count, before.read.get(name, 0)) for name, count in line.read.items()}
+    return replace(line, ready=_more(line.ready, before.ready), running=_more(line.running, before.running), read=read)
+
+
+def _more(now: int | None, before: int | None) -> int | None:
+    return now if now is None or before is None else max(now, before)
+
+
+def _punctual(lines: tuple[Seen, ...]) -> tuple[Seen, ...]:
+    """The lines with a status that was read late put back: between two looks are no fewer seconds than a look takes."""
+    seen = list(lines)
+    for place in range(len(seen) - 2, -1, -1):
+        line, after = seen[place], seen[place + 1]
+        late_s = (line.at_s - after.at_s) % SYNC_S
+        if line.status != after.status and late_s <= _LATEST_S:
+            seen[place] = replace(line, at_s=line.at_s - late_s)
+    return tuple(seen)
 
 
 def _inputs(hpa: Hpa, seen: Seen) -> tuple[list[PodState], dict[str, dict[str, Reading]], dict[str, float | None]]:
-    """Pods and readings whose means are those that were written; who was not read is taken to be starting."""
-    read = seen.replicas if seen.ready is None else min(seen.ready, seen.replicas)
+    """Pods and readings whose means are those that were written; who was not ready is taken to be starting."""
+    ready = seen.replicas if seen.ready is None else min(seen.ready, seen.replicas)
+    running = ready if seen.running is None else min(max(seen.running, ready), seen.replicas)
     pods = [
-        PodState(f"pod-{number}", pending=number >= read, started_s=_LONG_AGO_S, ready_changed_s=_LONG_AGO_S)
+        PodState(
+            f"pod-{number}",
+            pending=number >= running,
+            started_s=_LONG_AGO_S if number < ready else None,
+            ready=number < ready,
+            ready_changed_s=_LONG_AGO_S,
+        )
         for number in range(seen.replicas)
     ]
     values = seen.values if seen.active else {}
     readings = {
-        metric.name: {pod.name: Reading((values[metric.name] + _HALF) / 1000) for pod in pods if not pod.pending}
+        metric.name: {
+            pod.name: Reading((values[metric.name] + _HALF) / 1000) for pod in pods[: seen.read.get(metric.name, ready)]
+        }
         for metric in hpa.metrics
         if metric.kind != "External" and metric.name in values
     }

@@ -1,7 +1,9 @@
 """What a real autoscaler was seen to do, from its object as it changed: lines of JSON, each with the time at which the
 object was read.
 
-{"at": 1767225600.0, "spec": {...}, "status": {...}, "ready": 3}
+{"at": 1767225600.0, "spec": {...}, "status": {...}, "ready": 3, "running": 4, "read": {"cpu": 4}}
+
+After the first line `spec` may be missing, and the last three anywhere.
 """
 
 from __future__ import annotations
@@ -33,7 +35,11 @@ class Seen:
     active: bool
     """Whether its metrics sufficed to decide."""
     ready: int | None
-    """Pods that could be read; None where nobody looked."""
+    """Pods that were ready; None where nobody looked."""
+    running: int | None
+    """Pods that had started; None: those that were ready."""
+    read: Mapping[str, int]
+    """Pods of which a metric had a reading, where they were not those that were ready."""
 
     @property
     def status(self) -> tuple[Any, ...]:
@@ -62,7 +68,7 @@ def read_recording(file: Path) -> Recording:
     for number, text in enumerate(texts, 1):
         if not text.strip():
             continue
-        line = _parsed(text, f"{file}:{number}")
+        line = _parsed(text, f"{file}:{number}", {"spec": first["spec"]} if first else {})
         hpa, first = hpa or _autoscaler(line, f"{file}:{number}"), first or line
         if line["spec"] != first["spec"]:
             raise InputError(
@@ -78,12 +84,12 @@ def read_recording(file: Path) -> Recording:
     return Recording(file.name, hpa, tuple(seen))
 
 
-def _parsed(text: str, where: str) -> dict[str, Any]:
+def _parsed(text: str, where: str, known: Mapping[str, Any]) -> dict[str, Any]:
     try:
         line = json.loads(text)
     except ValueError as err:
         raise InputError(f"{where}: is not a line of JSON: {err}", hint=_HINT) from err
-    parsed: dict[str, Any] = line if isinstance(line, dict) else {}
+    parsed: dict[str, Any] = {**known, **line} if isinstance(line, dict) else {}
     if not isinstance(parsed.get("at"), int | float):
         raise InputError(f"{where}: `at`: got `{parsed.get('at')}`, allowed: seconds", hint=_HINT)
     for key in ("spec", "status"):
@@ -113,14 +119,16 @@ def _seen(line: dict[str, Any], begin: float, hpa: Hpa, where: str) -> Seen:
         active = next(
             (condition["status"] for condition in status["conditions"] if condition["type"] == "ScalingActive"), "False"
         )
-        ready = None if line.get("ready") is None else int(line["ready"])
+        ready, running = (None if line.get(key) is None else int(line[key]) for key in ("ready", "running"))
+        read = {str(name): int(count) for name, count in (line.get("read") or {}).items()}
     except (AttributeError, KeyError, TypeError, ValueError) as err:
         raise InputError(
             f"{where}: `status`: {type(err).__name__} of {err}, which is not its form", hint=_HINT
         ) from err
     known = {metric.name: metric for metric in hpa.metrics}
     values = {name: value for name, value in current if name in known}
-    return Seen(float(line["at"]) - float(begin), replicas, desired, values, active == "True", ready)
+    at_s = float(line["at"]) - float(begin)
+    return Seen(at_s, replicas, desired, values, active == "True", ready, running, read)
 
 
 def _value(part: dict[str, Any]) -> tuple[str, int] | None:

@@ -1,0 +1,31 @@
+"""What the HorizontalPodAutoscaler's controller of Kubernetes 1.36 did, looking every 15 s: the simulation does it too.
+
+The autoscalers are the kit's own for the digits example at 70 requests/s, with other windows, policies, tolerances and
+bounds; pods took a while to start, and metrics came, went, and lay on the edges of the tolerance.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from k8s.simulating import compare_recorded, read_recording
+
+RECORDED = sorted(Path(__file__).with_name("recorded").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
+def test_each_look_of_a_real_controller_is_decided_again(file: Path) -> None:
+    comparison = compare_recorded(read_recording(file))
+    assert [
+        (difference.seen.at_s, difference.seen.desired, difference.simulated) for difference in comparison.differences
+    ] == []
+    assert comparison.looks - comparison.undecided >= 19
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
+def test_the_controller_scaled_in_each_recording(file: Path) -> None:
+    statuses = [json.loads(text)["status"] for text in file.read_text(encoding="utf-8").splitlines()]
+    assert any(
+        status["desiredReplicas"] not in (0, status["currentReplicas"]) for status in statuses if len(status) > 2
+    )
