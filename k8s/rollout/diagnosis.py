@@ -20,6 +20,8 @@ _NO_SUCH_IMAGE = re.compile(
 )
 _CRASHES_ENOUGH = 3
 _SIGNALLED = 128
+# How a container ends that its kubelet told to; one that crashes fails its probe too, until it is found dead.
+_TOLD = (0, 137, 143)
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,7 @@ def _crashed(name: str, container: Document, ended: Document, events: list[Docum
             hint=hint,
         )
         return
-    if probe := _probe(events, killing=True):
+    if code in _TOLD and (probe := _probe(events, killing=True)):
         yield Cause("probe", name, f"{who} was restarted, {_times(restarts)}: {probe}", final)
         return
     how = f"signal {code - _SIGNALLED}" if isinstance(code, int) and code > _SIGNALLED else f"code {code}"

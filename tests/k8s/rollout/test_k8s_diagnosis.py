@@ -108,6 +108,14 @@ ROWS: list[Any] = [
         ),
     ),
     (
+        "a crash before the port was open",
+        view(
+            pod(containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=3, last={"exitCode": 1})]),
+            events=(event("Unhealthy", "Startup probe failed: dial tcp 10.0.0.9:8090: connect: connection refused"),),
+        ),
+        ("crash", "container `server` ended with code 1, 3 restarts", True),
+    ),
+    (
         "no node",
         view(pod(conditions=[{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: taints"}])),
         ("unschedulable", "no node takes it: 0/3 nodes: taints", False),
