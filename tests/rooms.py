@@ -1,6 +1,7 @@
 """Who may import whom inside our packages: rooms, their order, and the names that cross a door."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,15 @@ class Import:
     line: int
 
 
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    """A file's code, read once."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def imports(file: Path) -> Iterator[Import]:
     """Every import of a file, wherever it stands; of a module imported whole, also what is used of it."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = parsed(file)
     whole = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -34,7 +41,7 @@ def imports(file: Path) -> Iterator[Import]:
 
 def face(folder: Path) -> set[str]:
     """The names in `__all__` of a package."""
-    for node in ast.parse((folder / "__init__.py").read_text(encoding="utf-8")).body:
+    for node in parsed(folder / "__init__.py").body:
         if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == "__all__" for to in node.targets):
             return set(ast.literal_eval(node.value))
     return set()

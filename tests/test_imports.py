@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from rooms import Rooms, face, trespasses
+from rooms import Rooms, face, parsed, trespasses
 
 ROOT = Path(__file__).parent.parent
 OURS = {"archiver", "config", "handlers", "k8s", "loadtest", "server"}
@@ -24,7 +24,7 @@ WITHOUT_TORCH = OURS - {"archiver", "handlers"}
 
 def imported(file: Path) -> set[str]:
     packages = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             packages |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -52,7 +52,7 @@ def test_only_the_packager_and_the_handlers_import_torch(package: str) -> None:
 
 
 def top_imports(file: Path) -> set[str]:
-    body = ast.parse(file.read_text(encoding="utf-8")).body
+    body = parsed(file).body
     named = {f"{node.module}.{alias.name}" for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
     return named | {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
 
