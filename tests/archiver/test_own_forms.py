@@ -68,6 +68,7 @@ def test_a_form_that_does_not_hold_is_refused(takes: str, said: str, tmp_path: P
     assert str(raised.value).startswith(f"{tmp_path / 'spec.yaml'}: `Sums.takes`: {said}")
 
 
+@pytest.mark.slow
 def test_what_is_declared_is_in_the_record_and_its_example_is_the_sample(tmp_path: Path) -> None:
     record = package(written(tmp_path), tmp_path / "build", progress=Progress(quiet=True)).record
     assert record.takes is not None
@@ -78,6 +79,7 @@ def test_what_is_declared_is_in_the_record_and_its_example_is_the_sample(tmp_pat
         assert json.loads(archive.read(record.sample.file)) == {"values": [1, 2, 3]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gives", "said"),
     [

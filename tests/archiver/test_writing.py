@@ -30,6 +30,7 @@ def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_compiled_decoder_is_packed_once_and_agrees_in_8_bits(tmp_path: Path) -> None:
     changes = {"model.precision": "int8", "model.compile": "aot", "text": {"context": 128, "max_tokens": 64}}
     draft = stage_text(tales_spec(changes), tmp_path)

@@ -201,6 +201,7 @@ def test_streams_are_only_for_models_that_write(tmp_path: Path) -> None:
         parse_spec(SPEC.replace("16:", "1600:"), tmp_path / "spec.yaml", files=False)
 
 
+@pytest.mark.slow
 def test_a_run_hears_streams_and_counts_those_that_are_cut(tmp_path: Path) -> None:
     (tmp_path / "wishes.jsonl").write_text('{"prompt": "one"}\n{"prompt": "three"}\n')
     options = RunOptions(rate=100, duration_s=2, warmup_s=0.2, max_duration_s=2)
