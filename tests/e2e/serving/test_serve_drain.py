@@ -7,24 +7,26 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import Start, packaged_for, served_digits
+from conftest import Start
 from load import Load
 from running import running
+from tiny import make_tiny
 from tools import skip_unless_required
-from waiting import DIGIT, ask, eventually, metric, scan, worker_pids
+from waiting import DIGIT, ask, eventually, metric, worker_pids
 
 from config.spec import Spec
 from server import Exit
 
 pytestmark = pytest.mark.e2e
 
-# Half of a worker's time at this rate, so that every stop finds requests in the middle of their work.
-BODY, TYPE, RATE = scan(512), "image/png", 50
+# Half of a worker's time at this rate, so that every stop finds requests in the middle of their work; and as long as a
+# picture's.
+BODY, RATE = b'{"sleep_s": 0.01}'.ljust(30_000), 50
 
 
 def stop_under_load(spec: Spec, mar: Path, log: Path, *, keep: bool) -> tuple[int, Load, str]:
     with running(spec, mar=mar, log=log) as server:
-        load = Load(server.ports.inference, "/predictions/digits", BODY, RATE, TYPE, keep=keep)
+        load = Load(server.ports.inference, "/predictions/tiny", BODY, RATE, keep=keep)
         with load:
             eventually(lambda: len(load.sent) > 30)
             code = server.stop()
@@ -32,9 +34,8 @@ def stop_under_load(spec: Spec, mar: Path, log: Path, *, keep: bool) -> tuple[in
         return code, load, log.read_text()
 
 
-def test_sigterm_under_load_loses_nothing_time_after_time(digits_mar: Path, tmp_path: Path) -> None:
-    spec = served_digits(workers=1, drain_propagation_s=0.5, access_log="errors")
-    mar = packaged_for(spec, digits_mar, tmp_path / "model.mar")
+def test_sigterm_under_load_loses_nothing_time_after_time(tmp_path: Path) -> None:
+    spec, mar = make_tiny(tmp_path / "tiny", drain_propagation_s=0.5, access_log="errors")
     with ThreadPoolExecutor(2) as pool:
         runs = [
             pool.submit(stop_under_load, spec, mar, tmp_path / f"{number}.log", keep=number % 4 == 0)
