@@ -18,6 +18,9 @@ _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerEr
 _NO_SUCH_IMAGE = re.compile(
     r"not found|manifest unknown|unauthorized|denied|forbidden|invalid reference", re.IGNORECASE
 )
+# Who is refused has a new name at each attempt, and events of many attempts are put together.
+_ATTEMPT = re.compile(r'^(\(combined from similar events\): )?(Error creating: )?(pods "[^"]*" is forbidden: )?')
+_LIMIT_RANGE = re.compile(r"(minimum|maximum) \S+ usage per |limit to request ratio per ")
 _CRASHES_ENOUGH = 3
 _SIGNALLED = 128
 # How a container ends that its kubelet told to; one that crashes fails its probe too, until it is found dead.
@@ -124,6 +127,7 @@ def _of_deployment(view: View) -> Iterator[Cause]:
 
 
 def _rejected(name: str, text: str) -> Cause:
+    text = _ATTEMPT.sub("", text)
     if "violates PodSecurity" in text:
         violation = text.partition("violates PodSecurity")[2].strip()
         hint = (
@@ -133,6 +137,8 @@ def _rejected(name: str, text: str) -> Cause:
     if "exceeded quota" in text:
         quota = "exceeded quota" + text.partition("exceeded quota")[2]
         return Cause("quota", name, f"no pod was let in: {quota}", hint="kubectl describe resourcequota")
+    if _LIMIT_RANGE.search(text):
+        return Cause("limit-range", name, f"no pod was let in: {text}", True, hint="kubectl describe limitrange")
     if "admission webhook" in text or "ValidatingAdmissionPolicy" in text:
         return Cause("admission", name, f"no pod was let in: {text}", "denied" in text)
     return Cause("not-created", name, f"no pod could be made: {text}")

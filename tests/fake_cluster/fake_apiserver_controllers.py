@@ -119,7 +119,10 @@ class Controllers:
         pods = self._pods(newest)
         for index in range(len(pods), wanted):
             if self.refused:
-                self._warn(newest, "FailedCreate", f'Error creating: pods "x" is forbidden: {self.refused}')
+                # Every attempt has a name of its own, and after some they are one event.
+                attempt = min(len(self._warned), 9)
+                text = f'Error creating: pods "x-{attempt}" is forbidden: {self.refused}'
+                self._warn(newest, "FailedCreate", text if attempt < 9 else f"(combined from similar events): {text}")
             else:
                 self._make_pod(newest, index)
         for pod in pods[wanted:]:

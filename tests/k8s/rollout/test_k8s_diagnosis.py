@@ -136,6 +136,26 @@ ROWS: list[Any] = [
         ("quota", "no pod was let in: exceeded quota: q, used: 4, limited: 4", False),
     ),
     (
+        "a LimitRange",
+        view(
+            events=(
+                event("FailedCreate", 'Error creating: pods "d-1" is forbidden: maximum memory usage per', "new"),
+                event(
+                    "FailedCreate",
+                    '(combined from similar events): Error creating: pods "d-xg6ng" is forbidden: maximum memory usage '
+                    "per Container is 1Gi, but limit is 2Gi",
+                    "new",
+                ),
+            )
+        ),
+        ("limit-range", "no pod was let in: maximum memory usage per Container is 1Gi, but limit is 2Gi", True),
+    ),
+    (
+        "a service account that is not there",
+        view(events=(event("FailedCreate", 'Error creating: pods "d-1" is forbidden: no serviceaccount', "new"),)),
+        ("not-created", "no pod could be made: no serviceaccount", False),
+    ),
+    (
         "a webhook",
         view(
             conditions=[
