@@ -28,7 +28,9 @@ def scaling_of(autoscaler: Document) -> Scaling:
     """What a HorizontalPodAutoscaler says of itself, in words."""
     spec, status = autoscaler["spec"], autoscaler.get("status") or {}
     text = f"{status.get('currentReplicas', 0)} of {spec.get('minReplicas', 1)} to {spec['maxReplicas']} pods, "
-    text += f"wants {status.get('desiredReplicas', '?')}"
+    present, wanted = status.get("currentReplicas"), status.get("desiredReplicas")
+    # Beside pods that are there, it says 0 until its metrics suffice for the first time.
+    text += "has not decided yet" if wanted is None or (present and not wanted) else f"wants {wanted}"
     metrics = spec.get("metrics") or []
     now = {_metric(metric): _value(metric, "current") for metric in status.get("currentMetrics") or []}
     for metric in metrics:

@@ -166,9 +166,11 @@ def test_the_status_says_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> N
     why = "the HPA was unable to compute the replica count: failed to get cpu utilization"
     inactive = {"type": "ScalingActive", "status": "False", "reason": "FailedGetResourceMetric", "message": why}
     rate = {"metric": {"name": "inference_requests_per_second"}, "current": {"averageValue": "0"}}
-    live["status"] = {"conditions": [inactive], "currentMetrics": [{"type": "Pods", "pods": rate}]}
+    undecided = {"currentReplicas": 2, "desiredReplicas": 0, "conditions": [inactive]}
+    live["status"] = undecided | {"currentMetrics": [{"type": "Pods", "pods": rate}]}
     cluster.fake.put(live, manager="kube-controller-manager")
     text = cluster.status().to_text()
+    assert "autoscaler 2 of 2 to 9 pods, has not decided yet; cpu unknown" in text
     assert f"\n    it removes no pod while `cpu` is unknown, and adds some by the rest: {why}" in text
     live["status"]["currentMetrics"] = []
     cluster.fake.put(live, manager="kube-controller-manager")
