@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import http.client
 import json
 import os
@@ -27,8 +26,8 @@ from config.render import Ports
 from config.spec import Spec
 from loadtest.measuring import Memory, peak_memory
 from loadtest.running.confinement import Confined, Confinement
+from loadtest.sending import end_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15
 _CONNECT_S = 5.0
@@ -217,5 +216,4 @@ def _become(confinement: Confinement | None) -> None:
     """What the process does before it becomes the server."""
     if confinement is not None:
         confinement.enter()
-    # It ends with us.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    end_with_parent(signal.SIGTERM)

@@ -7,21 +7,27 @@ is part of the verdict.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from config.errors import InputError, MarinaError
 from loadtest.measuring import Beat, Measurement, Second
 from loadtest.sending.log_lines import is_end, record_in, second_in
 from loadtest.sending.plan import LoadPlan
+from loadtest.sending.processes import TOGETHER_WITHIN_S, end_with_parent
 
 OnSecond = Callable[[int, Second, Sequence[Beat]], None]
 Lines = SimpleQueue[str | None]
+
+# After Ctrl-C only the requests that are under way are waited for.
+_END_WITHIN_S = 30.0
 
 
 def generate(plan: LoadPlan, on_second: OnSecond = lambda *_: None) -> Measurement:
@@ -50,11 +56,11 @@ class Generator:
         interrupted = False
         self._order(plan)
         try:
-            _follow(self._lines, on_second, record)
+            self._follow(on_second, record, TOGETHER_WITHIN_S + plan.timeout_s)
         except KeyboardInterrupt:
             interrupted = True
             _end_orders(self._process)
-            _follow(self._lines, on_second, record)
+            self._follow(on_second, record, _END_WITHIN_S + plan.timeout_s)
         if interrupted and not record:
             # It had not begun.
             raise KeyboardInterrupt
@@ -73,15 +79,25 @@ class Generator:
             self._process.stdin.write(plan.model_dump_json() + "\n")
             self._process.stdin.flush()
 
+    def _follow(self, on_second: OnSecond, record: list[str], silent_s: float) -> None:
+        """Tells every second, and keeps all other lines, until the plan is done or the process has ended; one that
+        has said nothing for `silent_s` is killed."""
+        while (line := self._line(silent_s)) is not None and not is_end(line):
+            second = second_in(line)
+            if second is None:
+                record.append(line)
+            else:
+                on_second(*second)
 
-def _follow(lines: Lines, on_second: OnSecond, record: list[str]) -> None:
-    """Tells every second, and keeps all other lines, until the plan is done or the process has ended."""
-    while (line := lines.get()) is not None and not is_end(line):
-        second = second_in(line)
-        if second is None:
-            record.append(line)
-        else:
-            on_second(*second)
+    def _line(self, silent_s: float) -> str | None:
+        try:
+            return self._lines.get(timeout=silent_s)
+        except Empty:
+            self._process.kill()
+            raise MarinaError(
+                f"the process that sends the load has said nothing for {silent_s:.0f} s and was killed",
+                hint="something keeps it from its core: look with top, and measure again",
+            ) from None
 
 
 @contextmanager
@@ -100,7 +116,14 @@ def _sender() -> Iterator[tuple[subprocess.Popen[str], Lines]]:
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "loadtest.sending.sender"]
     environment = os.environ | {"PYTHONPATH": path}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=partial(end_with_parent, signal.SIGKILL),
+    )
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:

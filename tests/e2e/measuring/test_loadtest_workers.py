@@ -2,6 +2,7 @@
 
 import base64
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -165,6 +166,37 @@ def test_a_standing_generator_sends_one_plan_after_the_other(url: str) -> None:
     assert [first.sent, second.sent] == [first.good, second.good] == [100, 180]
     assert (first.warmup, second.warmup) == (50, 90)
     assert seen(url) == before + 420
+
+
+def test_a_generator_that_says_nothing_any_more_is_ended(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtest.sending.generator.TOGETHER_WITHIN_S", 5)
+    with standing_generator() as generator:
+        sender = psutil.Process(generator.pid)
+
+        def stop() -> None:
+            wait_for(url, 50)
+            sender.send_signal(signal.SIGSTOP)
+
+        stopper = threading.Thread(target=stop)
+        stopper.start()
+        with pytest.raises(MarinaError, match="has said nothing for 15 s and was killed"):
+            generator.generate(plan_of(url, duration_s=600, parts=1), lambda *_: None)
+        stopper.join()
+    assert not sender.is_running()
+
+
+def test_a_generator_that_does_nothing_any_more_ends_with_the_one_that_started_it() -> None:
+    program = (
+        "from loadtest.sending import standing_generator\n"
+        "with standing_generator() as it: print(it.pid, flush=True); input()"
+    )
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        sender = psutil.Process(int(parent.stdout.readline()))
+        sender.send_signal(signal.SIGSTOP)
+        parent.kill()
+    eventually(lambda: not sender.is_running() or sender.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_workers_end_with_the_leader(url: str) -> None:
