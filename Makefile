@@ -131,6 +131,9 @@ bench-text: setup  ## a step of writing and the reading of a prompt, of our engi
 bench-speculation: setup  ## an answer with guesses of what comes next and without, in turns  (ARGS=--quick)
 	$(BIN)/python tests/bench/text/bench_speculation.py $(ARGS)
 
+bench-promises: setup  ## prompts that begin alike, who goes first, and a Redis that dies  (ARGS=priorities)
+	$(BIN)/python tests/bench/text/bench_promises.py $(ARGS)
+
 check-vllm: setup  ## our program around a real vLLM               (VLLM_PYTHON=FILE, a Python that has it)
 	VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/pytest --quiet -rs tests/handlers/generation/test_generation_vllm_real.py
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -25,11 +26,18 @@ class Stream:
         return b"data: [DONE]" in self.body and self.body.endswith(b"0\r\n\r\n")
 
 
-async def stream(port: int, path: str, body: dict[str, object], *, most: int | None = None) -> Stream:
+async def stream(
+    port: int,
+    path: str,
+    body: dict[str, object],
+    *,
+    most: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Stream:
     """Sends one request and reads its events; leaves after `most` of them."""
     text = json.dumps(body | {"stream": True}).encode()
-    fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}"
-    fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(text)}"
+    given = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": len(text)} | dict(headers or {})
+    fields = "\r\n".join(f"{name}: {value}" for name, value in given.items())
     head = f"POST {path} HTTP/1.1\r\n{fields}\r\n\r\n"
     seen = Stream(time.monotonic())
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
