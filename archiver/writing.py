@@ -43,7 +43,7 @@ _TEXTS, _LENGTH = 8, 96
 def stage_text(spec: Spec, staged: Path) -> Draft:
     """The record of a language model as far as it is known before the comparison; stages the files it names."""
     folder = _stage_folder(spec, staged / FOLDER)
-    settings = spec.writing.model_dump(exclude={"route"}) | {"waiting": spec.waiting}
+    settings = spec.writing.model_dump(exclude={"route", "sessions"}) | {"waiting": spec.waiting}
     if spec.vllm is not None:
         settings["vllm"]["files"] = describe(folder.files) if spec.vllm.weights is not None else {}
     writing = Writing(folder=FOLDER, ends=_ends(folder, staged / FOLDER), **settings)

@@ -30,6 +30,7 @@ _PLACEHOLDERS: dict[Location, object] = {
     ("model", "image", "width"): 1,
     ("slo", "p99_ms"): 100.0,
     ("text", "route", "to"): "placeholder",
+    ("text", "sessions", "redis"): "redis://placeholder",
     ("cost", "pod_hour"): 1.0,
     ("kubernetes", "log_shipper", "image"): "placeholder",
     ("kubernetes", "route", "gateway"): "placeholder/placeholder",

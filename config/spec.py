@@ -141,6 +141,13 @@ class Spec(Section):
         return self.serving.device if self.vllm is None else "vllm"
 
     @property
+    def redis(self) -> list[tuple[str, str | None, str]]:
+        """Each Redis that pods ask: its address, the Secret of its password, the variable that the password is in."""
+        sessions, cache = self.text.sessions if self.text else None, self.serving.cache
+        used = [(cache.redis, cache.secret, "MARINA_REDIS_AUTH")] if cache and cache.redis else []
+        return used + ([(sessions.redis, sessions.secret, "MARINA_SESSIONS_AUTH")] if sessions else [])
+
+    @property
     def largest_batch_bytes(self) -> int:
         """What requests may take in a worker at most, beside the model: the bodies of a batch, and the decoding of one
         of them after another."""

@@ -44,7 +44,7 @@ PATTERNS = {
     _REGISTRY,
     _DEVICE,
     _PAGE,
-    REDIS,
+    _REDIS,
     _HEADER,
     CURRENCY,
     PERCENT,
@@ -73,6 +73,7 @@ HostName = Annotated[str, StringConstraints(pattern=_HOST)]
 Registry = Annotated[str, StringConstraints(pattern=_REGISTRY)]
 PageUrl = Annotated[str, StringConstraints(pattern=_PAGE)]
 DeviceName = Annotated[str, StringConstraints(pattern=_DEVICE)]
+RedisUrl = Annotated[str, StringConstraints(pattern=_REDIS)]
 HeaderName = Annotated[str, StringConstraints(pattern=_HEADER)]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]
 Count = Annotated[int, Field(ge=1)]

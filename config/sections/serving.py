@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from config.sections.section import REDIS, Count, ObjectName, Seconds, Section
+from config.sections.section import Count, ObjectName, RedisUrl, Seconds, Section
 
 
 class Cache(Section):
@@ -17,7 +17,7 @@ class Cache(Section):
     memory."""
     ttl_s: Annotated[float, Field(gt=0, le=2_592_000)] = 300
     """How long an answer is given again, s. Read by the workers."""
-    redis: Annotated[str, StringConstraints(pattern=REDIS)] | None = None
+    redis: RedisUrl | None = None
     """A Redis that all workers share, `redis://HOST:PORT/NUMBER`, `rediss://…` with TLS; asked once a batch with a
     patience of 5 ms, and done without when it is away; default: none. Its password is in the variable
     `MARINA_REDIS_AUTH` of the server, never here. Read by the workers; lands in the NetworkPolicy."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from config.sections.section import Count, HeaderName, Name, Section, Url
+from config.sections.section import Count, HeaderName, Name, ObjectName, RedisUrl, Section, Url
 from config.sections.vllm import Vllm
 
 
@@ -31,6 +31,22 @@ class TextRoute(Section):
         return f"{(self.url or f'http://{self.to}:8080').rstrip('/')}/predictions/{self.to}"
 
 
+class TextSessions(Section):
+    """Where conversations are kept, so that clients send what is new and any pod goes on."""
+
+    redis: RedisUrl
+    """A Redis that all pods share, `redis://HOST:PORT/NUMBER`, `rediss://…` with TLS. Requests that name a conversation
+    need it: without it they get 503. Its password is in the variable `MARINA_SESSIONS_AUTH` of the server, never here.
+    Read by the worker; lands in the NetworkPolicy."""
+    secret: ObjectName | None = None
+    """A Secret whose key `password` is the password of `redis`. Lands in the Deployment as `MARINA_SESSIONS_AUTH`."""
+    ttl_s: Annotated[float, Field(gt=0, le=31_536_000)] = 3600
+    """How long after its last answer a conversation is kept, s. Read by the worker."""
+    max_kb: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """Messages of one conversation, with those that are new, in JSON, kB of 1,000 bytes; a turn that would make it
+    larger is refused with 400. Read by the worker."""
+
+
 class Text(Section):
     """How a language model writes."""
 
@@ -53,6 +69,8 @@ class Text(Section):
     """Longest answer, and what is written where a request names no `max_tokens`, tokens. Lands in the record."""
     route: TextRoute | None = None
     """Short prompts are answered by a small model that is served beside; default: all are answered here."""
+    sessions: TextSessions | None = None
+    """Conversations that a client names are kept here; default: clients send all messages each time."""
     priority_header: HeaderName = "X-Priority"
     """The header by which a request says who it is for: `interactive`, as without it, or `batch`, which waits while
     anybody interactive does, ten seconds at most; any other value is refused with 400. Lands in the record."""

@@ -6,5 +6,6 @@ from handlers.caching.cache import AnswerCache, Control, control_of, open_cache
 from handlers.caching.key import key_of
 from handlers.caching.pause import Pause
 from handlers.caching.repeats import find_repeats, packed
+from handlers.caching.shared import connect
 
-__all__ = ["AnswerCache", "Control", "Pause", "control_of", "find_repeats", "key_of", "open_cache", "packed"]
+__all__ = ["AnswerCache", "Control", "Pause", "connect", "control_of", "find_repeats", "key_of", "open_cache", "packed"]

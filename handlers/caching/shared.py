@@ -28,22 +28,29 @@ class Unreachable(Exception):
     """Redis was asked and did not answer, or with an error."""
 
 
+def connect(url: str, auth: str | None) -> Any:
+    """A client of Redis that tries everything once, a second long; `auth` is the password. It connects when asked."""
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return redis.Redis.from_url(
+        url,
+        password=auth,
+        socket_timeout=_TIMEOUT_S,
+        socket_connect_timeout=_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
 class Redis:
     """The few commands that we use; `auth` is the password."""
 
     def __init__(self, url: str, auth: str | None) -> None:
         import redis
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
 
         self._errors = (redis.RedisError, OSError)
-        self._client: Any = redis.Redis.from_url(
-            url,
-            password=auth,
-            socket_timeout=_TIMEOUT_S,
-            socket_connect_timeout=_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._client = connect(url, auth)
 
     def get(self, names: Sequence[str]) -> list[bytes | None]:
         try:

@@ -1,15 +1,18 @@
 """A request as it arrives: its body, its path and its headers, read into what is asked for."""
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from handlers.caching import Control, control_of
 from handlers.generation.refusals import Refused
 from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
+from handlers.generation.sessions import Message, Turn
 from handlers.generation.tokens import Tokens
-from handlers.generation.wishes import Asked, Form, Limits, read_asked
+from handlers.generation.wishes import Asked, Form, Limits, read_asked, read_messages
 from handlers.request import Request
 from handlers.validation import RequestError
 
@@ -17,19 +20,31 @@ _ROUTES: dict[str, Form] = {"v1/completions": "completion", "v1/chat/completions
 _PRIORITIES = {"interactive": INTERACTIVE, "batch": BATCH}
 # Set where a request is sent on, so that none goes in a circle; who sets it is answered by the model that it asked.
 ROUTED = "X-Marina-Routed"
+CONVERSATION = "X-Conversation"
+_CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_VALUES = 2_000_000
 
 
 @dataclass(frozen=True)
 class Arrival:
     """A request as it was read: what the engine is to do, what the client is told, what it says of the cache; its body,
-    and whether another server has sent it on."""
+    whether another server has sent it on, and the turn of a kept conversation that it is."""
 
     wish: Wish
     asked: Asked
     control: Control
     body: Mapping[str, Any]
     is_routed: bool
+    turn: Turn | None = None
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A request that names its conversation: `read` makes an arrival of it when what was said before is known."""
+
+    conversation: str
+    messages: list[Message]
+    read: Callable[[Turn], Arrival]
 
 
 class Arrivals:
@@ -38,7 +53,9 @@ class Arrivals:
     def __init__(self, tokens: Tokens, limits: Limits, max_bytes: int, priority: str) -> None:
         self._tokens, self._limits, self._max_bytes, self._priority = tokens, limits, max_bytes, priority
 
-    def read(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str) -> Arrival:
+    def read(
+        self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
+    ) -> Arrival | Continued:
         """The request, or Refused."""
         try:
             request = Request(row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=_MAX_VALUES)
@@ -51,6 +68,22 @@ class Arrivals:
             form = "chat" if isinstance(body, Mapping) and "messages" in body else "completion"
         if form is None:
             raise Refused(f"no such page, allowed: {', '.join((*_ROUTES, 'v1/models'))}", status=404)
+        conversation = request.headers.get(CONVERSATION)
+        if conversation is None:
+            return self._arrival(request, request_id, form, body)
+        if form != "chat":
+            raise Refused(f"`{CONVERSATION}` is for v1/chat/completions", param=CONVERSATION)
+        if not _CONVERSATION.fullmatch(conversation):
+            text = f"`{CONVERSATION}`: allowed: 1 to 128 letters, digits, `.`, `_`, `:` and `-`"
+            raise Refused(text, param=CONVERSATION)
+        messages = read_messages(body.get("messages") if isinstance(body, Mapping) else None)
+        return Continued(conversation, messages, partial(self._arrival, request, request_id, form, body))
+
+    def _arrival(
+        self, request: Request, request_id: str, form: Form, body: object, turn: Turn | None = None
+    ) -> Arrival:
+        if turn is not None and isinstance(body, Mapping):
+            body = {**body, "messages": list(turn.messages)}
         asked = read_asked(body, form, self._tokens, self._limits)
         wish = Wish(
             request_id,
@@ -62,7 +95,9 @@ class Arrivals:
             _deadline(request.headers.get("x-request-timeout-ms")),
         )
         routed = request.headers.get(ROUTED) is not None
-        return Arrival(wish, asked, control_of(request.headers), body if isinstance(body, Mapping) else {}, routed)
+        return Arrival(
+            wish, asked, control_of(request.headers), body if isinstance(body, Mapping) else {}, routed, turn
+        )
 
 
 def _priority(header: str, text: str | None) -> int:

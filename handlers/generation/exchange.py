@@ -2,28 +2,42 @@
 
 from dataclasses import dataclass
 from http.client import responses
-from typing import Any
+from typing import Any, TypeAlias
 
 from handlers.generation.answers import JSON, Verbatim
-from handlers.generation.arrivals import Arrival
+from handlers.generation.arrivals import CONVERSATION, Arrival, Continued
 from handlers.generation.forwarded import Forwarded
 from handlers.generation.grammars import Compiling
 from handlers.generation.recall import Keeping
-from handlers.generation.refusals import error_body
+from handlers.generation.refusals import Refused, error_body
 from handlers.generation.sequence import Answering
+from handlers.generation.sessions import Recalled, Remembered, Sessions
 
 
 @dataclass
 class Stream:
-    """An open request: its answer in the making, what keeps it, and whether something of it was sent."""
+    """An open request: its answer in the making, what keeps it, how many messages of its conversation were known
+    before, and whether something of it was sent."""
 
     answering: Answering
     writer: Verbatim
     keeping: Keeping | None = None
+    recalled: int | None = None
     begun: bool = False
     has_text: bool = False
     is_cut: bool = False
     is_lost: bool = False
+
+    @property
+    def error(self) -> "Whole | None":
+        """Why there is no more of an answer that is not complete."""
+        if self.is_lost:
+            return Whole(error_body(LOST, 503, code="engine_failed"), 503, retry_after_s=1)
+        if self.is_cut:
+            return STOPPED
+        if isinstance(self.answering, Remembered) and self.answering.is_unkept:
+            return _UNKEPT
+        return FAILED if self.answering.end == "error" else None
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,14 @@ class Routed:
 
 
 @dataclass(frozen=True)
+class Recalling:
+    """A request that goes on with a conversation, which is being read."""
+
+    continued: Continued
+    awaited: Recalled
+
+
+@dataclass(frozen=True)
 class Whole:
     """An answer that is there at once."""
 
@@ -54,9 +76,23 @@ class Whole:
     retry_after_s: int | None = None
 
 
+Open: TypeAlias = Stream | Pending | Routed | Recalling
 LOST = "the engine failed, and another one starts"
 _STOPS = "the server stops, and the answer was not complete in the time that it had"
 STOPPED = Whole(error_body(_STOPS, 503, code="server_stopped"), 503, retry_after_s=1)
+FAILED = Whole(error_body("the server failed at this answer", 500, code="internal"), 500)
+_UNKEPT_TEXT = "the answer is complete, and its conversation was not kept: the next turn would not know of it"
+_UNKEPT = Whole(error_body(_UNKEPT_TEXT, 503, code="conversation_not_kept"), 503, retry_after_s=1)
+# Of an answer in a conversation: how many messages were known before.
+RECALLED = f"{CONVERSATION}-Messages"
+
+
+def recalling(continued: Continued, sessions: Sessions | None) -> Recalling:
+    """Begins to read a conversation, or Refused where none is kept."""
+    if sessions is None:
+        text = f"this server keeps no conversations: send all messages, and no `{CONVERSATION}`"
+        raise Refused(text, param=CONVERSATION, code="unsupported_parameter")
+    return Recalling(continued, Recalled(sessions, continued.conversation, continued.messages))
 
 
 class Pace:

@@ -7,7 +7,6 @@ thread of its own, so a round never waits for a step that it does not need, and 
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
@@ -26,17 +25,33 @@ from handlers.caching import open_cache
 from handlers.generation.answers import Verbatim, Writer
 from handlers.generation.arrivals import Arrival, Arrivals
 from handlers.generation.engines import make_engine
-from handlers.generation.exchange import LOST, STOPPED, Criterion, Pace, Pending, Routed, Stream, Whole, send
+from handlers.generation.exchange import (
+    FAILED,
+    LOST,
+    RECALLED,
+    STOPPED,
+    Criterion,
+    Open,
+    Pace,
+    Pending,
+    Recalling,
+    Routed,
+    Stream,
+    Whole,
+    recalling,
+    send,
+)
 from handlers.generation.forwarded import Forwarded
-from handlers.generation.grammars import GrammarRefused, Grammars
-from handlers.generation.loop import Awaited, EngineFailed, Loop
+from handlers.generation.grammars import GrammarRefused, Grammars, bounded
+from handlers.generation.loop import Awaited, EngineFailed, Loop, end_worker
 from handlers.generation.metrics import TextMetrics
 from handlers.generation.recall import Keeping, Recall, Written
-from handlers.generation.refusals import Refused, error_body
+from handlers.generation.refusals import Refused
 from handlers.generation.routing import Route, open_route
 from handlers.generation.scheduler import Busy, Scheduler
 from handlers.generation.sequence import Answering, Wish
 from handlers.generation.sequence import Sequence as Answer
+from handlers.generation.sessions import Remembered, open_sessions
 from handlers.generation.tokens import TOKENIZER, Tokens
 from handlers.generation.wishes import Limits
 from handlers.generation.words import Unfolding
@@ -50,9 +65,6 @@ Begun = TypeVar("Begun")
 
 # Who has left is noticed at the next round, so none lasts longer.
 _WAKE_S = 0.05
-_FAILED = "the server failed at this answer"
-# An engine that failed does not come back, but its worker does; before that, its clients hear of it.
-_FAREWELL_S = 1.0
 
 
 class TextHandler:
@@ -81,7 +93,8 @@ class TextHandler:
         self.grammars = Grammars(folder / TOKENIZER, self.text.ends)
         self._recall = Recall(None)
         self._route: Route | None = None
-        self._open: dict[str, Stream | Pending | Routed] = {}
+        self._open: dict[str, Open] = {}
+        self._sessions = open_sessions(self.metrics.registry, self.record.name, changed=self.loop.wake)
         self._pace = Pace(self.text.flush_ms / 1000)
         # There from when the server that stops waits for answers no longer.
         self._closing = Path(os.environ.get("MARINA_RUN", self.directory), "closing")
@@ -127,7 +140,7 @@ class TextHandler:
         context.stopping_criteria = {index: Criterion(is_last) for index, (_, is_last) in enumerate(answers)}
         return [body for body, _ in answers]
 
-    def _enter(self, request_id: str, begun: Stream | Pending | Routed | Whole, whole: dict[str, Whole]) -> None:
+    def _enter(self, request_id: str, begun: Open | Whole, whole: dict[str, Whole]) -> None:
         if isinstance(begun, Whole):
             self._open.pop(request_id, None)
             whole[request_id] = begun
@@ -140,28 +153,39 @@ class TextHandler:
         arrivals: list[Arrival] = []
         for request_id, row, headers in requests:
             arrival = self._guarded(request_id, partial(self._read, row, headers, request_id))
-            if isinstance(arrival, Whole):
-                whole[request_id] = arrival
-            else:
+            if isinstance(arrival, Arrival):
                 arrivals.append(arrival)
+            else:
+                self._enter(request_id, arrival, whole)
         memories = self._recall.find([(arrival.asked, arrival.control) for arrival in arrivals])
         for arrival, memory in zip(arrivals, memories, strict=True):
             self._enter(arrival.wish.id, self._guarded(arrival.wish.id, partial(self._ask, arrival, memory)), whole)
         return whole
 
-    def _read(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str) -> Arrival | Whole:
+    def _read(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str) -> Arrival | Recalling | Whole:
         path = str(headers.get("url_path") or "").strip("/")
         if path == "v1/models" or path == f"v1/models/{self.record.name}":
             return self._models(path)
-        return self._arrivals.read(row, headers, request_id, path)
+        arrival = self._arrivals.read(row, headers, request_id, path)
+        return arrival if isinstance(arrival, Arrival) else recalling(arrival, self._sessions)
+
+    def _continue(self, recalling: Recalling) -> Stream | Pending | Routed:
+        arrival = recalling.continued.read(recalling.awaited.turn())
+        (memory,) = self._recall.find([(arrival.asked, arrival.control)])
+        return self._ask(arrival, memory)
 
     def _go_on(self, whole: dict[str, Whole]) -> None:
-        """Those begin whose schema is compiled by now, or whose answer came from elsewhere, or will not."""
+        """Those begin whose schema is compiled by now, whose conversation is read, or whose answer came from elsewhere,
+        or will not."""
         for request_id, waiting in list(self._open.items()):
-            if isinstance(waiting, Pending) and waiting.awaited.is_ready:
-                self._enter(request_id, self._guarded(request_id, partial(self._submit_to_grammar, waiting)), whole)
-            elif isinstance(waiting, Routed) and waiting.awaited.is_ready:
-                self._enter(request_id, self._guarded(request_id, partial(self._take_over, waiting)), whole)
+            if isinstance(waiting, Stream) or not waiting.awaited.is_ready:
+                continue
+            self._enter(request_id, self._guarded(request_id, partial(self._begin_late, waiting)), whole)
+
+    def _begin_late(self, waiting: Pending | Routed | Recalling) -> Stream | Pending | Routed:
+        if isinstance(waiting, Recalling):
+            return self._continue(waiting)
+        return self._submit_to_grammar(waiting) if isinstance(waiting, Pending) else self._take_over(waiting)
 
     def _guarded(self, request_id: str, begin: Callable[[], Begun]) -> Begun | Whole:
         try:
@@ -173,7 +197,7 @@ class TextHandler:
             # A round is of all who are open: what one request raises must not end it.
             logger.exception("request %s failed", request_id)
             self.metrics.refused("internal")
-            return Whole(error_body(_FAILED, 500, code="internal"), 500)
+            return FAILED
 
     def _ask(self, arrival: Arrival, memory: Written | Keeping | None) -> Stream | Pending | Routed:
         if isinstance(memory, Written):
@@ -203,7 +227,10 @@ class TextHandler:
         return self._stream(arrival, answering, keeping)
 
     def _stream(self, arrival: Arrival, answering: Answering, keeping: Keeping | None = None) -> Stream:
-        return Stream(answering, Writer(arrival.asked, self.record.name, arrival.wish.id, self.tokens), keeping)
+        writer = Writer(arrival.asked, self.record.name, arrival.wish.id, self.tokens)
+        if arrival.turn is None:
+            return Stream(answering, writer, keeping)
+        return Stream(Remembered(answering, arrival.turn), writer, keeping, arrival.turn.recalled)
 
     def _submit_to_grammar(self, pending: Pending) -> Stream:
         arrival = pending.arrival
@@ -212,7 +239,7 @@ class TextHandler:
         except GrammarRefused as err:
             text = f"`response_format`: no answer can be held to this schema: {err}"
             raise Refused(text, param="response_format") from err
-        sampling = replace(arrival.wish.sampling, grammar=grammar, schema=arrival.asked.schema)
+        sampling = replace(arrival.wish.sampling, grammar=grammar, schema=bounded(arrival.asked.schema or "{}"))
         return self._submit(replace(arrival, wish=replace(arrival.wish, sampling=sampling)), pending.keeping)
 
     def _take_over(self, routed: Routed) -> Stream | Pending:
@@ -262,7 +289,9 @@ class TextHandler:
     def _send_piece(self, request_id: str, stream: Stream, index: int, context: Context) -> tuple[bytes, bool | None]:
         """What can be sent, and whether it is the last: None where it is the first, too, and no stream is needed. For
         TorchServe a first piece that is the last of a stream is no answer at all."""
-        error = self._error(stream)
+        error = stream.error
+        if error is FAILED:
+            self.metrics.refused("internal")
         if error and not stream.begun:
             del self._open[request_id]
             return send(error, index, context), None
@@ -278,22 +307,13 @@ class TextHandler:
             body += stream.writer.fail(error.body)
         if not stream.begun:
             context.set_response_content_type(index, stream.writer.content_type)
+            if stream.recalled is not None:
+                context.set_response_header(index, RECALLED, str(stream.recalled))
             is_last = None if is_last else False
         stream.begun = True
         if is_last is not False:
             del self._open[request_id]
         return body, is_last
-
-    def _error(self, stream: Stream) -> Whole | None:
-        """Why there is no more of an answer that is not complete."""
-        if stream.is_lost:
-            return Whole(error_body(LOST, 503, code="engine_failed"), 503, retry_after_s=1)
-        if stream.is_cut:
-            return STOPPED
-        if stream.answering.end == "error":
-            self.metrics.refused("internal")
-            return Whole(error_body(_FAILED, 500, code="internal"), 500)
-        return None
 
     def _models(self, path: str) -> Whole:
         model = {"id": self.record.name, "object": "model", "created": 0, "owned_by": "marina"}
@@ -306,7 +326,7 @@ class TextHandler:
         body = (self.directory / self.record.sample.file).read_bytes()
         headers = {"content-type": self.record.sample.content_type}
         whole = self._begin([("-", {"body": body}, headers)])
-        begun: Stream | Pending | Routed | Whole = whole["-"] if whole else self._open.pop("-")
+        begun: Open | Whole = whole["-"] if whole else self._open.pop("-")
         if isinstance(begun, Pending):
             wait([begun.awaited.matcher])
             begun = self._guarded("-", partial(self._submit_to_grammar, begun))
@@ -319,10 +339,3 @@ class TextHandler:
                 self.loop.take(begun.answering)
         if begun.answering.end == "error":
             raise RecordError("`sample`: the engine failed at it")
-
-
-def end_worker() -> None:
-    """This process, in a moment; TorchServe starts another one."""
-    end = threading.Timer(_FAREWELL_S, os._exit, (1,))
-    end.daemon = True
-    end.start()

@@ -2,6 +2,7 @@
 is asking for their tokens just then."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,8 @@ _LOOK_S = 1.0
 # TorchServe asks again and again while any answer is open, and not once more when the last client has left. After so
 # long a silence nothing more is computed, until it asks; after the other, what was begun is forgotten.
 QUIET_S, ABANDONED_S = 0.2, 5.0
+# An engine that failed does not come back, but its worker does; before that, its clients hear of it.
+_FAREWELL_S = 1.0
 
 
 class EngineFailed(Exception):
@@ -228,3 +231,10 @@ class Loop:
         except Exception:
             logger.exception("answer %s failed", sequence.wish.id)
             sequence.fail()
+
+
+def end_worker() -> None:
+    """This process, in a moment; TorchServe starts another one."""
+    end = threading.Timer(_FAREWELL_S, os._exit, (1,))
+    end.daemon = True
+    end.start()

@@ -45,8 +45,9 @@ class Route:
         """The answer that the small model writes; None for a request that stays here.
 
         Tokens are those of one model's tokenizer, so a prompt of tokens stays; so does a request for this model's own
-        answer, and one that was sent on to here."""
-        stays = arrival.is_routed or not arrival.control.takes or isinstance(arrival.body.get("prompt"), list)
+        answer, one that was sent on to here, and a turn of a conversation that is kept here."""
+        stays = arrival.is_routed or not arrival.control.takes or arrival.turn is not None
+        stays |= isinstance(arrival.body.get("prompt"), list)
         if stays or len(arrival.asked.prompt) > self._short_tokens:
             return None
         if self._pause.is_on:

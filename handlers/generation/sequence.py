@@ -35,7 +35,8 @@ class Piece:
 class Answering(Protocol):
     """Where the pieces of an answer come from; `end` is there when the last of them is."""
 
-    end: End | None
+    @property
+    def end(self) -> End | None: ...
 
     @property
     def is_ready(self) -> bool: ...

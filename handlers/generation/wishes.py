@@ -135,12 +135,17 @@ def _text(prompt: object, tokens: Tokens, most: int) -> list[int]:
     raise Refused(f"`prompt`: allowed: a text, or a list of tokens from 0 to {tokens.count - 1}", param="prompt")
 
 
+def read_messages(messages: object) -> list[dict[str, str]]:
+    """A conversation's messages, each with its role and its text."""
+    if not isinstance(messages, list) or not 1 <= len(messages) <= _MOST_MESSAGES:
+        raise Refused(f"`messages`: allowed: a list of 1 to {_MOST_MESSAGES} messages", param="messages")
+    return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
 def _conversation(messages: object, tokens: Tokens, most: int) -> list[int]:
     if tokens.template is None:
         raise Refused("this model has no chat template, use /v1/completions", code="unsupported_parameter")
-    if not isinstance(messages, list) or not 1 <= len(messages) <= _MOST_MESSAGES:
-        raise Refused(f"`messages`: allowed: a list of 1 to {_MOST_MESSAGES} messages", param="messages")
-    read = [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    read = read_messages(messages)
     try:
         return tokens.encode(tokens.template.render(read), special=False, most=most)
     except TemplateRefused as err:

@@ -20,7 +20,7 @@ CONFIG_FILE = "spec.yaml"
 def mounted_spec(spec: Spec) -> str:
     """What the server reads of a spec, with the fields that were written in it and no others."""
     given = spec.model_dump(mode="json", exclude_unset=True, include={"name", "version", "model", "serving"})
-    if spec.text and spec.text.route:
+    if spec.text and (spec.text.route or spec.text.sessions):
         given |= {"text": spec.text.model_dump(mode="json", exclude_unset=True)}
     resources = spec.kubernetes.resources
     # The numbers of workers and threads follow from these; the name and version are in labels and metrics.

@@ -138,11 +138,8 @@ def _server(plan: Plan, mounts: list[V1VolumeMount]) -> V1Container:
 
 def _variables(plan: Plan) -> list[V1EnvVar]:
     """What the server has to know and no file says."""
-    cache = plan.spec.serving.cache
-    if cache is None or cache.secret is None:
-        return []
-    key = V1SecretKeySelector(name=cache.secret, key="password")
-    return [V1EnvVar(name="MARINA_REDIS_AUTH", value_from=V1EnvVarSource(secret_key_ref=key))]
+    keys = [(name, V1SecretKeySelector(name=secret, key="password")) for _, secret, name in plan.spec.redis if secret]
+    return [V1EnvVar(name=name, value_from=V1EnvVarSource(secret_key_ref=key)) for name, key in keys]
 
 
 def arguments(plan: Plan) -> list[str] | None:

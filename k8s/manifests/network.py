@@ -108,10 +108,11 @@ def _egress(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
 
 def _neighbours(plan: Plan) -> list[tuple[str, int]]:
     """Host and port of what pods ask beside the model."""
-    cache, text = plan.spec.serving.cache, plan.spec.text
-    urls = [cache.redis if cache else None, text.route.address if text and text.route else None]
-    addresses = [urlsplit(url) for url in urls if url]
-    return [(address.hostname or "", address.port or _PORTS[address.scheme]) for address in addresses]
+    text = plan.spec.text
+    route = [text.route.address] if text and text.route else []
+    addresses = [urlsplit(url) for url in [*(url for url, _, _ in plan.spec.redis), *route]]
+    places = [(address.hostname or "", address.port or _PORTS[address.scheme]) for address in addresses]
+    return list(dict.fromkeys(places))
 
 
 def _to_neighbour(plan: Plan, host: str, port: int) -> V1NetworkPolicyEgressRule:

@@ -70,6 +70,7 @@ CATALOGUE: dict[str, Series] = {
         *_series("page", "counter", "inference_cache_requests_total", "model result", only_on="cache"),
         *_series("page", "counter", "inference_cache_failures_total", "model kind", only_on="cache"),
         *_series("page", "counter", "inference_routed_total", "model result", only_on="route"),
+        *_series("page", "counter", "inference_conversations_total", "model result", only_on="sessions"),
         *_series("page", "gauge", "marina_ready marina_in_flight marina_queued marina_connections", "model"),
         *_series("page", "counter", "marina_connections_refused_total", "model"),
         *_series("page", "gauge", "marina_workers_declared marina_workers_ready", "model"),
@@ -136,4 +137,5 @@ def series_of(spec: Spec) -> list[Series]:
     features = {"", spec.worker_device, spec.model.handler}
     features |= {"cache"} if spec.serving.cache else set()
     features |= {"route"} if spec.text and spec.text.route else set()
+    features |= {"sessions"} if spec.text and spec.text.sessions else set()
     return [series for series in CATALOGUE.values() if series.source == "page" and series.only_on in features]

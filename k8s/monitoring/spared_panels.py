@@ -1,4 +1,4 @@
-"""The dashboard's panels about requests that this model does not answer: from kept answers, or by a small model."""
+"""The dashboard's panels about what is asked beside this model: kept answers, a small model, kept conversations."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from k8s.monitoring.expressions import Queries
 from k8s.monitoring.panels import Panel, Query
 
 CACHE, FAILURES, ROUTED = "inference_cache_requests_total", "inference_cache_failures_total", "inference_routed_total"
+CONVERSATIONS = "inference_conversations_total"
 
 
 def spared_panels(spec: Spec, queries: Queries) -> list[Panel]:
@@ -27,6 +28,9 @@ def spared_panels(spec: Spec, queries: Queries) -> list[Panel]:
     if spec.text and spec.text.route:
         text = f"What came of prompts that are for `{spec.text.route.to}`; those that came back were answered here."
         panels.append(_by("Short prompts", text, queries.rate(queries.of(ROUTED), "result"), "result"))
+    if spec.text and spec.text.sessions:
+        text = "Requests that named a conversation: it began, it went on, could not be read, or its turn not be kept."
+        panels.append(_by("Conversations", text, queries.rate(queries.of(CONVERSATIONS), "result"), "result"))
     return panels
 
 

@@ -94,7 +94,7 @@ def plan_launch(
     site = _site_packages()
     return Launch(
         command=_command(spec, java, site, directory, types=types, quick=_compiles_quickly(spec, mar)),
-        environment=_environment(spec, directory) | _cache(spec, mar) | _route(spec),
+        environment=_environment(spec, directory) | _cache(spec, mar) | _route(spec) | _sessions(spec),
         folders=(temporary, store, metrics, directory / "renew", directory / "first"),
         files={
             properties: render_properties(
@@ -204,6 +204,14 @@ def _route(spec: Spec) -> dict[str, str]:
         return {}
     settings = {"url": route.address, "short_tokens": route.short_tokens, "patience_ms": route.patience_ms}
     return {"MARINA_ROUTE": json.dumps(settings)}
+
+
+def _sessions(spec: Spec) -> dict[str, str]:
+    """What `handlers/generation/sessions.py` reads."""
+    sessions = spec.text.sessions if spec.text else None
+    if sessions is None:
+        return {}
+    return {"MARINA_SESSIONS": sessions.model_dump_json(include={"redis", "ttl_s", "max_kb"})}
 
 
 def _site_packages() -> Path:

@@ -67,6 +67,7 @@ ERRORS: list[Any] = [
     pytest.param({"text.route": {"to": "small", "short_tokens": 2048}}, "`text.route.short_tokens`: got 2048, but no "
                  "prompt is longer than `text.context`, 2048\n\nhint: fewer, or serve the small model alone",
                  id="a route for everything"),
+    pytest.param({"text.sessions": {"ttl_s": 60}}, "`text.sessions.redis`: missing", id="conversations kept nowhere"),
     pytest.param({"text.route": {"short_tokens": 5}}, "`text.route.to`: missing", id="a route to nowhere"),
     pytest.param({"text.slots": 0}, "`text.slots`: got `0`, allowed: 1 or more", id="no slots"),
 ]  # fmt: skip

@@ -18,6 +18,7 @@ SERVER = f"{POD} containers 0"
 HPA, PDB = "HorizontalPodAutoscaler", "PodDisruptionBudget"
 KEDA = {"scaling.autoscaler": "keda"}
 ROUTE = {"kubernetes.route": {"gateway": "edge/public"}}
+REDIS = {"serving.cache": {"redis": "redis://cache.tools.svc"}}
 BY_SERVICE = {"kubernetes.monitoring": {"monitor": "service"}}
 FIXED = {"scaling.autoscaler": "none", "scaling.min_replicas": 2}
 CLAIM = {"kubernetes.model": {"claim": "models"}}

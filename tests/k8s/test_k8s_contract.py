@@ -32,7 +32,12 @@ VARIANTS: list[dict[str, Any]] = [
     {**CUDA, "scaling.metric": "gpu"},
 ]
 TALES = tales_spec(
-    {"slo": {"ttft_p99_ms": 450, "itl_p99_ms": 80}, "scaling.metric": "waiting", "text.route": {"to": "small"}}
+    {
+        "slo": {"ttft_p99_ms": 450, "itl_p99_ms": 80},
+        "scaling.metric": "waiting",
+        "text.route": {"to": "small"},
+        "text.sessions": {"redis": "redis://chats"},
+    }
 )
 SPECS = [*map(digits_spec, VARIANTS), TALES]
 HISTOGRAM = "inference_request_duration_seconds"

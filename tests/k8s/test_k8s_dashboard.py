@@ -55,7 +55,7 @@ def test_every_panel_says_what_it_shows_and_in_what(changes: dict[str, Any]) -> 
 
 
 def test_what_a_server_does_not_have_is_no_panel() -> None:
-    spared = {"Kept answers", "Redis", "Short prompts"}
+    spared = {"Kept answers", "Redis", "Short prompts", "Conversations"}
     shown = [
         spared & charts(render_dashboard(spec)).keys()
         for spec in (
@@ -63,9 +63,10 @@ def test_what_a_server_does_not_have_is_no_panel() -> None:
             digits_spec({"serving.cache": {}}),
             digits_spec(CACHE),
             tales_spec({"text.route": {"to": "small"}}),
+            tales_spec({"text.sessions": {"redis": "redis://chats"}}),
         )
     ]
-    assert shown == [set(), {"Kept answers"}, {"Kept answers", "Redis"}, {"Short prompts"}]
+    assert shown == [set(), {"Kept answers"}, {"Kept answers", "Redis"}, {"Short prompts"}, {"Conversations"}]
 
 
 def test_thresholds_begin_without_a_value_and_rise() -> None:

@@ -222,6 +222,30 @@ def test_pods_may_reach_the_small_model_and_read_where_it_is() -> None:
     ] == {"to": "small"}
 
 
+def test_pods_may_reach_the_redis_of_conversations_and_know_its_password() -> None:
+    tales = {"source": "hf:../tales/model", "handler": "text", "compile": "eager"}
+    sessions = {"redis": "redis://chats.tools.svc:7000", "secret": "chats", "ttl_s": 60}
+    objects = planned(
+        {
+            "model": tales,
+            "text": {"context": 256, "max_tokens": 64, "sessions": sessions},
+            "load": {},
+            "serving.cache": {"redis": "redis://chats.tools.svc:7000/2", "secret": "cache"},
+        }
+    )
+    policy = the_only(objects, "NetworkPolicy")["spec"]
+    assert [each["port"] for rule in policy["egress"] for each in rule["ports"]] == [7000, 53, 53]
+    mounted = yaml.safe_load(the_only(objects, "ConfigMap", config_name(objects))["data"]["spec.yaml"])
+    assert mounted["text"]["sessions"] == sessions
+    secrets = {
+        each["name"]: each["valueFrom"]["secretKeyRef"]
+        for each in pod(objects)["containers"][0]["env"]
+        if each["name"].startswith("MARINA_")
+    }
+    assert secrets["MARINA_SESSIONS_AUTH"] == {"name": "chats", "key": "password"}
+    assert secrets["MARINA_REDIS_AUTH"] == {"name": "cache", "key": "password"}
+
+
 def test_a_cache_in_memory_alone_changes_no_policy() -> None:
     assert "egress" not in the_only(planned({"serving.cache": {}}), "NetworkPolicy")["spec"]
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import orjson
 
+from handlers.generation.grammars.trial import SPACE
 from handlers.generation.refusals import Refused
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -25,6 +26,11 @@ def read_schema(wanted: object) -> str | None:
     if kind == "text":
         return None
     return '{"type":"object"}' if kind == "json_object" else _schema(wanted.get("json_schema"))
+
+
+def bounded(schema: str) -> str:
+    """The schema, with the bound on spaces in it: for an engine that makes its own grammar, with the same library."""
+    return orjson.dumps({"x-guidance": {"whitespace_pattern": SPACE}} | orjson.loads(schema)).decode()
 
 
 def _schema(named: object) -> str:

@@ -19,7 +19,7 @@ _MOST_MEMORY = 2 << 30
 # So many tokens of an answer are tried.
 _STEPS = 24
 # Between the parts of an answer; without a bound a model may write spaces until its answer has to end.
-_SPACE = r"[\x20\x0A\x0D\x09]{0,12}"
+SPACE = r"[\x20\x0A\x0D\x09]{0,12}"
 # What one token's search may cost, some milliseconds each: a step waits for nobody longer.
 _LIMITS = LLParserLimits(step_lexer_fuel=100_000, step_max_items=50_000, max_lexer_states=20_000)
 
@@ -32,7 +32,7 @@ def read_tokenizer(file: str, ends: list[int]) -> LLTokenizer:
 
 def compile_schema(tokenizer: LLTokenizer, schema: str) -> LLMatcher:
     """Raises ValueError with the reason where an answer cannot be held to it."""
-    grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": _SPACE})
+    grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": SPACE})
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     if reason := matcher.get_error() or " ".join(matcher.get_grammar_warnings()):
         raise ValueError(first_line(reason))

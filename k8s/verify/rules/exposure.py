@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from config.errors import listed
 from k8s.verify.application import TORCHSERVE_PORTS, Application, Workload, matches
@@ -10,6 +11,7 @@ from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Exposure")
+REDIS_PORT = 6379
 
 
 @TOPIC.rule(
@@ -132,8 +134,26 @@ def _needed(application: Application, workload: Workload) -> Iterator[Place]:
             yield from monitor.root.all("spec.podMetricsEndpoints[].port")
 
 
-def _opens(policy: LocatedDocument, workload: Workload, number: int) -> bool:
-    for rule in policy.root.at("spec", "ingress").items():
+@TOPIC.rule(
+    "policy-blocks-redis",
+    "warning",
+    what="A NetworkPolicy closes the way out to a Redis that the spec names.",
+    why="Kept answers are computed again, and requests that name a conversation get 503.",
+    fix="an egress rule with the port of that Redis",
+)
+def _blocks_redis(application: Application, scope: Scope) -> Iterator[Remark]:
+    for workload in application.exposed:
+        policies = [policy for policy in _policies_of(application, workload) if "Egress" in _ways(policy)]
+        for url, _, _ in scope.plan.spec.redis if scope.plan and policies else ():
+            port = urlsplit(url).port or REDIS_PORT
+            if not any(_opens(policy, workload, port, "egress") for policy in policies):
+                names = listed(policy.reference for policy in policies)
+                text = f"{names} lets nobody out to port {port}, where `{url}` is"
+                yield Remark(policies[0].root.at("spec", "egress"), text)
+
+
+def _opens(policy: LocatedDocument, workload: Workload, number: int, way: str = "ingress") -> bool:
+    for rule in policy.root.at("spec", way).items():
         ports = rule.at("ports").items()
         if not ports:
             return True

@@ -68,9 +68,8 @@ def _promised(scope: Scope) -> set[str]:
     store = kubernetes.model
     kept = (store.claim, store.secret, store.cache.claim if store.cache else None) if store else ()
     shipper = kubernetes.log_shipper.config_map if kubernetes.log_shipper else None
-    cache = scope.plan.spec.serving.cache
-    secret = cache.secret if cache else None
-    return {name for name in (*kept, secret, shipper, *kubernetes.pull_secrets, *_named_by(kubernetes.pod)) if name}
+    secrets = (*(secret for _, secret, _ in scope.plan.spec.redis), *kubernetes.pull_secrets)
+    return {name for name in (*kept, *secrets, shipper, *_named_by(kubernetes.pod)) if name}
 
 
 def _named_by(pod: Pod) -> Iterator[str]:

@@ -9,6 +9,7 @@ import jsonschema
 import numpy as np
 import pytest
 from generating import Rounds, events, serving, write_text_package, write_tokenizer
+from llguidance import LLMatcher
 
 from handlers.generation.engine import NoToken, Sampling
 from handlers.generation.engines.fake import FakeEngine
@@ -16,6 +17,7 @@ from handlers.generation.engines.sampling import Sampler
 from handlers.generation.engines.slots import Slots
 from handlers.generation.grammars import GrammarRefused, Grammars, read_schema
 from handlers.generation.grammars.compiler import Trials
+from handlers.generation.grammars.trial import read_tokenizer
 from handlers.generation.refusals import Refused
 
 COMPLETIONS = "v1/completions"
@@ -233,3 +235,22 @@ def test_a_grammar_that_fails_ends_its_answer_alone() -> None:
     said = [token for _ in range(3) for token in engine.step()]
     assert NoToken("failing") in said
     assert any(token.sequence == "other" for token in said)
+
+
+def test_an_engine_that_makes_its_own_grammar_is_given_the_bound_on_spaces(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+    add = rounds.handler.loop._engine.add
+    monkeypatch.setattr(
+        rounds.handler.loop._engine,
+        "add",
+        lambda name, prompt, sampling: (given.append(sampling.schema), add(name, prompt, sampling)),
+    )
+    rounds.ask(COMPLETIONS, asked(BOAT))
+    # As vLLM makes it.
+    grammar = LLMatcher.grammar_from_json_schema(given[0], defaults={"whitespace_flexible": True})
+    tokenizer = read_tokenizer(str(rounds.directory / "model" / "tokenizer.json"), [])
+    for spaces, is_taken in ((12, True), (13, False)):
+        matcher = LLMatcher(tokenizer, grammar, log_level=0)
+        assert matcher.consume_tokens(tokenizer.tokenize_str("{" + " " * spaces + '"sails"')) is is_taken

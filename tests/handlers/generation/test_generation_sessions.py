@@ -1,0 +1,232 @@
+"""Conversations that are kept, against a real Redis: any worker goes on with them, and who needs a Redis that is away
+is told. The fake engine says the prompt again, so an answer shows what the model was told."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from generating import Rounds, events, serving, write_text_package
+from redis_server import PASSWORD, RedisServer, redis_server
+from waiting import eventually
+
+CHAT = "v1/chat/completions"
+NAMES = "`X-Conversation`: allowed: 1 to 128 letters, digits, `.`, `_`, `:` and `-`"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    settings: dict[str, object] = {"redis": server.url, "ttl_s": 60, "max_kb": 1}
+    monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings))
+    monkeypatch.setenv("MARINA_SESSIONS_AUTH", PASSWORD)
+    stored(server).flushall()
+    return settings
+
+
+@pytest.fixture
+def rounds(settings: dict[str, object], tmp_path: Path) -> Iterator[Rounds]:
+    assert settings
+    with serving(write_text_package(tmp_path / "one")) as rounds:
+        yield rounds
+
+
+def stored(server: RedisServer) -> "redis.Redis[bytes]":
+    return redis.Redis(port=server.port, password=PASSWORD)
+
+
+def says(text: str, role: str = "user") -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+def asks(rounds: Rounds, *messages: dict[str, str], name: str = "c-1", tokens: int = 5, **body: object) -> bytes:
+    asked = {"messages": list(messages), "max_tokens": tokens} | body
+    return rounds.ask(CHAT, asked, **{"X-Conversation": name})
+
+
+def text(body: bytes) -> str:
+    return str(json.loads(body)["choices"][0]["message"]["content"])
+
+
+def prompt_tokens(body: bytes) -> int:
+    return int(json.loads(body)["usage"]["prompt_tokens"])
+
+
+def recalled(rounds: Rounds) -> str:
+    return str(rounds.headers[rounds.last]["X-Conversation-Messages"])
+
+
+def count(rounds: Rounds, result: str) -> float:
+    return float(rounds.handler._sessions._results[result]._value.get())
+
+
+def test_another_worker_goes_on_with_what_was_said_before(rounds: Rounds, tmp_path: Path) -> None:
+    first = asks(rounds, says("Be kind", "system"), says("Ahoy"))
+    assert recalled(rounds) == "0"
+    with serving(write_text_package(tmp_path / "two")) as other:
+        second = asks(other, says("Again"), tokens=60)
+        assert recalled(other) == "3"
+        assert count(other, "continued") == 1
+        whole = f"<system>Be kind\n<user>Ahoy\n<assistant>{text(first)}\n<user>Again\n<assistant>"
+        assert prompt_tokens(second) == len(whole)
+        assert text(second) == whole[:60]
+    # What was said in the other worker is known here.
+    third = asks(rounds, says("And again"))
+    assert recalled(rounds) == "5"
+    assert prompt_tokens(third) > prompt_tokens(second) + 60
+    assert (count(rounds, "begun"), count(rounds, "continued")) == (1, 1)
+
+
+def test_a_client_may_send_all_of_it(rounds: Rounds) -> None:
+    first = text(asks(rounds, says("Ahoy")))
+    everything = [says("Ahoy"), says(first, "assistant"), says("Again")]
+    whole = prompt_tokens(asks(rounds, *everything, name="another"))
+    assert prompt_tokens(asks(rounds, *everything)) == whole
+    # It was kept once.
+    asks(rounds, says("More"))
+    assert recalled(rounds) == "4"
+
+
+def test_conversations_are_apart_and_their_names_are_nowhere(rounds: Rounds, server: RedisServer) -> None:
+    asks(rounds, says("Ahoy"), name="mine")
+    asks(rounds, says("Ahoy"), name="yours")
+    assert recalled(rounds) == "0"
+    assert stored(server).dbsize() == 2
+    assert not any(b"mine" in key or b"yours" in key for key in stored(server).scan_iter())
+
+
+def test_a_conversation_is_kept_for_its_time_after_its_last_answer(rounds: Rounds, server: RedisServer) -> None:
+    asks(rounds, says("Ahoy"))
+    (key,) = stored(server).scan_iter()
+    stored(server).pexpire(key, 5000)
+    asks(rounds, says("Again"))
+    assert 50_000 < stored(server).pttl(key) <= 60_000
+
+
+def test_both_of_two_turns_at_once_are_kept(rounds: Rounds, server: RedisServer) -> None:
+    for name in ("left", "right"):
+        body = json.dumps({"messages": [says(name)], "max_tokens": 30}).encode()
+        rounds.round({name: (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
+    while rounds.open:
+        rounds.round()
+    (key,) = stored(server).scan_iter()
+    turns = [json.loads(turn) for turn in stored(server).lrange(key, 0, -1)]
+    assert sorted(turn[0]["content"] for turn in turns) == ["left", "right"]
+
+
+def test_an_answer_that_its_client_left_is_not_kept(rounds: Rounds, server: RedisServer) -> None:
+    body = json.dumps({"messages": [says("Ahoy")], "max_tokens": 256, "stream": True}).encode()
+    rounds.round({"gone": (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
+    while not rounds.bodies.get("gone"):
+        rounds.round()
+    rounds.round(left=["gone"])
+    eventually(lambda: rounds.handler.loop._engine.usage().sequences == 0)
+    assert stored(server).dbsize() == 0
+
+
+def test_a_conversation_that_becomes_too_long_is_refused(rounds: Rounds) -> None:
+    # Each of these bytes is written as six.
+    asks(rounds, says("\x01" * 70), tokens=1)
+    asks(rounds, says("\x01" * 70), tokens=1)
+    answer = json.loads(asks(rounds, says("Ahoy"), tokens=1))
+    assert answer["error"]["code"] == "conversation_too_long"
+    assert answer["error"]["message"].endswith("allowed: 1000: begin another one")
+    assert rounds.status[rounds.last] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "message"),
+    [
+        pytest.param("v1/completions", "c-1", "`X-Conversation` is for v1/chat/completions", id="a completion"),
+        pytest.param(CHAT, "a b", NAMES, id="a space"),
+        pytest.param(CHAT, "x" * 129, NAMES, id="too long"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(rounds: Rounds, path: str, name: str, message: str) -> None:
+    body = {"messages": [says("Ahoy")]} if path == CHAT else {"prompt": "Ahoy"}
+    error = json.loads(rounds.ask(path, body, **{"X-Conversation": name}))["error"]
+    assert (error["message"], error["param"]) == (message, "X-Conversation")
+
+
+def test_a_server_that_keeps_none_says_so(tmp_path: Path) -> None:
+    with serving(write_text_package(tmp_path)) as rounds:
+        error = json.loads(asks(rounds, says("Ahoy")))["error"]
+        assert (rounds.status[rounds.last], error["code"]) == (400, "unsupported_parameter")
+        assert error["message"] == "this server keeps no conversations: send all messages, and no `X-Conversation`"
+
+
+def test_without_its_redis_a_conversation_is_refused_and_the_rest_is_served(
+    settings: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with redis_server(tmp_path) as own:
+        monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings | {"redis": own.url}))
+        with serving(write_text_package(tmp_path / "two")) as other:
+            asks(other, says("Ahoy"))
+            own.kill()
+            error = json.loads(asks(other, says("Again")))["error"]
+            assert (other.status[other.last], error["code"]) == (503, "conversation_unavailable")
+            assert other.headers[other.last]["retry-after"] == "1"
+            assert count(other, "unread") == 1
+            assert "choices" in json.loads(other.ask(CHAT, {"messages": [says("Ahoy")], "max_tokens": 2}))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_whose_conversation_cannot_be_kept_ends_with_an_error(
+    stream: bool, settings: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with redis_server(tmp_path) as own:
+        monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings | {"redis": own.url}))
+        with serving(write_text_package(tmp_path / "one")) as rounds:
+            body = json.dumps({"messages": [says("Ahoy")], "max_tokens": 200, "stream": stream}).encode()
+            rounds.round({"a": (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
+            while rounds.handler.loop._engine.usage().sequences == 0:
+                rounds.round()
+            own.kill()
+            while rounds.open:
+                rounds.round()
+            assert count(rounds, "unkept") == 1
+            if stream:
+                *_, error, last = events(rounds.bodies["a"])
+                assert last == "[DONE]"
+            else:
+                error = json.loads(rounds.bodies["a"])
+            assert error["error"]["code"] == "conversation_not_kept"
+
+
+def test_a_redis_that_says_nothing_holds_nobody_else_up(
+    settings: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with redis_server(tmp_path) as own:
+        monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings | {"redis": own.url}))
+        with serving(write_text_package(tmp_path / "one")) as rounds:
+            asks(rounds, says("Ahoy"))
+            own.pause()
+            body = json.dumps({"messages": [says("Again")], "max_tokens": 2}).encode()
+            rounds.round({"a": (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
+            begun = time.monotonic()
+            rounds.ask(CHAT, {"messages": [says("Ahoy")], "max_tokens": 2})
+            others_s = time.monotonic() - begun
+            while rounds.open:
+                rounds.round()
+            assert json.loads(rounds.bodies["a"])["error"]["code"] == "conversation_unavailable"
+            assert others_s < time.monotonic() - begun
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_turn_that_was_answered_before_is_kept_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept = {"mb": 1, "ttl_s": 60, "redis": None, "package": "a" * 64}
+    monkeypatch.setenv("MARINA_ANSWERS", json.dumps(kept))
+    with serving(write_text_package(tmp_path / "two")) as other:
+        first = text(asks(other, says("Ahoy"), temperature=0))
+        steps = other.handler.loop._engine.steps
+        assert text(asks(other, says("Ahoy"), name="c-2", temperature=0)) == first
+        assert other.handler.loop._engine.steps == steps
+        asks(other, says("Again"), name="c-2")
+        assert recalled(other) == "2"
