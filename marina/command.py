@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from config.errors import InputError, MarinaError, SpecError, nearest
 from marina import cluster, comparing, measuring, packaging, serving, simulating
 from marina.arguments import DEFAULT_SPEC, EXIT_CODES, print_json
+from marina.installed import missing_extras
 from marina.starting import demo, doctor, init
 from marina.terminal import as_typed, coloured, completion
 
@@ -27,8 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         _refuse(options.parser, unknown)
     try:
-        code: int = options.run(options)
-        return code
+        return _run(options)
     except MarinaError as raised:
         err = _of_a_spec_nobody_named(raised) or raised
         if options.json:
@@ -43,6 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # `marina … | head` is no failure; without this Python complains again when it closes stdout.
         sys.stderr.close()
         return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        code: int = options.run(options)
+        return code
+    except ModuleNotFoundError as err:
+        if missing := missing_extras(options.run.__name__, err):
+            raise missing from err
+        raise
 
 
 def parser() -> argparse.ArgumentParser:

@@ -37,11 +37,11 @@ def typed() -> str:
     """What to type for `marina` here: that word where the shell finds this installation by it, else what was typed."""
     program = Path(sys.argv[0])
     if program.parts[-2:] == ("marina", "__main__.py"):
-        return f"{_short(Path(sys.executable))} -m marina"
+        return f"{short(Path(sys.executable))} -m marina"
     there = shutil.which("marina")
     if program.name != "marina" or (there and Path(there).resolve() == program.resolve()):
         return "marina"
-    return _short(program)
+    return short(program)
 
 
 def as_typed(text: str) -> str:
@@ -49,7 +49,7 @@ def as_typed(text: str) -> str:
     return re.sub(r"(?m)^((?:hint:)?\s*)marina (?=[a-z-])", lambda match: f"{match[1]}{typed()} ", text)
 
 
-def _short(program: Path) -> str:
+def short(program: Path) -> str:
     """A program's path from here, where that is the shorter one."""
     absolute, relative = os.path.abspath(program), os.path.relpath(program)
     return min((absolute, relative if "/" in relative else f"./{relative}"), key=len)

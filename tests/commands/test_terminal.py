@@ -1,8 +1,11 @@
 """What a person sees and types: help, versions, completion, colours, and commands that work as they are printed."""
 
+import argparse
 import io
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -126,3 +129,43 @@ def test_without_a_spec_outside_of_the_repository_no_other_file_is_spoken_of(
     assert capsys.readouterr().err == (
         "error: `SPEC`: missing: the spec of a model\n\nhint: marina init mine, or the path of one you have\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("verb", "url", "command"),
+    [
+        ("init", "file:///home/you/marina-0.1.0-py3-none-any.whl", "'marina[serve,package] @ file:///home/you/marina-"),
+        ("verify", None, "'marina[deploy]'"),
+        ("demo", None, "'marina[serve,package,loadtest,deploy]'"),
+    ],
+)
+def test_a_verb_whose_packages_are_not_installed_says_what_installs_them(
+    verb: str, url: str | None, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: object) -> int:
+        raise ModuleNotFoundError("No module named 'nowhere'", name="nowhere.inside")
+
+    origin = json.dumps({"url": url}) if url else None
+    monkeypatch.setattr("importlib.metadata.PathDistribution.read_text", lambda *_: origin)
+    monkeypatch.setattr(marina.command, "parser", lambda: _only(verb, fails))
+    assert marina.main([]) == 2
+    error = capsys.readouterr().err
+    assert f"error: `marina {verb}` needs `nowhere`, which is not installed" in error
+    assert " -m pip install 'marina[" in error
+    assert command in error
+
+
+def test_a_module_of_marina_that_is_gone_is_no_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> int:
+        raise ModuleNotFoundError("No module named 'archiver.gone'", name="archiver.gone")
+
+    monkeypatch.setattr(marina.command, "parser", lambda: _only("package", fails))
+    with pytest.raises(ModuleNotFoundError):
+        marina.main([])
+
+
+def _only(verb: str, run: Callable[[object], int]) -> argparse.ArgumentParser:
+    run.__name__ = verb
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(run=run, parser=parser, json=False)
+    return parser

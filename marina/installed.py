@@ -1,0 +1,51 @@
+"""What this installation lacks for a verb, and how it is added."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from config.errors import ToolMissing
+from marina.terminal import short
+
+_EXTRAS = {
+    "init": "serve,package",
+    "package": "serve,package",
+    "inspect": "serve,package",
+    "image": "serve,package",
+    "serve": "serve",
+    "loadtest": "serve,loadtest",
+    "calibrate": "serve,loadtest",
+    "compare": "serve,loadtest",
+    "simulate": "deploy",
+    "manifests": "deploy",
+    "verify": "deploy",
+    "deploy": "deploy",
+    "rollback": "deploy",
+    "status": "deploy",
+    "delete": "deploy",
+}
+_ALL = "serve,package,loadtest,deploy"
+
+
+def missing_extras(verb: str, err: ModuleNotFoundError) -> ToolMissing | None:
+    """What to type for a module that is not installed; None for one that is, and whose inside is not: our mistake."""
+    module = (err.name or "").partition(".")[0]
+    if not module or find_spec(module) is not None:
+        return None
+    return ToolMissing(f"`marina {verb}` needs `{module}`, which is not installed", hint=_install(verb))
+
+
+def _install(verb: str) -> str:
+    """By the tool and from the file that installed Marina."""
+    python = short(Path(sys.executable))
+    tool = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+    extras = _EXTRAS.get(verb, _ALL)
+    origin = json.loads(metadata.distribution("marina").read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        return "make setup"
+    at = f" @ {origin['url']}" if "url" in origin else ""
+    return f"{tool} 'marina[{extras}]{at}'"
