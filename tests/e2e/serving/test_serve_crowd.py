@@ -5,6 +5,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hostile import posted, read_answer
@@ -66,6 +67,21 @@ def test_where_all_are_at_work_one_more_is_told_and_none_of_them_is_lost(small: 
     for each in told:
         shows("crowded", each.body.decode())
     eventually(lambda: ask(small, b"{}") == 200)
+
+
+def test_of_a_crowd_half_as_large_as_the_room_each_is_told(tmp_path: Path) -> None:
+    room, beyond = 160, 75
+    spec, mar = make_tiny(tmp_path, max_connections=room)
+    with running(spec, mar=mar, log=tmp_path / "server.log") as server, ExitStack() as kept:
+        (worker,) = worker_pids(server)
+        os.kill(worker, signal.SIGSTOP)
+        kept.callback(os.kill, worker, signal.SIGCONT)
+        inside = [connected(server, kept) for _ in range(room)]
+        for each in inside:
+            each.sendall(posted(PATH, b"", b"{}"))
+        eventually(lambda: metric(server, "marina_in_flight") == room)
+        outside = [connected(server, kept) for _ in range(beyond)]
+        assert [read_answer(each).status for each in outside] == [503] * beyond
 
 
 def test_an_answer_that_nobody_takes_is_given_up(small: Running) -> None:
