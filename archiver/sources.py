@@ -81,7 +81,7 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
     chosen = None
     if weights in choices.__members__:
         chosen = choices[weights]
-    elif weights != "random" and not weights.endswith((".pt", ".pth", ".safetensors")):
+    elif weights != "random" and not weights.endswith((".ckpt", ".pt", ".pth", ".safetensors")):
         raise SourceError(
             f"{spec.file}: `model.weights`: got `{weights}`, allowed: {listed(choices.__members__)}, `random` or a file"
         )
@@ -190,18 +190,22 @@ def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
 
 
 def _load_weights(spec: Spec, network: nn.Module, file: Path) -> None:
-    state = _read_state(spec, file)
+    state = _without_wrapper(network, _read_state(spec, file))
     try:
         network.load_state_dict(state)
     except RuntimeError as err:
         # torch's message has a line for each key; the first few say enough.
         lines = [line.strip() for line in str(err).splitlines()[1:]]
-        hint = None
-        if any(key.startswith("module.") for key in state):
-            hint = "the keys start with `module.`: save `model.module.state_dict()`"
         shown = "; ".join(line[:200] for line in lines[:3])
-        message = f"{spec.file}: `model.weights`: `{file}` does not fit `{spec.model.source}`: {shown}"
-        raise SourceError(message, hint=hint) from err
+        text = f"{spec.file}: `model.weights`: `{file}` does not fit `{spec.model.source}`: {shown}"
+        raise SourceError(text) from err
+
+
+def _without_wrapper(network: nn.Module, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Of a network that was trained inside a module: Lightning's, DataParallel's or that of `torch.compile`."""
+    plain = {key.partition(".")[2]: value for key, value in state.items()}
+    first_parts = {key.partition(".")[0] for key in state}
+    return plain if len(first_parts) == 1 and set(plain) == set(network.state_dict()) else state
 
 
 def _read_state(spec: Spec, file: Path) -> dict[str, torch.Tensor]:
@@ -215,15 +219,12 @@ def _read_state(spec: Spec, file: Path) -> dict[str, torch.Tensor]:
             return load_file(file)
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as err:
-        hint = None
-        if "weights_only" in str(err) or "Weights only" in str(err):
-            hint = "it holds code, not only weights: save `model.state_dict()`, best as safetensors"
+        code = "weights_only" in str(err) or "Weights only" in str(err)
+        hint = "it holds code, not only weights: save `model.state_dict()`, best as safetensors" if code else None
         raise SourceError(f"{where}: `{file}` cannot be read: {str(err).splitlines()[0]}", hint=hint) from err
     if not isinstance(state, dict):
         raise SourceError(f"{where}: `{file}` is no state dict, allowed: names to tensors")
-    if not _is_state(state):
-        return _state_in_checkpoint(where, file, state)
-    return state
+    return state if _is_state(state) else _state_in_checkpoint(where, file, state)
 
 
 def _is_state(value: object) -> bool:

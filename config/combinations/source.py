@@ -10,7 +10,7 @@ from config.spec import Spec
 from config.torchvision_models import unknown_model
 
 HANDLERS = ("image", "tensor", "text")
-WEIGHT_SUFFIXES = (".pt", ".pth", ".safetensors")
+WEIGHT_SUFFIXES = (".ckpt", ".pt", ".pth", ".safetensors")
 SAMPLE_SUFFIXES = (".jpeg", ".jpg", ".json", ".npy", ".png", ".webp")
 
 

@@ -89,8 +89,8 @@ class Model(Section):
     """`torchvision:NAME`, `./file.py:factory`, `./program.pt2` (torch.export) or `hf:./folder`, a model as
     `transformers` saves it. Read by `marina package`."""
     weights: str | None = None
-    """`random` (seeded), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt` or `.pth`
-    state dict; a `.pt2` program and a `hf:` folder hold their own. Read by `marina package`."""
+    """`random` (seeded), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt`, `.pth` or
+    `.ckpt` state dict or checkpoint; a `.pt2` program and a `hf:` folder hold their own. Read by `marina package`."""
     handler: str = "image"
     """`image`, `tensor`, `text` or `./file.py:Class` of your own. Lands in the MAR's entry module."""
     files: tuple[str, ...] = ()

@@ -41,7 +41,7 @@ def add_verbs(verbs: Any) -> None:
         help="torchvision:NAME | ./file.py:NAME, a class, a function or a network | "
         "./program.pt2 | hf:./folder (default: a small network)",
     )
-    add("--weights", metavar="FILE", help=".safetensors, or a state dict or a checkpoint as .pt or .pth")
+    add("--weights", metavar="FILE", help=".safetensors, or a state dict or a checkpoint as .pt, .pth or .ckpt")
     add(
         "--input",
         metavar="NAME:DTYPE:SHAPE",

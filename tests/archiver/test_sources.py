@@ -108,8 +108,6 @@ def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
         pytest.param({"model.weights": "./other.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/other.pt` does not fit "
                      '`./model.py:build`: Missing key(s) in state_dict: "layer.weight", "layer.bias".; Unexpected '
                      'key(s) in state_dict: "a".', id="weights of another model"),
-        pytest.param({"model.weights": "./parallel.pt"}, "hint: the keys start with `module.`: save "
-                     "`model.module.state_dict()`", id="weights of DataParallel"),
     ],
 )  # fmt: skip
 def test_a_wrong_source_says_what_is_wrong(changes: dict[str, Any], expected: str, folder: Path) -> None:
@@ -120,7 +118,6 @@ def test_a_wrong_source_says_what_is_wrong(changes: dict[str, Any], expected: st
     torch.save({"student": weights, "ema": weights, "epoch": 3}, folder / "checkpoint.pt")
     torch.save([torch.ones(1)], folder / "list.pt")
     torch.save({"a": torch.ones(1)}, folder / "other.pt")
-    torch.save({"module.layer.weight": torch.ones(2, 3)}, folder / "parallel.pt")
     assert expected in message(folder, changes)
 
 
@@ -130,6 +127,14 @@ def test_the_state_dict_of_a_checkpoint_is_found_under_its_key(key: str, folder:
     torch.save({key: state, "epoch": 3, "optimizer": {"state": {}, "lr": 0.1}}, folder / "checkpoint.pt")
     loaded = load(folder, {"model.weights": "./checkpoint.pt"}).network.state_dict()
     assert torch.equal(loaded["layer.weight"], state["layer.weight"])
+
+
+@pytest.mark.parametrize("around", ["model", "module", "_orig_mod"])
+def test_weights_that_were_trained_inside_a_module_lose_its_name(around: str, folder: Path) -> None:
+    state = {f"{around}.layer.weight": torch.full((2, 3), 7.0), f"{around}.layer.bias": torch.zeros(2)}
+    torch.save({"state_dict": state, "epoch": 3, "hyper_parameters": {"lr": 0.1}}, folder / "last.ckpt")
+    loaded = load(folder, {"model.weights": "./last.ckpt"}).network.state_dict()
+    assert torch.equal(loaded["layer.weight"], state[f"{around}.layer.weight"])
 
 
 def test_of_several_state_dicts_the_one_under_a_usual_key_is_taken(folder: Path) -> None:

@@ -77,7 +77,7 @@ ERRORS: list[Any] = [
                  "allowed: `random`, a weights name such as `IMAGENET1K_V2`, or a file\n\n"
                  "hint: add `weights` under `model`", id="no weights"),
     pytest.param(FILE_SOURCE | {"model.weights": "w.bin"}, "spec.yaml:4: `model.weights`: got `w.bin`, allowed: `random` "
-                 "or a file that ends in `.pt`, `.pth`, `.safetensors`", id="weights of an unknown kind"),
+                 "or a file that ends in `.ckpt`, `.pt`, `.pth`, `.safetensors`", id="weights of an unknown kind"),
     pytest.param(FILE_SOURCE | {"model.source": "p.pt2"}, "spec.yaml:4: `model.weights`: got `random`, but `p.pt2` holds "
                  "its own weights\n\nhint: delete `weights`", id="weights beside a program"),
     pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `image`, `tensor`, "
