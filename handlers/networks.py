@@ -102,11 +102,12 @@ def without_dataclasses(outputs: Any) -> Any:
     fields = getattr(type(outputs), "__dataclass_fields__", None)
     if fields is None or isinstance(outputs, (dict, tuple)):
         return outputs
-    return {name: getattr(outputs, name) for name in fields if getattr(outputs, name) is not None}
+    return {name: getattr(outputs, name) for name in fields}
 
 
 def _flat(outputs: object) -> tuple[torch.Tensor, ...]:
-    leaves = pytree.tree_leaves(without_dataclasses(outputs))
+    """The tensors in their order; what a model left out, such as a loss, is no output."""
+    leaves = [leaf for leaf in pytree.tree_leaves(without_dataclasses(outputs)) if leaf is not None]
     return tuple(leaf.to(torch.float32) if leaf.dtype in (torch.bfloat16, torch.float16) else leaf for leaf in leaves)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -44,8 +45,20 @@ class Argument:
         return any(word in self.name for word in ("ids", "seq", "text", "token", "word"))
 
     @property
+    def is_sound(self) -> bool:
+        return any(word in self.name for word in ("audio", "pcm", "samples", "signal", "sound", "wav"))
+
+    @property
     def is_length(self) -> bool:
         return self.name.startswith(("len", "num_"))
+
+
+def is_state(name: str) -> bool:
+    """Whether an argument is called like what a recurrent layer keeps."""
+    short = re.sub(r"[_0-9]", "", name)
+    return short in ("c", "cn", "cx", "h", "hc", "hn", "hx") or any(
+        word in name for word in ("cell", "hidden", "state")
+    )
 
 
 @dataclass(frozen=True)

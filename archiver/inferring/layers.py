@@ -24,6 +24,21 @@ def reads_sequences(network: nn.Module) -> bool:
     return any(isinstance(layer, _OF_SEQUENCES) for layer in network.modules())
 
 
+def states_of(network: nn.Module) -> Iterator[Input]:
+    """What recurrent layers keep, a row for each row of the inputs."""
+    for layer in network.modules():
+        if isinstance(layer, nn.RNNBase):
+            yield Input((layer.num_layers * (2 if layer.bidirectional else 1), layer.hidden_size))
+        elif isinstance(layer, nn.RNNCellBase):
+            yield Input((layer.hidden_size,))
+
+
+def sounds() -> Iterator[Input]:
+    """A second as it is usually recorded."""
+    for shape in ((16000,), (1, 16000)):
+        yield Input(shape, sequence=len(shape) - 1)
+
+
 def width_of(layer: nn.Module) -> int | None:
     """The size of the last dimension that a layer takes."""
     return layer.in_features if isinstance(layer, nn.Linear) else None
@@ -34,14 +49,10 @@ def inputs_of(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Iterat
     match layer:
         case nn.Embedding() | nn.EmbeddingBag():
             most = layer.num_embeddings - 1
-            many = (Input((length,), "int64", 0, 0, most) for length in _all_of(_LENGTHS))
             scalar = Input((), "int64", None, 0, most)
-            if sequence:
-                yield from many
-                yield scalar
-            else:
-                yield scalar
-                yield from many
+            first, *more = (Input((length,), "int64", 0, 0, most) for length in _all_of(_LENGTHS))
+            yield from (first, scalar) if sequence else (scalar, first)
+            yield from more
         case nn.Conv1d():
             yield from (Input((layer.in_channels, length), sequence=1) for length in _all_of(_LENGTHS))
         case nn.Conv2d() | nn.BatchNorm2d():

@@ -10,9 +10,10 @@ from itertools import islice
 import torch
 from torch import nn
 
-from archiver.inferring.arguments import Argument, Given, arguments_of
+from archiver.inferring.arguments import Argument, Given, arguments_of, is_state
+from archiver.inferring.forms import refused_form
 from archiver.inferring.found import Found, Input
-from archiver.inferring.layers import KNOWN, inputs_of, reads_sequences
+from archiver.inferring.layers import KNOWN, inputs_of, reads_sequences, sounds, states_of
 from archiver.inferring.lengths import with_lengths
 from archiver.inferring.trial import Ran, equal, run
 from config.errors import InputError, SourceError, listed
@@ -22,7 +23,8 @@ _MOST_TRIALS, _LONGEST_S = 600, 60.0
 _MORE, _MORE_S = 40, 2.0
 # Trials that are followed also where it is known which layer each input reaches.
 _FOLLOWED = 10
-_ROWS = (2, 1)
+# More than a recurrent layer is deep: its states have their layers first, and may be taken for rows.
+_ROWS, _ROWS_OF_STATES = 2, 5
 
 Guess = tuple[Input, ...]
 
@@ -31,7 +33,7 @@ def find_inputs(network: nn.Module, given: Sequence[Given]) -> Found:
     """The inputs of `forward` by name; InputError names the flag to say it with where they cannot be found."""
     search = _Search(network, arguments_of(network, given), given)
     network.eval()
-    for rows in _ROWS:
+    for rows in (search.rows, 1):
         guess = search.best(rows)
         if guess is not None:
             return search.finished(guess, rows)
@@ -43,7 +45,8 @@ class _Search:
         self._network, self._arguments, self._names = network, arguments, [argument.name for argument in arguments]
         self._sequences = reads_sequences(network)
         self._choices = [list(self._generic(argument)) for argument in arguments]
-        self._settled = [argument.is_mask or argument.is_length for argument in arguments]
+        self._settled = [argument.is_mask or argument.is_length or self._keeps(argument) for argument in arguments]
+        self.rows = _ROWS_OF_STATES if any(map(self._keeps, arguments)) else _ROWS
         self._by_name = _matched(self._names, given)
         for at, value in self._by_name.items():
             self._choices[at], self._settled[at] = [_as_input(value)], True
@@ -80,7 +83,8 @@ class _Search:
         """With the columns and limits that were found, the lengths that vary, and what a user should know."""
         guess, notes = self._within_limits(guess, rows)
         guess = self._only_used_columns(guess, rows)
-        ran = self._run(guess, rows)
+        # However long the search took: it is over.
+        ran = run(self._network, self._values(guess, rows))
         apart = rows > 1 and self._apart(guess, ran)
         if not apart:
             notes.append("answers to a batch differ from answers one by one, so `batch_sizes` is [1]")
@@ -98,6 +102,8 @@ class _Search:
             text = f"`--input`: missing for {listed(self._names)}: no layer shows what `forward` takes"
             return InputError(text, hint=self._asked(self._names))
         guess, error = self._first
+        if refused := refused_form(self._network, self._names):
+            return refused
         if self._answered:
             hint = "a module around it that returns tensors, each with a row for each row of its inputs"
             return SourceError(f"`--source`: {self._answered}", hint=hint)
@@ -122,6 +128,10 @@ class _Search:
         elif argument.is_length:
             yield Input((), argument.dtype or "int64", least=1, most=1)
         else:
+            if self._keeps(argument):
+                yield from states_of(self._network)
+            if argument.is_sound:
+                yield from sounds()
             kinds: set[type] = set()
             for layer in self._network.modules():
                 if isinstance(layer, KNOWN) and type(layer) not in kinds:
@@ -129,6 +139,10 @@ class _Search:
                     yield from islice(self._of_layer(layer, argument), 40)
             if argument.dtype not in (None, "float32"):
                 yield from (Input(shape, argument.dtype) for shape in ((), (128,), (8,)))
+
+    def _keeps(self, argument: Argument) -> bool:
+        """Whether it may be a state of a recurrent layer."""
+        return is_state(argument.name) and any(states_of(self._network))
 
     def _of_layer(self, layer: nn.Module, argument: Argument) -> Iterator[Input]:
         doubles = any(weight.dtype == torch.float64 for weight in layer.parameters())
@@ -200,7 +214,7 @@ class _Search:
 
     def _apart(self, guess: Guess, ran: Ran) -> bool:
         """Whether each row is answered as it is alone."""
-        values = self._values(guess, 2)
+        values = self._values(guess, self.rows)
         alone = [run(self._network, [value[at : at + 1] for value in values]) for at in range(2)]
         return all(
             single.outputs is not None

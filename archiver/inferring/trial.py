@@ -70,7 +70,8 @@ def run(
             named = keyword_only(network)
             ordered = len(values) - len(named)
             answer = network(*values[:ordered], **dict(zip(named, values[ordered:], strict=True)))
-            paths, _ = pytree.tree_flatten_with_path(without_dataclasses(answer))
+            all_paths, _ = pytree.tree_flatten_with_path(without_dataclasses(answer))
+            paths = [(path, leaf) for path, leaf in all_paths if leaf is not None]
     except Exception as err:
         first = next((line.strip() for line in str(err).splitlines() if line.strip()), "")
         ran.error = f"{type(err).__name__}: {first[:200]}"

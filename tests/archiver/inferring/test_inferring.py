@@ -40,6 +40,20 @@ def halves(self: Any, x: Any) -> Any:
     return self.a(x[:, :3]) + self.b(x[:, 3:])
 
 
+def steps(self: Any, x: Any, h: Any, c: Any) -> Any:
+    y, (h, c) = self.r(x, (h.transpose(0, 1).contiguous(), c.transpose(0, 1).contiguous()))
+    return {"y": y[:, -1], "h": h.transpose(0, 1), "c": c.transpose(0, 1), "loss": None}
+
+
+def spectrum(self: Any, audio: Any) -> Any:
+    window = torch.hann_window(256)
+    return self.f(torch.stft(audio, 256, 128, window=window, return_complex=True).abs().mean(2))
+
+
+def recommends(self: Any, history: Any, user: Any, numbers: Any) -> Any:
+    return self.f(torch.cat([self.items(history), self.users(user), numbers], dim=1))
+
+
 def ids(length: object, most: int) -> dict[str, Any]:
     return {"shape": [] if length is None else [length], "dtype": "int64", "min": 0, "max": most}
 
@@ -84,6 +98,12 @@ FOUND: list[Any] = [
         Net(lambda self, x: self.f(self.r(x)[0][:, -1]), r=nn.GRU(6, 8, batch_first=True), f=nn.Linear(8, 1)),
         {"x": floats(128, 6)},
         id="steps",
+    ),
+    pytest.param(Net(spectrum, f=nn.Linear(129, 3)), {"audio": floats(16000)}, id="a second of sound"),
+    pytest.param(
+        Net(recommends, items=nn.EmbeddingBag(50, 4), users=nn.Embedding(9, 4), f=nn.Linear(11, 1)),
+        {"history": ids(128, 49), "user": ids(None, 8), "numbers": floats(3)},
+        id="a bag and a number of things",
     ),
     pytest.param(nn.Linear(3, 2).double(), {"input": {"shape": [3], "dtype": "float64"}}, id="doubles"),
     pytest.param(Net(halves, a=nn.Linear(3, 2), b=nn.Linear(5, 2)), {"x": floats(8)}, id="halves"),
@@ -135,6 +155,11 @@ ASKED: list[Any] = [
         "`--source`: its layer `r` takes the batch as its second dimension, but requests are rows",
         id="batch second",
     ),
+    pytest.param(
+        Net(lambda self, text, offsets: self.e(text, offsets), e=nn.EmbeddingBag(9, 4)),
+        "`--source`: `forward` takes the words of all texts one after the other, but requests are rows",
+        id="bags in one row",
+    ),
 ]
 
 
@@ -143,6 +168,38 @@ def test_what_cannot_be_found_is_asked_for(network: nn.Module, message: str) -> 
     with pytest.raises((InputError, SourceError)) as caught:
         find_inputs(network, [])
     assert caught.value.message == message
+
+
+def test_states_with_a_row_each_are_found() -> None:
+    network = Net(steps, r=nn.LSTM(6, 8, num_layers=2, batch_first=True))
+    inferred = find_inputs(network, [parse_given("x:float32:4,6")])
+    assert {name: each.shape for name, each in inferred.inputs.items()} == {"x": (4, 6), "h": (2, 8), "c": (2, 8)}
+    assert (inferred.only_batch, inferred.names) == (None, ("y", "h", "c"))
+
+
+def test_states_in_a_tuple_are_answered_with_the_module_that_takes_them_as_rows() -> None:
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.r = nn.LSTM(7, 4, batch_first=True)
+
+        def forward(self, x: Any, state: Any) -> Any:
+            return self.r(x, state)
+
+    given = [parse_given("x:float32:4,7")]
+    with pytest.raises(SourceError) as caught:
+        find_inputs(Steps(), given)
+    made: dict[str, Any] = {"Steps": Steps}
+    assert caught.value.hint is not None
+    exec(caught.value.hint, made)
+    inputs = find_inputs(made["Rows"](), given).inputs
+    assert (inputs["h"].shape, inputs["c"].shape) == ((1, 4), (1, 4))
+
+
+def test_states_as_layers_keep_them_are_refused_with_what_to_do() -> None:
+    network = Net(lambda self, x, h, c: self.r(x, (h, c))[0][:, -1], r=nn.LSTM(7, 4, 2, batch_first=True))
+    with pytest.raises(SourceError, match="takes states of `r`, 2 x batch x 4, but requests are rows"):
+        find_inputs(network, [parse_given("x:float32:4,7")])
 
 
 def test_an_argument_that_is_no_tensor_is_named() -> None:

@@ -77,11 +77,11 @@ def test_of_a_crowd_half_as_large_as_the_room_each_is_told(tmp_path: Path) -> No
         os.kill(worker, signal.SIGSTOP)
         kept.callback(os.kill, worker, signal.SIGCONT)
         inside = [connected(server, kept) for _ in range(room)]
-        for each in inside:
-            each.sendall(posted(PATH, b"", b"{}"))
+        for connection in inside:
+            connection.sendall(posted(PATH, b"", b"{}"))
         eventually(lambda: metric(server, "marina_in_flight") == room)
         outside = [connected(server, kept) for _ in range(beyond)]
-        assert [read_answer(each).status for each in outside] == [503] * beyond
+        assert [read_answer(connection).status for connection in outside] == [503] * beyond
 
 
 def test_an_answer_that_nobody_takes_is_given_up(small: Running) -> None:
