@@ -14,7 +14,7 @@ from k8s.rollout.history import Revision, State
 from k8s.rollout.hold import Hold, held
 from k8s.rollout.inventory import all_objects, mark_deployed, outgoing
 from k8s.rollout.placement import Placement, RolloutOptions
-from k8s.rollout.preflight import SPARED, look_up_namespace, survey, without_metrics
+from k8s.rollout.preflight import SPARED, look_up_namespace, namespace_is_fixed, survey, without_metrics
 from k8s.rollout.record import Rollout, now, recorded, start_record
 from k8s.rollout.release import Release
 from k8s.rollout.rollback import restore
@@ -68,12 +68,13 @@ def _surveyed(
 def _without_foreign_namespace(
     placement: Placement, state: State, documents: Iterable[Document], progress: Progress
 ) -> list[Document]:
-    """A Namespace that is there already and not by this spec belongs to somebody else, whatever its labels."""
+    """A Namespace that is there already and not by this spec belongs to somebody else, whatever its labels; one that we
+    may not apply does too."""
     kept = []
     for document in documents:
         ref = Ref.of(document)
-        ours = ref in state.objects
-        if ref.kind == "Namespace" and not ours and look_up_namespace(placement.cluster, ref.name):
+        stays = namespace_is_fixed if ref in state.objects else look_up_namespace
+        if ref.kind == "Namespace" and stays(placement.cluster, ref.name):
             progress.say(f"note: {ref} is there already and stays as it is")
         else:
             kept.append(document)

@@ -235,6 +235,14 @@ def look_up_namespace(cluster: Cluster, name: str) -> Document | None:
         return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
+def namespace_is_fixed(cluster: Cluster, name: str) -> bool:
+    """Whether a Namespace is there that we may not apply, whoever made it; then it stays as it is."""
+    space = look_up_namespace(cluster, name)
+    return space is not None and (
+        "uid" not in space["metadata"] or not _may(cluster, "", "namespaces", "", "patch", name)
+    )
+
+
 def _permissions(cluster: Cluster, documents: list[Document], namespace: str, user: str) -> Iterator[Blocker]:
     if _may(cluster, "*", "*", "", "*", namespace) and _may(cluster, "", "namespaces", "", "create", ""):
         return

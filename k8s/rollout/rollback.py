@@ -6,11 +6,13 @@ from pathlib import Path
 
 from config.errors import Refused
 from config.progress import Progress
+from k8s.cluster import Document
 from k8s.rollout.apply import try_out
 from k8s.rollout.history import Revision, State
 from k8s.rollout.hold import Hold, held
 from k8s.rollout.inventory import all_objects, mark_deployed, outgoing
 from k8s.rollout.placement import Placement, RolloutOptions
+from k8s.rollout.preflight import namespace_is_fixed
 from k8s.rollout.record import Rollout, recorded, start_record
 from k8s.rollout.transition import apply_and_wait
 
@@ -28,7 +30,7 @@ def rollback(
     with recorded(record, record_file):
         state = load_state(placement)
         revision = _chosen(placement, state, to)
-        try_out(placement.cluster, revision.documents, force=options.force).check()
+        try_out(placement.cluster, _permitted(placement, revision), force=options.force).check()
         record.previous = record.running = state.current
         left = tuple(number for number in state.good if revision.number < number <= state.current)
         with held(placement, state, record, progress) as hold:
@@ -48,7 +50,7 @@ def restore(
     message: str = "",
 ) -> None:
     """Brings back a revision under a hold; the record says how it went. `left` are the revisions it goes past."""
-    documents = list(revision.documents)
+    documents = _permitted(placement, revision)
     record.revision, record.image = revision.number, revision.facts.get("image", "")
     objects = all_objects(hold.state, documents)
     state = hold.save(phase="deploying", trying=revision.number, objects=objects, message=message)
@@ -66,6 +68,15 @@ def restore(
         placement, hold, revision.number, documents, progress, good=state.good, undone=undone, message=message
     )
     record.result, record.running = "rolled back", revision.number
+
+
+def _permitted(placement: Placement, revision: Revision) -> list[Document]:
+    """What the revision holds, but for a Namespace that we may not apply."""
+    return [
+        document
+        for document in revision.documents
+        if document["kind"] != "Namespace" or not namespace_is_fixed(placement.cluster, document["metadata"]["name"])
+    ]
 
 
 def load_state(placement: Placement) -> State:

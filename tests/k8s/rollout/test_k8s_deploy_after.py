@@ -207,3 +207,17 @@ def test_a_cluster_that_lost_the_state_is_told_of_no_revision(cluster: Rig) -> N
     with pytest.raises(ClusterError, match="holds no state that this marina reads"):
         cluster.deploy(*documents())
     assert connect(None, cluster.fake.kubeconfig).context == "fake"
+
+
+@pytest.mark.parametrize("denied", [{"get", "patch", "create"}, {"patch"}], ids=" ".join)
+def test_who_may_not_touch_the_namespace_that_an_administrator_deployed_leaves_it(
+    cluster: Rig, denied: set[str]
+) -> None:
+    cluster.deploy(*documents("good:1"))
+    cluster.fake.denied = {(verb, "namespaces") for verb in denied}
+    before = cluster.fake.get("Namespace", SPACE)
+    assert cluster.deploy(*documents("good:2")).result == "deployed"
+    assert f"Namespace {SPACE} is there already and stays as it is" in cluster.said.getvalue()
+    assert cluster.deploy(*documents("crashing:1")).running == 2
+    assert cluster.rollback().result == "rolled back"
+    assert cluster.fake.get("Namespace", SPACE) == before
