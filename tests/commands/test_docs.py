@@ -49,10 +49,23 @@ def test_every_verb_is_in_the_readme() -> None:
     assert set(every_verb()) - named == {"demo"}  # which is shown as `make demo`
 
 
+def anchors(page: Path) -> set[str]:
+    """Where a link into a page may lead: its headings, as GitHub makes anchors of them, and the ids that it sets."""
+    text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    slugs = (re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings)
+    return {*slugs, *re.findall(r'id="([^"]+)"', text)}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_link_is_dead(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", text_of(page)):
-        assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name) if name else page
+        assert file.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(file), f"{page.name}: {target}"
 
 
 def test_every_file_of_the_map_is_there() -> None:

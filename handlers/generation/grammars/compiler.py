@@ -127,7 +127,7 @@ class Grammars:
 
     def _compile(self, schema: str) -> LLMatcher:
         if self._tokenizer is None:
-            raise GrammarRefused(f"the model's tokenizer is none that a grammar can be made for: {self._unknown}")
+            raise GrammarRefused(f"the model's tokenizer is of a kind that no grammar can be made for: {self._unknown}")
         try:
             self._trials.check(schema)
             return trial.compile_schema(self._tokenizer, schema)

@@ -51,7 +51,9 @@ def _schema(named: object) -> str:
     try:
         text = orjson.dumps(schema)
     except TypeError as err:
-        raise Refused(f"`{where}.schema`: it is too deep, or its text is none", param=f"{where}.schema") from err
+        raise Refused(
+            f"`{where}.schema`: it is nested too deeply, or a text in it is not valid Unicode", param=f"{where}.schema"
+        ) from err
     if len(text) > _LONGEST:
         raise Refused(f"`{where}.schema`: got {len(text)} bytes, allowed: {_LONGEST}", param=f"{where}.schema")
     return text.decode()
