@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+INTERRUPTED = 130
 EXIT_CODES = (
     "exit codes: 0 done · 1 the answer is no · 2 the input is wrong · 3 the measurement cannot be trusted · "
-    "130 interrupted"
+    f"{INTERRUPTED} interrupted"
 )
 DEFAULT_SPEC = Path("config/examples/digits/spec.yaml")
 BUILD = Path("build")

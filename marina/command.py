@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from config.errors import InputError, MarinaError, SpecError, nearest
 from marina import cluster, comparing, measuring, packaging, serving, simulating
-from marina.arguments import DEFAULT_SPEC, EXIT_CODES, print_json
+from marina.arguments import DEFAULT_SPEC, EXIT_CODES, INTERRUPTED, print_json
 from marina.installed import missing_extras
 from marina.starting import demo, doctor, init
 from marina.terminal import as_typed, coloured, completion
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return err.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # `marina … | head` is no failure; without this Python complains again when it closes stdout.
         sys.stderr.close()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import chosen, print_json, verb, with_build
+from marina.arguments import INTERRUPTED, chosen, print_json, verb, with_build
 from marina.terminal import as_typed
 
 
@@ -69,7 +69,7 @@ def loadtest(options: argparse.Namespace) -> int:
         print(f"report {options.out / spec.name / 'verdict.html'}")
         if step := next_step(outcome, options.out / spec.name):
             print(as_typed(f"hint: {step}"))
-    return outcome.verdict.exit_code
+    return INTERRUPTED if outcome.interrupted else outcome.verdict.exit_code
 
 
 def calibrate(options: argparse.Namespace) -> int:

@@ -144,6 +144,11 @@ class Outcome(_Record):
     ramp: Climb | None = None
     """Of a rate that rose."""
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it before it was done."""
+        return any(run.measurement.interrupted for run in self.runs)
+
     def to_data(self) -> dict[str, Any]:
         """As JSON."""
         data = self.model_dump(mode="json")

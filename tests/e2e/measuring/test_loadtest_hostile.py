@@ -88,7 +88,7 @@ def test_a_generator_that_is_asked_for_more_than_it_can_send_makes_no_verdict(ve
 def test_a_generator_that_spins_beside_its_work_makes_no_verdict(verdict: Any, tmp_path: Path) -> None:
     (tmp_path / "spins").mkdir()
     with spinning_generator(tmp_path / "spins"):
-        outcome = verdict({}, p99_ms=500, rate=100)
+        outcome = verdict({}, p99_ms=200, rate=100)
     assert outcome.verdict.status == "INVALID"
     assert {"generator-saturated", "generator-stalled", "arrivals-late"} & set(reasons(outcome))
 
@@ -120,7 +120,7 @@ def halting(url: str) -> Iterator[None]:
 
 def test_a_generator_that_is_stopped_again_and_again_makes_no_verdict(verdict: Any, server: str) -> None:
     with halting(server):
-        outcome = verdict({}, p99_ms=500)
+        outcome = verdict({}, p99_ms=200)
     assert outcome.verdict.status == "INVALID"
     assert {"generator-stalled", "arrivals-late"} & set(reasons(outcome))
 
