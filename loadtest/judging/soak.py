@@ -7,7 +7,7 @@ has a median: Mann and Kendall's test counts how many pairs of them rise.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 from statistics import fmean, median
 from typing import Literal
@@ -21,8 +21,9 @@ Kind = Literal["memory", "files", "drift"]
 _ALLOWED: dict[Kind, float] = {"memory": 0.02, "files": 0.02, "drift": 0.1}
 _NOTHING: dict[Kind, float] = {"memory": 1_000_000, "files": 2, "drift": 0.5}
 _SETTLING, _BLOCKS, _QUARTERS = 1 / 3, 12, 4
-# What a process keeps of each request, in buffers that are bounded, is full after so many, and is not more than that.
-_FULL_AFTER, _FILLING_BYTES = 100_000, 10_000_000
+# What a process keeps of each request, in buffers that are bounded, is full after so many, and is not more than that;
+# Java lets garbage lie until its heap is full.
+_FULL_AFTER, _FILLING_BYTES, _JAVA = 100_000, 10_000_000, "torchserve"
 _FEWEST_READINGS = 4 * _BLOCKS
 # One false alarm in a hundred figures that do not grow, before how they grow is asked.
 _SURE = 2.33
@@ -32,17 +33,18 @@ _SEEN = 0.9
 WORDS: dict[Kind, str] = {"memory": "the memory", "files": "the open files", "drift": "the response time"}
 
 
-def judge_soak(verdict: Verdict, run: Measurement, warmup_s: float) -> Verdict:
+def judge_soak(verdict: Verdict, run: Measurement, warmup_s: float, java_heap_mb: float = 0) -> Verdict:
     """The verdict of a long run with a check of memory, open files and latency each."""
     begin_s = warmup_s + _SETTLING * run.asked_s
-    checks = [_seen(run, "memory", begin_s), _seen(run, "files", begin_s), _drift(run, begin_s, warmup_s)]
+    fills = {_JAVA: java_heap_mb * MB}
+    checks = [_seen(run, "memory", begin_s, fills), _seen(run, "files", begin_s), _drift(run, begin_s, warmup_s)]
     if {reason.id for reason in verdict.reasons} - {"server-died", "machine-busy"}:
         checks = [check.model_copy(update={"status": "INVALID"}) for check in checks]
     status = worst([verdict.status, *(check.status for check in checks)])
     return verdict.model_copy(update={"status": status, "checks": (*verdict.checks, *checks)})
 
 
-def _seen(run: Measurement, kind: Kind, begin_s: float) -> Check:
+def _seen(run: Measurement, kind: Kind, begin_s: float, fills: Mapping[str, float] | None = None) -> Check:
     vitals = run.vitals or Vitals()
     readings = [reading for reading in vitals.readings if reading.at_s >= begin_s]
     looks = len(vitals.readings) + vitals.missed
@@ -59,7 +61,7 @@ def _seen(run: Measurement, kind: Kind, begin_s: float) -> Check:
     again = [Reason(id="restarted", text=f"{name} ended and was started again") for name in restarted]
     # A process that came later has too little to show.
     whole = {name: values for name, values in series.items() if len(values) >= _SEEN * len(readings)}
-    return _of_all(kind, {name: _in_blocks(values) for name, values in whole.items()}, run, again)
+    return _of_all(kind, {name: _in_blocks(values) for name, values in whole.items()}, run, again, fills or {})
 
 
 def _drift(run: Measurement, begin_s: float, warmup_s: float) -> Check:
@@ -72,7 +74,7 @@ def _drift(run: Measurement, begin_s: float, warmup_s: float) -> Check:
     shares = {"p50": 0.5, "p99": 0.99}
     series = {name: [block.percentile(share) or 0.0 for block in blocks] for name, share in shares.items()}
     # Of a trace that asks for more and more it is no wonder.
-    return _of_all("drift", {} if more_came(run) else series, run, [])
+    return _of_all("drift", {} if more_came(run) else series, run, [], {})
 
 
 def _too_few(noun: str) -> Reason:
@@ -84,14 +86,21 @@ def _restarts(vitals: Vitals, name: str) -> bool:
     return counts[-1] > counts[0]
 
 
-def _of_all(kind: Kind, series: dict[str, list[float]], run: Measurement, reasons: list[Reason]) -> Check:
-    """The check of some figures that are judged alike, each in blocks."""
+def _of_all(
+    kind: Kind,
+    series: dict[str, list[float]],
+    run: Measurement,
+    reasons: list[Reason],
+    fills: Mapping[str, float],
+) -> Check:
+    """The check of some figures that are judged alike, each in blocks; `fills` is what processes may fill at first."""
     status: Status = "FAIL" if reasons else "PASS"
     for name, blocks in series.items():
         shown, grown = trend(blocks, kind), _grown(kind, name, blocks, run)
-        if shown == "FAIL" and _still_fills(blocks, kind, run):
+        if shown == "FAIL" and _still_fills(blocks, kind, run, fills.get(name, 0)):
             shown = "INVALID"
-            text = f"{grown}, as buffers do that fill with the first {_FULL_AFTER:,} requests"
+            what = "a heap does that fills" if name == _JAVA else "buffers do that fill"
+            text = f"{grown}, as {what} with the first {_FULL_AFTER:,} requests"
             reasons.append(Reason(id="settles", text=f"{text}: a longer soak tells whether that ends"))
         elif shown == "FAIL":
             reasons.append(Reason(id=f"{kind}-grows", text=f"{grown} and never fell back"))
@@ -115,10 +124,11 @@ def trend(blocks: Sequence[float], kind: Kind) -> Status:
     return "FAIL" if steps[-1] >= _SLOWER * steps[0] else "INVALID"
 
 
-def _still_fills(blocks: Sequence[float], kind: Kind, run: Measurement) -> bool:
-    """Whether so little growth may be that of buffers that had not yet had the requests to be full."""
+def _still_fills(blocks: Sequence[float], kind: Kind, run: Measurement, most: float) -> bool:
+    """Whether so little growth may be that of buffers, or `most` of a heap, that had not yet had the requests to be
+    full."""
     had = sum(second.due for second in run.seconds[: int(len(run.seconds) * _SETTLING)])
-    return kind == "memory" and had < _FULL_AFTER and max(blocks) - blocks[0] < _FILLING_BYTES
+    return kind == "memory" and had < _FULL_AFTER and max(blocks) - blocks[0] < max(_FILLING_BYTES, most)
 
 
 def rise(blocks: Sequence[float]) -> float:

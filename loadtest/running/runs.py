@@ -65,7 +65,7 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
             climb = climb_of(measured[0], first.ramp, objective) if first.ramp else None
             verdict = judge_climb(measured[0], climb, objective) if climb else judge(measured, objective)
             if options.soak_s:
-                verdict = judge_soak(verdict, measured[0], first.warmup_s)
+                verdict = judge_soak(verdict, measured[0], first.warmup_s, spec.serving.java_heap_mb)
             runs.append(run_of(measured[-1], verdict if len(measured) == 1 else judge(measured[-1], objective)))
             session.progress.say(f"  {label:<44} {verdict.status} {figures_text(verdict)}")
         costs = costs_of(spec, pool(measured).held_rps / pods, known_knee(where.out, session.package))

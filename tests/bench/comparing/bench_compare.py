@@ -2,8 +2,8 @@
 
 Simulated are one worker on a quiet machine and on one that a neighbour slows down now and then; `same` is the same
 server twice, ten times as many, and a FAIL of it an alarm. Real ones are two small servers of which each answers after
-10 ms, or the new one later: `--same` how often both are alike, `--real` how often it is 10 % and 30 % later, with the
-intervals of each. Beside them is one generator that spins.
+`--delay` ms, or the new one later: `--same` how often both are alike, `--real` how often it is 10 % and 30 % later,
+with the intervals of each. Beside them is one generator that spins.
 
 Each comparison is kept in a file, and one that is there is not made again: what is stopped goes on where it was. Behind
 each row is between which shares FAIL is in the long run (Clopper and Pearson's interval, 95 %).
@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from multiprocessing import get_context
@@ -37,13 +37,15 @@ from loadtest.comparing import Pairing, compare, comparison_text  # noqa: E402
 from loadtest.judging.interval import share_interval  # noqa: E402
 from loadtest.running import Where  # noqa: E402
 
-_DELAY_MS, _RATE, _TURN_S = 10, 100, 0.5
+_RATE, _TURN_S, _MOST_S = 100, 0.5, 120
+# The objective of the servers, in times of their delay; a generator that spins is told by how late it is.
+_LIMIT, _SPINNING_MS = 10, 10
 _LATER = (0.1, 0.3, 0.5)
 _SAME_TIMES = 10
 _MACHINES = {"quiet": QUIET, "bursty": BURSTY}
 _STATUSES = ("PASS", "FAIL", "INVALID")
 # What decides: what was kept of another state of it does not count.
-_JUDGES = ("loadtest/comparing", "loadtest/judging")
+_JUDGE = "loadtest/comparing"
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,15 @@ class Pair:
     """Simulated, `quiet` or `bursty`, or `real`."""
     later: float
     seed: int
+    delay_ms: float = 0
+    """After which both servers of a real one answer."""
     spinning: bool = False
     """Whether the generator spins beside its work."""
 
     @property
     def row(self) -> str:
         """Where it is counted."""
-        of = "real" if self.machine == "real" else f"simulated, {self.machine}"
+        of = f"real, {self.delay_ms:g} ms" if self.machine == "real" else f"simulated, {self.machine}"
         return f"{of}, {'generator spins' if self.spinning else words(self.later)}"
 
 
@@ -78,6 +82,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20, help="simulated comparisons of each difference")
     parser.add_argument("--same", type=int, default=0, help="real comparisons of a server with itself")
     parser.add_argument("--real", type=int, default=0, help="real comparisons of each difference")
+    parser.add_argument(
+        "--delay", type=float, default=10, help="of the real servers, ms: the less, the more noise is it"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the first one; others are other dice")
     parser.add_argument(
         "--beside", type=int, default=1, help="comparisons at a time, real ones as each other's neighbours"
@@ -85,12 +92,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin none after so long; go on another time")
     parser.add_argument("--kept", type=Path, default=ROOT / "build/bench/compare.jsonl", help="what was made before")
     options = parser.parse_args()
-    wanted = [*simulated(options.pairs, options.seed), *real(options.same, options.real, options.seed)]
+    wanted = [*simulated(options.pairs, options.seed), *real(options.same, options.real, options.seed, options.delay)]
     kept = read_kept(options.kept)
     until = time.monotonic() + 60 * options.minutes
     waiting = [pair for pair in wanted if pair not in kept]
     with ProcessPoolExecutor(options.beside, mp_context=get_context("spawn")) as pool:
-        for pair, made in zip(waiting, pool.map(make, waiting, [until] * len(waiting)), strict=True):
+        asked = {pool.submit(make, pair, until): pair for pair in waiting}
+        for each in as_completed(asked):
+            pair, made = asked[each], each.result()
             if made is not None:
                 kept[pair] = made
                 keep(options.kept, pair, made)
@@ -109,11 +118,13 @@ def simulated(pairs: int, seed: int) -> list[Pair]:
     ]
 
 
-def real(same: int, pairs: int, seed: int) -> list[Pair]:
+def real(same: int, pairs: int, seed: int, delay_ms: float) -> list[Pair]:
     """Of two servers of this machine, each with its delay."""
     counts = {0.0: same, **dict.fromkeys(_LATER[:2], pairs)}
-    made = [Pair("real", later, seed + number) for later, count in counts.items() for number in range(count)]
-    return [*made, *(Pair("real", 0.0, seed + number, spinning=True) for number in range(min(1, same + pairs)))]
+    spinning = [Pair("real", 0.0, seed, _SPINNING_MS, spinning=True)] * min(1, same + pairs)
+    return spinning + [
+        Pair("real", later, seed + number, delay_ms) for later, count in counts.items() for number in range(count)
+    ]
 
 
 def make(pair: Pair, until: float) -> Made | None:
@@ -133,12 +144,14 @@ def make_real(pair: Pair) -> tuple[str, str]:
     """Starts both servers, and compares them."""
     with tempfile.TemporaryDirectory() as name, spinning_generator(Path(name), pair.spinning):
         folder = Path(name)
-        spec = parse_spec(SPEC.replace("p99_ms: 2000", "p99_ms: 200"), folder / "spec.yaml", files=False)
+        spec = parse_spec(
+            SPEC.replace("p99_ms: 2000", f"p99_ms: {_LIMIT * pair.delay_ms:g}"), folder / "spec.yaml", files=False
+        )
         write_package(folder / "new")
         with running_server(folder / "old") as old, running_server(folder / "new") as new:
-            behave(old, delay_ms=_DELAY_MS)
-            behave(new, delay_ms=_DELAY_MS * (1 + pair.later))
-            how = Pairing(rate=_RATE, turn_s=_TURN_S, seed=1000 * pair.seed)
+            behave(old, delay_ms=pair.delay_ms)
+            behave(new, delay_ms=pair.delay_ms * (1 + pair.later))
+            how = Pairing(rate=_RATE, turn_s=_TURN_S, max_duration_s=_MOST_S, seed=1000 * pair.seed)
             made = compare(spec, old, how, Where(out=folder / "new", url=new), quiet=True)
     return made.status, comparison_text(made).splitlines()[0]
 
@@ -149,8 +162,7 @@ def words(later: float) -> str:
 
 def judges() -> str:
     """What the code is that decides."""
-    files = sorted(file for folder in _JUDGES for file in (ROOT / folder).glob("*.py"))
-    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    return sha256(b"".join(file.read_bytes() for file in sorted((ROOT / _JUDGE).glob("*.py")))).hexdigest()[:12]
 
 
 def read_kept(file: Path) -> dict[Pair, Made]:

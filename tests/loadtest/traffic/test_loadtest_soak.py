@@ -80,7 +80,7 @@ def soaked(memory: Callable[[float], float] = lambda _: BASE, **changes: Any) ->
 
 
 def judged(run: Measurement) -> tuple[str, list[str]]:
-    verdict = judge_soak(judge(run, OBJECTIVE), run, warmup_s=0)
+    verdict = judge_soak(judge(run, OBJECTIVE), run, warmup_s=0, java_heap_mb=512)
     return verdict.status, [f"{reason.id}: {reason.text}" for reason in verdict.every_reason()]
 
 
@@ -109,6 +109,24 @@ def test_what_fills_with_the_first_requests_is_no_leak_until_it_goes_on_after_th
     status, (reason,) = judged(soaked(little, seconds=many))
     assert status == "FAIL"
     assert reason.startswith("memory-grows: the memory of worker 9000 grew from 49 MB to 51 MB")
+
+
+def test_a_heap_that_fills_with_the_first_requests_is_no_leak_of_java_but_of_a_worker() -> None:
+    def growing(name: str, due: int = 20) -> tuple[str, list[str]]:
+        run = soaked()
+        assert run.vitals is not None
+        readings = tuple(
+            each.model_copy(update={"memory": each.memory | {name: BASE + 1e6 * each.at_s / 5}})
+            for each in run.vitals.readings
+        )
+        seconds = tuple(each.model_copy(update={"due": due}) for each in run.seconds)
+        return judged(run.model_copy(update={"vitals": Vitals(readings=readings), "seconds": seconds}))
+
+    status, (reason,) = growing("torchserve")
+    assert status == "INVALID"
+    assert reason.startswith("settles: the memory of torchserve grew from 44")
+    assert "as a heap does that fills with the first 100,000 requests" in reason
+    assert growing("torchserve", due=600)[0] == growing("worker 9000")[0] == "FAIL"
 
 
 def test_files_that_are_never_closed_are_named() -> None:
