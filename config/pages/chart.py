@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 _NICE = (1, 2, 5)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 10, 26
+# About as wide as a letter of a label is.
+_LETTER = 6.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,16 @@ class Chart:
         """How a label of the x axis is aligned: at the end of the axis it would stick out of the drawing."""
         x = self.across(value)
         return "end" if x > self.right - 12 else "start" if x < _LEFT + 2 else "middle"
+
+    def labels(self) -> list[tuple[float, str]]:
+        """The labels of the x axis that have room: the last one, and those before it that end before the next begins."""
+        shown, begin = list[tuple[float, str]](), math.inf
+        for value, text in reversed(self.x.ticks):
+            wide = _LETTER * len(text)
+            at = self.across(value) - wide * {"start": 0, "middle": 0.5, "end": 1}[self.anchor(value)]
+            if at + wide < begin:
+                shown, begin = [(value, text), *shown], at
+        return shown
 
     def path(self, points: Sequence[tuple[float, float | None]]) -> str:
         """A line's way, broken where there is no value."""

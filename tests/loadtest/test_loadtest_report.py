@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from config.pages import linear_axis, log_axis, milliseconds
+from config.pages import Chart, linear_axis, log_axis, milliseconds
 from loadtest.calibrating.evidence import At, Evidence, KneeRecord, Settings, TrialRecord
 from loadtest.calibrating.evidence_report import evidence_html
 from loadtest.judging.outcome import Load, Outcome, Subject, latency_of, run_of
@@ -268,6 +268,11 @@ def test_a_log_axis_holds_its_values_and_writes_few_labels(low: float, times: fl
     axis = log_axis(low, low * times, milliseconds)
     assert 0 <= axis.place(low) < axis.place(low * times) <= 1 + 1e-9
     assert 2 <= len(axis.ticks) <= 9
+
+
+def test_a_label_without_room_before_the_last_one_is_left_out() -> None:
+    drawn = [Chart(title="", x=log_axis(3, most, milliseconds), y=linear_axis(0, 1)).labels() for most in (150, 60)]
+    assert [[text for _, text in each][-2:] for each in drawn] == [["50 ms", "200 ms"], ["50 ms", "100 ms"]]
 
 
 @pytest.mark.parametrize("high", [0.3, 1, 4, 99, 101, 12_345])

@@ -1,5 +1,5 @@
-"""What `--against` may name, with servers that are started for it: another spec, and a verdict whose package is still
-here. An address is in test_compare_real.py."""
+"""What `--against` may name, with servers that are started for it: another spec, a MAR, and a verdict whose package is
+still here. An address is in test_compare_real.py."""
 
 from __future__ import annotations
 
@@ -48,3 +48,11 @@ def test_a_verdict_stands_for_the_package_that_it_is_about(tmp_path: Path) -> No
     run(spec, RunOptions(rate=60, duration_s=1, max_duration_s=1), where, quiet=True)
     made = compare(spec, str(out / "verdict.json"), SHORT, Where(out=out, command=COMMAND), quiet=True)
     opened_both(made, sha256, sha256)
+
+
+def test_a_mar_that_was_kept_is_served_with_the_settings_in_it(tmp_path: Path) -> None:
+    spec, out = parse_spec(SPEC, tmp_path / "spec.yaml", files=False), tmp_path / "build/digits"
+    new, old = write_package(out), write_package(tmp_path / "kept", sample=400)
+    made = compare(spec, str(tmp_path / "kept/model.mar"), SHORT, Where(out=out, command=COMMAND), quiet=True)
+    opened_both(made, old, new)
+    assert made.old.spec == str(out / "old/spec.yaml")
