@@ -98,7 +98,7 @@ class Chart:
         return "end" if x > self.right - 12 else "start" if x < _LEFT + 2 else "middle"
 
     def labels(self) -> list[tuple[float, str]]:
-        """The labels of the x axis that have room: the last one, and those before it that end before the next begins."""
+        """The labels of the x axis that have room: the last one, and those that end before the next one begins."""
         shown, begin = list[tuple[float, str]](), math.inf
         for value, text in reversed(self.x.ticks):
             wide = _LETTER * len(text)

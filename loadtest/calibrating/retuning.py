@@ -32,6 +32,8 @@ DELAYS_MS = (1, 2, 5, 10, 20)
 _TOLERANCE = 0.08
 # Where the warm-up of a setting that has a rate to beat begins.
 _BELOW = 0.3
+# What a command ends with that Ctrl-C stopped: who started us in the background may have kept it from us.
+_INTERRUPTED = 130
 _PATHS = (
     ("model", "source"),
     ("model", "weights"),
@@ -164,5 +166,7 @@ def _is_path(spec: Spec, value: str) -> bool:
 def _package(file: Path, folder: Path) -> None:
     command = [sys.executable, "-m", "marina", "package", str(file), "--out", str(folder), "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == _INTERRUPTED:
+        raise KeyboardInterrupt
     if done.returncode:
         raise MarinaError(f"{file}: cannot be packaged: {done.stderr.strip()}")

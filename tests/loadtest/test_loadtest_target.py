@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 import zipfile
 from contextlib import contextmanager
@@ -305,6 +306,15 @@ def test_ctrl_c_ends_the_tuning_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(retuning, "Trials", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         retuning.retune(digits_spec({}), Search(), tmp_path, serve=fake_session)
+
+
+@pytest.mark.parametrize(("code", "error"), [(130, KeyboardInterrupt), (2, MarinaError)])
+def test_ctrl_c_while_settings_are_packaged_is_no_error_of_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[BaseException]
+) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], code, "", "interrupted"))
+    with pytest.raises(error):
+        retuning.retune(digits_spec({}), Search(), tmp_path)
 
 
 def test_a_trial_is_long_enough_for_its_percentile_and_for_a_queue_to_show() -> None:
