@@ -39,7 +39,7 @@ from loadtest.running import Where  # noqa: E402
 
 _RATE, _TURN_S, _MOST_S = 100, 0.5, 120
 # The objective of the servers, in times of their delay; a generator that spins is told by how late it is.
-_LIMIT, _SPINNING_MS = 10, 10
+_LIMIT, _SPINNING_MS = 10, 5
 _LATER = (0.1, 0.3, 0.5)
 _SAME_TIMES = 10
 _MACHINES = {"bursty": BURSTY, "quiet": QUIET}
