@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
+from archiver.inspecting.files import find_effects
+
 _MODULES_TEXT = (
     "PIL __future__ abc base64 binascii bisect cmath collections contextlib copy dataclasses datetime decimal "
     "enum fractions functools handlers hashlib heapq html itertools json logging math numbers numpy orjson random "
@@ -23,15 +25,18 @@ _MODULES_TEXT = (
 )
 _MODULES = frozenset(_MODULES_TEXT.split())
 _NAMES_TEXT = (
-    "__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr eval exec globals input locals open "
-    "setattr vars"
+    "__builtins__ __import__ __loader__ __spec__ breakpoint compile delattr eval exec getattr globals help input "
+    "locals open setattr vars"
 )
 _NAMES = frozenset(_NAMES_TEXT.split())
 # Ways from a harmless module to one that is not, and functions that load or write what they are told.
 _ATTRIBUTES_TEXT = (
-    "builtins cpp_extension ctypes ctypeslib distributed exec fork fromfile genfromtxt hub import_module "
-    "importlib load_inline load_library load_state_dict_from_url loadtxt memmap model_zoo multiprocessing nt os "
-    "package pickle popen posix pty serialization shutil socket spawn subprocess sys system tofile urllib"
+    "DataSource FileHandler ForwardRef ImageGrab ImageMath ImageShow benchmark bottleneck builtins codecs collect_env "
+    "cpp_extension ctypes ctypeslib distributed distutils download_and_extract_archive download_url engines exec "
+    "execWrapper exec_command f2py fork fromfile from_file genfromtxt get_type_hints hub import_module importlib "
+    "lambda_eval linecache load_inline load_library load_state_dict_from_url loadtxt memmap model_zoo multiprocessing "
+    "nt os package pickle popen posix pty read_array read_file renewal rundocs runstring save_file serialization "
+    "shutil socket spawn subprocess sys system tofile unsafe_eval urllib write_file"
 )
 _ATTRIBUTES = frozenset(_ATTRIBUTES_TEXT.split())
 _SUBMODULES = frozenset({"logging.config", "logging.handlers"})
@@ -40,6 +45,8 @@ _DUNDERS_TEXT = (
     "__str__ __version__"
 )
 _DUNDERS = frozenset(_DUNDERS_TEXT.split())
+# Where names of others begin with an underscore they are not meant to be called; these are in common use.
+_PRIVATE_IN_USE = re.compile(r"torch\.(_assert|nn\..*)|torchvision\..*|_")
 _SAFE_LOADERS = frozenset({"json", "orjson", "safetensors"})
 _NATIVE = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ\x90")
 _NATIVE_NAMES = re.compile(r"\.(so(\.\d+)*|dll|dylib|pyd|exe|pyc|pyo|jar|class|sh)$", re.IGNORECASE)
@@ -48,17 +55,12 @@ _SYSTEM_CALLS = re.compile(
     rb"\0(system|popen|exec[lv]p?e?|fexecve|execveat|posix_spawnp?|fork|vfork|clone3?|socket|connect|dlopen|dlmopen|"
     rb"dlsym|ptrace|syscall|mprotect|unlink|unlinkat|rename|chmod|setuid|PyRun_\w+|PyImport_\w+|PyEval_\w+)\0"
 )
-_KERAS_CODE = re.compile(rb'"class_name"\s*:\s*"Lambda"')
-_FOREIGN_TAG = re.compile(r"(^|[\s\[{,:-])!(!(python|java|ruby|perl|js)|<?tag:yaml\.org,2002:python|![\w.]+\.[\w.]+)")
 
 
 def find_code(name: str, data: bytes, *, is_recorded: bool, beside: frozenset[str] = frozenset()) -> Iterator[str]:
     """What a person has to read before the file is loaded; `is_recorded`: the record of the archive names it as one
     that the server loads; `beside`: modules that it may import because they are looked at too."""
-    if name.lower().endswith((".yaml", ".yml")) and _FOREIGN_TAG.search(data.decode("utf-8", "replace")):
-        yield f"{name}: a YAML tag that makes objects of other programs"
-    if (data.startswith(b"\x89HDF") or name.endswith("config.json")) and _KERAS_CODE.search(data):
-        yield f"{name}: a Keras layer that holds code"
+    yield from find_effects(name, data)
     if data.startswith(_NATIVE) or _NATIVE_NAMES.search(name):
         yield from _of_native(name, data, is_recorded=is_recorded)
     elif name.lower().endswith((".py", ".pyw")):
@@ -114,6 +116,7 @@ class _Reader(ast.NodeVisitor):
         self.uses: list[tuple[int, str]] = []
         self._beside = beside
         self._modules: dict[str, str] = {}
+        self._called: set[ast.AST] = set()
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -125,6 +128,8 @@ class _Reader(ast.NodeVisitor):
             self._module(node, node.module or "")
         for alias in node.names:
             self._attribute(node, alias.name)
+            if node.level == 0:
+                self._private(node, f"{node.module}.{alias.name}")
             loads = alias.name in ("load", "loads") and (node.module or "").partition(".")[0] not in _SAFE_LOADERS
             if loads or alias.name == "*":
                 self._add(node, f"`{node.module}.{alias.name}`")
@@ -135,6 +140,13 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         self._attribute(node, node.attr)
+        is_loader = node.attr in ("load", "loads") and node not in self._called
+        if is_loader or node.attr.startswith("_"):
+            top, _, rest = ast.unparse(node).partition(".")
+            if is_loader and top in self._modules:
+                self._loader(node, [], [])
+            elif top in self._modules:
+                self._private(node, f"{self._modules[top]}.{rest}")
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -145,21 +157,26 @@ class _Reader(ast.NodeVisitor):
                 self._attribute(node, key.value)
             else:
                 self._add(node, "`getattr` with a name that is not written out")
+            for part in (*node.args, *node.keywords):
+                self.visit(part)
+            return
         if isinstance(function, ast.Attribute) and function.attr in ("load", "loads", "save", "savez"):
-            self._loader(node, function)
+            self._called.add(function)
+            self._loader(function, node.args, node.keywords)
         self.generic_visit(node)
 
-    def _loader(self, node: ast.Call, function: ast.Attribute) -> None:
+    def _loader(self, function: ast.Attribute, args: list[ast.expr], keywords: list[ast.keyword]) -> None:
+        """A function that loads or saves, and how it is called."""
         module = self._modules.get(function.value.id, "") if isinstance(function.value, ast.Name) else ""
-        settings = {word.arg: word.value for word in node.keywords}
+        settings = {word.arg: word.value for word in keywords}
         weights_only = settings.get("weights_only")
         is_plain = isinstance(weights_only, ast.Constant) and weights_only.value is True
         if function.attr.startswith("save"):
             is_plain = not module
         elif module == "numpy":
-            is_plain = "allow_pickle" not in settings and len(node.args) < 3
+            is_plain = bool(args) and not settings.keys() & {"allow_pickle", None} and len(args) < 3
         if module not in _SAFE_LOADERS and not is_plain:
-            self._add(node, f"`{ast.unparse(function)}`")
+            self._add(function, f"`{ast.unparse(function)}`")
 
     def _module(self, node: ast.stmt, name: str) -> None:
         top, *inner = name.split(".")
@@ -167,6 +184,13 @@ class _Reader(ast.NodeVisitor):
             self._add(node, f"`{name}`")
         for part in inner:
             self._attribute(node, part)
+        self._private(node, name)
+
+    def _private(self, node: ast.AST, path: str) -> None:
+        """What another module keeps to itself, under its full name."""
+        hidden = [part for part in path.split(".")[1:] if part.startswith("_") and not part.startswith("__")]
+        if hidden and path.partition(".")[0] not in self._beside and not _PRIVATE_IN_USE.match(path):
+            self._add(node, f"`{path}`")
 
     def _attribute(self, node: ast.AST, name: str) -> None:
         is_hidden = name.startswith("__") and name.endswith("__") and name not in _DUNDERS

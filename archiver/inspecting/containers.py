@@ -6,7 +6,6 @@ import bz2
 import gzip
 import io
 import lzma
-import re
 import tarfile
 import zipfile
 import zlib
@@ -22,14 +21,16 @@ _CLOSED = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"7z\xbc\xaf\x27\x1c": "7z",
     b"Rar!": "rar",
+    b"LZIP": "lzip",
+    b"\x1f\x9d": "compress",
     b"ZF0x": "joblib's old zlib form",
 }
 _COMPRESSED: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"\x5d\x00\x00": lzma.LZMAFile,
 }
-_ZLIB = re.compile(rb"\x78[\x01\x5e\x9c\xda]")
 _DEEPEST = 5
 _MOST_MEMBERS = 50_000
 _PIECE = 2**20
@@ -130,9 +131,11 @@ def zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, budget: Budget, 
         return Inside(name, b"", "encrypted")
     try:
         with archive.open(info) as stream:
-            return Inside(name, budget.read(stream))
+            data = budget.read(stream)
     except READ_ERRORS as err:
         return Inside(name, b"", f"cannot be read: {err or type(err).__name__}")
+    is_whole = len(data) == info.file_size
+    return Inside(name, data, "" if is_whole else f"{len(data):,} bytes long, not {info.file_size:,} as it says")
 
 
 def _of_tar(name: str, data: bytes, budget: Budget) -> Iterator[Inside]:
@@ -148,7 +151,7 @@ def _of_tar(name: str, data: bytes, budget: Budget) -> Iterator[Inside]:
 
 
 def _decompressed(name: str, data: bytes, budget: Budget) -> Iterator[Inside]:
-    if _ZLIB.match(data):
+    if _is_zlib(data):
         if content := _inflated(data, budget):
             yield Inside(f"{name}:content", content)
         return
@@ -159,6 +162,11 @@ def _decompressed(name: str, data: bytes, budget: Budget) -> Iterator[Inside]:
                     yield Inside(f"{name}:content", budget.read(opened))
             except READ_ERRORS as err:
                 yield Inside(name, b"", f"cannot be followed: {err}")
+
+
+def _is_zlib(data: bytes) -> bool:
+    """Whether these two bytes can begin it, with any window."""
+    return len(data) > 2 and data[0] & 0x8F == 8 and not data[1] & 0x20 and (data[0] << 8 | data[1]) % 31 == 0
 
 
 def _inflated(data: bytes, budget: Budget) -> bytes:

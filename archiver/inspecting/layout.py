@@ -15,6 +15,9 @@ from typing import IO
 _LOCAL = struct.Struct("<4s5H3L2H")
 _END, _END_BYTES, _LONGEST_COMMENT = b"PK\x05\x06", 22, 65_535
 _DESCRIPTOR_BYTES = 24
+# Where a size is too large for its field, it stands among the extra fields.
+_IN_EXTRA = 0xFFFFFFFF
+_UNICODE_NAME = 0x7075
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
@@ -36,12 +39,38 @@ def _of_name(info: zipfile.ZipInfo) -> Iterator[str]:
     parts = name.replace("\\", "/").split("/")
     if name.startswith(("/", "\\")) or ".." in parts or _DRIVE.match(name):
         yield f"{name}: would be unpacked outside the model's folder"
+    elif {"", "."} & set(parts[:-1] if name.endswith("/") else parts):
+        yield f"{name}: would be unpacked over a member of another name"
     if stat.S_ISLNK(info.external_attr >> 16):
         yield f"{name}: a symbolic link"
+    elif stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        yield f"{name}: neither a file nor a folder"
+    if _UNICODE_NAME in _extra_fields(info.extra):
+        yield f"{name}: has a second name beside its own"
     if name != info.orig_filename:
         yield f"{name}: its name goes on behind a zero byte"
     if not name.isprintable():
         yield f"{name}: its name holds characters that are not to be seen"
+
+
+def _extra_fields(extra: bytes) -> set[int]:
+    """The numbers of the fields that a member has beyond those that all have."""
+    numbers, at = set(), 0
+    while at + 4 <= len(extra):
+        number, length = struct.unpack_from("<HH", extra, at)
+        numbers.add(number)
+        at += 4 + length
+    return numbers
+
+
+def _differs(info: zipfile.ZipInfo, fields: tuple[int, ...]) -> bool:
+    """Whether what stands before a member says otherwise than the directory: a reader that goes through the file, as
+    Java's streams do, would see another member."""
+    flags, method, sums = fields[2], fields[3], fields[6:9]
+    told = (info.CRC, info.compress_size, info.file_size)
+    as_told = all(value in (real, _IN_EXTRA) for value, real in zip(sums, told, strict=True))
+    # With this flag they follow the member.
+    return (flags, method) != (info.flag_bits, info.compress_type) or not (as_told or flags & 0x8)
 
 
 def _between(stream: IO[bytes], members: list[zipfile.ZipInfo], directory: int) -> Iterator[str]:
@@ -59,6 +88,8 @@ def _between(stream: IO[bytes], members: list[zipfile.ZipInfo], directory: int) 
         if len(header) < _LOCAL.size:
             return
         fields = _LOCAL.unpack(header)
+        if _differs(info, fields):
+            yield f"{info.filename}: what stands before it says otherwise than the directory"
         at = info.header_offset + _LOCAL.size + fields[9] + fields[10] + info.compress_size
         if info.flag_bits & 0x8:
             at += _descriptor(stream, at)

@@ -37,7 +37,8 @@ def find_pickles(name: str, data: bytes, modules: frozenset[str] = frozenset()) 
     shown, seen_to = False, 0
     for stream in _streams(data):
         pickle = _judged(name, stream, modules)
-        seen_to = max(seen_to, stream.end)
+        # What only looks like the beginning of one may have swallowed the beginning of a real one.
+        seen_to = stream.end if stream.complete else seen_to
         if pickle is not None:
             shown = True
             yield pickle

@@ -1,0 +1,141 @@
+"""More archives as attackers build them: ways round a list of forbidden names, files that other programs run, and
+members that two readers see differently."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from malicious import Members, zipped
+
+PYTHON = {
+    "getattr by another name": "import torch\ng = getattr\ng(torch, 'o' + 's')\n",
+    "getattr given away": "import torch\nlist(map(getattr, [torch], ['a']))\n",
+    "getattr named on the way": "(g := getattr)(1, 'a')\n",
+    "a statement that is timed": "from torch.utils.benchmark import Timer\nTimer('1').timeit(1)\n",
+    "a statement that is timed, by the module": "import torch.utils.benchmark as b\nb.Timer('1').timeit(1)\n",
+    "a command of the report on bugs": "import torch.utils.collect_env as c\nc.run('true')\n",
+    "a wrapper of exec": "from torch.jit.unsupported_tensor_ops import execWrapper\nexecWrapper('1', {}, {})\n",
+    "a pickle in bytes": "import torch\ntorch.storage._load_from_bytes(b'')\n",
+    "annotations that are evaluated": "import typing\nclass A:\n    x: \"print('a')\"\ntyping.get_type_hints(A)\n",
+    "a forward reference": "import typing\ntyping.ForwardRef('1')._evaluate({}, {}, frozenset())\n",
+    "arithmetic on pictures": "from PIL import ImageMath\nImageMath.eval('1')\n",
+    "unsafe arithmetic on pictures": "from PIL import ImageMath\nImageMath.unsafe_eval('1')\n",
+    "a program that shows pictures": "from PIL import ImageShow\nImageShow.show(1)\n",
+    "a program that takes pictures": "from PIL import ImageGrab\nImageGrab.grab()\n",
+    "a command of uuid": "import uuid\nuuid._get_command_stdout('sh', '-c', 'true')\n",
+    "a Fortran compiler": "import numpy as np\nnp.f2py.compile('x')\n",
+    "a Fortran compiler, imported": "from numpy import f2py\nf2py.compile('x')\n",
+    "numpy's runstring": "import numpy as np\nnp.testing._private.utils.runstring('1', {})\n",
+    "numpy's rundocs": "import numpy.testing as t\nt.rundocs('a.py')\n",
+    "numpy's exec_command": "from numpy.distutils.exec_command import exec_command\nexec_command('true')\n",
+    "numpy's reader of arrays": "import numpy as np\nnp.lib.format.read_array(1, allow_pickle=True)\n",
+    "settings of np.load put together": "import numpy as np\nk = {'allow_pickle': True}\nnp.load('a', **k)\n",
+    "np.load by another name": "import numpy as np\nf = np.load\nf('a', None, True)\n",
+    "torch.load by another name": "import torch\nload = torch.load\nload('a')\n",
+    "torch.load out of a list": "import torch\n[torch.load][0]('a')\n",
+    "a file that is written": "import torchvision\ntorchvision.io.write_file('a', 1)\n",
+    "a file that is mapped": "import torch\ntorch.from_file('a', shared=True, size=1)\n",
+    "a storage that is a file": "import torch\ntorch.UntypedStorage.from_file('a', True, 1)\n",
+    "a log that is a file": "import logging\nlogging.FileHandler('a')\n",
+    "weights that are a file": "from safetensors.torch import save_file\nsave_file({}, 'a')\n",
+    "a download": "from torchvision.datasets.utils import download_url\ndownload_url('http://a', 'b')\n",
+    "a call through copy": "import copy\ncopy._reconstruct(None, print, ('a',))\n",
+    "a function made of text": "import dataclasses\ndataclasses._create_fn('f', (), ['1'])\n",
+    "a process of the kit's own": "from handlers.generation.engines import vllm_process\n",
+    "the compiler's cache of code": "import torch._inductor.codecache as c\n",
+    "torch's inside": "import torch\ntorch._C._jit_pass_inline\n",
+    "the compiler's tools": "import torch\ntorch._dynamo.debug_utils.run_load_args\n",
+    "a graph's source": "import torch.fx.graph_module as g\ng._forward_from_src('1', {})\n",
+    "a module's module": "import json\njson.codecs.open('a', 'w')\n",
+    "a module's module's module": "import warnings\nwarnings.linecache.tokenize.open('a')\n",
+}
+
+
+def files(payload: bytes) -> dict[str, Members]:
+    """Members that hide a pickle, `payload`, or that another program runs."""
+    engine = zlib.compressobj(9, zlib.DEFLATED, 9)
+    aliases = b"".join(b"%c: &%c [%s]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 9)) for i in range(9))
+    template = {"chat_template": "{{ cycler.__init__.__globals__.os.popen('true').read() }}"}
+    return {
+        "the old form of xz": {"weights.bin": lzma.compress(payload, format=lzma.FORMAT_ALONE)},
+        "zlib with a small window": {"weights.bin": engine.compress(payload) + engine.flush()},
+        "lzip": {"weights.bin": b"LZIP\x01\x0c" + payload},
+        "compress": {"weights.bin": b"\x1f\x9d\x90" + payload},
+        "behind what looks like a number": {"weights.bin": b"GGUF\x03\0\0\0" + payload},
+        "a template": {"tokenizer_config.json": json.dumps(template).encode()},
+        "a template of its own": {"chat_template.jinja": b"{{ ''.__class__.__mro__[1].__subclasses__() }}"},
+        "code of another repository": {"config.json": b'{"auto_map": {"AutoModel": "a/evil--modeling.X"}}'},
+        "objects of Java": {"a.bin": b"\xac\xed\x00\x05sr\x00\x01a"},
+        "a graph that calls Python": {"saved_model.pb": b"\x08\x01\x12\x06PyFunc"},
+        "a graph that writes a file": {"saved_model.pb": b"\x08\x01\x12\x09WriteFile"},
+        "weights from elsewhere": {"model.onnx": b"\x0a\x08location\x12\x10../../etc/passwd"},
+        "a promise of R": {"a.rds": gzip.compress(b"X\n\0\0\0\3")},
+        "a program in an archive": {"a.pyz": b"#!/usr/bin/python\n" + zipped({"__main__.py": b"import os\n"})},
+        "an egg": {"a.egg": zipped({"a.py": b"x = 1\n"})},
+        "a line that Python runs when it starts": {"evil.pth": b"import os; os.system('true')\n"},
+        "YAML that doubles itself": {"model-config.yaml": b"a: &a [1]\n" + aliases},
+        "packages of its own": {"model-config.yaml": b"useVenv: true\n"},
+        "a batch file": {"start.bat": b"echo\n"},
+    }
+
+
+def array_of_objects(payload: bytes, kind: str) -> bytes:
+    """A file of numpy's whose header says what the values are."""
+    header = f"{{'descr': {kind}, 'fortran_order': False, 'shape': (1,), }}".encode()
+    header = header.ljust(118 - 1) + b"\n"
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + payload
+
+
+def _at(signature: bytes, offset: int, data: bytes) -> Callable[[Path], None]:
+    """Overwrites what an archive says of its last member, in front of it or in the directory."""
+
+    def change(file: Path) -> None:
+        content = bytearray(file.read_bytes())
+        at = content.rfind(signature) + offset
+        content[at : at + len(data)] = data
+        file.write_bytes(bytes(content))
+
+    return change
+
+
+def _named(name: str, extra: bytes = b"") -> Callable[[Path], None]:
+    def change(file: Path) -> None:
+        info = zipfile.ZipInfo(name)
+        info.extra = extra
+        with zipfile.ZipFile(file, "a") as archive:
+            archive.writestr(info, b"x")
+
+    return change
+
+
+_BEFORE, _DIRECTORY = b"PK\x03\x04", b"PK\x01\x02"
+_SECOND_NAME = struct.pack("<HHBI", 0x7075, 17, 1, zlib.crc32(b"c.txt")) + b"../../d.pth\n"
+LAYOUTS = {
+    "another method in front": _at(_BEFORE, 8, b"\x08\0"),
+    "other flags in front": _at(_BEFORE, 6, b"\x08\0"),
+    "another sum in front": _at(_BEFORE, 14, b"AAAA"),
+    "another length in front": _at(_BEFORE, 18, b"\x10\0\0\0"),
+    "another full length in front": _at(_BEFORE, 22, b"\x10\0\0\0"),
+    "longer in the directory": _at(_DIRECTORY, 24, b"\xff\xff\xff\x7f"),
+    "a device": _at(_DIRECTORY, 38, struct.pack("<I", 0o020777 << 16)),
+    "a pipe": _at(_DIRECTORY, 38, struct.pack("<I", 0o010777 << 16)),
+    "a second name": _named("c.txt", _SECOND_NAME),
+    "the same name, spelt otherwise": _named("./a.txt"),
+    "a name with two slashes": _named("b//a.txt"),
+}
+
+
+def legacy(payload: bytes) -> bytes:
+    """A model as old torch saves it, with a pickle behind its end."""
+    buffer = io.BytesIO()
+    torch.save({"w": torch.ones(1)}, buffer, _use_new_zipfile_serialization=False)
+    return buffer.getvalue() + payload
