@@ -49,9 +49,9 @@ from server.java.launch import plan_launch  # noqa: E402
 
 RATE, SERVICE_S = 60.0, 0.02
 # Of a kind before a stop, in turns, and what is open at the stop.
-BEFORE, SLOW, SLOW_S = (30, 2), 6, 1.0
-# Servers at a time: half of a stop is waiting.
-SIDE_BY_SIDE = 2
+BEFORE, SLOW, LONG_S, SHORT_S = (30, 2), 6, 5.0, 0.2
+# Servers at a time: most of a stop is waiting.
+SIDE_BY_SIDE = 3
 
 
 @contextmanager
@@ -107,9 +107,12 @@ def one_stop(spec: Spec, mar: Path, request: bytes, times: int) -> tuple[int, bo
     with running(spec, mar=mar) as server, ThreadPoolExecutor(SLOW) as clients:
         for _ in range(times):
             exchange(server.ports.inference, request)
-        body = json.dumps({"sleep_s": SLOW_S}).encode()
-        answers = [clients.submit(ask, server, body) for _ in range(SLOW)]
-        eventually(lambda: metric(server, "marina_in_flight") == SLOW)
+        answers = []
+        # The others wait behind the first, for as long as it takes to see them all.
+        for seconds, count in ((LONG_S, 1), (SHORT_S, SLOW)):
+            body = json.dumps({"sleep_s": seconds}).encode()
+            answers += [clients.submit(ask, server, body) for _ in range(count - len(answers))]
+            eventually(lambda now=count: metric(server, "marina_in_flight") == now)
         # Once: a second signal cuts what is open.
         server.process.terminate()
         lost = sum(answer.result() != 200 for answer in answers)
@@ -123,7 +126,7 @@ def stops(count: int, kinds: list[str]) -> int:
         spec, mar = make_tiny(Path(folder), access_log="off")
         rows = {"nothing": (b"", (0,))}
         rows |= {kind: (request, BEFORE) for kind, (request, _) in uncounted(spec.name).items()}
-        print(f"{count} stops each, after 30 and 2 of a kind in turns, with {SLOW} requests of {SLOW_S:g} s open\n")
+        print(f"{count} stops each, after 30 and 2 of a kind in turns, with {SLOW} requests open\n")
         print(f"{'':<36} {'lost':>6} {'stops that were not clean':>26}", flush=True)
         for kind in kinds or rows:
             request, before = rows[kind]
