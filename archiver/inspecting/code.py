@@ -32,11 +32,11 @@ _NAMES = frozenset(_NAMES_TEXT.split())
 # Ways from a harmless module to one that is not, and functions that load or write what they are told.
 _ATTRIBUTES_TEXT = (
     "DataSource FileHandler ForwardRef ImageGrab ImageMath ImageShow benchmark bottleneck builtins codecs collect_env "
-    "cpp_extension ctypes ctypeslib distributed distutils download_and_extract_archive download_url engines exec "
+    "cpp_extension ctypes ctypeslib distributed distutils download_and_extract_archive download_url exec "
     "execWrapper exec_command f2py fork fromfile from_file genfromtxt get_type_hints hub import_module importlib "
     "lambda_eval linecache load_inline load_library load_state_dict_from_url loadtxt memmap model_zoo multiprocessing "
-    "nt os package pickle popen posix pty read_array read_file renewal rundocs runstring save_file serialization "
-    "shutil socket spawn subprocess sys system tofile unsafe_eval urllib write_file"
+    "nt os package pickle popen posix pty read_array read_file rundocs runstring save_file serialization "
+    "shutil socket spawn subprocess sys system tofile unsafe_eval urllib vllm_process write_file"
 )
 _ATTRIBUTES = frozenset(_ATTRIBUTES_TEXT.split())
 _SUBMODULES = frozenset({"logging.config", "logging.handlers"})
