@@ -67,10 +67,10 @@ def _differs(info: zipfile.ZipInfo, fields: tuple[int, ...]) -> bool:
     """Whether what stands before a member says otherwise than the directory: a reader that goes through the file, as
     Java's streams do, would see another member."""
     flags, method, sums = fields[2], fields[3], fields[6:9]
-    told = (info.CRC, info.compress_size, info.file_size)
-    as_told = all(value in (real, _IN_EXTRA) for value, real in zip(sums, told, strict=True))
+    promised = (info.CRC, info.compress_size, info.file_size)
+    as_promised = all(value in (real, _IN_EXTRA) for value, real in zip(sums, promised, strict=True))
     # With this flag they follow the member.
-    return (flags, method) != (info.flag_bits, info.compress_type) or not (as_told or flags & 0x8)
+    return (flags, method) != (info.flag_bits, info.compress_type) or not (as_promised or flags & 0x8)
 
 
 def _between(stream: IO[bytes], members: list[zipfile.ZipInfo], directory: int) -> Iterator[str]:
