@@ -37,8 +37,8 @@ def find_effects(name: str, data: bytes) -> Iterator[str]:
         yield f"{name}: a template that reaches for the inside of Python"
     if lower.endswith(".json") and _FOREIGN_CODE.search(data):
         yield f"{name}: has code fetched from elsewhere"
-    if lower.endswith(".pb") and (found := _TENSORFLOW.search(data)):
-        yield f"{name}: a graph of TensorFlow's that calls `{found[0].decode()}`"
+    if lower.endswith(".pb") and (call := _TENSORFLOW.search(data)):
+        yield f"{name}: a graph of TensorFlow's that calls `{call[0].decode()}`"
     if lower.endswith(".onnx") and _OUTSIDE.search(data):
         yield f"{name}: has weights read from outside the model's folder"
     if lower.endswith(".pth") and _START_LINE.match(data):

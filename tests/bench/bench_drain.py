@@ -16,6 +16,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,7 +38,7 @@ from hostile import exchange, uncounted  # noqa: E402
 from load import Load  # noqa: E402
 from running import running  # noqa: E402
 from tiny import make_tiny  # noqa: E402
-from waiting import ask, eventually, metric  # noqa: E402
+from waiting import ask, eventually, metric, worker_pids  # noqa: E402
 
 from config.ports import free_port_base  # noqa: E402
 from config.render import Ports  # noqa: E402
@@ -49,7 +51,9 @@ from server.java.launch import plan_launch  # noqa: E402
 
 RATE, SERVICE_S = 60.0, 0.02
 # Of a kind before a stop, in turns, and what is open at the stop.
-BEFORE, SLOW, LONG_S, SHORT_S = (30, 2), 6, 5.0, 0.2
+BEFORE, SLOW, SLOW_S = (30, 2), 6, 0.2
+# How long a slow machine may take for an answer.
+RESPONSE_S = 300
 # Servers at a time: most of a stop is waiting.
 SIDE_BY_SIDE = 3
 
@@ -107,23 +111,25 @@ def one_stop(spec: Spec, mar: Path, request: bytes, times: int) -> tuple[int, bo
     with running(spec, mar=mar) as server, ThreadPoolExecutor(SLOW) as clients:
         for _ in range(times):
             exchange(server.ports.inference, request)
-        answers = []
-        # The others wait behind the first, for as long as it takes to see them all.
-        for seconds, count in ((LONG_S, 1), (SHORT_S, SLOW)):
-            body = json.dumps({"sleep_s": seconds}).encode()
-            answers += [clients.submit(ask, server, body) for _ in range(count - len(answers))]
-            eventually(lambda now=count: metric(server, "marina_in_flight") == now)
+        (worker,) = worker_pids(server)
+        # They stay open for as long as it takes to see them all.
+        os.kill(worker, signal.SIGSTOP)
+        body = json.dumps({"sleep_s": SLOW_S}).encode()
+        answers = [clients.submit(ask, server, body, timeout_s=RESPONSE_S) for _ in range(SLOW)]
+        eventually(lambda: metric(server, "marina_in_flight") == SLOW)
         # Once: a second signal cuts what is open.
         server.process.terminate()
+        os.kill(worker, signal.SIGCONT)
         lost = sum(answer.result() != 200 for answer in answers)
-        return lost, server.process.wait(60) == Exit.DRAINED
+        return lost, server.process.wait(RESPONSE_S) == Exit.DRAINED
 
 
 def stops(count: int, kinds: list[str]) -> int:
     """Prints a line for each kind; the exit code."""
     failed = False
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(SIDE_BY_SIDE) as servers:
-        spec, mar = make_tiny(Path(folder), access_log="off")
+        patient = {"response_timeout_s": RESPONSE_S, "drain_timeout_s": RESPONSE_S}
+        spec, mar = make_tiny(Path(folder), access_log="off", **patient)
         rows = {"nothing": (b"", (0,))}
         rows |= {kind: (request, BEFORE) for kind, (request, _) in uncounted(spec.name).items()}
         print(f"{count} stops each, after 30 and 2 of a kind in turns, with {SLOW} requests open\n")
