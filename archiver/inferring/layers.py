@@ -74,10 +74,10 @@ def inputs_of(layer: nn.Module, network: nn.Module, *, sequence: bool) -> Iterat
         case nn.RNNBase():
             yield from (Input((length, layer.input_size), sequence=0) for length in _all_of(_LENGTHS))
         case nn.Flatten():
-            first = next((layer for layer in network.modules() if isinstance(layer, nn.Linear)), None)
-            if first is not None:
-                yield from _pictures(first.in_features)
-                yield Input((first.in_features,))
+            head = next((layer for layer in network.modules() if isinstance(layer, nn.Linear)), None)
+            if head is not None:
+                yield from _pictures(head.in_features)
+                yield Input((head.in_features,))
 
 
 def _wide(width: int) -> Iterator[Input]:
