@@ -209,7 +209,7 @@ def test_a_cluster_that_lost_the_state_is_told_of_no_revision(cluster: Rig) -> N
     assert connect(None, cluster.fake.kubeconfig).context == "fake"
 
 
-@pytest.mark.parametrize("denied", [{"get", "patch", "create"}, {"patch"}], ids=" ".join)
+@pytest.mark.parametrize("denied", [{"get", "patch", "create"}, {"patch"}], ids=["not even read", "read"])
 def test_who_may_not_touch_the_namespace_that_an_administrator_deployed_leaves_it(
     cluster: Rig, denied: set[str]
 ) -> None:
