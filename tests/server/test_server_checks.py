@@ -197,7 +197,7 @@ def test_damaged_mar_is_refused_before_java_starts(tmp_path: Path) -> None:
     assert said.endswith("hint: marina package SPEC")
 
 
-@pytest.mark.parametrize(("files", "connections"), [(resource.RLIM_INFINITY, 2000), (1024, 624), (4, 1)])
+@pytest.mark.parametrize(("files", "connections"), [(resource.RLIM_INFINITY, 2000), (1024, 416), (4, 1)])
 def test_there_are_no_more_connections_than_java_may_open_files(
     files: int, connections: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
