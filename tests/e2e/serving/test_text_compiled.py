@@ -9,6 +9,7 @@ import jsonschema
 import openai
 import pytest
 from packages import TALES_VARIANTS, packaged_tales
+from redis_server import PASSWORD, redis_server
 from running import Running, running
 from specs import tales_spec
 from waiting import metric
@@ -31,12 +32,14 @@ TALE = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder, package = packaged_tales("int8")
     assert (package.record.precision, package.record.artifacts[0].file) == ("int8", "model/decoder.so")
-    spec = tales_spec(TALES_VARIANTS["int8"] | {"serving.drain_propagation_s": 0})
-    with running(spec, mar=folder / package.mar) as server:
-        yield server
+    with redis_server(tmp_path_factory.mktemp("redis")) as redis:
+        changes = TALES_VARIANTS["int8"] | {"text.sessions": {"redis": redis.url}, "serving.drain_propagation_s": 0}
+        environment = {"MARINA_SESSIONS_AUTH": PASSWORD}
+        with running(tales_spec(changes), mar=folder / package.mar, environment=environment) as server:
+            yield server
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +79,27 @@ def test_answers_match_their_schema_or_it_is_refused(client: openai.OpenAI) -> N
         with pytest.raises(openai.BadRequestError, match="to be compiled") as refused:
             hostile.result()
         assert refused.value.param == "response_format"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_goes_on_by_its_name(server: Running, client: openai.OpenAI, stream: bool) -> None:
+    def turn(text: str) -> tuple[int, int]:
+        """How many messages were known before, and the tokens of the whole prompt."""
+        answer = client.chat.completions.with_raw_response.create(
+            model="tales",
+            messages=[{"role": "user", "content": text}],
+            max_tokens=4,
+            extra_headers={"X-Conversation": f"stream-{stream}"},
+            **({"stream": True, "stream_options": {"include_usage": True}} if stream else {}),
+        )
+        parsed = answer.parse()
+        usage = list(parsed)[-1].usage if stream else parsed.usage
+        return int(answer.headers["x-conversation-messages"]), usage.prompt_tokens
+
+    before, first = turn("Once upon a time")
+    assert before == 0
+    # The answer is a message of it, too.
+    again, second = turn("Once more")
+    assert again == 2
+    assert second > first
+    assert metric(server, "inference_conversations_total", result="continued") >= 1
