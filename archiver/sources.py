@@ -156,10 +156,8 @@ def needed_arguments(factory: object) -> list[str]:
         parameters = inspect.signature(factory).parameters.values()  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return []
-    named = [
-        parameter for parameter in parameters if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    return [parameter.name for parameter in named if parameter.default is parameter.empty]
+    named = [entry for entry in parameters if entry.kind not in (entry.VAR_POSITIONAL, entry.VAR_KEYWORD)]
+    return [entry.name for entry in named if entry.default is entry.empty]
 
 
 def _built(spec: Spec, factory: Callable[[], nn.Module]) -> nn.Module:

@@ -169,3 +169,14 @@ def documents(plan: Plan) -> list[dict[str, Any]]:
     if id(plan) not in _RENDERED:
         _RENDERED[id(plan)] = plan, [document for some in render(plan).values() for document in some]
     return list(_RENDERED[id(plan)][1])
+
+
+def the_only(plan: Plan, kind: str, name: str | None = None) -> dict[str, Any]:
+    matching = [doc for doc in documents(plan) if doc["kind"] == kind and name in (None, doc["metadata"]["name"])]
+    assert len(matching) == 1, kind
+    return matching[0]
+
+
+def pod(plan: Plan) -> dict[str, Any]:
+    spec: dict[str, Any] = the_only(plan, "Deployment")["spec"]["template"]["spec"]
+    return spec
