@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,8 +23,11 @@ class Stream:
 
     @property
     def ended(self) -> bool:
-        """The last event, and the end of the body after it."""
-        return b"data: [DONE]" in self.body and self.body.endswith(b"0\r\n\r\n")
+        """The last event, and the end of the body after it: an answer that is there at once comes in no chunks."""
+        head, _, content = self.body.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        whole = len(content) >= int(length[1]) if length else content.endswith(b"0\r\n\r\n")
+        return whole and b"data: [DONE]" in content
 
 
 async def stream(
