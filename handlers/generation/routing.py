@@ -86,10 +86,9 @@ def open_route(
     priority: str,
     changed: Callable[[], None],
     is_abandoned: Callable[[], bool],
-    environment: Mapping[str, str] = os.environ,
 ) -> Route | None:
     """The route that the supervisor has asked for; None without."""
-    text = environment.get(SETTINGS)
+    text = os.environ.get(SETTINGS)
     if not text:
         return None
     counter = Counter(

@@ -173,10 +173,9 @@ def open_sessions(
     model: str,
     *,
     changed: Callable[[], None],
-    environment: Mapping[str, str] = os.environ,
 ) -> Sessions | None:
     """The store that the supervisor has asked for; None without."""
-    text = environment.get(SETTINGS)
+    text = os.environ.get(SETTINGS)
     if not text:
         return None
     counter = Counter(
@@ -187,4 +186,4 @@ def open_sessions(
         registry=registry,
     )
     results = {result: counter.labels(model, result) for result in _RESULTS}
-    return Sessions(json.loads(text), environment.get(AUTH), model=model, results=results, changed=changed)
+    return Sessions(json.loads(text), os.environ.get(AUTH), model=model, results=results, changed=changed)

@@ -17,6 +17,7 @@ from typing import Any
 from config.load import parse_spec
 from config.ports import free_port_base
 from config.render import render_model_config
+from loadtest.measuring import Machine
 
 SERVER = Path(__file__).parent / "loadtest_server.py"
 SPEC = """
@@ -26,6 +27,16 @@ slo: {p99_ms: 2000, error_rate: 0.01}
 """
 
 
+# Of records that are written by hand.
+MACHINE = Machine(
+    processor="Some",
+    cores=2,
+    cpu_limit=None,
+    memory_bytes=2**34,
+    memory_limit_bytes=None,
+    system="Linux 6",
+    python="3.11",
+)
 # Spins from the first connection on, and lets go of the interpreter fifty times a second.
 SPINNING = """
 import sys, time

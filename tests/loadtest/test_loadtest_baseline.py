@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loadtest_rig import SPEC, write_package
+from loadtest_rig import MACHINE, SPEC, write_package
 from queues import Queue, always, measured
 
 import marina
@@ -17,16 +17,6 @@ from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import Machine
 from loadtest.scheduling import Schedule
-
-MACHINE = Machine(
-    processor="Some",
-    cores=2,
-    cpu_limit=None,
-    memory_bytes=2**34,
-    memory_limit_bytes=None,
-    system="Linux 6",
-    python="3.11",
-)
 
 
 def verdict(queue: Queue, package: str, seed: int, machine: Machine = MACHINE, **load: Any) -> Outcome:

@@ -8,7 +8,7 @@ from collections import Counter
 from xml.etree import ElementTree
 
 import pytest
-from loadtest_rig import SPEC
+from loadtest_rig import MACHINE, SPEC
 from pairs import BURSTY, OBJECTIVE, QUIET, compared, rounds_of
 from specs import DIGITS
 
@@ -22,17 +22,8 @@ from loadtest.comparing.page import comparison_html
 from loadtest.comparing.suite import comparison_xml
 from loadtest.comparing.swaps import by_chance
 from loadtest.judging import Reason
-from loadtest.measuring import Histogram, Machine
+from loadtest.measuring import Histogram
 
-MACHINE = Machine(
-    processor="Some",
-    cores=2,
-    cpu_limit=None,
-    memory_bytes=2**34,
-    memory_limit_bytes=None,
-    system="Linux 6",
-    python="3.11",
-)
 # What most rounds show and what one does, ms, of a server that takes 10: as far below the limit as above it.
 MOST_AND_ONCE = ((11, 13), (13, 11.2))
 

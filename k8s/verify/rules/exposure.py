@@ -75,6 +75,11 @@ def _policies_of(application: Application, workload: Workload) -> list[LocatedDo
     return [policy for policy in policies if matches(policy.root.at("spec", "podSelector"), workload.labels)]
 
 
+def _closing(application: Application, workload: Workload, way: str) -> list[LocatedDocument]:
+    """The policies that let a workload's pods be reached, or reach others, by their rules alone."""
+    return [policy for policy in _policies_of(application, workload) if way in _ways(policy)]
+
+
 def _isolated_by(application: Application, policy: LocatedDocument) -> list[Workload]:
     return [workload for workload in application.workloads if policy in _policies_of(application, workload)]
 
@@ -110,7 +115,7 @@ def _open(application: Application, _: Scope) -> Iterator[Remark]:
 )
 def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        policies = [policy for policy in _policies_of(application, workload) if "Ingress" in _ways(policy)]
+        policies = _closing(application, workload, "Ingress")
         if not policies:
             continue
         for port in _needed(application, workload):
@@ -143,7 +148,7 @@ def _needed(application: Application, workload: Workload) -> Iterator[Place]:
 )
 def _blocks_redis(application: Application, scope: Scope) -> Iterator[Remark]:
     for workload in application.exposed:
-        policies = [policy for policy in _policies_of(application, workload) if "Egress" in _ways(policy)]
+        policies = _closing(application, workload, "Egress")
         for url, _, _ in scope.plan.spec.redis if scope.plan and policies else ():
             port = urlsplit(url).port or REDIS_PORT
             if not any(_opens(policy, workload, port, "egress") for policy in policies):

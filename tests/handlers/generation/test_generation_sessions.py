@@ -32,6 +32,14 @@ def settings(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 
 
 @pytest.fixture
+def own(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of one test alone, which may end it."""
+    with redis_server(tmp_path) as running:
+        monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings | {"redis": running.url}))
+        yield running
+
+
+@pytest.fixture
 def rounds(settings: dict[str, object], tmp_path: Path) -> Iterator[Rounds]:
     assert settings
     with serving(write_text_package(tmp_path / "one")) as rounds:
@@ -162,61 +170,51 @@ def test_a_server_that_keeps_none_says_so(tmp_path: Path) -> None:
         assert error["message"] == "this server keeps no conversations: send all messages, and no `X-Conversation`"
 
 
-def test_without_its_redis_a_conversation_is_refused_and_the_rest_is_served(
-    settings: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with redis_server(tmp_path) as own:
-        monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings | {"redis": own.url}))
-        with serving(write_text_package(tmp_path / "two")) as other:
-            asks(other, says("Ahoy"))
-            own.kill()
-            error = json.loads(asks(other, says("Again")))["error"]
-            assert (other.status[other.last], error["code"]) == (503, "conversation_unavailable")
-            assert other.headers[other.last]["retry-after"] == "1"
-            assert count(other, "unread") == 1
-            assert "choices" in json.loads(other.ask(CHAT, {"messages": [says("Ahoy")], "max_tokens": 2}))
+def test_without_its_redis_a_conversation_is_refused_and_the_rest_is_served(own: RedisServer, tmp_path: Path) -> None:
+    with serving(write_text_package(tmp_path / "two")) as other:
+        asks(other, says("Ahoy"))
+        own.kill()
+        error = json.loads(asks(other, says("Again")))["error"]
+        assert (other.status[other.last], error["code"]) == (503, "conversation_unavailable")
+        assert other.headers[other.last]["retry-after"] == "1"
+        assert count(other, "unread") == 1
+        assert "choices" in json.loads(other.ask(CHAT, {"messages": [says("Ahoy")], "max_tokens": 2}))
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_answer_whose_conversation_cannot_be_kept_ends_with_an_error(
-    stream: bool, settings: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    stream: bool, own: RedisServer, tmp_path: Path
 ) -> None:
-    with redis_server(tmp_path) as own:
-        monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings | {"redis": own.url}))
-        with serving(write_text_package(tmp_path / "one")) as rounds:
-            body = json.dumps({"messages": [says("Ahoy")], "max_tokens": 200, "stream": stream}).encode()
-            rounds.round({"a": (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
-            while rounds.handler.loop._engine.usage().sequences == 0:
-                rounds.round()
-            own.kill()
-            while rounds.open:
-                rounds.round()
-            assert count(rounds, "unkept") == 1
-            if stream:
-                *_, error, last = events(rounds.bodies["a"])
-                assert last == "[DONE]"
-            else:
-                error = json.loads(rounds.bodies["a"])
-            assert error["error"]["code"] == "conversation_not_kept"
+    with serving(write_text_package(tmp_path / "one")) as rounds:
+        body = json.dumps({"messages": [says("Ahoy")], "max_tokens": 200, "stream": stream}).encode()
+        rounds.round({"a": (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
+        while rounds.handler.loop._engine.usage().sequences == 0:
+            rounds.round()
+        own.kill()
+        while rounds.open:
+            rounds.round()
+        assert count(rounds, "unkept") == 1
+        if stream:
+            *_, error, last = events(rounds.bodies["a"])
+            assert last == "[DONE]"
+        else:
+            error = json.loads(rounds.bodies["a"])
+        assert error["error"]["code"] == "conversation_not_kept"
 
 
-def test_a_redis_that_says_nothing_holds_nobody_else_up(
-    settings: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with redis_server(tmp_path) as own:
-        monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings | {"redis": own.url}))
-        with serving(write_text_package(tmp_path / "one")) as rounds:
-            asks(rounds, says("Ahoy"))
-            own.pause()
-            body = json.dumps({"messages": [says("Again")], "max_tokens": 2}).encode()
-            rounds.round({"a": (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
-            begun = time.monotonic()
-            rounds.ask(CHAT, {"messages": [says("Ahoy")], "max_tokens": 2})
-            others_s = time.monotonic() - begun
-            while rounds.open:
-                rounds.round()
-            assert json.loads(rounds.bodies["a"])["error"]["code"] == "conversation_unavailable"
-            assert others_s < time.monotonic() - begun
+def test_a_redis_that_says_nothing_holds_nobody_else_up(own: RedisServer, tmp_path: Path) -> None:
+    with serving(write_text_package(tmp_path / "one")) as rounds:
+        asks(rounds, says("Ahoy"))
+        own.pause()
+        body = json.dumps({"messages": [says("Again")], "max_tokens": 2}).encode()
+        rounds.round({"a": (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
+        begun = time.monotonic()
+        rounds.ask(CHAT, {"messages": [says("Ahoy")], "max_tokens": 2})
+        others_s = time.monotonic() - begun
+        while rounds.open:
+            rounds.round()
+        assert json.loads(rounds.bodies["a"])["error"]["code"] == "conversation_unavailable"
+        assert others_s < time.monotonic() - begun
 
 
 @pytest.mark.usefixtures("settings")
