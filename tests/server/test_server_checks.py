@@ -10,6 +10,7 @@ import pytest
 from tiny import make_tiny
 
 from config.errors import ArchiveError, InputError, MarinaError, ToolMissing
+from config.ports import free_port_base
 from config.record import Key
 from config.render import Ports
 from server.java import checks
@@ -59,13 +60,14 @@ def test_java_that_is_missing_too_old_or_nowhere_is_an_error(tmp_path: Path, mon
 
 
 def test_port_in_use_is_named_with_its_purpose() -> None:
+    base = free_port_base()
+    supervisor = Ports(base).all()["supervisor"]
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("127.0.0.1", supervisor))
         taken.listen()
-        port = taken.getsockname()[1]
-        assert text_of(check_ports, Ports(port - 10), "127.0.0.1") == (
-            f"`--port-base`: got {port - 10}, but 127.0.0.1:{port} (supervisor) cannot be used: Address already in use"
-            f"\n\nhint: --port-base {port + 90}"
+        assert text_of(check_ports, Ports(base), "127.0.0.1") == (
+            f"`--port-base`: got {base}, but 127.0.0.1:{supervisor} (supervisor) cannot be used: Address already in use"
+            f"\n\nhint: --port-base {base + 100}"
         )
 
 

@@ -80,7 +80,7 @@ def test_a_server_that_goes_over_to_another_models_answers_fails(verdict: Any) -
 
 
 def test_a_generator_that_is_asked_for_more_than_it_can_send_makes_no_verdict(verdict: Any) -> None:
-    outcome = verdict({}, rate=20_000, duration_s=1, max_duration_s=1, warmup_s=0.2)
+    outcome = verdict({}, rate=60_000, duration_s=1, max_duration_s=1, warmup_s=0.1)
     assert outcome.verdict.status == "INVALID"
     assert {"generator-saturated", "generator-stalled", "arrivals-late"} & set(reasons(outcome))
 

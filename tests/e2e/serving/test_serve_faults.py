@@ -104,13 +104,12 @@ def test_hung_worker_is_replaced_after_its_response_timeout(server: Running) -> 
         statuses = sorted(answer.result() for answer in answers)
         # On a slow machine one of them may have waited for a worker, and then for the one that came instead.
         assert statuses in ([500, 500], [200, 500])
-        eventually(lambda: before[0] not in worker_pids(server) or before[1] not in worker_pids(server))
+        # Each that did not answer is ended; while it still is, its process is one of the server's.
+        eventually(lambda: len(set(before) - set(worker_pids(server))) >= statuses.count(500))
         # The other one, where nothing was asked of it, is continued at the end, or was replaced as well: for that it
         # does not answer the supervisor either.
     server.wait_ready(180)
-    replaced = len(set(before) - set(worker_pids(server)))
-    assert statuses.count(500) <= replaced <= len(before)
-    eventually(lambda: restarts(server) == restarted + replaced)
+    eventually(lambda: restarts(server) == restarted + len(set(before) - set(worker_pids(server))))
     # The access log is read beside the answers.
     eventually(
         lambda: metric(server, "inference_request_duration_seconds_count", code="500") == failed + statuses.count(500)
