@@ -153,6 +153,7 @@ lint: setup  ## style, types, and the sizes of functions, modules and folders
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy docker/install.py docker/bom.py
+	$(BIN)/mypy --config-file tests/bench/mypy.ini tests/bench/*.py tests/bench/*/*.py
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/shellcheck docker/base.sh .ci/run
 	$(BIN)/python tests/sizes.py

@@ -130,7 +130,7 @@ def stops(count: int, kinds: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(SIDE_BY_SIDE) as servers:
         patient = {"response_timeout_s": RESPONSE_S, "drain_timeout_s": RESPONSE_S}
         spec, mar = make_tiny(Path(folder), access_log="off", **patient)
-        rows = {"nothing": (b"", (0,))}
+        rows: dict[str, tuple[bytes, tuple[int, ...]]] = {"nothing": (b"", (0,))}
         rows |= {kind: (request, BEFORE) for kind, (request, _) in uncounted(spec.name).items()}
         print(f"{count} stops each, after 30 and 2 of a kind in turns, with {SLOW} requests open\n")
         print(f"{'':<36} {'lost':>6} {'stops that were not clean':>26}", flush=True)

@@ -21,7 +21,7 @@ _FIELDS_TEXT = (
 _FIELDS = _FIELDS_TEXT.split()
 # Written into the JSON as they are.
 _RAW = ("NaN", "-Infinity", "1e400", "-1e-400", "1" * 5000, '"\\ud800"', '"\\u0000"', "[" * 2000 + "]" * 2000)
-_VALUES = (
+_VALUES: tuple[object, ...] = (
     *(None, True, -1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**70, -(2**63), -(2**63) - 1, 1.5, -0.0, 5e-324, 1e308),
     *("", "x" * 30_000, "\N{ZERO WIDTH JOINER}" * 9000, [], [[]], [[-1]], [2**70], ["a"] * 2000, [None], [{}], {}),
     *(

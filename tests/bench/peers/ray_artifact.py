@@ -22,4 +22,4 @@ class Compiled:
         return await self.answers(await request.body())
 
 
-app = Compiled.bind()
+app = Compiled.bind()  # type: ignore[attr-defined]  # Ray adds it

@@ -17,4 +17,4 @@ class Quick:
             return network.top_five(self.model(network.to_tensor(body, self.transform).unsqueeze(0)))[0]
 
 
-app = Quick.bind()
+app = Quick.bind()  # type: ignore[attr-defined]  # Ray adds it

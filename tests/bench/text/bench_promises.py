@@ -82,7 +82,7 @@ def _first_token_s(engine: Engine, prompt: list[int]) -> float:
     return time.process_time() - begun
 
 
-def priorities(_: argparse.Namespace) -> int:
+def priorities(_options: argparse.Namespace) -> int:
     """Interactive requests alone, and beside a batch."""
     text = TALES_VARIANTS["fake"]["text"] | {"slots": SLOTS, "step_ms": STEP_MS}
     with tempfile.TemporaryDirectory(prefix="bench-promises-") as out:

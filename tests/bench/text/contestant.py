@@ -24,9 +24,9 @@ def ours(folder: Path, threads: int, kind: str, precision: str) -> Generate:
     from handlers.record import TextSpec
 
     torch.set_num_threads(threads)
-    settings = {"slots": 32, "waiting": 1, "prefill_chunk": 256, "max_tokens": 1, "flush_ms": 0, "step_ms": 1}
+    settings: dict[str, object] = {"slots": 32, "waiting": 1, "prefill_chunk": 256, "max_tokens": 1}
     # What is measured is a step for a token.
-    settings["speculation"] = "off"
+    settings |= {"flush_ms": 0, "step_ms": 1, "speculation": "off"}
     engine = make_engine(TextSpec(folder="", engine=kind, context=640, ends=(), **settings), folder, precision)
 
     def generate(prompts: list[list[int]], count: int) -> None:
