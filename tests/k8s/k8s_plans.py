@@ -99,6 +99,19 @@ FULL: dict[str, Any] = {
         },
     ],
 }
+# A cluster that chooses users, has no spare node, its own DNS and a private store; amounts as people write them, not as
+# they are stored.
+OPENSHIFT: dict[str, Any] = {
+    "model.cpu_target": "x86-64-v4",
+    "serving.drain_propagation_s": 15,
+    "kubernetes": {
+        "run_as_user": None,
+        "resources": {"cpu": "2000m", "memory": "2048Mi"},
+        "rollout": {"max_surge": 0, "max_unavailable": 1},
+        "network": {"dns": ["openshift-dns:5353"]},
+        "model": {"url": "s3://models/digits.mar", "secret": "store"},
+    },
+}
 # Every option alone, and all that go together.
 OPTIONS = [
     pytest.param({}, id="defaults"),

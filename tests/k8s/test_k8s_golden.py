@@ -1,8 +1,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from golden import GOLDEN, check_golden
-from k8s_plans import EVIDENCE, FULL, IMAGE, planned
+from k8s_plans import EVIDENCE, FULL, IMAGE, OPENSHIFT, planned, the_only
 
 from k8s.manifests.writing import write_manifests
 
@@ -11,7 +12,12 @@ ELSEWHERE = {"dashboard.yaml", "rules.yaml"}
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "form"), [("manifests", {}, "files"), ("manifests-with-everything", FULL, "single")]
+    ("name", "changes", "form"),
+    [
+        ("manifests", {}, "files"),
+        ("manifests-with-everything", FULL, "single"),
+        ("manifests-for-openshift", OPENSHIFT, "files"),
+    ],
 )
 def test_the_manifests_are_the_accepted_ones(name: str, changes: dict[str, object], form: str, tmp_path: Path) -> None:
     write_manifests(planned(changes, evidence=EVIDENCE, image=IMAGE), tmp_path, form)  # type: ignore[arg-type]
@@ -21,3 +27,10 @@ def test_the_manifests_are_the_accepted_ones(name: str, changes: dict[str, objec
             check_golden(file.read_text(encoding="utf-8"), GOLDEN / name / file.relative_to(tmp_path / "manifests"))
     accepted = {file.relative_to(GOLDEN / name) for file in (GOLDEN / name).rglob("*") if file.is_file()}
     assert accepted <= {file.relative_to(tmp_path / "manifests") for file in written}
+
+
+def test_the_alert_of_a_busy_cpu_is_the_accepted_one() -> None:
+    """It stays above what the autoscaler leaves alone, and waits for longer than more pods take to come."""
+    rules = the_only(planned(evidence=EVIDENCE, image=IMAGE), "PrometheusRule")["spec"]["groups"]
+    (alert,) = (rule for group in rules for rule in group["rules"] if rule.get("alert") == "MarinaCpuHigh")
+    check_golden(yaml.safe_dump(alert, sort_keys=False), GOLDEN / "alerts/cpu-high.yaml")
