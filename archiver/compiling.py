@@ -79,7 +79,7 @@ def _not_exported(spec: Spec, err: Exception) -> SourceError:
     # The innermost last: torch's own frames lie elsewhere.
     for file, line, code in reversed(_USER_FRAME.findall(text)):
         if Path(file).is_relative_to(folder.resolve()) and "site-packages" not in file:
-            place = f"{folder / Path(file).relative_to(folder.resolve())}:{line}"
+            place = f"{os.path.normpath(folder / Path(file).relative_to(folder.resolve()))}:{line}"
             return SourceError(f"{place}: `{code.strip()}` cannot be exported: {reason}", hint=hint)
     return SourceError(f"{spec.file}: `model.source`: cannot be exported: {reason}", hint=hint)
 

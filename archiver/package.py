@@ -27,6 +27,7 @@ from archiver.instructions import WITHOUT_VNNI, check_machine, targeting
 from archiver.own import check_answer
 from archiver.quantize import quantize
 from archiver.rehearse import ANSWER
+from archiver.rows import RowsMixed, check_alike, check_apart
 from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
 from archiver.stage import start_draft
@@ -96,8 +97,9 @@ def _network(spec: Spec, staged: Path, progress: Progress) -> Built:
     sample = next(batches(inputs, max(spec.model.batch_sizes)))[0]
     outputs = lengths.varying_outputs(spec, source, reference, output_ports(spec, reference, sample), sample)
     _check_classes(spec, source, reference, sample)
+    with progress.step("answer rows alone and together"):
+        check_rows(spec, reference, inputs)
     if spec.model.compile == "eager":
-        check_rows_are_apart(spec, reference, sample)
         added: dict[str, object] = {"code": stage_source(spec, source, staged)}
     else:
         added = _compile(spec, source, reference, inputs, staged, progress)
@@ -137,14 +139,22 @@ def _check_labels(spec: Spec, source: Source, classes: int) -> None:
         )
 
 
-def check_rows_are_apart(spec: Spec, reference: nn.Module, sample: Rows) -> None:
-    """The answer to a row is the same alone and in a batch: code that runs as it is may look at a whole batch."""
+def check_rows(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
+    """The answer to a row is the same every time, alone and in a batch, whoever is beside it."""
+    where, largest = f"{spec.file}: `model.source`", max(spec.model.batch_sizes)
+    sample = tuple(value[:largest] for value in inputs)
+    if spec.model.min_agreement > 0:
+        check_alike(where, reference, inputs, largest)
+    check_apart(where, reference, inputs, largest)
     run = agreement.eager(reference)
-    together, alone = (agreement.answers(run, sample, size) for size in (len(sample[0]), 1))
+    together, *others = (agreement.answers(run, sample, size) for size in reversed(spec.model.batch_sizes))
     if isinstance(reference, ImageGraph) and reference.top_k:
-        together, alone = together[:1], alone[:1]  # of two equal classes either may come first
-    if agreement.compare_tensors(alone, together, spec.model.tolerance).agreement < 1:
-        raise SourceError(
+        together, others = (
+            together[:1],
+            [answered[:1] for answered in others],
+        )  # of two equal classes either comes first
+    if any(agreement.compare_tensors(answered, together, spec.model.tolerance).agreement < 1 for answered in others):
+        raise RowsMixed(
             f"{spec.file}: `model.batch_sizes`: got {list(spec.model.batch_sizes)}, but the model answers an input "
             "differently beside others than alone",
             hint="batch_sizes: [1], or a model whose decisions are made row by row",

@@ -16,7 +16,9 @@ from archiver.inferring.found import Found, Input
 from archiver.inferring.layers import KNOWN, inputs_of, reads_sequences, sounds, states_of
 from archiver.inferring.lengths import with_lengths
 from archiver.inferring.trial import Ran, equal, run
+from archiver.rows import RowsMixed, check_alike, check_apart
 from config.errors import InputError, SourceError, listed
+from handlers.networks import TensorGraph
 
 _MOST_TRIALS, _LONGEST_S = 600, 60.0
 # Beyond a guess that works but mixes rows, so many more are looked at.
@@ -87,7 +89,8 @@ class _Search:
         ran = run(self._network, self._values(guess, rows))
         apart = rows > 1 and self._apart(guess, ran)
         if not apart:
-            notes.append("answers to a batch differ from answers one by one, so `batch_sizes` is [1]")
+            why = self._why_not_apart(guess, rows)
+            notes.append(f"answers to a batch differ from answers one by one, so `batch_sizes` is [1]{why}")
         settled = {at for at, value in self._by_name.items() if value.tensor.varying or value.tensor.mask_of}
         inputs, more = with_lengths(self._network, dict(zip(self._names, guess, strict=True)), fixed=bool(settled))
         for at, value in self._by_name.items():
@@ -221,6 +224,18 @@ class _Search:
             and equal(single.outputs, tuple(value[at : at + 1] for value in ran.outputs or ()))
             for at, single in enumerate(alone)
         )
+
+    def _why_not_apart(self, guess: Guess, rows: int) -> str:
+        """The line that mixes rows; SourceError for what is random, or fails on one row."""
+        graph, values = TensorGraph(self._network, torch.float32), self._values(guess, rows)
+        check_alike("`--source`", graph, values, rows)
+        try:
+            check_apart("`--source`", graph, values, rows)
+        except RowsMixed as err:
+            if rows > 1 and run(self._network, [value[:1] for value in values]).outputs is None:
+                raise
+            return f": {err.message.removeprefix('`--source`: ')}"
+        return ""
 
     def _refuse_batch_second(self, guess: Guess) -> None:
         ran = run(self._network, self._values(guess, 2), follow=True)

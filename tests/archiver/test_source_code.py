@@ -120,12 +120,6 @@ def test_what_a_pod_does_not_have_is_missed_when_packaging(folder: Path) -> None
     )
 
 
-def test_a_model_that_looks_at_its_whole_batch_is_refused_for_batches(folder: Path) -> None:
-    said = message(folder, {"model.batch_sizes": [1, 4]})
-    assert "`model.batch_sizes`: got [1, 4], but the model answers an input differently beside others" in said
-    assert said.endswith("| batch_sizes: [1], or a model whose decisions are made row by row")
-
-
 def test_a_file_that_would_hide_a_module_of_the_worker_is_refused(folder: Path) -> None:
     (folder / "numpy.py").write_text("", encoding="utf-8")
     (folder / "parts/factor.py").write_text("FACTOR = 0.5\ndef late():\n    import numpy\n", encoding="utf-8")
