@@ -32,6 +32,8 @@ _COMPRESSED: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x5d\x00\x00": lzma.LZMAFile,
 }
 _DEEPEST = 5
+# A tenth of a compressed file, at most, is anything else.
+_MOST_BEHIND = 10
 _MOST_MEMBERS = 50_000
 _PIECE = 2**20
 # Java, torch and the archiver store models as they are; what grows beyond this is made to fill a memory.
@@ -152,9 +154,14 @@ def _of_tar(name: str, data: bytes, budget: Budget) -> Iterator[Inside]:
 
 def _decompressed(name: str, data: bytes, budget: Budget) -> Iterator[Inside]:
     if _is_zlib(data):
-        if content := _inflated(data, budget):
+        content, _ = _inflated(data, zlib.MAX_WBITS, budget)
+        if content:
             yield Inside(f"{name}:content", content)
         return
+    content, rest = _inflated(data, -zlib.MAX_WBITS, budget)
+    # It has no first bytes of its own: what is read as such by chance ends soon.
+    if content and rest < len(data) // _MOST_BEHIND:
+        yield Inside(f"{name}:content", content)
     for beginning, reader in _COMPRESSED.items():
         if data.startswith(beginning):
             try:
@@ -169,18 +176,23 @@ def _is_zlib(data: bytes) -> bool:
     return len(data) > 2 and data[0] & 0x8F == 8 and not data[1] & 0x20 and (data[0] << 8 | data[1]) % 31 == 0
 
 
-def _inflated(data: bytes, budget: Budget) -> bytes:
-    """What is compressed in zlib's form, as far as it goes."""
-    engine, content = zlib.decompressobj(), bytearray()
+def _inflated(data: bytes, window: int, budget: Budget) -> tuple[bytes, int]:
+    """What is compressed in zlib's form, as far as it goes, and how many bytes follow it; `window`: negative where no
+    header stands before it."""
+    engine, content, behind = zlib.decompressobj(window), bytearray(), len(data)
     try:
-        rest = data
-        while rest and not engine.eof:
-            piece = engine.decompress(rest, _PIECE)
-            rest = engine.unconsumed_tail
-            budget.left -= len(piece)
-            if budget.left < 0:
-                raise TooMuch("grows to many times its size when it is read")
-            content += piece
+        while behind and not engine.eof:
+            at = len(data) - behind
+            rest = data[at : at + _PIECE]
+            behind -= len(rest)
+            while rest and not engine.eof:
+                piece = engine.decompress(rest, _PIECE)
+                rest = engine.unconsumed_tail
+                budget.left -= len(piece)
+                if budget.left < 0:
+                    raise TooMuch("grows to many times its size when it is read")
+                content += piece
+        behind += len(engine.unused_data)
     except zlib.error:
-        pass
-    return bytes(content)
+        behind = len(data)
+    return bytes(content), behind

@@ -18,6 +18,12 @@ _TEMPLATE_NAMES = (".json", ".jinja", ".jinja2", ".j2", ".txt", ".yaml", ".yml")
 _FOREIGN_CODE = re.compile(rb'"auto_map"\s*:\s*\{[^}]*--')
 _TENSORFLOW = re.compile(rb"\b(Eager)?PyFunc(Stateless)?\b|\b(Read|Write)File\b|\bMergeV2Checkpoints\b")
 _OUTSIDE = re.compile(rb"location\x12.(\.\./|/)")
+# What XML has read from elsewhere, or stands for any number of letters.
+_ENTITY = re.compile(rb"<!ENTITY|<!DOCTYPE[^>\[]*\b(SYSTEM|PUBLIC)\b|<(\w+:)?include\b[^>]*\bhref", re.IGNORECASE)
+_XML = re.compile(rb"\A\s*<(\?xml|!DOCTYPE|!ENTITY|\w+[\s>/:])", re.IGNORECASE)
+_WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
+_TRUST = re.compile(rb"[\"']?\btrust_remote_code\b[\"']?\s*[:=]\s*[\"']?(true|yes|on|y|1)\b", re.IGNORECASE)
+_SETTINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".properties")
 # Python runs a line of such a file when it starts, where the file is in its folder of packages.
 _START_LINE = re.compile(rb"^import[ \t]", re.MULTILINE)
 
@@ -41,8 +47,20 @@ def find_effects(name: str, data: bytes) -> Iterator[str]:
         yield f"{name}: a graph of TensorFlow's that calls `{call[0].decode()}`"
     if lower.endswith(".onnx") and _OUTSIDE.search(data):
         yield f"{name}: has weights read from outside the model's folder"
+    if lower.endswith(_SETTINGS) and _TRUST.search(data):
+        yield f"{name}: has code fetched from elsewhere, by `trust_remote_code`"
+    if _reaches_by_xml(data):
+        yield f"{name}: XML with entities or files from elsewhere"
     if lower.endswith(".pth") and _START_LINE.match(data):
         yield f"{name}: lines that Python runs when it starts"
+
+
+def _reaches_by_xml(data: bytes) -> bool:
+    """XML is read in any of its encodings, by whatever name."""
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    if encoding := _WIDE.get(text[:2]):
+        text = text.decode(encoding, "replace").removeprefix("\ufeff").encode("utf-8", "replace")
+    return _XML.match(text) is not None and _ENTITY.search(text) is not None
 
 
 def _of_yaml(name: str, data: bytes) -> Iterator[str]:

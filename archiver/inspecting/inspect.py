@@ -9,15 +9,17 @@ import hashlib
 import json
 import re
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from archiver.archive import MANIFEST
-from archiver.inspecting.code import find_code, hides_module
+from archiver.inspecting.code import find_code, hides_module, is_foreign_python
 from archiver.inspecting.containers import READ_ERRORS, Budget, TooMuch, unpacked, zip_member
 from archiver.inspecting.layout import find_oddities
 from archiver.inspecting.pickles import Pickle, find_pickles
 from archiver.inspecting.programs import find_program
+from archiver.inspecting.python import Source, judge
 from archiver.inspecting.report import Report
 from config.errors import ArchiveError
 from config.record import RECORD, Record, file_sha256, read_record
@@ -96,6 +98,13 @@ def _of_manifest(manifest: dict[str, Any], names: list[str]) -> list[str]:
     return texts
 
 
+def _importable(names: Iterable[str]) -> frozenset[str]:
+    """The dotted names of what Python of the archive may import of the archive, where all of it is looked at."""
+    files = (name.removeprefix(f"{_SOURCE}/").removesuffix(".py") for name in names if name.endswith(".py"))
+    parts = [PurePosixPath(file).parts for file in files]
+    return frozenset(".".join(part[:size]) for part in parts for size in range(1, len(part) + 1))
+
+
 class _Seen:
     """What was seen in the members of an archive."""
 
@@ -106,10 +115,7 @@ class _Seen:
         self.sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
         self._record, self._archive, self._budget = record, archive, budget
         files = (PurePosixPath(name) for name in self.sizes if name.endswith((".py", ".pyc", ".so")))
-        # What `compile: eager` runs may import what lies beside it, which is looked at as well.
-        inside = (PurePosixPath(name).relative_to(_SOURCE) for name in self.sizes if name.startswith(f"{_SOURCE}/"))
-        beside = {path.parts[0].removesuffix(".py") for path in inside if path.suffix == ".py"}
-        self._beside = frozenset(beside if record and record.code else ())
+        self._python: list[Source] = []
         self._modules = frozenset(part.partition(".")[0] for file in files for part in file.parts)
 
     def examine(self) -> None:
@@ -130,6 +136,7 @@ class _Seen:
                     self.damage.append(f"{name}: not the recorded content")
             self._member(name, member.data)
         self.damage += [f"{name}: recorded, but missing" for name in recorded if name not in self.sizes]
+        self.code += judge(self._python, _importable(self.sizes))
 
     def _member(self, name: str, data: bytes) -> None:
         if (hidden := hides_module(name)) is not None:
@@ -140,8 +147,9 @@ class _Seen:
                 continue
             self.pickles += find_pickles(inside.name, inside.data, self._modules)
             self.code += find_program(inside.name, inside.data)
-            beside = self._beside if name.startswith(f"{_SOURCE}/") else frozenset()
-            self.code += find_code(inside.name, inside.data, is_recorded=self._is_artifact(name), beside=beside)
+            self.code += find_code(inside.name, inside.data, is_recorded=self._is_artifact(name))
+            if is_foreign_python(inside.name, inside.data):
+                self._python.append(Source(inside.name, inside.data))
 
     def _is_artifact(self, name: str) -> bool:
         """Whether the record names this member as compiled code that a worker loads."""

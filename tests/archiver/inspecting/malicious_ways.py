@@ -11,11 +11,24 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import torch
 from malicious import Members, zipped
 
+_PATTERN = """
+class M(type):
+    def __instancecheck__(self, x):
+        return True
+
+class A(metaclass=M):
+    __match_args__ = ("save",)
+
+match 1:
+    case A(s):
+        s("a")
+"""
 PYTHON = {
     "getattr by another name": "import torch\ng = getattr\ng(torch, 'o' + 's')\n",
     "getattr given away": "import torch\nlist(map(getattr, [torch], ['a']))\n",
@@ -55,13 +68,58 @@ PYTHON = {
     "torch's inside": "import torch\ntorch._C._jit_pass_inline\n",
     "the compiler's tools": "import torch\ntorch._dynamo.debug_utils.run_load_args\n",
     "a graph's source": "import torch.fx.graph_module as g\ng._forward_from_src('1', {})\n",
+    "a picture that is a file": "from PIL import Image\nImage.new('L', (1, 1)).save('a.png')\n",
+    "a picture that is a file, by an argument": "def save(image, path):\n    image.save(path)\n",
+    "a picture in what is no memory": "import io\ndef f(image, b):\n    b = io.BytesIO()\n    image.save(b)\n",
+    "a picture in what is memory elsewhere": "import io\nb = io.BytesIO()\nfor b in ('a',):\n    im.save(b)\n",
+    "memory of another name": "def BytesIO():\n    return 'a'\nfrom io import BytesIO\nim.save(BytesIO())\n",
+    "a picture's method by a pattern": "match 1:\n    case object(save=s):\n        s('a')\n",
+    "a picture's method by a class of its own": _PATTERN,
+    "a picture's method by a class that is made": "A = type('A', (), {})\nmatch 1:\n    case A(s):\n        s('a')\n",
+    "a picture's method in a table": "from PIL import Image\nImage.Image.__dict__['save'](1, 'a')\n",
+    "a log in a file": "import logging\nlogging.basicConfig(filename='a', filemode='w')\n",
+    "a log in a file, by settings": "import logging\nk = {'filename': 'a'}\nlogging.basicConfig(**k)\n",
+    "a log in a file, by another name": "from logging import basicConfig as b\nb(filename='a')\n",
+    "the weights in a file": "import torch\ntorch.save({}, 'a')\n",
+    "a path of the handler's": "class A:\n    def f(self):\n        self.directory.write_text('a')\n",
+    "a path that is moved": "class A:\n    def f(self):\n        self.directory.replace('/a')\n",
+    "a path that is moved, by its name": "def replace(self):\n    self.directory.replace(target='/a')\n",
+    "a path that is opened": "class A:\n    def f(self):\n        self.directory.open('w')\n",
+    "a profile in a file": "import torch\ntorch.profiler.profile().export_chrome_trace('a')\n",
+    "a program of TorchScript": "import torch\nscript = torch.jit.script(len)\ntorch.jit.load('a')\n",
+    "a module as a value": "import torch\nm = torch\nm.hub.load('a/b', 'c')\n",
+    "a module in a list": "import torch\n[torch][0].ops.load_library('a')\n",
+    "a module by a function": "import torch\ntorch.get_device_module('cuda').os\n",
+    "a function of a library that is changed": "import json\njson.loads = print\n",
+    "a handler of logs that is reached": "import logging\nlogging.getLogger().manager.loggerDict\n",
+    "frames": "def f():\n    yield\nf().gi_frame.f_globals\n",
+    "a path's module": "class A:\n    def f(self):\n        self.directory._flavour.os\n",
+    "XML": "import xml.etree.ElementTree as t\nt.parse('a')\n",
+    "XML in a picture": "from PIL import Image\nImage.open('a').getxmp()\n",
+    "weights from the web": "from torchvision.models import ResNet18_Weights as W\nW.DEFAULT.get_state_dict()\n",
+    "a tokenizer from the web": "from tokenizers import Tokenizer\nTokenizer.from_pretrained('a')\n",
+    "a formatter that reaches": "import string\nstring.Formatter().get_field('0.a', (1,), {})\n",
+    "annotations that are dispatched": "import functools\n@functools.singledispatch\ndef f(x):\n    pass\n",
+    "something nobody knows": "import torch\ntorch.something_new()\n",
+    "something of a value that nobody knows": "def f(x):\n    return x.something_new()\n",
+    "a name from nowhere": "something_new()\n",
+    "everything of a module": "from torch import *\n",
     "a module's module": "import json\njson.codecs.open('a', 'w')\n",
     "a module's module's module": "import warnings\nwarnings.linecache.tokenize.open('a')\n",
 }
 
 
+def _raw(data: bytes) -> bytes:
+    """Compressed, with nothing in front that says so."""
+    engine = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return engine.compress(data) + engine.flush()
+
+
+@cache
 def files(payload: bytes) -> dict[str, Members]:
     """Members that hide a pickle, `payload`, or that another program runs."""
+    raw = _raw(payload + bytes(99))
+    entity = b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b SYSTEM 'file:///etc/passwd'>]><a>&b;</a>"
     engine = zlib.compressobj(9, zlib.DEFLATED, 9)
     aliases = b"".join(b"%c: &%c [%s]\n" % (98 + i, 98 + i, b",".join([b"*%c" % (97 + i)] * 9)) for i in range(9))
     template = {"chat_template": "{{ cycler.__init__.__globals__.os.popen('true').read() }}"}
@@ -84,6 +142,17 @@ def files(payload: bytes) -> dict[str, Members]:
         "a line that Python runs when it starts": {"evil.pth": b"import os; os.system('true')\n"},
         "YAML that doubles itself": {"model-config.yaml": b"a: &a [1]\n" + aliases},
         "packages of its own": {"model-config.yaml": b"useVenv: true\n"},
+        "raw deflate": {"weights.bin": raw},
+        "raw deflate with more behind it": {"weights.bin": raw + b"\0\0"},
+        "much out of little, raw": {"weights.bin": _raw(bytes(300_000_000))},
+        "XML that reads a file": {"a.xml": entity},
+        "XML that reads a file, by another name": {"labels": b"\n" + entity},
+        "XML in another encoding": {"a.svg": entity.decode().encode("utf-16")},
+        "XML that doubles itself": {"a.xml": b"<!DOCTYPE a [<!ENTITY b 'b'><!ENTITY c '&b;&b;'>]><a>&c;</a>"},
+        "XML with rules from elsewhere": {"a.xml": b"<?xml version='1.0'?><!DOCTYPE a SYSTEM 'http://a'><a/>"},
+        "XML that includes": {"a.xml": b"<a xmlns:xi='http://www.w3.org/2001/XInclude'><xi:include href='/a'/></a>"},
+        "code from elsewhere": {"model-config.yaml": b"handler:\n  trust_remote_code: True\n"},
+        "code from elsewhere, as JSON": {"setup_config.json": b'{"trust_remote_code": true}'},
         "a batch file": {"start.bat": b"echo\n"},
     }
 

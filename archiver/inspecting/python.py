@@ -1,0 +1,245 @@
+"""Whether Python in an archive uses only what is known to be harmless; nothing of it is run.
+
+Python can be written so that no reader of its text can follow it. What cannot be followed is not known to be harmless
+either: modules as values, names of attributes that are made up on the way, functions that are called with whatever.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from archiver.inspecting.bindings import Bindings, bindings
+from archiver.inspecting.known import Rule, known
+
+_ATTRIBUTES_TEXT = (
+    "__call__ __class__ __constants__ __doc__ __enter__ __exit__ __getitem__ __init__ __len__ __name__ __post_init__ "
+    "__repr__ __str__ __version__"
+)
+_ATTRIBUTES = frozenset(_ATTRIBUTES_TEXT.split())
+_NAMES = frozenset({"__class__", "__constants__", "__hash__", "__slots__"})
+# `case str(name):` takes the value itself; of other classes it takes attributes that their class names.
+_WHOLE = frozenset({"bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"})
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of Python."""
+
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class _Archive:
+    """`modules`: those that are in the archive; `attributes`, `outside`: as in Bindings, of all its files."""
+
+    modules: frozenset[str]
+    attributes: frozenset[str]
+    outside: frozenset[str]
+
+
+def judge(sources: Sequence[Source], importable: frozenset[str]) -> Iterator[str]:
+    """What is not known to be harmless, with its file and line; `importable`: the modules of the archive."""
+    taken = {module.partition(".")[0] for module in known().modules}
+    modules = frozenset(module for module in importable if module.partition(".")[0] not in taken)
+    trees = [(source.name, _parsed(source.data)) for source in sources]
+    files = [(name, tree, bindings(tree, modules)) for name, tree in trees if tree is not None]
+    attributes = frozenset(name for _, _, names in files for name in names.attributes)
+    archive = _Archive(modules, attributes, frozenset(name for _, _, names in files for name in names.outside))
+    for name, tree in trees:
+        if tree is None:
+            yield f"{name}: Python that cannot be read"
+    for name, tree, names in files:
+        reader = _Reader(names, archive)
+        try:
+            reader.visit(tree)
+        except RecursionError:
+            yield f"{name}: Python that cannot be read"
+        for line, text in sorted(set(reader.uses))[:_MOST_SHOWN]:
+            yield f"{name}:{line}: {text} is not known to be harmless"
+
+
+def _parsed(data: bytes) -> ast.AST | None:
+    try:
+        return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+class _Reader(ast.NodeVisitor):
+    """Collects what is not known."""
+
+    def __init__(self, names: Bindings, archive: _Archive) -> None:
+        self.uses: list[tuple[int, str]] = []
+        self._names, self._archive = names, archive
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            if not self._is_beside(alias.name) and alias.name not in known().modules:
+                self._add(node, alias.name)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            path = f"{'.' * node.level}{node.module or ''}.{alias.name}"
+            if alias.name == "*":
+                self._add(node, path)
+            else:
+                self._follow(node, path, as_value=False)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self._use(node, None)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self._use(node, None)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Name) and node.func.id in ("getattr", "setattr"):
+            key = node.args[1] if len(node.args) > 1 else None
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                self._attribute(node, key.value, None)
+            else:
+                self._add(node, f"{node.func.id} with a name that is not written out")
+        elif isinstance(node.func, ast.Name | ast.Attribute):
+            self._use(node.func, node)
+        else:
+            self.visit(node.func)
+        for part in (*node.args, *node.keywords):
+            self.visit(part)
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        for name in node.kwd_attrs:
+            self._attribute(node, name, None)
+        whole = isinstance(node.cls, ast.Name) and node.cls.id in _WHOLE and not self._is_own(node.cls.id)
+        if node.patterns and not whole:
+            self._add(node, f"{ast.unparse(node.cls)} with attributes that are not named")
+        self.generic_visit(node)
+
+    def _is_own(self, name: str) -> bool:
+        return name in self._names.values or name in self._names.imports
+
+    def _is_beside(self, path: str) -> bool:
+        return path.startswith(".") or path.partition(".")[0] in self._archive.modules
+
+    def _is_module(self, path: str) -> bool:
+        """Whether a path is that of a module of the archive; of relative ones only the last name is looked at."""
+        if path.startswith("."):
+            return path.strip(".") in {module.rpartition(".")[2] for module in self._archive.modules}
+        return path in self._archive.modules
+
+    def _use(self, node: ast.Name | ast.Attribute, call: ast.Call | None) -> None:
+        """A name, or attributes of something, as they are read, set or called."""
+        chain: list[str] = []
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute):
+            chain.insert(0, root.attr)
+            root = root.value
+        if isinstance(root, ast.Name):
+            self._name(root)
+            for path in self._names.imports.get(root.id, ()):
+                self._follow(node, ".".join([path, *chain]), call=call)
+            if root.id in self._names.imports and root.id not in self._names.values:
+                return
+        else:
+            self.visit(root)
+        for name in chain[:-1]:
+            self._attribute(node, name, None)
+        if chain:
+            self._attribute(node, chain[-1], call, is_called=call is not None)
+
+    def _name(self, node: ast.Name) -> None:
+        name, harmless = node.id, known().builtins | _NAMES
+        is_hidden = name.startswith("__") and name.endswith("__")
+        is_read = isinstance(node.ctx, ast.Load)
+        if (is_hidden or (is_read and (hasattr(builtins, name) or not self._is_own(name)))) and name not in harmless:
+            self._add(node, name)
+
+    def _follow(self, node: ast.AST, path: str, call: ast.Call | None = None, *, as_value: bool = True) -> None:
+        """What stands behind a dotted path that begins with something imported; `as_value`: it is used, and not only
+        imported."""
+        if self._is_beside(path):
+            names = path.strip(".").split(".")
+            if as_value and self._is_module(path):
+                self._add(node, f"the module {path} as a value")
+            for name in names if as_value else names[-1:]:
+                if name in self._archive.outside | known().acting or f".{name}" in known().calls:
+                    self._add(node, path)
+            return
+        parts, modules = path.split("."), known().modules
+        size = next((size for size in range(len(parts), 0, -1) if ".".join(parts[:size]) in modules), 0)
+        module, rest = ".".join(parts[:size]), parts[size:]
+        if not size:
+            # Where something is imported that is not known, that line is named, and not each use.
+            if not as_value:
+                self._add(node, path)
+        elif not rest:
+            if as_value:
+                self._add(node, f"the module {path} as a value")
+        elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            if path not in known().stored:
+                self._add(node, f"setting {path}")
+        elif rest[0] not in modules[module]:
+            self._add(node, path)
+        elif (rule := known().calls.get(f"{module}.{rest[0]}")) and (as_value or len(rest) > 1):
+            if len(rest) > 1 or call is None or not self._fits(rule, call):
+                self._add(node, path if call is None else ast.unparse(call))
+        else:
+            for name in rest[1:-1]:
+                self._attribute(node, name, None)
+            if rest[1:]:
+                self._attribute(node, rest[-1], call, is_called=call is not None)
+
+    def _attribute(self, node: ast.AST, name: str, call: ast.Call | None, *, is_called: bool = False) -> None:
+        """An attribute of something that is no module."""
+        is_hidden = name.startswith("__") and name.endswith("__")
+        is_own = name in self._archive.attributes and name not in known().acting and not is_hidden
+        rule = known().calls.get(f".{name}")
+        if rule and is_called and call is not None:
+            is_harmless = self._fits(rule, call)
+        elif rule:
+            is_harmless = is_own and rule.kind != "least"
+        else:
+            is_harmless = is_own or name in (_ATTRIBUTES if is_hidden else known().values)
+        if not is_harmless:
+            self._add(node, ast.unparse(call) if rule and call else f".{name}")
+
+    def _fits(self, rule: Rule, call: ast.Call) -> bool:
+        """Whether a function is called as it has to be."""
+        settings = {word.arg: word.value for word in call.keywords}
+        is_whole = None not in settings and not any(isinstance(value, ast.Starred) for value in call.args)
+        if rule.kind in ("needs", "only"):
+            is_set = all(
+                ast.unparse(settings.get(word.partition("=")[0], call)) == word.partition("=")[2] for word in rule.words
+            )
+            return is_set or (rule.kind == "only" and not call.args and not settings)
+        if rule.kind == "keywords":
+            return is_whole and not call.args and settings.keys() <= set(rule.words)
+        if rule.kind == "without":
+            return is_whole and len(call.args) <= 2 and not settings.keys() & set(rule.words)
+        if rule.kind == "least":
+            has_enough = len(call.args) >= int(rule.words[0])
+            return is_whole and (has_enough or (not call.args and "target" not in settings))
+        place, name = int(rule.words[0]), rule.words[1]
+        given = call.args[place] if len(call.args) > place else settings.get(name)
+        is_placed = not any(isinstance(value, ast.Starred) for value in call.args[: place + 1])
+        return given is not None and is_placed and self._is_buffer(given)
+
+    def _is_buffer(self, value: ast.expr) -> bool:
+        """Whether it is bytes in memory, whichever way the code goes."""
+        if isinstance(value, ast.Name):
+            made = self._names.values.get(value.id, [])
+            is_made = bool(made) and value.id not in self._names.imports
+            return is_made and all(isinstance(call, ast.Call) and self._is_buffer(call) for call in made)
+        if not isinstance(value, ast.Call):
+            return False
+        root, _, rest = ast.unparse(value.func).partition(".")
+        paths = self._names.imports.get(root, set())
+        return root not in self._names.values and {".".join(filter(None, (path, rest))) for path in paths} == {
+            "io.BytesIO"
+        }
+
+    def _add(self, node: ast.AST, text: str) -> None:
+        self.uses.append((getattr(node, "lineno", 0), f"`{text}`"))
