@@ -111,6 +111,13 @@ def running(
             server.stop()
 
 
+def quick_to_start(spec: Spec) -> Spec:
+    """The spec with a Java that compiles less, unless it says how much: no test's server runs for long."""
+    if spec.serving.java_compiler != "auto":
+        return spec
+    return spec.model_copy(update={"serving": spec.serving.model_copy(update={"java_compiler": "quick"})})
+
+
 def start(
     spec: Spec,
     *,
@@ -124,7 +131,7 @@ def start(
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     # Not the spec's file: what is given may be a changed copy of what is in it.
     given = log.with_suffix(".spec.json")
-    given.write_text(spec.model_dump_json(exclude_none=True), encoding="utf-8")
+    given.write_text(quick_to_start(spec).model_dump_json(exclude_none=True), encoding="utf-8")
     command = [sys.executable, "-m", "server", str(given), "--mar", str(mar), "--port-base", str(ports.base)]
     command += ["--docs"] if docs else []
     with log.open("wb") as stream:
