@@ -13,6 +13,7 @@ from config.record import Artifact
 from handlers.generation.engines.compiled import CompiledDecoder
 
 
+@pytest.mark.slow
 def test_the_tales_are_packed_whole_and_agree_with_fp32(tmp_path: Path) -> None:
     draft = stage_text(tales_spec({"model.precision": "bf16", "text": {"context": 128, "max_tokens": 64}}), tmp_path)
     assert {file.name for file in (tmp_path / "model").iterdir()} == {
@@ -42,6 +43,7 @@ def test_a_compiled_decoder_is_packed_once_and_agrees_in_8_bits(tmp_path: Path) 
     assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_decoder_that_answers_otherwise_beside_others_is_refused(tmp_path: Path, monkeypatch) -> None:
     changes = {"model.precision": "fp32", "model.compile": "aot", "text": {"context": 128, "max_tokens": 64}}
     draft = stage_text(tales_spec(changes), tmp_path)

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from specs import ROOT
 
+# It starts processes and awaits their end.
+pytestmark = pytest.mark.slow
+
 # Work that has a child, and that a child of its own which has left the session, as compilers' pools do.
 WORK = """
 import os, signal, subprocess, sys, tempfile

@@ -27,6 +27,7 @@ def minor(version: str) -> int:
     return int(version.partition(".")[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, GPU, FULL], ids=["defaults", "gpu", "everything"])
 def test_the_validator_of_others_accepts_it_too(changes: dict[str, Any]) -> None:
     for document in documents(planned(changes)):

@@ -45,6 +45,7 @@ def test_a_member_that_runs_code_or_leads_elsewhere_is_not_sound(technique: str,
     assert not MARK.exists()
 
 
+@pytest.mark.slow
 def test_an_exported_program_that_torch_would_run_as_python_is_not_sound(tmp_path: Path) -> None:
     for technique, data in malicious_programs.programs(MARK).items():
         assert not is_called_sound(malicious.archive(tmp_path / "m.mar", {"program.pt2": data})), technique

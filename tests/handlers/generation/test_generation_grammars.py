@@ -87,6 +87,7 @@ def test_a_schema_is_compiled_once(rounds: Rounds, monkeypatch) -> None:
     assert (counts, len(tried)) == ([1, 1], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
 def test_a_schema_without_an_end_is_refused_while_streams_go_on(rounds: Rounds) -> None:
     stream = {"prompt": "abc", "max_tokens": 250, "temperature": 0, "stream": True}
@@ -105,6 +106,7 @@ def test_a_schema_without_an_end_is_refused_while_streams_go_on(rounds: Rounds) 
     assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(BOAT)))
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_before_its_schema_is_compiled_is_forgotten(rounds: Rounds) -> None:
     raw = bytearray(json.dumps(asked(HOSTILE)).encode())
     rounds.round({"hostile": (raw, {"url_path": COMPLETIONS})})
@@ -112,6 +114,7 @@ def test_a_client_that_leaves_before_its_schema_is_compiled_is_forgotten(rounds:
     assert rounds.handler._open == {}
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_does_not_wait_for_a_schema(rounds: Rounds) -> None:
     raw = bytearray(json.dumps(asked(HOSTILE)).encode())
     rounds.round({"hostile": (raw, {"url_path": COMPLETIONS})})

@@ -146,6 +146,7 @@ def test_the_death_of_vllm_is_noticed_in_a_step_and_without_one(python: str, mod
     eventually(notices)
 
 
+@pytest.mark.slow
 def test_a_step_without_an_end_ends_vllm(python: str, model: Path) -> None:
     engine = made(python, model, step_timeout_s=2)
     engine.add("a", [1, HANGS], Sampling())
@@ -154,6 +155,7 @@ def test_a_step_without_an_end_ends_vllm(python: str, model: Path) -> None:
     assert is_gone(engine._process.pid)
 
 
+@pytest.mark.slow
 def test_vllm_ends_with_the_process_that_started_it_in_the_middle_of_a_step(python: str, model: Path) -> None:
     program = (
         "import sys, time\n"
