@@ -29,6 +29,7 @@ from handlers.generation import (
     Token,
     Tokens,
     UnknownModel,
+    check_weights,
     describe,
     make_engine,
     read_shape,
@@ -65,7 +66,7 @@ def _stage_folder(spec: Spec, into: Path) -> Folder:
                 shutil.copy(file, into / file.name)
         Tokens(into)
         if computed and spec.vllm is None:
-            read_shape(into)
+            check_weights(into)
     except FolderRefused as err:
         raise SourceError(f"{where}: {err}", hint=err.hint) from err
     except (UnknownModel, TemplateRefused, ValueError) as err:

@@ -35,6 +35,12 @@ class Folder:
         length = self.config.get("max_position_embeddings")
         return length if isinstance(length, int) else None
 
+    @property
+    def window(self) -> int | None:
+        """How many tokens back each of them sees, where that is not all."""
+        window = self.config.get("sliding_window")
+        return window if isinstance(window, int) and self.config.get("use_sliding_window", True) else None
+
 
 def read_folder(path: Path, *, weights: bool = True) -> Folder:
     """The folder's model, or FolderRefused; `weights` may be missing where nothing is computed."""

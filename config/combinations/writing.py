@@ -158,3 +158,10 @@ def _the_folder_is_one(spec: Spec) -> Conflicts:
             f"got {spec.writing.context}, but the model was made for {longest} tokens",
             f"context: {longest}",
         )
+    window = folder.window
+    if spec.writing.engine not in ("fake", "vllm") and window is not None and spec.writing.context > window:
+        yield (
+            "text.context",
+            f"got {spec.writing.context}, but the model's attention slides in a window of {window} tokens",
+            f"context: {window}, or `engine: vllm`",
+        )

@@ -25,6 +25,7 @@ from handlers.caching import open_cache
 from handlers.generation.answers import Verbatim, Writer
 from handlers.generation.arrivals import Arrival, Arrivals
 from handlers.generation.engines import make_engine
+from handlers.generation.engines.network import embedded
 from handlers.generation.exchange import (
     FAILED,
     LOST,
@@ -84,7 +85,7 @@ class TextHandler:
         sys.setswitchinterval(0.001)
         folder = self.directory / self.text.folder
         self.tokens = Tokens(folder)
-        limits = Limits(self.record.name, self.text.context, self.text.max_tokens)
+        limits = Limits(self.record.name, self.text.context, self.text.max_tokens, embedded(folder))
         self._arrivals = Arrivals(self.tokens, limits, self.record.max_request_bytes, self.text.priority_header)
         self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name)
         scheduler = Scheduler(room=self.text.waiting, slots=self.text.slots, prefill_chunk=self.text.prefill_chunk)

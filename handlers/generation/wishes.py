@@ -66,11 +66,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Limits:
-    """What this server gives at most."""
+    """What this server gives at most; `vocabulary` is how many tokens have weights, where that is known."""
 
     model: str
     context: int
     max_tokens: int
+    vocabulary: int | None = None
 
 
 def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Asked:
@@ -83,7 +84,7 @@ def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Aske
     if given.get("model", limits.model) != limits.model:
         text = f"the model `{str(given['model'])[:80]}` does not exist, allowed: `{limits.model}`"
         raise Refused(text, param="model", code="model_not_found", status=404)
-    prompt = _prompt(given, form, tokens, limits.context)
+    prompt = _prompt(given, form, tokens, limits)
     max_tokens = _max_tokens(given, limits, len(prompt))
     stream = _flag(given, "stream")
     with_logprobs, logprobs = _logprobs(given, form)
@@ -117,11 +118,15 @@ def _as_given(values: tuple[object, ...]) -> tuple[object, ...]:
     return (*values, *floats)
 
 
-def _prompt(given: Mapping[str, Any], form: Form, tokens: Tokens, most: int) -> tuple[int, ...]:
-    read = _conversation if form == "chat" else _text
-    prompt = read(given.get("messages" if form == "chat" else "prompt"), tokens, most)
+def _prompt(given: Mapping[str, Any], form: Form, tokens: Tokens, limits: Limits) -> tuple[int, ...]:
+    read, param = (_conversation, "messages") if form == "chat" else (_text, "prompt")
+    prompt = read(given.get(param), tokens, limits.context)
     if not prompt:
-        raise Refused("the prompt has no tokens", param="messages" if form == "chat" else "prompt")
+        raise Refused("the prompt has no tokens", param=param)
+    if limits.vocabulary is not None and (highest := max(prompt)) >= limits.vocabulary:
+        # Tokenizers may know more than their models, which nobody has taught what that means.
+        text = f"the prompt has the token {highest}, the model knows those from 0 to {limits.vocabulary - 1}"
+        raise Refused(text, param=param)
     return tuple(prompt)
 
 

@@ -158,6 +158,20 @@ def test_check_looks_into_the_folder(tmp_path: Path) -> None:
     assert spec_of(small, file=tmp_path / "spec.yaml", files=True).writing.context == 64
 
 
+def test_a_text_ends_where_the_attention_of_its_model_would_slide(tmp_path: Path) -> None:
+    def context_of(**text: object) -> int:
+        return spec_of({"text": text}, file=tmp_path / "spec.yaml", files=True).writing.context
+
+    config = {"max_position_embeddings": 4096, "sliding_window": 1024}
+    folder(tmp_path / "model", **GOOD | {"config__json": config}, model__safetensors="")
+    message = r"`text\.context`: got 2048, but the model's attention slides in a window of 1024 tokens"
+    with pytest.raises(SpecError, match=message):
+        context_of(context=2048)
+    assert context_of(context=1024) == 1024
+    folder(tmp_path / "model", config__json=config | {"use_sliding_window": False})
+    assert context_of(context=2048) == 2048
+
+
 @pytest.mark.parametrize(("drain_s", "count"), [(60, 0), (20, 1)])
 def test_answers_that_may_outlast_a_drain_are_told_of(drain_s: int, count: int) -> None:
     spec = tales_spec({"slo": {"ttft_p99_ms": 500, "itl_p99_ms": 100}, "serving.drain_timeout_s": drain_s})

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-CONFIG = "config.json"
+CONFIG, EMBEDDING = "config.json", "model.embed_tokens.weight"
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")
 
@@ -39,11 +39,7 @@ def read_shape(folder: Path) -> Shape:
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     _check(config, rope)
-    heads, longest = config["num_attention_heads"], int(config.get("max_position_embeddings", 2048))
-    window = config.get("sliding_window")
-    if window and config.get("use_sliding_window", True):
-        # A window of attention is the end of a text here.
-        longest = min(longest, int(window))
+    heads = config["num_attention_heads"]
     return Shape(
         layers=config["num_hidden_layers"],
         heads=heads,
@@ -52,7 +48,7 @@ def read_shape(folder: Path) -> Shape:
         norm_eps=config.get("rms_norm_eps", 1e-6),
         rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0),
         tied=bool(config.get("tie_word_embeddings")),
-        longest=longest,
+        longest=int(config.get("max_position_embeddings", 2048)),
         rope=rope,
     )
 
@@ -77,6 +73,19 @@ def _check(config: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
 
 def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names)
+
+
+def _sides(sides: tuple[int, ...]) -> str:
+    return " x ".join(map(str, sides))
+
+
+def embedded(folder: Path) -> int | None:
+    """How many tokens the weights of a folder know; None where none are there, or of another kind."""
+    for path in folder.glob("*.safetensors"):
+        file: Any = safe_open(path, "pt")
+        if EMBEDDING in file.keys():  # noqa: SIM118
+            return int(file.get_slice(EMBEDDING).get_shape()[0])
+    return None
 
 
 def _rope_kind(rope: Mapping[str, Any]) -> str:
@@ -108,10 +117,11 @@ class Weights:
         for path in sorted(folder.glob("*.safetensors")):
             file: Any = safe_open(path, "pt")
             self._files |= dict.fromkeys(file.keys(), file)
+        self.check()
 
     @property
     def embedding(self) -> torch.Tensor:
-        return self._get("model.embed_tokens.weight")
+        return self._get(EMBEDDING)
 
     @property
     def head(self) -> torch.Tensor | None:
@@ -125,8 +135,6 @@ class Weights:
     def layer(self, index: int) -> Layer:
         prefix = f"model.layers.{index}."
         attention = f"{prefix}self_attn."
-        if f"{attention}o_proj.bias" in self._files:
-            raise UnknownModel("`attention_bias`: the output of the attention has one, which is not computed")
         biases = [name for part in "qkv" if (name := f"{attention}{part}_proj.bias") in self._files]
         is_normed = f"{attention}q_norm.weight" in self._files
         return Layer(
@@ -141,11 +149,63 @@ class Weights:
             down=self._get(f"{prefix}mlp.down_proj.weight"),
         )
 
-    def _get(self, name: str) -> torch.Tensor:
+    def check(self) -> None:
+        """UnknownModel where the weights are not of the shape that the configuration says: a library that takes them as
+        they come would read what is beside them. None of them is read."""
+        shape, hidden = self.shape, self.size(EMBEDDING)[1]
+        if shape.heads % shape.kv_heads or shape.head_size % 2:
+            raise UnknownModel("`num_key_value_heads`, `head_dim`: got heads that cannot be shared, or an odd size")
+        self._expect("model.norm.weight", hidden)
+        if not shape.tied:
+            self._expect("lm_head.weight", self.size(EMBEDDING)[0], hidden)
+        for index in range(shape.layers):
+            self._check_layer(f"model.layers.{index}.", hidden)
+
+    def _check_layer(self, prefix: str, hidden: int) -> None:
+        shape, attention = self.shape, f"{prefix}self_attn."
+        if f"{attention}o_proj.bias" in self._files:
+            raise UnknownModel("`attention_bias`: the output of the attention has one, which is not computed")
+        inner = self.size(f"{prefix}mlp.gate_proj.weight")[0]
+        rows = {"q": shape.heads * shape.head_size, "k": shape.kv_heads * shape.head_size}
+        rows["v"] = rows["k"]
+        biased = [part for part in rows if f"{attention}{part}_proj.bias" in self._files]
+        if biased and len(biased) < len(rows):
+            raise UnknownModel(f"`attention_bias`: allowed: of all three, got {_listed(tuple(biased))}")
+        for part, count in rows.items():
+            self._expect(f"{attention}{part}_proj.weight", count, hidden)
+            if biased:
+                self._expect(f"{attention}{part}_proj.bias", count)
+        for part in "qk":
+            if f"{attention}q_norm.weight" in self._files:
+                self._expect(f"{attention}{part}_norm.weight", shape.head_size)
+        self._expect(f"{attention}o_proj.weight", hidden, rows["q"])
+        for name in ("gate", "up"):
+            self._expect(f"{prefix}mlp.{name}_proj.weight", inner, hidden)
+        self._expect(f"{prefix}mlp.down_proj.weight", hidden, inner)
+        for name in ("input", "post_attention"):
+            self._expect(f"{prefix}{name}_layernorm.weight", hidden)
+
+    def _expect(self, name: str, *wanted: int) -> None:
+        if (got := self.size(name)) != wanted:
+            raise UnknownModel(f"`{name}`: got {_sides(got)} numbers, by `{CONFIG}` it has {_sides(wanted)}")
+
+    def size(self, name: str) -> tuple[int, ...]:
+        """The sides of a tensor, which is not read."""
+        return tuple(self._file(name).get_slice(name).get_shape())
+
+    def _file(self, name: str) -> Any:
         if name not in self._files:
             raise UnknownModel(f"the weights have no `{name}`")
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        return self._files[name]
+
+    def _get(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._file(name).get_tensor(name)
         return tensor.to(self._dtype)
+
+
+def check_weights(folder: Path) -> None:
+    """UnknownModel where a folder's weights cannot be computed; none of them is read."""
+    Weights(folder, torch.float32)
 
 
 def turns(shape: Shape, context: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,7 +5,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import torch
 from generating import Rounds, events, serving, write_text_package
+from safetensors.torch import save_file
 
 from handlers.generation import loop
 
@@ -151,6 +153,21 @@ def test_what_is_not_supported_is_refused_in_the_first_round(rounds: Rounds, pat
     assert rounds.status[rounds.last] == status
     assert error["type"] == "invalid_request_error"
     assert param is None or error["param"] == param
+
+
+def test_tokens_that_have_no_weights_are_refused(tmp_path) -> None:
+    folder = write_text_package(tmp_path)
+    save_file({"model.embed_tokens.weight": torch.zeros(100, 4)}, folder / "model" / "model.safetensors")
+    with serving(folder) as rounds:
+        # Of the 256 bytes that the tokenizer knows.
+        highest = max(rounds.handler.tokens.encode("é"))
+        assert highest >= 100
+        for body in (asked(prompt="é"), asked(prompt=[1, highest])):
+            error = json.loads(rounds.ask(COMPLETIONS, body))["error"]
+            assert (rounds.status[rounds.last], error["param"]) == (400, "prompt")
+            assert error["message"] == f"the prompt has the token {highest}, the model knows those from 0 to 99"
+        chat = {"messages": [{"role": "user", "content": "é"}]}
+        assert json.loads(rounds.ask(CHAT, chat))["error"]["param"] == "messages"
 
 
 def test_values_that_ask_for_nothing_are_taken(rounds: Rounds) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from generating import TEXT
+from networks_of_theirs import FAMILIES, saved
 from specs import ROOT
 
 from archiver.native import compile_decoder
-from archiver.torchvision_import import import_torchvision
 from handlers.generation import LIBRARY, Llama, Sampling, UnknownModel, make_engine, read_shape
 from handlers.generation.engine import Engine
 from handlers.generation.engines.compiled import CompiledDecoder
@@ -25,24 +25,6 @@ pytestmark = pytest.mark.slow
 # The networks are too small for two threads to have something to do.
 torch.set_num_threads(1)
 TALES = ROOT / "config/examples/tales/model"
-SIZES: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "eos_token_id": 95,
-    "bos_token_id": 94,
-    "pad_token_id": 93,
-}
-FAMILIES: dict[str, dict[str, Any]] = {
-    "Llama": {"tie_word_embeddings": True},
-    "Mistral": {"head_dim": 16, "sliding_window": None},
-    "Qwen2": {"rope_theta": 50_000.0, "tie_word_embeddings": False},
-    "Qwen3": {"head_dim": 24, "tie_word_embeddings": True},
-}
 ROPES: dict[str, dict[str, Any]] = {
     "linear": {"factor": 2.0},
     "llama3": {
@@ -53,21 +35,6 @@ ROPES: dict[str, dict[str, Any]] = {
     },
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
 }
-
-
-def saved(family: str, folder: Path, **changes: Any) -> Any:
-    """A small network of `transformers` with weights large enough to tell its parts apart, saved to a folder."""
-    # It imports torchvision where that is installed, and beside torch for processors PyPI's needs a hand.
-    import_torchvision()
-    import transformers
-
-    torch.manual_seed(1)
-    config = getattr(transformers, f"{family}Config")(**SIZES | FAMILIES[family] | changes)
-    theirs = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    theirs.save_pretrained(folder, safe_serialization=True)
-    return theirs
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
