@@ -91,6 +91,8 @@ def _network(spec: Spec, staged: Path, progress: Progress) -> Built:
     """Every other model: its source as it is, or compiled."""
     with progress.step(f"load {spec.model.source}"):
         source = load_source(spec)
+    for note in source.notes:
+        progress.say(f"  {note}")
     draft = start_draft(spec, source, staged)
     inputs = checked_inputs(spec, source, ImageSpec(**draft.image.model_dump()) if draft.image else None)
     reference = build_graph(spec, source, "fp32")

@@ -20,14 +20,12 @@ from torch import nn
 
 from archiver.encoders import load_encoder
 from archiver.torchvision_import import import_torchvision
+from archiver.weights import load_weights
 from config.errors import SourceError, listed, nearest
 from config.record import Lengths, Port
 from config.sections import Image, Tensor, Varying
 from config.spec import Spec
 from handlers.networks import import_folders, import_source
-
-# Under which trainings keep the weights, beside those of an optimiser or an average.
-_STATE_KEYS = ("state_dict", "model_state_dict", "model")
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,8 @@ class Source:
     # An exported program with a fixed batch can serve no other; None when any batch will do.
     only_batch: int | None = None
     lengths: Lengths | None = None
+    notes: tuple[str, ...] = ()
+    """What was chosen of several."""
 
 
 def load_source(spec: Spec) -> Source:
@@ -85,12 +85,13 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
         raise SourceError(
             f"{spec.file}: `model.weights`: got `{weights}`, allowed: {listed(choices.__members__)}, `random` or a file"
         )
+    notes: tuple[str, ...] = ()
     network = _built(spec, lambda: models.get_model(name, weights=_downloaded(spec, chosen)))
     if chosen is None and weights != "random":
-        _load_weights(spec, network, spec.path(weights))
+        notes = load_weights(f"{spec.file}: `model.weights`", spec.model.source, network, spec.path(weights))
     preset = (chosen or choices["DEFAULT"]).transforms()
     labels = (chosen or choices["DEFAULT"]).meta.get("categories") if spec.model.labels == "imagenet" else None
-    return _finished(spec, network, spec.model.image or _preset_image(preset), labels)
+    return _finished(spec, network, spec.model.image or _preset_image(preset), labels, notes=notes)
 
 
 def _downloaded(spec: Spec, weights: object) -> object:
@@ -143,9 +144,11 @@ def _from_file(spec: Spec, source: str) -> Source:
     if not isinstance(network, nn.Module):
         kind = type(network).__name__
         raise SourceError(f"{spec.file}: `model.source`: `{source}` returned `{kind}`, allowed: a `torch.nn.Module`")
+    notes: tuple[str, ...] = ()
     if spec.model.weights and spec.model.weights != "random":
-        _load_weights(spec, network, spec.path(spec.model.weights))
-    return _finished(spec, network, spec.model.image, None)
+        file = spec.path(spec.model.weights)
+        notes = load_weights(f"{spec.file}: `model.weights`", source, network, file)
+    return _finished(spec, network, spec.model.image, None, notes=notes)
 
 
 def needed_arguments(factory: object) -> list[str]:
@@ -185,62 +188,6 @@ def import_file(spec: Spec, file: Path, field: str) -> ModuleType:
         raise SourceError(f"{spec.file}: `{field}`: `{file}` failed: {type(err).__name__}: {err}") from err
     finally:
         sys.path[:] = path
-
-
-def _load_weights(spec: Spec, network: nn.Module, file: Path) -> None:
-    state = _without_wrapper(network, _read_state(spec, file))
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as err:
-        # torch's message has a line for each key; the first few say enough.
-        lines = [line.strip() for line in str(err).splitlines()[1:]]
-        shown = "; ".join(line[:200] for line in lines[:3])
-        text = f"{spec.file}: `model.weights`: `{file}` does not fit `{spec.model.source}`: {shown}"
-        raise SourceError(text) from err
-
-
-def _without_wrapper(network: nn.Module, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Of a network that was trained inside a module: Lightning's, DataParallel's or that of `torch.compile`."""
-    plain = {key.partition(".")[2]: value for key, value in state.items()}
-    first_parts = {key.partition(".")[0] for key in state}
-    return plain if len(first_parts) == 1 and set(plain) == set(network.state_dict()) else state
-
-
-def _read_state(spec: Spec, file: Path) -> dict[str, torch.Tensor]:
-    where = f"{spec.file}: `model.weights`"
-    if not file.is_file():
-        raise SourceError(f"{where}: no such file: `{file}`")
-    try:
-        if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(file)
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as err:
-        code = "weights_only" in str(err) or "Weights only" in str(err)
-        hint = "it holds code, not only weights: save `model.state_dict()`, best as safetensors" if code else None
-        raise SourceError(f"{where}: `{file}` cannot be read: {str(err).splitlines()[0]}", hint=hint) from err
-    if not isinstance(state, dict):
-        raise SourceError(f"{where}: `{file}` is no state dict, allowed: names to tensors")
-    return state if _is_state(state) else _state_in_checkpoint(where, file, state)
-
-
-def _is_state(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(item, torch.Tensor) for item in value.values())
-
-
-def _state_in_checkpoint(where: str, file: Path, checkpoint: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The one state dict that a checkpoint of a training holds under a key; SourceError names the keys otherwise."""
-    states = [key for key, value in checkpoint.items() if value and _is_state(value)]
-    usual = [key for key in _STATE_KEYS if key in states]
-    chosen = states if len(states) == 1 else usual
-    if len(chosen) == 1:
-        state: dict[str, torch.Tensor] = checkpoint[chosen[0]]
-        return state
-    raise SourceError(
-        f"{where}: `{file}` holds {listed(checkpoint)}, allowed: names to tensors, or one state dict under a key",
-        hint="torch.save(torch.load(FILE)['KEY'], NEW-FILE), with the KEY of the weights to serve",
-    )
 
 
 def read_program(spec: Spec, file: Path) -> torch.export.ExportedProgram:
@@ -293,6 +240,7 @@ def _finished(
     *,
     ports: tuple[Port, ...] = (),
     only_batch: int | None = None,
+    notes: tuple[str, ...] = (),
 ) -> Source:
     model = spec.model
     if not ports:
@@ -306,7 +254,7 @@ def _finished(
             f"{spec.file}: `model.image`: missing: `{model.source}` does not say what its images look like",
             hint="add `image: {height: 224, width: 224}` under `model`",
         )
-    return Source(network, image, ports, _labels(spec, labels), only_batch, _lengths(spec))
+    return Source(network, image, ports, _labels(spec, labels), only_batch, _lengths(spec), notes)
 
 
 def _port(name: str, tensor: Tensor) -> Port:

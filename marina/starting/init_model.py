@@ -71,7 +71,7 @@ def find_start(name: str, options: argparse.Namespace) -> Start:
         outputs=signature.names,
         shapes=signature.outputs,
         only_batch=signature.only_batch,
-        notes=list(signature.notes),
+        notes=[*loaded.notes, *signature.notes],
     )
     return _served(start, options)
 

@@ -137,12 +137,61 @@ def test_weights_that_were_trained_inside_a_module_lose_its_name(around: str, fo
     assert torch.equal(loaded["layer.weight"], state[f"{around}.layer.weight"])
 
 
-def test_of_several_state_dicts_the_one_under_a_usual_key_is_taken(folder: Path) -> None:
-    state = {"layer.weight": torch.full((2, 3), 7.0), "layer.bias": torch.zeros(2)}
-    average = {name: value + 1 for name, value in state.items()}
-    torch.save({"model": state, "ema": average}, folder / "checkpoint.pt")
-    loaded = load(folder, {"model.weights": "./checkpoint.pt"}).network.state_dict()
-    assert torch.equal(loaded["layer.weight"], state["layer.weight"])
+STATE = {"layer.weight": torch.full((2, 3), 7.0), "layer.bias": torch.zeros(2)}
+
+
+def behind(prefix: str) -> dict[str, torch.Tensor]:
+    return {prefix + name: value for name, value in STATE.items()}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param({"model": STATE, "mean": torch.ones(3)}, id="a tensor beside it"),
+        pytest.param({**STATE, "epoch": 3}, id="a number among the tensors"),
+        pytest.param({"model": {"state_dict": STATE}, "epoch": 3}, id="a key in a key"),
+        pytest.param(
+            {"ema": STATE, "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}}}, id="an optimiser's tensors"
+        ),
+        pytest.param({"generator": STATE, "critic": {"a": torch.ones(1)}}, id="another network's"),
+        pytest.param({"state_dict": {**behind("model."), "criterion.weight": torch.ones(3)}}, id="a loss with weights"),
+        pytest.param(behind("module._orig_mod."), id="compiled, then in parallel"),
+        pytest.param({"model": behind("_orig_mod.module.")}, id="in parallel, then compiled"),
+        pytest.param({**behind("module."), "n_averaged": torch.tensor(3)}, id="an average of weights"),
+        pytest.param(behind("backbone."), id="any other name"),
+    ],
+)
+def test_weights_are_found_however_a_training_saved_them(content: dict[str, Any], folder: Path) -> None:
+    torch.save(content, folder / "last.ckpt")
+    loaded = load(folder, {"model.weights": "./last.ckpt"})
+    assert torch.equal(loaded.network.state_dict()["layer.weight"], STATE["layer.weight"])
+    assert loaded.notes == ()
+
+
+def test_of_several_wrappers_a_usual_one_is_taken_and_the_others_named(folder: Path) -> None:
+    average = {name: value + 1 for name, value in behind("ema.").items()}
+    torch.save({"state_dict": {**behind("model."), **average}}, folder / "last.ckpt")
+    loaded = load(folder, {"model.weights": "./last.ckpt"})
+    assert torch.equal(loaded.network.state_dict()["layer.weight"], STATE["layer.weight"])
+    assert loaded.notes == ("`last.ckpt` also holds weights behind `ema.`; those behind `model.` are taken",)
+
+
+def test_a_part_of_another_network_is_not_taken_for_the_whole(folder: Path) -> None:
+    torch.save({**behind("backbone."), "head.weight": torch.ones(1)}, folder / "other.pt")
+    assert "does not fit `./model.py:build`: Missing key(s)" in message(folder, {"model.weights": "./other.pt"})
+
+
+def test_weights_of_two_networks_that_both_fit_are_no_guess(folder: Path) -> None:
+    torch.save({**behind("student."), **behind("teacher.")}, folder / "both.pt")
+    assert "does not fit `./model.py:build`: Missing key(s)" in message(folder, {"model.weights": "./both.pt"})
+
+
+def test_of_several_state_dicts_the_one_under_a_usual_key_is_taken_and_the_others_named(folder: Path) -> None:
+    average = {name: value + 1 for name, value in STATE.items()}
+    torch.save({"model": STATE, "ema": average}, folder / "checkpoint.pt")
+    loaded = load(folder, {"model.weights": "./checkpoint.pt"})
+    assert torch.equal(loaded.network.state_dict()["layer.weight"], STATE["layer.weight"])
+    assert loaded.notes == ("`checkpoint.pt` also holds weights under `ema`; those under `model` are taken",)
 
 
 def test_a_file_that_is_no_program_says_how_one_is_made(folder: Path) -> None:

@@ -1,0 +1,110 @@
+"""Which tensors of a file are a network's: under a key, or behind the names of modules that it was trained inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from config.errors import SourceError, listed
+
+State = dict[str, torch.Tensor]
+
+# Under which trainings keep the weights, beside those of an optimiser or an average.
+_STATE_KEYS = ("state_dict", "model_state_dict", "model")
+# Of Lightning, of DataParallel and averages, of `torch.compile`, and what people call the network inside.
+_WRAPPERS = {"_orig_mod", "model", "module", "net", "network"}
+_DEEPEST = 2
+# Counts the steps of a training; older files have none.
+_COUNTER = "num_batches_tracked"
+
+
+def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tuple[str, ...]:
+    """Fills the network from the file; what was chosen in it. SourceError where nothing fits."""
+    content = _read(where, file)
+    if not isinstance(content, dict):
+        raise SourceError(f"{where}: `{file}` is no state dict, allowed: names to tensors")
+    key, state, notes = _chosen(where, file, network, content)
+    prefix = _prefix(network, state)
+    if prefix:
+        if others := [other for other in _prefixes(network, state) if other != prefix]:
+            notes += (f"`{file.name}` also holds weights behind {listed(others)}; those behind `{prefix}` are taken",)
+        state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as err:
+        # torch's message has a line for each key; the first few say enough.
+        lines = [line.strip() for line in str(err).splitlines()[1:]]
+        shown = "; ".join(line[:200] for line in lines[:3])
+        under = f"`{key}` of `{file}`" if key else f"`{file}`"
+        raise SourceError(f"{where}: {under} does not fit `{source}`: {shown}") from err
+    return notes
+
+
+def _read(where: str, file: Path) -> Any:
+    if not file.is_file():
+        raise SourceError(f"{where}: no such file: `{file}`")
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(file)
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as err:
+        code = "weights_only" in str(err) or "Weights only" in str(err)
+        hint = "it holds code, not only weights: save `model.state_dict()`, best as safetensors" if code else None
+        raise SourceError(f"{where}: `{file}` cannot be read: {str(err).splitlines()[0]}", hint=hint) from err
+
+
+def _chosen(where: str, file: Path, network: nn.Module, content: dict[Any, Any]) -> tuple[str, State, tuple[str, ...]]:
+    """The one state dict that fits, or of several the one under a usual key; SourceError names the keys otherwise."""
+    states = dict(_states("", content))
+    fitting = [key for key, state in states.items() if _prefix(network, state) is not None]
+    candidates = fitting or list(states)
+    usual = [key for key in _STATE_KEYS if key in candidates]
+    chosen = candidates if len(candidates) == 1 else usual
+    if len(chosen) != 1:
+        raise SourceError(
+            f"{where}: `{file}` holds {listed(map(str, content))}, allowed: names to tensors, or one state dict under "
+            "a key",
+            hint="torch.save(torch.load(FILE)['KEY'], NEW-FILE), with the KEY of the weights to serve",
+        )
+    others = [key for key in fitting if key != chosen[0]]
+    note = f"`{file.name}` also holds weights under {listed(others)}; those under `{chosen[0]}` are taken"
+    return chosen[0], states[chosen[0]], (note,) if others else ()
+
+
+def _states(path: str, content: dict[Any, Any]) -> Iterator[tuple[str, State]]:
+    """Every dictionary of tensors by its keys; beside them a file may hold numbers, such as that of the last epoch."""
+    tensors = {key: value for key, value in content.items() if isinstance(value, torch.Tensor) and isinstance(key, str)}
+    folders = {key: value for key, value in content.items() if isinstance(value, dict) and value}
+    if tensors and not (folders and path == ""):
+        yield path, tensors
+    for key, value in folders.items():
+        if path.count(".") < _DEEPEST - 1:
+            yield from _states(f"{path}.{key}" if path else str(key), value)
+
+
+def _prefix(network: nn.Module, state: State) -> str | None:
+    """What stands before every name of the network's own; None where they are not all there, or not by themselves."""
+    prefixes = _prefixes(network, state)
+    usual = [prefix for prefix in prefixes if set(prefix.split(".")[:-1]) <= _WRAPPERS]
+    chosen = prefixes if len(prefixes) == 1 and all(name.startswith(prefixes[0]) for name in state) else usual
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def _prefixes(network: nn.Module, state: State) -> list[str]:
+    wanted = {name for name in network.state_dict() if not name.endswith(_COUNTER)}
+    if not wanted:
+        return [] if state else [""]
+    first = min(wanted, key=len)
+    before = {name.removesuffix(first) for name in state if name == first or name.endswith(f".{first}")}
+    return sorted(prefix for prefix in before if _below(state, prefix) == wanted)
+
+
+def _below(state: State, prefix: str) -> set[str]:
+    names = (name.removeprefix(prefix) for name in state if name.startswith(prefix))
+    return {name for name in names if not name.endswith(_COUNTER)}
