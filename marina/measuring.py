@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from marina.arguments import INTERRUPTED, chosen, print_json, verb, with_build
 from marina.terminal import as_typed
+
+# A header whose value comes from the environment: `Authorization: Bearer $TOKEN`.
+_VARIABLE = re.compile(r"^[^:]+:\s*(\w+\s+)?\$(\w+|\{\w+\})$")
 
 
 def add_verbs(verbs: Any) -> None:
@@ -67,9 +71,31 @@ def loadtest(options: argparse.Namespace) -> int:
     else:
         print(verdict_text(outcome))
         print(f"report {options.out / spec.name / 'verdict.html'}")
-        if step := next_step(outcome, options.out / spec.name):
+        if step := next_step(outcome, options.out / spec.name, _where_typed(options)):
             print(as_typed(f"hint: {step}"))
     return INTERRUPTED if outcome.interrupted else outcome.verdict.exit_code
+
+
+def _where_typed(options: argparse.Namespace) -> list[str]:
+    """What was typed to say which server is loaded, without a secret."""
+    given = {
+        "--in-cluster": options.in_cluster,
+        "--one-pod": options.one_pod,
+        "--service": options.service,
+        "--context": options.context,
+        "--kubeconfig": options.kubeconfig,
+        "--image": options.image,
+        "--url": options.url,
+        "--pages-url": options.supervisor,
+        "--cacert": options.cacert,
+        "--cert": options.cert,
+        "--key": options.key,
+        "--any-package": options.any_package,
+    }
+    words = [[name] if value is True else [name, str(value)] for name, value in given.items() if value]
+    # A secret that was typed itself is not repeated.
+    headers = [["--header", text] for text in options.headers if _VARIABLE.search(text)]
+    return [word for pair in [*words, *headers] for word in pair]
 
 
 def calibrate(options: argparse.Namespace) -> int:

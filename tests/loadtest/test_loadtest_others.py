@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from test_loadtest_report import histogram, outcome
 from test_loadtest_report import measured as made
-from test_loadtest_report import outcome
 from test_loadtest_slo import OBJECTIVE, measured
 
 from loadtest.judging import judge
@@ -56,17 +56,35 @@ def test_a_pass_and_a_quiet_machine_need_no_excuse(latency: float, others: Other
     assert "machine-busy" not in [reason.id for reason in verdict.every_reason()]
 
 
+RECORDS, URL = Path("build/digits"), ["--url", "http://x:8080"]
+LATE, DEAD = made(20, lag=histogram([30] * 2000)), made(20, server_end="its process ended with code 137")
+CLUSTER, SERVICE = ["--in-cluster", "--one-pod"], ["--in-cluster", "--service", "front", "--context", "my cluster"]
+
+
 @pytest.mark.parametrize(
-    ("run", "step"),
+    ("run", "where", "step"),
     [
-        (made(200), "marina calibrate "),
-        (made(200, others=BUSY), "once nothing else runs here"),
-        (made(20, server_end="its process ended with code 137"), "server.log"),
+        (made(200), [], "marina calibrate spec.yaml says which rate it holds; `--tune` looks for"),
+        (
+            made(200),
+            ["--url", "http://x:8080"],
+            "marina calibrate spec.yaml --url http://x:8080 says which rate it holds",
+        ),
+        (made(200), SERVICE, "marina calibrate spec.yaml --in-cluster --context 'my cluster' says which rate one pod"),
+        (made(200, others=BUSY), [], "marina loadtest spec.yaml --rate 200 once nothing else runs here"),
+        (made(200, others=BUSY), CLUSTER, "--in-cluster --one-pod once nothing else runs on the nodes of its pods"),
+        (DEAD, [], "less build/digits/server.log"),
+        (DEAD, CLUSTER, "marina status spec.yaml"),
+        (LATE, [], "--rate 200 --url URL from another machine than the server's"),
+        (LATE, URL, "--rate 200 --url http://x:8080 from another machine than the server's"),
+        (LATE, SERVICE, "--in-cluster --service front --context 'my cluster' --processes 2"),
     ],
 )
-def test_after_what_is_no_pass_comes_what_to_type(run: Measurement, step: str) -> None:
-    assert step in (next_step(outcome(run), Path("build/digits")) or "")
+def test_after_what_is_no_pass_comes_what_to_type_for_the_server_that_was_loaded(
+    run: Measurement, where: list[str], step: str
+) -> None:
+    assert step in (next_step(outcome(run), RECORDS, where) or "")
 
 
 def test_after_a_pass_there_is_nothing_to_type() -> None:
-    assert next_step(outcome(made(20)), Path("build/digits")) is None
+    assert next_step(outcome(made(20)), RECORDS) is None
