@@ -1,6 +1,7 @@
 """OpenAI's answers: one JSON body at the end, or an event for every piece and `[DONE]`."""
 
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Iterable
 from typing import Any
 
@@ -55,6 +56,7 @@ class Writer(Verbatim):
         }
         self._begun = False
         self._count = self._told = 0
+        self._characters = getincrementaldecoder("utf-8")("replace")
         self._pieces: list[Piece] = []
 
     def write(self, pieces: Iterable[Piece]) -> bytes:
@@ -110,9 +112,9 @@ class Writer(Verbatim):
             return {"content": [self._of_chat(token) for token in tokens], "refusal": None}
         named = [(self._tokens.name(token.token), token) for token in tokens]
         offsets = []
-        for name, _ in named:
+        for _, token in named:
             offsets.append(self._told)
-            self._told += len(name)
+            self._told += len(self._characters.decode(self._tokens.bytes_of(token.token)))
         return {
             "tokens": [name for name, _ in named],
             "token_logprobs": [token.logprob for _, token in named],
@@ -125,5 +127,4 @@ class Writer(Verbatim):
         return self._named(token.token, token.logprob) | {"top_logprobs": likeliest}
 
     def _named(self, token: int, logprob: float) -> dict[str, Any]:
-        name = self._tokens.name(token)
-        return {"token": name, "logprob": logprob, "bytes": list(name.encode())}
+        return {"token": self._tokens.name(token), "logprob": logprob, "bytes": list(self._tokens.bytes_of(token))}

@@ -55,7 +55,6 @@ from handlers.generation.sequence import Sequence as Answer
 from handlers.generation.sessions import Remembered, open_sessions
 from handlers.generation.tokens import TOKENIZER, Tokens
 from handlers.generation.wishes import Limits
-from handlers.generation.words import Unfolding
 from handlers.machine import differences
 from handlers.metrics import Metrics
 from handlers.record import Record, RecordError, TextSpec, load_record
@@ -250,7 +249,7 @@ class TextHandler:
         return Stream(routed.awaited, Verbatim(stream=routed.arrival.asked.stream))
 
     def _answering(self, wish: Wish, now: float) -> Answer:
-        return Answer(wish, Unfolding(self.tokens.decode), frozenset(self.text.ends), now)
+        return Answer(wish, self.tokens.unfold(wish.prompt), frozenset(self.text.ends), now)
 
     def _wait(self, has_whole: bool) -> None:
         """Until there is something to send; text that goes on is sent `flush_ms` after what was sent before it."""

@@ -80,8 +80,9 @@ class Loop:
                 raise EngineFailed
             now = self._clock()
             running = [sequence.wish.max_tokens - sequence.count for sequence in self._running.values()]
+            sequence = self._make(wish, now)
             self._scheduler.submit(wish, now, running=running)
-            sequence = self._sequences[wish.id] = self._make(wish, now)
+            self._sequences[wish.id] = sequence
             self._changed.notify_all()
             return sequence
 

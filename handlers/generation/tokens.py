@@ -1,6 +1,7 @@
 """A model's tokenizer and its chat template, as they lie in the package."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,19 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from handlers.generation.template import ChatTemplate
+from handlers.generation.words import Unfolding
 
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
+# How some tokenizers write a space, what a decoder puts for half a character, and one byte by itself.
+_SPACE, _BROKEN, _BYTE = "▁", "�", re.compile("<0x([0-9A-F]{2})>")
+# Others have a letter for each byte: the byte itself where that can be printed, and the next free ones for the rest.
+_PRINTED = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_HIDDEN = [byte for byte in range(256) if byte not in _PRINTED]
+_OF_LETTERS = {chr(byte): byte for byte in _PRINTED} | {chr(256 + place): byte for place, byte in enumerate(_HIDDEN)}
+
+# So many tokens of a prompt say whether a space belongs before its answer.
+_BEFORE = 5
 # A token has more characters than that seldom.
 _CHARACTERS = 8
 # The tokens at a cut are others than those of the whole text.
@@ -45,9 +56,26 @@ class Tokens:
     def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(list(tokens))
 
+    def unfold(self, prompt: Sequence[int]) -> Unfolding:
+        """For the text of an answer to a prompt."""
+        return Unfolding(self.decode, prompt[-_BEFORE:])
+
     def name(self, token: int) -> str:
         """One token by itself, as log-probabilities name it."""
-        return self._tokenizer.decode([token], skip_special_tokens=False)
+        name = self._tokenizer.decode([token], skip_special_tokens=False)
+        # At the beginning of a text some decoders drop the space.
+        is_cut = (self._tokenizer.id_to_token(token) or "").startswith(_SPACE) and not name.startswith(" ")
+        return f" {name}" if is_cut else name
+
+    def bytes_of(self, token: int) -> bytes:
+        """What it is of a text: of half a character its bytes."""
+        name, piece = self.name(token), self._tokenizer.id_to_token(token) or ""
+        if _BROKEN in name:
+            if byte := _BYTE.fullmatch(piece):
+                return bytes.fromhex(byte[1])
+            if all(letter in _OF_LETTERS for letter in piece):
+                return bytes(_OF_LETTERS[letter] for letter in piece)
+        return name.encode()
 
 
 def read_template(folder: Path) -> ChatTemplate | None:

@@ -4,40 +4,45 @@ from collections.abc import Callable, Sequence
 
 # What a decoder puts in the place of bytes that are no character, or not yet one.
 _BROKEN = "�"
-# A character is at most four bytes; what is still broken after more tokens than that will stay so.
-_LONGEST_CHARACTER = 4
+# A character that is not whole yet has at most three bytes, so as many tokens, and at most one of these for each.
+_MOST_OPEN = 3
 
 
 class Unfolding:
     """The text of a growing list of tokens, held back while its last character is not whole.
 
-    Tokens are decoded together with those before them, because a decoder may set or drop a space between words."""
+    Tokens are decoded together with those before them, because a decoder may set or drop a space between words: those
+    of an answer with the last ones of its prompt, `before`."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
         self._decode = decode
-        self._tokens: list[int] = []
-        # What is decoded begins at `start`; the text of what lies before `told` was given away.
-        self._start = self._told = 0
+        # Half a character at the prompt's end is whole with what follows, and belongs to that.
+        self._tokens = [] if decode(before).endswith(_BROKEN) else list(before)
+        # What is decoded are all tokens; the first `_given` characters of that were given away.
+        self._given = len(decode(self._tokens))
+        self._told = len(self._tokens)
 
     def feed(self, token: int) -> str:
         """The text that one more token completes."""
         self._tokens.append(token)
-        text = self._new_text()
-        waiting = len(self._tokens) - self._told
-        if not text or (text.endswith(_BROKEN) and waiting <= _LONGEST_CHARACTER):
+        text = self._decode(self._tokens)
+        if text.endswith(_BROKEN) and len(self._tokens) - self._told <= _MOST_OPEN:
             return ""
-        self._start, self._told = self._told, len(self._tokens)
-        return text
+        # With more tokens than that some bytes are none of a character: what comes before the last of them is as it is.
+        whole = len(text) - min(_MOST_OPEN, len(text) - len(text.rstrip(_BROKEN)))
+        new = text[self._given : whole]
+        self._given = max(self._given, whole)
+        if new and whole == len(text):
+            # A character ends here, so those before the last that was given are of no more use.
+            del self._tokens[: self._told]
+            self._told, self._given = len(self._tokens), len(self._decode(self._tokens))
+        return new
 
     def flush(self) -> str:
         """What was held back, whole or not."""
-        text = self._new_text()
-        self._start = self._told = len(self._tokens)
-        return text
-
-    def _new_text(self) -> str:
-        before = self._decode(self._tokens[self._start : self._told])
-        return self._decode(self._tokens[self._start :])[len(before) :]
+        text = self._decode(self._tokens)
+        new, self._given = text[self._given :], len(text)
+        return new
 
 
 class StopFinder:
