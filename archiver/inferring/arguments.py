@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -105,20 +107,53 @@ def arguments_of(network: nn.Module, given: Sequence[Given]) -> list[Argument]:
             wanted = not skipped and (needed or parameter.name in names or parameter.name in _MASKS)
             skipped = not wanted
         if wanted:
-            arguments.append(_argument(parameter))
+            arguments.append(_argument(network, parameter))
     if not arguments and given:
         return [Argument(value.name) for value in given]
     return arguments or [Argument("x")]
 
 
-def _argument(parameter: inspect.Parameter) -> Argument:
+def _argument(network: nn.Module, parameter: inspect.Parameter) -> Argument:
     annotation = parameter.annotation
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     plain = name.rpartition(".")[2]
+    if keys := _keys_read(network, parameter.name):
+        text = f"`--source`: `forward` takes `{parameter.name}`, a dictionary of {listed(keys)}, allowed: tensors"
+        raise InputError(text, hint=_taken_apart(network, parameter.name, keys))
     if plain.partition("[")[0].lower() in ("bool", "dict", "float", "int", "list", "str"):
         text = f"`--source`: `forward` takes `{parameter.name}: {name}`, allowed: tensors"
         raise InputError(text, hint=_wrapped(parameter.name))
     return Argument(parameter.name, _DTYPES.get(plain))
+
+
+def _keys_read(network: nn.Module, argument: str) -> list[str]:
+    """What `forward` reads of an argument by names, as of a dictionary, in the order of its code."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(type(network).forward)))
+    except (OSError, SyntaxError, TypeError):
+        return []
+    keys = []
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Name)
+            and isinstance(node.slice, ast.Constant)
+        ):
+            keys.append((node.value.id, node.slice.value, node.lineno, node.col_offset))
+        if isinstance(node, ast.Name) and node.id == argument and isinstance(node.ctx, ast.Store):
+            return []
+    mine = sorted((line, column, key) for name, key, line, column in keys if name == argument and isinstance(key, str))
+    return [key for key in dict.fromkeys(key for _, _, key in mine) if key.isidentifier()]
+
+
+def _taken_apart(network: nn.Module, argument: str, keys: Sequence[str]) -> str:
+    """A module that takes the values of the dictionary by themselves."""
+    others = [name for name in inspect.signature(network.forward).parameters if name != argument]
+    given = ", ".join([*keys, *others])
+    made = f"{{{', '.join(f'{chr(34)}{key}{chr(34)}: {key}' for key in keys)}}}"
+    called = ", ".join([f"{argument}={made}", *(f"{name}={name}" for name in others)])
+    head = f"class Rows({type(network).__name__}):\n    def forward(self, {given}):"
+    return f"{head}\n        return super().forward({called})"
 
 
 def _wrapped(name: str) -> str:

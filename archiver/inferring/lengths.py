@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -39,6 +40,21 @@ def with_lengths(network: nn.Module, inputs: dict[str, Input], *, fixed: bool) -
     why = "although it takes a mask" if masks else "and it takes no argument called `mask`"
     note = f"`{named}`: every request must hold exactly {length}: the model answers otherwise when padded, {why}"
     return dict(zip(names, guess, strict=True)), [note]
+
+
+def counted(network: nn.Module, inputs: dict[str, Input], counts: Sequence[str]) -> tuple[dict[str, Input], list[str]]:
+    """The inputs, those that say how much of a sequence counts limited to its length, and what to tell of it."""
+    sequence = next((name for name, tensor in inputs.items() if tensor.sequence is not None), None)
+    if sequence is None:
+        return inputs, [f"`{name}`: 1 is a guess, and the spec allows no more: raise its `max`" for name in counts]
+    length = inputs[sequence].shape[inputs[sequence].sequence or 0]
+    longer = {name: replace(tensor, most=length) if name in counts else tensor for name, tensor in inputs.items()}
+    generator = torch.Generator().manual_seed(0)
+    values = [tensor.values(2, generator, least=1, most=None) for tensor in longer.values()]
+    if run(network, values).outputs is None:
+        return inputs, [f"`{name}`: values beyond 1 fail" for name in counts]
+    shown = f"every request fills `{sequence}` up to {length} itself"
+    return longer, [f"`{name}`: 1 to {length}, how much of `{sequence}` counts; {shown}" for name in counts]
 
 
 def _padding_is_neutral(

@@ -13,8 +13,9 @@ from torch import nn
 from archiver.inferring.arguments import Argument, Given, arguments_of, is_state
 from archiver.inferring.forms import refused_form
 from archiver.inferring.found import Found, Input
+from archiver.inferring.guesses import guesses
 from archiver.inferring.layers import KNOWN, inputs_of, reads_sequences, sounds, states_of
-from archiver.inferring.lengths import with_lengths
+from archiver.inferring.lengths import counted, with_lengths
 from archiver.inferring.trial import Ran, equal, run
 from archiver.rows import RowsMixed, check_alike, check_apart
 from config.errors import InputError, SourceError, listed
@@ -92,13 +93,24 @@ class _Search:
             why = self._why_not_apart(guess, rows)
             notes.append(f"answers to a batch differ from answers one by one, so `batch_sizes` is [1]{why}")
         settled = {at for at, value in self._by_name.items() if value.tensor.varying or value.tensor.mask_of}
-        inputs, more = with_lengths(self._network, dict(zip(self._names, guess, strict=True)), fixed=bool(settled))
+        named = dict(zip(self._names, guess, strict=True))
+        if counts := [self._names[at] for at, argument in enumerate(self._arguments) if self._counts(at, argument)]:
+            inputs, more = counted(self._network, named, counts)
+        else:
+            inputs, more = with_lengths(self._network, named, fixed=bool(settled))
         for at, value in self._by_name.items():
             if value.tensor.mask_of:
                 inputs[value.name] = replace(guess[at], mask_of=value.tensor.mask_of)
             elif value.tensor.varying:
                 inputs[value.name] = replace(guess[at], varies=True)
+        unsaid = {name for at, name in enumerate(self._names) if not self._settled[at] and at not in self._widened}
+        mine = {name for at, name in enumerate(self._names) if at not in self._by_name}
+        more += guesses(self._network, inputs, mine, unsaid)
         return Found(inputs, ran.shapes, None if apart else 1, ran.names, tuple(notes + more))
+
+    def _counts(self, at: int, argument: Argument) -> bool:
+        """Whether it says how much of a sequence is there, and nobody has said how much that may be."""
+        return argument.is_length and at not in self._by_name
 
     def nothing_works(self) -> InputError | SourceError:
         if self._first is None:
@@ -111,13 +123,17 @@ class _Search:
             hint = "a module around it that returns tensors, each with a row for each row of its inputs"
             return SourceError(f"`--source`: {self._answered}", hint=hint)
         shapes = ", ".join(f"`{name}` {tensor}" for name, tensor in zip(self._names, guess, strict=True))
+        tried = dict(zip(self._names, guess, strict=True))
         unknown = [name for at, name in enumerate(self._names) if at not in self._by_name]
         if not unknown:
             return SourceError(f"`--input`: the model fails on {shapes}: {error}", hint="another `--input`")
         return InputError(
             f"`--input`: missing for {listed(unknown)}: what `forward` takes was not found in {self._tried} trials; "
             f"of {shapes} it says: {error}",
-            hint=self._asked(unknown),
+            hint=" ".join(
+                f"--input {name}:{tried[name].dtype}:{','.join(map(str, tried[name].shape))}" for name in unknown
+            )
+            + ", with their own sizes",
         )
 
     def _asked(self, names: list[str], shape: str = "3,224,224") -> str:

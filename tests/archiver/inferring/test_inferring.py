@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -120,8 +121,96 @@ def test_inputs_are_found(network: nn.Module, wanted: dict[str, Any]) -> None:
 
 def test_a_length_that_padding_would_change_stays_fixed_and_is_told() -> None:
     network = Net(lambda self, x: self.f(self.r(x)[0][:, -1]), r=nn.GRU(6, 8, batch_first=True), f=nn.Linear(8, 1))
-    (note,) = find_inputs(network, []).notes
-    assert note.startswith("`x`: every request must hold exactly 128: the model answers otherwise when padded")
+    fixed, guess = find_inputs(network, []).notes
+    assert fixed.startswith("`x`: every request must hold exactly 128: the model answers otherwise when padded")
+    assert guess == "`x`: 128 is a guess, the model takes longer ones as well"
+
+
+GUESSES: list[Any] = [
+    pytest.param(
+        Net(lambda self, x: self.c(x).mean((2, 3)), c=nn.Conv2d(3, 4, 3)),
+        ("`x`: 224 x 224 is a guess, the model takes other sizes as well",),
+        id="sides",
+    ),
+    pytest.param(
+        Net(lambda self, x: self.f(self.c(x).flatten(1)), c=nn.Conv2d(1, 4, 3), f=nn.Linear(4 * 18 * 18, 2)),
+        (),
+        id="sides that a layer asks for",
+    ),
+    pytest.param(
+        Net(lambda self, ids: self.e(ids).sum(1), e=nn.Embedding(9, 4, padding_idx=0)),
+        ("`ids`: 128 is a guess, the model takes longer ones as well",),
+        id="length",
+    ),
+    pytest.param(
+        Net(attends, words=nn.Embedding(50, 8), places=position(64), layer=LAYER), (), id="length of the places"
+    ),
+    pytest.param(
+        Net(lambda self, t, v: self.f(torch.stack([t % 60, v, v * v], -1)), f=nn.Linear(3, 2)),
+        (
+            "`t`: float32 [3] is a guess that works, no layer says it; `--input t:…` says another",
+            "`v`: float32 [3] is a guess that works, no layer says it; `--input v:…` says another",
+        ),
+        id="no layer",
+    ),
+]
+
+
+@pytest.mark.parametrize(("network", "notes"), GUESSES)
+def test_what_is_only_a_guess_is_told(network: nn.Module, notes: tuple[str, ...]) -> None:
+    assert find_inputs(network, []).notes == notes
+
+
+def test_what_was_given_is_no_guess() -> None:
+    network = Net(lambda self, x: self.c(x).mean((2, 3)), c=nn.Conv2d(3, 4, 3))
+    assert find_inputs(network, [parse_given("x:float32:3,64,64")]).notes == ()
+
+
+def test_an_argument_that_says_how_much_of_a_sequence_counts_may_say_all_of_it() -> None:
+    def forward(self: Any, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        counts = torch.arange(ids.shape[1]) < lengths[:, None]
+        return (self.e(ids) * counts[..., None]).sum(1) / lengths[:, None]
+
+    inferred = find_inputs(Net(forward, e=nn.Embedding(9, 4)), [])
+    assert {name: tensor.field() for name, tensor in inferred.inputs.items()} == {
+        "ids": ids(128, 8),
+        "lengths": {"shape": [], "dtype": "int64", "min": 1, "max": 128},
+    }
+    assert "`lengths`: 1 to 128, how much of `ids` counts; every request fills `ids` up to 128 itself" in inferred.notes
+
+
+class Dictionary(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = nn.Linear(3, 2)
+
+    def forward(self, batch: Any, scale: Any) -> Any:
+        return self.f(batch["x"]) * scale + batch["y"]
+
+
+def test_a_dictionary_is_answered_with_the_module_that_takes_its_values() -> None:
+    with pytest.raises(InputError) as caught:
+        find_inputs(Dictionary(), [])
+    assert caught.value.message == "`--source`: `forward` takes `batch`, a dictionary of `x`, `y`, allowed: tensors"
+    made: dict[str, Any] = {"Dictionary": Dictionary}
+    assert caught.value.hint is not None
+    exec(caught.value.hint, made)
+    values = [parse_given(text) for text in ("x:float32:3", "y:float32:2", "scale:float32:2")]
+    inferred = find_inputs(made["Rows"](), values)
+    assert (list(inferred.inputs), inferred.outputs) == (["x", "y", "scale"], ((2,),))
+
+
+def test_a_form_that_was_not_found_is_asked_for_as_it_was_tried() -> None:
+    def forward(self: Any, nodes: torch.Tensor, adjacency: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(adjacency, self.f(nodes))
+
+    with pytest.raises(InputError) as caught:
+        find_inputs(Net(forward, f=nn.Linear(5, 2)), [])
+    assert caught.value.hint is not None
+    assert re.fullmatch(
+        r"--input nodes:float32:\S+ --input adjacency:float32:\S+, with their own sizes", caught.value.hint
+    )
+    assert "3,224,224" not in caught.value.hint
 
 
 def test_a_model_that_looks_at_the_whole_batch_gets_one_row_at_a_time() -> None:
