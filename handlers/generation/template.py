@@ -1,20 +1,26 @@
 """Chat templates: programs that come with a model's files, so they run where they can reach nothing, and in bounds."""
 
 import json
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from datetime import date
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
+from jinja2.filters import do_indent
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 LONGEST_SOURCE = 100_000
 # Of a prompt made of messages, characters.
 LONGEST_TEXT = 4_000_000
 # Lines of Python that a template may run for one conversation, its own and those of what it calls.
 _MOST_LINES = 1_000_000
+# Of a number, bits; and the spaces before a line of JSON.
+_MOST_BITS, _WIDEST = 256, 100
+_WIDE, _WIDE_DATE = re.compile(r"\{[^{}]*(\{|\d{3})"), re.compile(r"\d{3}")
 
 
 class TemplateRefused(Exception):
@@ -28,9 +34,6 @@ class ChatTemplate:
         if len(source) > LONGEST_SOURCE:
             raise TemplateRefused(f"the chat template has {len(source)} characters, allowed: {LONGEST_SOURCE}")
         environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-        environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = lambda form: date.today().strftime(form)
         self._special = dict(special)
         try:
             self._template = environment.from_string(source)
@@ -69,18 +72,105 @@ class _Bound:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Without the ways to take memory or time in one operation: powers, repetitions, formats, ever longer texts."""
+    """Without the ways to take memory or time in one operation: powers, repetitions, formats and fillings, ever longer
+    texts, lists and numbers."""
 
     intercepted_binops = frozenset(("*", "**", "%", "+"))
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name in ("batch", "center", "format", "urlize", "wordwrap", "xmlattr"):
+            del self.filters[name]
+        del self.globals["lipsum"]
+        self.filters |= {"indent": _indent, "join": _join, "replace": _replace, "tojson": _tojson}
+        self.globals |= {"raise_exception": _raise, "strftime_now": _strftime_now}
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree: nodes.Template = _Concatenations().visit(super()._parse(source, name, filename))
+        return tree
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" or (operator == "%" and isinstance(left, str)):
             raise SecurityError(f"`{operator}` is not for templates")
-        if operator == "*" and not (isinstance(left, int | float) and isinstance(right, int | float)):
-            raise SecurityError("text and lists cannot be repeated in templates")
-        if operator == "+" and isinstance(left, str) and isinstance(right, str) and len(left + right) > LONGEST_TEXT:
-            raise SecurityError("the text becomes too long")
+        if operator == "*":
+            if not (isinstance(left, int | float) and isinstance(right, int | float)):
+                raise SecurityError("text and lists cannot be repeated in templates")
+            if isinstance(left, int) and isinstance(right, int):
+                _check_size(left.bit_length() + right.bit_length(), _MOST_BITS)
+        if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
+            _check_size(len(left) + len(right))
         return super().call_binop(context, operator, left, right)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if isinstance(obj, str):
+            _check_method(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def call(self, context: Any, function: Any, /, *values: Any, **named: Any) -> Any:
+        text, method = getattr(function, "__self__", None), getattr(function, "__name__", "")
+        if isinstance(text, str) and method == "replace" and len(values) >= 2:
+            return _replace(text, *values)
+        if isinstance(text, str) and method == "join" and values:
+            return _join(values[0], text)
+        return super().call(context, function, *values, **named)
+
+
+class _Concatenations(NodeTransformer):
+    """`a ~ b` is no operator that can be watched: it becomes a filter that is."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return nodes.Filter(nodes.List(node.nodes), "join", [], [], None, None, lineno=node.lineno)
+
+
+def _check_size(size: int, most: int = LONGEST_TEXT) -> None:
+    if size > most:
+        raise SecurityError("a text, a list or a number becomes too long")
+
+
+def _check_method(text: str, method: str) -> None:
+    """What fills a text up to a width makes any length of it."""
+    if method in ("center", "expandtabs", "ljust", "rjust", "translate", "zfill"):
+        raise SecurityError(f"`{method}` is not for templates")
+    if method in ("format", "format_map") and _WIDE.search(text):
+        raise SecurityError("a format with a width of its own is not for templates")
+
+
+def _join(values: Iterable[Any], between: str = "", attribute: str | int | None = None) -> str:
+    """jinja's filter of this name; `attribute` of each value is what is joined."""
+    texts = []
+    length = 0
+    for value in values:
+        texts.append(str(value if attribute is None else value[attribute]))
+        length += len(texts[-1]) + len(between)
+        _check_size(length)
+    return str(between).join(texts)
+
+
+def _replace(text: Any, old: str, new: str, count: int | None = None) -> str:
+    whole, old, new = str(text), str(old), str(new)
+    times = whole.count(old) if count is None or count < 0 else min(count, whole.count(old))
+    _check_size(len(whole) + times * max(0, len(new) - len(old)))
+    return whole.replace(old, new, times)
+
+
+def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    length = len(width) if isinstance(width, str) else width
+    _check_size(len(text) + (1 + text.count("\n")) * length)
+    return do_indent(text, width, first, blank)
+
+
+def _tojson(value: Any, **options: Any) -> str:
+    indent = options.get("indent")
+    _check_size(indent if isinstance(indent, int) else len(indent or ""), _WIDEST)
+    text: str = json.dumps(value, ensure_ascii=False, **options)
+    return text
+
+
+def _strftime_now(form: str) -> str:
+    if _WIDE_DATE.search(form):
+        raise SecurityError("a date with a width of its own is not for templates")
+    return date.today().strftime(form)
 
 
 def _raise(message: str) -> None:

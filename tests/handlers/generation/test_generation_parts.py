@@ -193,6 +193,22 @@ BAD = {
     "a long text": "{{ 'x' * 10000000000 }}",
     "a wide format": "{{ '%1000000000d' % 1 }}",
     "a large power": "{{ 10 ** 10 ** 10 }}",
+    "a text that doubles": "{% set t = namespace(x=messages[0].content) %}{% for i in range(40) %}"
+    "{% set t.x = t.x ~ t.x %}{% endfor %}",
+    "a text that is replaced": "{% set t = namespace(x='aaaaaaaaaa') %}{% for i in range(20) %}"
+    "{% set t.x = t.x.replace('a', t.x) %}{% endfor %}",
+    "a text between texts": "{% set t = namespace(x='a') %}{% for i in range(40) %}"
+    "{% set t.x = t.x.join(['', t.x, '']) %}{% endfor %}",
+    "a list that doubles": "{% set t = namespace(x=[1]) %}{% for i in range(40) %}"
+    "{% set t.x = t.x + t.x %}{% endfor %}",
+    "a number that grows": "{% set t = namespace(x=9999) %}{% for i in range(40) %}"
+    "{% set t.x = t.x * t.x %}{% endfor %}",
+    "a wide column": "{{ 'x'.ljust(10000000000) }}",
+    "a wide field": "{{ '{:10000000000}'.format(1) }}",
+    "a width of a field": "{{ '{:{}}'.format(1, 10000000000) }}",
+    "a deep indent": "{{ 'x\n' | indent(10000000000) }}",
+    "wide JSON": "{{ [1] | tojson(indent=10000000000) }}",
+    "a wide date": "{{ strftime_now('%1000000000Y') }}",
     "what Python holds": "{{ messages.__class__.__mro__[-1].__subclasses__() }}",
     "a change of the messages": "{{ messages.append(1) }}",
     "a field that is not there": "{{ messages[0].tool.name }}",
@@ -203,6 +219,17 @@ BAD = {
 def test_a_template_that_does_harm_or_does_not_end_is_refused(source: str) -> None:
     with pytest.raises(TemplateRefused):
         ChatTemplate(source, {}).render(CONVERSATION)
+
+
+def test_what_templates_do_with_texts_is_what_jinja_does() -> None:
+    source = (
+        "{{ messages | map(attribute='content') | join(', ') }} {{ messages | join('-', attribute='role') }} "
+        "{{ 1 ~ 'a' ~ none }} {{ 'aaa'.replace('a', 'b', 2) }} {{ 'aaa' | replace('a', 'c', 1) }} "
+        "{{ '+'.join(['a', 'b']) }} "
+        "{{ 'a\nb' | indent(2, true) }} {{ {'a': 'é'} | tojson }} {{ '{:02d} {}'.format(3, 'x') }} {{ 3 * 4 }}"
+    )
+    text = ChatTemplate(source, {}).render(CONVERSATION * 2)
+    assert text == 'hi, hi user-user 1aNone bba caa a+b   a\n  b {"a": "é"} 03 x 12'
 
 
 def test_a_template_that_is_none_is_refused() -> None:
