@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, StringConstraints
 from pydantic_core import ErrorDetails
 
 from config.errors import listed, nearest
-from config.sections import PATTERNS
+from config.sections import AS_NAME, PATTERNS
 from config.spec import Spec
 from config.yaml_lines import Location
 
@@ -50,7 +50,10 @@ def field_location(error: ErrorDetails) -> Location:
             location.append(part)
         annotation = inner
     named = _named_field(error)
-    return (*location, named) if named else tuple(location)
+    if not named:
+        return tuple(location)
+    in_a_list = any(get_origin(part) is tuple for part in types_in(annotation))
+    return (*location, int(named) if in_a_list else named)
 
 
 def complaint(error: ErrorDetails, location: Location, data: dict[str, Any]) -> tuple[str, str | None]:
@@ -65,7 +68,9 @@ def complaint(error: ErrorDetails, location: Location, data: dict[str, Any]) -> 
     if alternatives:
         return f"got {_shown(got)}, allowed: {alternatives}", None
     if kind == "value_error":
-        return f"got {_shown(got)}, {str(context['error']).rpartition('|')[2]}", None
+        text = str(context["error"]).rpartition("|")[2]
+        # A section's check may find fault with the key of an entry, not with what it holds.
+        return f"got {_shown(location[-1])} {text}" if text.startswith(AS_NAME) else f"got {_shown(got)}, {text}", None
     hint = None
     if kind == "string_type" and isinstance(got, (int, float)):
         key = "" if isinstance(location[-1], int) else f"{location[-1]}: "
@@ -156,9 +161,21 @@ def _alternatives(annotation: Any) -> str:
     """The allowed words of a field that is a choice of words, or of a word and a number."""
     parts = list(types_in(annotation))
     words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    patterns = [PATTERNS[str(constraint.pattern)] for constraint in _constraints(annotation)]
+    if patterns and int in parts:
+        return ", ".join([*([listed(words)] if words else []), *patterns])
     if not words:
         return ""
     return listed(words) + (" or a number above 0" if int in parts or float in parts else "")
+
+
+def _constraints(annotation: Any) -> Iterator[StringConstraints]:
+    """Those of a text among the types of a union."""
+    for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ():
+        if get_origin(part) is Annotated:
+            yield from (hint for hint in get_args(part)[1:] if isinstance(hint, StringConstraints))
+        else:
+            yield from _constraints(part)
 
 
 def _value_at(data: Any, location: Location) -> object:

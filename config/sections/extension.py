@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from config.sections.section import Labels, Section
+from config.sections.section import AS_NAME, Labels, Section
 
 # As Kubernetes writes it; `marina verify` holds the result against its schemas.
 Raw = dict[str, Any]
@@ -38,8 +38,9 @@ class Dns(Section):
     @field_validator("nameservers")
     @classmethod
     def _addresses(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(map(_is_address, entries)):
-            raise ValueError("allowed: addresses such as `10.0.0.10`")
+        for place, entry in enumerate(entries):
+            if not _is_address(entry):
+                raise ValueError(f"{place}|allowed: an address such as `10.0.0.10`")
         return entries
 
     @model_validator(mode="after")
@@ -91,33 +92,38 @@ class Pod(Section):
     @field_validator("env")
     @classmethod
     def _variables(cls, variables: dict[str, str]) -> dict[str, str]:
-        _all_match(variables, _VARIABLE, "names of letters, digits, `_`, `.` and `-`")
+        _named(variables, _VARIABLE, "letters, digits, `_`, `.` and `-`, the first no digit")
         return variables
 
     @field_validator("env_from")
     @classmethod
     def _sources(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
-        _all_match(entries, _SOURCE, "`secret/NAME` or `configmap/NAME`")
+        for place, entry in enumerate(entries):
+            if not _SOURCE.fullmatch(entry):
+                raise ValueError(f"{place}|allowed: `secret/NAME` or `configmap/NAME`")
         return entries
 
     @field_validator("volumes")
     @classmethod
     def _named_volumes(cls, volumes: dict[str, Raw]) -> dict[str, Raw]:
-        _all_match(volumes, _VOLUME, "names of lower-case letters, digits and `-`")
+        _named(volumes, _VOLUME, "lower-case letters, digits and `-`")
         return volumes
 
     @field_validator("mounts")
     @classmethod
     def _mounted(cls, mounts: dict[str, str]) -> dict[str, str]:
-        _all_match(mounts.values(), _MOUNT, "`VOLUME`, `VOLUME/FOLDER`, each with or without `:ro`")
-        _all_match(mounts, _PATH, "paths such as `/etc/ssl/company`")
+        _named(mounts, _PATH, "a path such as `/etc/ssl/company`")
+        for path, volume in mounts.items():
+            if not _MOUNT.fullmatch(volume):
+                raise ValueError(f"{path}|allowed: `VOLUME` or `VOLUME/FOLDER`, with or without `:ro`")
         return mounts
 
     @field_validator("host_aliases")
     @classmethod
     def _hosts(cls, aliases: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        if not all(map(_is_address, aliases)):
-            raise ValueError("allowed: addresses with names, such as `{10.0.0.5: [store.local]}`")
+        for address in aliases:
+            if not _is_address(address):
+                raise ValueError(f"{address}|{AS_NAME}an address with names, such as `{{10.0.0.5: [store.local]}}`")
         return aliases
 
 
@@ -152,11 +158,14 @@ def _is_address(text: str) -> bool:
 
 
 def _free(entries: dict[str, str], own: str) -> dict[str, str]:
-    if any(key.startswith(own) or not _KEY.fullmatch(key) for key in entries):
-        raise ValueError(f"allowed: names that Kubernetes takes, without `{own}…`, which are Marina's own")
+    for key in entries:
+        if key.startswith(own):
+            raise ValueError(f"{key}|{AS_NAME}others than `{own}…`, which are Marina's own")
+    _named(entries, _KEY, "what Kubernetes takes, such as `team` or `example.org/team`")
     return entries
 
 
-def _all_match(entries: Iterable[str], pattern: re.Pattern[str], allowed: str) -> None:
-    if not all(map(pattern.fullmatch, entries)):
-        raise ValueError(f"allowed: {allowed}")
+def _named(entries: Iterable[str], pattern: re.Pattern[str], allowed: str) -> None:
+    for name in entries:
+        if not pattern.fullmatch(name):
+            raise ValueError(f"{name}|{AS_NAME}{allowed}")

@@ -53,10 +53,17 @@ PATTERNS = {
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 
 
+_SIGNS = "letters, digits, `-`, `_` and `.`, 63 at most, the first and the last no sign"
+# How a check begins that finds fault with the key of an entry, after the key and `|`.
+AS_NAME = "as a name, allowed: "
+
+
 def _labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in labels.items():
-        if not _LABEL.fullmatch(key) or (value and ("/" in value or not _LABEL.fullmatch(value))):
-            raise ValueError("allowed: names and values that Kubernetes takes as labels")
+        if not _LABEL.fullmatch(key):
+            raise ValueError(f"{key}|{AS_NAME}{_SIGNS}, with or without `example.org/` before them")
+        if value and ("/" in value or not _LABEL.fullmatch(value)):
+            raise ValueError(f"{key}|allowed: {_SIGNS}")
     return labels
 
 

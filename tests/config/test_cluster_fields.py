@@ -49,7 +49,11 @@ def test_a_rollout_that_cannot_move_is_refused(rollout: dict[str, object]) -> No
 
 @pytest.mark.parametrize("value", ["25", "-1%", "101%", "some", -1])
 def test_a_number_of_pods_is_one_or_a_share(value: object) -> None:
-    assert "`kubernetes.rollout.max_surge`" in refusal({"kubernetes.rollout": {"max_surge": value}})
+    said = refusal({"kubernetes.rollout": {"max_surge": value}})
+    assert "`kubernetes.rollout.max_surge`" in said
+    assert "allowed: `auto`, a whole number, or a share such as `25%`" in said
+    said = refusal({"kubernetes.rollout": {"max_unavailable": value}})
+    assert "allowed: a whole number, or a share such as `25%`" in said
 
 
 @pytest.mark.parametrize("entry", ["kube-system", "kube-system:0", "Kube:53", "10.0.0.0/64:53", ":53"])

@@ -180,7 +180,7 @@ ERRORS: list[Any] = [
                  id="a path out of the volume"),
     pytest.param({"kubernetes.tolerations": ["a=b=c:Sometimes"]}, "spec.yaml:7: `kubernetes.tolerations.0`: got `a=b=c:Sometimes`, allowed: a taint such as `gpu=yes:NoSchedule`",
                  id="a taint with another effect"),
-    pytest.param({"kubernetes.node_selector": {"pool": "a b"}}, 'spec.yaml:6: `kubernetes.node_selector`: got `{"pool": "a b"}`, allowed: names and values that Kubernetes takes as labels',
+    pytest.param({"kubernetes.node_selector": {"pool": "a b"}}, 'spec.yaml:7: `kubernetes.node_selector.pool`: got `a b`, allowed: letters, digits, `-`, `_` and `.`, 63 at most, the first and the last no sign',
                  id="a label with a space"),
     pytest.param({"kubernetes.node_selector": {"pool": 1}}, 'spec.yaml:7: `kubernetes.node_selector.pool`: got `1`, allowed: text\n\nhint: put it in quotes: pool: "1"',
                  id="a label that is a number"),

@@ -83,16 +83,49 @@ def test_annotations_and_labels_are_the_pods_and_those_of_a_cloud_the_accounts()
 
 # What is refused when the spec is read, and what when it is rendered.
 REFUSED: list[Any] = [
-    ({"labels": {"app.kubernetes.io/name": "x"}}, "without `app.kubernetes.io/…`, which are Marina's own"),
-    ({"annotations": {"marina/package": "x"}}, "without `marina/…`, which are Marina's own"),
-    ({"env": {"A B": "x"}}, "allowed: names of letters, digits, `_`, `.` and `-`"),
-    ({"env_from": ["store"]}, "allowed: `secret/NAME` or `configmap/NAME`"),
-    ({"volumes": {"A": {}}}, "allowed: names of lower-case letters, digits and `-`"),
-    ({"mounts": {"etc": "ca"}}, "allowed: paths such as `/etc/ssl/company`"),
-    ({"mounts": {"/etc": "ca:rw"}}, "allowed: `VOLUME`, `VOLUME/FOLDER`, each with or without `:ro`"),
-    ({"host_aliases": {"store": ["a"]}}, "allowed: addresses with names"),
+    (
+        {"labels": {"app.kubernetes.io/name": "x"}},
+        "`kubernetes.pod.labels.app.kubernetes.io/name`: got `app.kubernetes.io/name` as a name, allowed: others than `app.kubernetes.io/…`, which are Marina's own",
+    ),
+    (
+        {"labels": {"team": "a b"}},
+        "`kubernetes.pod.labels.team`: got `a b`, allowed: letters, digits, `-`, `_` and `.`",
+    ),
+    (
+        {"labels": {"a": "b", "my team": "x"}},
+        "`kubernetes.pod.labels.my team`: got `my team` as a name, allowed: letters",
+    ),
+    ({"annotations": {"marina/package": "x"}}, "allowed: others than `marina/…`, which are Marina's own"),
+    ({"annotations": {"a b": "x"}}, "got `a b` as a name, allowed: what Kubernetes takes, such as `team`"),
+    (
+        {"env": {"A B": "x"}},
+        "`kubernetes.pod.env.A B`: got `A B` as a name, allowed: letters, digits, `_`, `.` and `-`",
+    ),
+    (
+        {"env_from": ["secret/a", "store"]},
+        "`kubernetes.pod.env_from.1`: got `store`, allowed: `secret/NAME` or `configmap/NAME`",
+    ),
+    (
+        {"volumes": {"A": {}}},
+        "`kubernetes.pod.volumes.A`: got `A` as a name, allowed: lower-case letters, digits and `-`",
+    ),
+    (
+        {"mounts": {"/x": "ca", "etc": "ca"}},
+        "`kubernetes.pod.mounts.etc`: got `etc` as a name, allowed: a path such as `/etc/ssl/company`",
+    ),
+    (
+        {"mounts": {"/x": "ca", "/etc": "ca:rw"}},
+        "`kubernetes.pod.mounts./etc`: got `ca:rw`, allowed: `VOLUME` or `VOLUME/FOLDER`, with or without `:ro`",
+    ),
+    (
+        {"host_aliases": {"store": ["a"]}},
+        "`kubernetes.pod.host_aliases.store`: got `store` as a name, allowed: an address with names",
+    ),
     ({"dns": {"policy": "None"}}, "allowed: `nameservers` with `policy: None`, where nobody else is asked"),
-    ({"dns": {"nameservers": ["ns"]}}, "allowed: addresses such as `10.0.0.10`"),
+    (
+        {"dns": {"nameservers": ["10.0.0.10", "ns"]}},
+        "`kubernetes.pod.dns.nameservers.1`: got `ns`, allowed: an address such as `10.0.0.10`",
+    ),
     ({"volumes": {"tmp": {"emptyDir": {}}}}, "`kubernetes.pod.volumes`: `tmp` is rendered already"),
     ({"mounts": {"/tmp": "ca"}}, "`kubernetes.pod.mounts`: `/tmp` is rendered already"),
 ]
