@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from config.errors import InputError, MarinaError, SpecError, nearest
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             print_json(_error_record(err))
         else:
-            print(coloured(as_typed(f"error: {err}"), sys.stderr), file=sys.stderr)
+            print(coloured(as_typed(f"error: {err}", _typed_spec(options)), sys.stderr), file=sys.stderr)
         return err.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -43,6 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # `marina … | head` is no failure; without this Python complains again when it closes stdout.
         sys.stderr.close()
         return 0
+
+
+def _typed_spec(options: argparse.Namespace) -> Path | None:
+    """Of verbs that take one."""
+    spec = getattr(options, "spec", None)
+    return None if spec == DEFAULT_SPEC else spec
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -72,7 +72,7 @@ def loadtest(options: argparse.Namespace) -> int:
         print(verdict_text(outcome))
         print(f"report {options.out / spec.name / 'verdict.html'}")
         if step := next_step(outcome, options.out / spec.name, _where_typed(options)):
-            print(as_typed(f"hint: {step}"))
+            print(as_typed(f"hint: {step}", options.spec))
     return INTERRUPTED if outcome.interrupted else outcome.verdict.exit_code
 
 

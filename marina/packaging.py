@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,8 @@ def package(options: argparse.Namespace) -> int:
         print(f"{options.out / spec.name / packaged.mar}  {packaged.bytes / 1e6:.1f} MB  sha256 {packaged.sha256}")
         print(f"agreement {packaged.record.agreement.text}")
         if options.quick:
-            print(f"for a first look: slower than what will be deployed, which `marina package {options.spec}` makes")
+            whole = f"marina package {shlex.quote(str(options.spec))}"
+            print(f"for a first look: slower than what will be deployed, which `{whole}` makes")
     return 0
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -37,16 +38,26 @@ def typed() -> str:
     """What to type for `marina` here: that word where the shell finds this installation by it, else what was typed."""
     program = Path(sys.argv[0])
     if program.parts[-2:] == ("marina", "__main__.py"):
-        return f"{short(Path(sys.executable))} -m marina"
+        return f"{shlex.quote(short(Path(sys.executable)))} -m marina"
     there = shutil.which("marina")
     if program.name != "marina" or (there and Path(there).resolve() == program.resolve()):
         return "marina"
-    return short(program)
+    return shlex.quote(short(program))
 
 
-def as_typed(text: str) -> str:
-    """Commands in a hint or at the beginning of a line, as they work here."""
-    return re.sub(r"(?m)^((?:hint:)?\s*)marina (?=[a-z-])", lambda match: f"{match[1]}{typed()} ", text)
+def as_typed(text: str, spec: object = None) -> str:
+    """Commands in a hint or at the beginning of a line, as they work here, with the spec that was typed."""
+    return re.sub(
+        r"(?m)^((?:hint:)?\s*)marina (?=[a-z-])(.*)$",
+        lambda match: f"{match[1]}{typed()} {match[2] if spec is None else _of(str(spec), match[2])}",
+        text,
+    )
+
+
+def _of(spec: str, words: str) -> str:
+    """Of a command with a spec in it, or with `SPEC`, what a shell reads."""
+    named = re.sub(r"^([a-z]+) SPEC\b", lambda match: f"{match[1]} {spec}", words)
+    return re.sub(rf"(?<!\S){re.escape(spec)}(?![^\s,;])", lambda _: shlex.quote(spec), named)
 
 
 def short(program: Path) -> str:

@@ -24,7 +24,13 @@ def next_step(outcome: Outcome, folder: Path, where: Sequence[str] = ()) -> str 
     needed = MOST_STEPS * STEP_REQUESTS if outcome.ramp else samples_needed()
     # Pods that send are on machines of their own already, and each sends a share.
     apart = more if there else f"{again}{'' if where else ' --url URL'} from another machine than the server's"
-    look = f"marina status {spec}" if there else f"less {folder / 'server.log'}" if outcome.tested.started else None
+    look = (
+        f"marina status {spec}"
+        if there
+        else f"less {shlex.quote(str(folder / 'server.log'))}"
+        if outcome.tested.started
+        else None
+    )
     holds = _knee(spec, where)
     steps = {
         "server-died": look,

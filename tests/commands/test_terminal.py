@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -103,6 +104,45 @@ def test_commands_are_printed_as_they_work_here(
     assert as_typed("marina check x") == shown
     assert as_typed("error: a\n\nhint: marina check x") == f"error: a\n\nhint: {shown}"
     assert as_typed("the marina is a harbour") == "the marina is a harbour"
+
+
+def test_a_program_in_a_folder_with_a_space_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "argv", ["my tools/marina"])
+    assert as_typed("marina check x") == "'my tools/marina' check x"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("hint: marina package SPEC", "hint: marina package 'my models/spec.yaml'"),
+        ("hint: marina image SPEC pushes it", "hint: marina image 'my models/spec.yaml' pushes it"),
+        ("hint: marina serve my models/spec.yaml, or wait", "hint: marina serve 'my models/spec.yaml', or wait"),
+        ("hint: marina serve my models/spec.yaml2", "hint: marina serve my models/spec.yaml2"),
+        ("error: my models/spec.yaml: no such spec", "error: my models/spec.yaml: no such spec"),
+    ],
+)
+def test_the_spec_of_a_command_is_the_one_that_was_typed_as_a_shell_reads_it(
+    text: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    assert as_typed(text, Path("my models/spec.yaml")) == shown
+
+
+def test_a_command_that_is_printed_for_a_path_with_a_space_works_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    (tmp_path / "my models").mkdir()
+    spec = (ROOT / "config/examples/digits/spec.yaml").read_text(encoding="utf-8").replace("./", f"{ROOT}/config/")
+    (tmp_path / "my models/spec.yaml").write_text(spec, encoding="utf-8")
+    assert marina.main(["inspect", "nowhere.mar"]) == 2
+    assert capsys.readouterr().err.endswith("hint: marina package SPEC\n")
+    assert marina.main(["serve", "my models/spec.yaml"]) == 2
+    hint = capsys.readouterr().err.splitlines()[-1]
+    assert parser().parse_args(shlex.split(hint)[2:]).spec == Path("my models/spec.yaml")
 
 
 def test_the_columns_of_make_help_hold_every_target() -> None:
