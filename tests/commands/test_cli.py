@@ -49,7 +49,7 @@ def test_tune_asks_for_the_package_before_it_searches(
 ) -> None:
     monkeypatch.setattr("loadtest.calibrating.retune", lambda *_, **__: pytest.fail("it searched"))
     assert marina.main(["calibrate", str(DIGITS), "--tune", "--out", str(tmp_path)]) == 2
-    assert "package.json: nothing was packaged yet\n\nhint: marina package SPEC" in capsys.readouterr().err
+    assert f"package.json: nothing was packaged yet\n\nhint: marina package {DIGITS}" in capsys.readouterr().err
 
 
 def test_a_wrong_spec_exits_with_2_and_nothing_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
