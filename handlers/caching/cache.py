@@ -40,8 +40,8 @@ class CacheMetrics:
     def __init__(self, registry: CollectorRegistry, model: str) -> None:
         requests = Counter(
             "inference_cache_requests",
-            "Requests by where their answer came from: this worker's memory, Redis, the same request in one batch, "
-            "or the model; bypassed are those whose client asked for the model",
+            "Requests by where their answer came from: this worker's memory, Redis, the same request in one batch or "
+            "in the making, or the model; bypassed are those whose client asked for the model",
             ["model", "result"],
             registry=registry,
         )

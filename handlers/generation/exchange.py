@@ -1,5 +1,7 @@
 """What a request is while it is open, and how an answer that is there at once is given to TorchServe."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import responses
 from typing import Any, TypeAlias
@@ -8,8 +10,10 @@ from handlers.generation.answers import JSON, Verbatim
 from handlers.generation.arrivals import CONVERSATION, Arrival, Continued
 from handlers.generation.forwarded import Forwarded
 from handlers.generation.grammars import Compiling
+from handlers.generation.loop import EngineFailed
 from handlers.generation.recall import Keeping
 from handlers.generation.refusals import Refused, error_body
+from handlers.generation.scheduler import Busy
 from handlers.generation.sequence import Answering
 from handlers.generation.sessions import Recalled, Remembered, Sessions
 
@@ -85,6 +89,17 @@ _UNKEPT_TEXT = "the answer is complete, and its conversation was not kept: the n
 _UNKEPT = Whole(error_body(_UNKEPT_TEXT, 503, code="conversation_not_kept"), 503, retry_after_s=1)
 # Of an answer in a conversation: how many messages were known before.
 RECALLED = f"{CONVERSATION}-Messages"
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What cannot begin now is an answer to its client."""
+    try:
+        yield
+    except EngineFailed as err:
+        raise Refused(LOST, code="engine_failed", status=503, retry_after_s=1) from err
+    except Busy as err:
+        raise Refused(err.reason, code="busy", status=503, retry_after_s=err.retry_after_s) from err
 
 
 def recalling(continued: Continued, sessions: Sessions | None) -> Recalling:

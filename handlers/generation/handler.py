@@ -28,7 +28,6 @@ from handlers.generation.engines import make_engine
 from handlers.generation.engines.network import embedded
 from handlers.generation.exchange import (
     FAILED,
-    LOST,
     RECALLED,
     STOPPED,
     Criterion,
@@ -40,8 +39,10 @@ from handlers.generation.exchange import (
     Stream,
     Whole,
     recalling,
+    refusing,
     send,
 )
+from handlers.generation.flights import Flights
 from handlers.generation.forwarded import Forwarded
 from handlers.generation.grammars import GrammarRefused, Grammars, bounded
 from handlers.generation.loop import Awaited, EngineFailed, Loop, end_worker
@@ -49,7 +50,7 @@ from handlers.generation.metrics import TextMetrics
 from handlers.generation.recall import Keeping, Recall, Written
 from handlers.generation.refusals import Refused
 from handlers.generation.routing import Route, open_route
-from handlers.generation.scheduler import Busy, Scheduler
+from handlers.generation.scheduler import Scheduler
 from handlers.generation.sequence import Answering, Wish
 from handlers.generation.sequence import Sequence as Answer
 from handlers.generation.sessions import Remembered, open_sessions
@@ -92,6 +93,7 @@ class TextHandler:
         self.loop = Loop(engine, scheduler, self._answering, self.metrics, failed=end_worker)
         self.grammars = Grammars(folder / TOKENIZER, self.text.ends)
         self._recall = Recall(None)
+        self._flights = Flights(self.loop.submit)
         self._route: Route | None = None
         self._open: dict[str, Open] = {}
         self._sessions = open_sessions(self.metrics.registry, self.record.name, changed=self.loop.wake)
@@ -126,6 +128,7 @@ class TextHandler:
             self._end_all(whole)
         self._wait(bool(whole))
         self._go_on(whole)
+        self._flights.mend()
         answers: list[tuple[bytes, bool | None]] = []
         for index, request_id in enumerate(ids):
             stream = self._open.get(request_id)
@@ -209,21 +212,22 @@ class TextHandler:
     def _write(self, arrival: Arrival, memory: Keeping | None) -> Stream | Pending:
         if arrival.asked.schema is None:
             return self._submit(arrival, memory)
-        try:
+        with refusing():
             compiling = self.grammars.compile(arrival.asked.schema, self.loop.wake)
-        except Busy as err:
-            raise Refused(err.reason, code="busy", status=503, retry_after_s=err.retry_after_s) from err
         self.metrics.asked_for_schema(compiling.is_known)
         return Pending(arrival, compiling, memory)
 
     def _submit(self, arrival: Arrival, keeping: Keeping | None) -> Stream:
-        try:
-            answering = self.loop.submit(arrival.wish)
-        except EngineFailed as err:
-            raise Refused(LOST, code="engine_failed", status=503, retry_after_s=1) from err
-        except Busy as err:
-            raise Refused(err.reason, code="busy", status=503, retry_after_s=err.retry_after_s) from err
-        self.metrics.accepted(len(arrival.asked.prompt))
+        is_joined, takes = False, arrival.control.takes
+        with refusing():
+            if keeping is None:
+                answering: Answering = self.loop.submit(arrival.wish)
+            else:
+                answering, is_joined = self._flights.begin(keeping.key, arrival.wish, joins=takes)
+        if keeping and takes:
+            self._recall.count("batch" if is_joined else "computed")
+        if not is_joined:
+            self.metrics.accepted(len(arrival.asked.prompt))
         return self._stream(arrival, answering, keeping)
 
     def _stream(self, arrival: Arrival, answering: Answering, keeping: Keeping | None = None) -> Stream:
@@ -280,7 +284,8 @@ class TextHandler:
 
     def _cancel(self, request_id: str) -> None:
         """Whoever writes its answer need not go on."""
-        self.loop.cancel(request_id)
+        if nobodys := self._flights.leave(request_id):
+            self.loop.cancel(nobodys)
         request = self._open[request_id]
         writing = request.answering if isinstance(request, Stream) else request.awaited
         if isinstance(writing, Forwarded):
@@ -293,6 +298,7 @@ class TextHandler:
         if error is FAILED:
             self.metrics.refused("internal")
         if error and not stream.begun:
+            self._flights.leave(request_id)
             del self._open[request_id]
             return send(error, index, context), None
         pieces = self.loop.take(stream.answering)
@@ -312,6 +318,7 @@ class TextHandler:
             is_last = None if is_last else False
         stream.begun = True
         if is_last is not False:
+            self._flights.leave(request_id)
             del self._open[request_id]
         return body, is_last
 

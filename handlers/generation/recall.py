@@ -73,11 +73,15 @@ class Recall:
         for place, value in zip(takers, self._cache.find([keys[place] for place in takers]), strict=True):
             if value is not None:
                 results[place] = Written(_unpacked(value))
-        known = sum(isinstance(result, Written) for result in results)
-        counts = self._cache.metrics.requests
-        counts["computed"].inc(len(takers) - known)
-        counts["bypassed"].inc(sum(_is_certain(asked) and not control.takes for asked, control in requests))
+        self._cache.metrics.requests["bypassed"].inc(
+            sum(_is_certain(asked) and not control.takes for asked, control in requests)
+        )
         return results
+
+    def count(self, result: str) -> None:
+        """Where an answer comes from that was not known."""
+        if self._cache is not None:
+            self._cache.metrics.requests[result].inc()
 
     def keep(self, keeping: Keeping) -> None:
         """For those who ask the same later, if it is whole."""
