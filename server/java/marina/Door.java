@@ -5,6 +5,7 @@ import io.netty.channel.ChannelDuplexHandler;
 import io.netty.channel.ChannelFuture;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.ChannelPromise;
+import io.netty.channel.socket.ChannelInputShutdownEvent;
 import io.netty.channel.socket.DuplexChannel;
 import io.netty.handler.codec.DecoderException;
 import io.netty.handler.codec.http.FullHttpResponse;
@@ -45,6 +46,8 @@ final class Door extends ChannelDuplexHandler {
     private boolean replaying;
     /** The last answer of this connection is written: what still comes in is thrown away. */
     private boolean closing;
+    /** The client sends nothing more. */
+    private boolean saidAll;
     private Future<?> end;
     /** Looks from time to time at a connection that owes something. */
     private final Patience patience = new Patience();
@@ -219,6 +222,20 @@ final class Door extends ChannelDuplexHandler {
         }
     }
 
+    /** The client says that no more comes: it has left, or waits for what it has asked, as {@code nc -N} does. */
+    @Override
+    public void userEventTriggered(ChannelHandlerContext context, Object event) {
+        if (event instanceof ChannelInputShutdownEvent && !saidAll) {
+            saidAll = true;
+            if (end != null || (!closing && (current == null || !current.received))) {
+                context.close();
+            } else if (!closing) {
+                Presence.ask(context.channel(), current);
+            }
+        }
+        context.fireUserEventTriggered(event);
+    }
+
     /** What the decoder throws, as at a chunk of less than no bytes, instead of saying it by a message. */
     @Override
     public void exceptionCaught(ChannelHandlerContext context, Throwable cause) {
@@ -274,7 +291,7 @@ final class Door extends ChannelDuplexHandler {
         // Between TorchServe and its worker.
         answer.headers().remove("ts_stream_next");
         current.status = answer.status().code();
-        current.last |= ledger.draining || current.status >= 400;
+        current.last |= ledger.draining || current.status >= 400 || (saidAll && waiting.isEmpty());
         if (current.id != null) {
             answer.headers().set("x-request-id", current.id);
         }
@@ -289,7 +306,7 @@ final class Door extends ChannelDuplexHandler {
         if (current == null) {
             return;
         }
-        boolean last = current.last;
+        boolean last = current.last || (saidAll && waiting.isEmpty());
         over(context, whole ? current.status : LEFT);
         if (last) {
             close(context);
@@ -317,7 +334,11 @@ final class Door extends ChannelDuplexHandler {
         forget();
         Channel channel = context.channel();
         channel.config().setAutoRead(true);
-        ((DuplexChannel) channel).shutdownOutput();
+        ChannelFuture ended = ((DuplexChannel) channel).shutdownOutput();
+        if (saidAll) {
+            ended.addListener(done -> context.close());
+            return;
+        }
         end = channel.eventLoop().schedule(() -> context.close(), LINGER_S, TimeUnit.SECONDS);
     }
 
@@ -340,6 +361,11 @@ final class Door extends ChannelDuplexHandler {
             channelRead(context, waiting.poll());
         }
         replaying = false;
+        if (saidAll && !closing && (current == null || !current.received)) {
+            // The rest of it never comes.
+            context.close();
+            return;
+        }
         if (waiting.isEmpty() && !closing) {
             context.channel().config().setAutoRead(true);
         }
@@ -353,6 +379,9 @@ final class Door extends ChannelDuplexHandler {
         }
         understood();
         if (current != null) {
+            if (current.inference && current.received) {
+                Jobs.forgetLeft();
+            }
             over(context, LEFT);
         }
         closing = true;

@@ -86,6 +86,8 @@ public final class Server extends ModelServer {
                 // TorchServe's own listener lets a close throw away what a client has not read yet. Not this one.
                 .childOption(ChannelOption.SO_KEEPALIVE, true)
                 .childOption(ChannelOption.TCP_NODELAY, true)
+                // A client may say that it sends no more, and still wait for its answer.
+                .childOption(ChannelOption.ALLOW_HALF_CLOSURE, true)
                 .childHandler(
                         new ServerInitializer(null, purpose) {
                             @Override
