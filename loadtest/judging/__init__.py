@@ -13,8 +13,8 @@ from loadtest.judging.cost import Costs, costs_of, costs_text, with_costs
 from loadtest.judging.early import decided_early
 from loadtest.judging.outcome import Climb, Latency, Load, Outcome, Pieces, Run, Subject, latency_of, pieces_of, run_of
 from loadtest.judging.pooling import pool
-from loadtest.judging.slo import client_timeout_s, judge, objective_of, on_balance
-from loadtest.judging.soak import judge_soak
+from loadtest.judging.slo import HELD_SHARE, client_timeout_s, judge, objective_of, on_balance
+from loadtest.judging.soak import GROWTH_ALLOWED, judge_soak, judged_from_s
 from loadtest.judging.streams import judged_tails
 from loadtest.judging.trust import BUSY_CPU, GENERATOR_REASONS, against_run
 from loadtest.judging.verdict import (
@@ -36,6 +36,8 @@ __all__ = [
     "BUSY_CPU",
     "EXIT_CODES",
     "GENERATOR_REASONS",
+    "GROWTH_ALLOWED",
+    "HELD_SHARE",
     "MOST_STEPS",
     "SHARE",
     "STEP_REQUESTS",
@@ -68,6 +70,7 @@ __all__ = [
     "judge",
     "judge_climb",
     "judge_soak",
+    "judged_from_s",
     "judged_tails",
     "latency_of",
     "missed_clumps",

@@ -18,7 +18,7 @@ from loadtest.measuring import MB, Measurement, Vitals, figure, merged
 
 Kind = Literal["memory", "files", "drift"]
 # By how much may be more at the end of what is judged than at its begin, and how much is nothing in any case.
-_ALLOWED: dict[Kind, float] = {"memory": 0.02, "files": 0.02, "drift": 0.1}
+GROWTH_ALLOWED: dict[Kind, float] = {"memory": 0.02, "files": 0.02, "drift": 0.1}
 _NOTHING: dict[Kind, float] = {"memory": 1_000_000, "files": 2, "drift": 0.5}
 _SETTLING, _BLOCKS, _QUARTERS = 1 / 3, 12, 4
 # What a process keeps of each request, in buffers that are bounded, is full after so many, and is not more than that;
@@ -35,13 +35,18 @@ WORDS: dict[Kind, str] = {"memory": "the memory", "files": "the open files", "dr
 
 def judge_soak(verdict: Verdict, run: Measurement, warmup_s: float, java_heap_mb: float = 0) -> Verdict:
     """The verdict of a long run with a check of memory, open files and latency each."""
-    begin_s = warmup_s + _SETTLING * run.asked_s
+    begin_s = judged_from_s(run.asked_s, warmup_s)
     fills = {_JAVA: java_heap_mb * MB}
     checks = [_seen(run, "memory", begin_s, fills), _seen(run, "files", begin_s), _drift(run, begin_s, warmup_s)]
     if {reason.id for reason in verdict.reasons} - {"server-died", "machine-busy"}:
         checks = [check.model_copy(update={"status": "INVALID"}) for check in checks]
     status = worst([verdict.status, *(check.status for check in checks)])
     return verdict.model_copy(update={"status": status, "checks": (*verdict.checks, *checks)})
+
+
+def judged_from_s(asked_s: float, warmup_s: float) -> float:
+    """When caches and heaps are taken to be full, seconds after the run's begin."""
+    return warmup_s + _SETTLING * asked_s
 
 
 def _seen(run: Measurement, kind: Kind, begin_s: float, fills: Mapping[str, float] | None = None) -> Check:
@@ -114,7 +119,7 @@ def _of_all(
 def trend(blocks: Sequence[float], kind: Kind) -> Status:
     """FAIL for a figure that grows; INVALID for one that grows ever more slowly, so that it may end."""
     grown = rise(blocks)
-    if grown <= _ALLOWED[kind] or grown * blocks[0] <= _NOTHING[kind] or _surely_rising(blocks) < _SURE:
+    if grown <= GROWTH_ALLOWED[kind] or grown * blocks[0] <= _NOTHING[kind] or _surely_rising(blocks) < _SURE:
         return "PASS"
     size = len(blocks) // _QUARTERS
     quarters = [fmean(blocks[at * size : (at + 1) * size]) for at in range(_QUARTERS)]
@@ -156,7 +161,12 @@ def _cuts(count: int) -> list[int]:
 
 def _check(kind: Kind, status: Status, measured: float | None, reasons: list[Reason]) -> Check:
     return Check(
-        objective=kind, status=status, limit=_ALLOWED[kind], measured=measured, unit="share", reasons=tuple(reasons)
+        objective=kind,
+        status=status,
+        limit=GROWTH_ALLOWED[kind],
+        measured=measured,
+        unit="share",
+        reasons=tuple(reasons),
     )
 
 
@@ -164,4 +174,4 @@ def _grown(kind: Kind, name: str, blocks: Sequence[float], run: Measurement) -> 
     begin, end = (f"{value / MB:,.0f} MB" if kind == "memory" else figure(value) for value in (blocks[0], blocks[-1]))
     unit = {"memory": "", "files": "", "drift": " ms"}[kind]
     minutes = run.asked_s * (1 - _SETTLING) / 60
-    return f"{WORDS[kind]} of {name} grew from {begin} to {end}{unit} in {figure(minutes)} minutes"
+    return f"{WORDS[kind]} of {name} grew from {begin} to {end}{unit} in {minutes:.3g} minutes"

@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from config.pages import Axis, Bars, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds
 from loadtest.judging import Climb, Outcome
 from loadtest.measuring import Histogram, Second, merged
+from loadtest.reporting.growth import growth
 
 _SHARES = ((0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
 _KINDS = 5
@@ -19,7 +20,8 @@ _MOST_LABELS = 8
 def figures(outcome: Outcome) -> list[Drawing]:
     """All charts of an outcome."""
     rising = [_climb(outcome.ramp, outcome)] if outcome.ramp else []
-    return [*rising, _curve(outcome), _latency(outcome), _rate(outcome), _errors(outcome)]
+    growing = growth(outcome.runs[0].measurement, outcome.load.warmup_s, _time_axis(outcome))
+    return [*rising, _curve(outcome), _latency(outcome), _rate(outcome), _errors(outcome), *growing]
 
 
 def _curve(outcome: Outcome) -> Drawing:

@@ -9,6 +9,7 @@ from config.errors import InputError
 from config.record import write_json, write_text
 from config.spec import Spec
 from loadtest.judging import (
+    HELD_SHARE,
     Load,
     Objective,
     Outcome,
@@ -27,7 +28,7 @@ from loadtest.judging import (
     run_of,
     with_costs,
 )
-from loadtest.measuring import Measurement
+from loadtest.measuring import Measurement, figure
 from loadtest.reporting import figures_text, pieces_lines, share_text, verdict_html, verdict_lines, verdict_xml
 from loadtest.running.known_knee import known_knee
 from loadtest.running.options import RunOptions
@@ -59,6 +60,10 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
         quiet=quiet,
     ) as session:
         measured: list[Measurement] = []
+        promised = objective.throughput_rps
+        if promised is not None and first.rate < HELD_SHARE * promised and not first.ramp:
+            offered = f"{figure(first.rate)} requests/s are fewer than `slo.throughput_rps`, {figure(promised)}"
+            session.progress.say(f"note: {offered}: the throughput will be INVALID")
         while (schedule := options.next_schedule(first, objective, measured)) is not None:
             label = f"{spec.name}, run {len(runs) + 1}" if runs or options.repeat > 1 else spec.name
             measured.append((session.soak if options.soak_s else session.measure)(schedule, label))

@@ -135,6 +135,16 @@ def test_a_full_queue_fails_with_shed_named(spec: Spec, out: Path, url: str) -> 
     assert "requests were shed" in (failures[1].get("message") or "")  # type: ignore[union-attr]
 
 
+def test_a_rate_below_what_is_promised_is_said_before_it_is_sent(
+    out: Path, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promising = parse_spec(SPEC.replace("slo: {", "slo: {throughput_rps: 2000, "), tmp_path / "spec.yaml", files=False)
+    outcome = load(promising, out, url)
+    assert reasons(outcome) == ["rate-below-objective"]
+    note, *_ = (line for line in capsys.readouterr().err.splitlines() if line.startswith("note: "))
+    assert note == ("note: 1,000 requests/s are fewer than `slo.throughput_rps`, 2,000: the throughput will be INVALID")
+
+
 def test_another_package_is_invalid(spec: Spec, out: Path, url: str) -> None:
     package = json.loads((out / "package.json").read_text())
     (out / "package.json").write_text(json.dumps(package | {"sha256": "f" * 64}))

@@ -16,10 +16,12 @@ from queues import always, measured
 
 from config.errors import InputError
 from config.load import parse_spec
+from config.pages import linear_axis
 from loadtest.judging import Objective, judge, judge_soak
 from loadtest.judging.soak import trend
 from loadtest.measuring import Measurement, Reading, Second, Vitals, VitalsWatch
 from loadtest.measuring.vitals import reading_of
+from loadtest.reporting.growth import growth
 from loadtest.running import RunOptions, Where, run
 from loadtest.scheduling import Schedule
 
@@ -84,6 +86,25 @@ def judged(run: Measurement) -> tuple[str, list[str]]:
     return verdict.status, [f"{reason.id}: {reason.text}" for reason in verdict.every_reason()]
 
 
+def test_what_each_process_held_is_drawn_beside_what_it_held_when_it_began_to_be_judged() -> None:
+    run = soaked(lambda at: BASE * (0.5 if at < 20 else 1 + max(0, at - 200) / 4000))
+    memory, files = growth(run, 0, linear_axis(0, 600))
+    drawn = {line.name: line for line in memory.chart.lines}
+    assert drawn.keys() == {"worker 9000", "torchserve"}
+    assert memory.chart.limit == 102
+    assert memory.chart.shaded == [(0, 200)]
+    ends = [dict(drawn[name].points)[598] for name in ("worker 9000", "torchserve")]
+    assert ends == pytest.approx([109.9, 100], abs=0.5)
+    # Not yet filled, it would squeeze what is judged together.
+    assert dict(drawn["worker 9000"].points)[10] is None
+    assert [entry.text for entry in memory.legend] == ["torchserve", "worker", "102 %", "not judged"]
+    assert [line.name for line in files.chart.lines] == ["worker 9000"]
+
+
+def test_of_a_run_in_which_nobody_looked_nothing_is_drawn() -> None:
+    assert growth(soaked(vitals=None), 0, linear_axis(0, 600)) == []
+
+
 def test_a_server_that_keeps_what_it_has_passes() -> None:
     assert judged(soaked()) == ("PASS", [])
 
@@ -92,7 +113,7 @@ def test_the_process_that_grows_is_named() -> None:
     status, (reason,) = judged(soaked(lambda at: BASE + 1e6 * at / 5))
     assert status == "FAIL"
     assert reason.startswith("memory-grows: the memory of worker 9000 grew from 44")
-    assert reason.endswith(" MB in 6.667 minutes and never fell back")
+    assert reason.endswith(" MB in 6.67 minutes and never fell back")
 
 
 def test_what_fills_with_the_first_requests_is_no_leak_until_it_goes_on_after_them() -> None:
@@ -102,7 +123,7 @@ def test_what_fills_with_the_first_requests_is_no_leak_until_it_goes_on_after_th
     status, (reason,) = judged(soaked(little))
     assert status == "INVALID"
     assert reason == (
-        "settles: the memory of worker 9000 grew from 49 MB to 51 MB in 6.667 minutes, as buffers do that fill with "
+        "settles: the memory of worker 9000 grew from 49 MB to 51 MB in 6.67 minutes, as buffers do that fill with "
         "the first 100,000 requests: a longer soak tells whether that ends"
     )
     many = tuple(each.model_copy(update={"due": 600}) for each in soaked().seconds)
