@@ -101,8 +101,10 @@ def follow_errors(pipe: IO[bytes], output: Output) -> threading.Thread:
 def _follow(pipe: IO[bytes], take: Callable[[list[bytes]], None], name: str) -> threading.Thread:
     def read() -> None:
         rest = b""
-        while piece := os.read(pipe.fileno(), _PIPE_BYTES):
-            *lines, rest = (rest + piece).split(b"\n")
+        # One for all reads: new ones of this size, each cut to what has come, leave holes in the memory for good.
+        buffer = bytearray(_PIPE_BYTES)
+        while count := os.readv(pipe.fileno(), [buffer]):
+            *lines, rest = (rest + bytes(memoryview(buffer)[:count])).split(b"\n")
             if len(rest) > _PIPE_BYTES:
                 lines, rest = [*lines, rest], b""
             take([line for line in lines if line])

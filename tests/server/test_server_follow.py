@@ -3,9 +3,11 @@ import json
 import os
 import threading
 import time
+import tracemalloc
 
 import pytest
 from specs import make_spec
+from waiting import eventually
 
 from server.java.follow import RequestLog, follow_access_log
 from server.java.traffic import Answered, Traffic
@@ -56,6 +58,29 @@ def test_counts_miss_nothing_when_nobody_reads_the_printed_lines() -> None:
 def test_line_without_an_end_takes_no_memory_without_end() -> None:
     traffic, _ = follow(b"x" * 5_000_000 + b"\n" + LINE, {}, Stuck())
     assert traffic.histograms()[200].count == 1
+
+
+def test_a_line_takes_no_memory_of_the_size_of_the_pipe() -> None:
+    spec = make_spec({"name": "m"})
+    traffic, output = Traffic(spec), Output(io.BytesIO())
+    read, write = os.pipe()
+    with os.fdopen(read, "rb", buffering=0) as pipe, os.fdopen(write, "wb", buffering=0) as writer:
+        follow_access_log(pipe, traffic, RequestLog(spec), output)
+
+        def answered(count: int) -> bool:
+            return traffic.histograms()[200].count == count
+
+        writer.write(LINE)
+        eventually(lambda: answered(1))
+        tracemalloc.start()
+        try:
+            for count in range(2, 30):
+                writer.write(LINE)
+                eventually(lambda count=count: answered(count))  # type: ignore[misc]
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert most < 200_000
 
 
 def test_closing_does_not_wait_for_a_stuck_reader() -> None:

@@ -1,0 +1,73 @@
+"""The charts of a soak: what each of the server's processes held, beside what it held when the first third was over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+from config.pages import Axis, Chart, Drawing, Entry, Line, linear_axis
+from loadtest.judging import GROWTH_ALLOWED, judged_from_s
+from loadtest.measuring import Measurement, Reading
+
+# The supervisor and Java have a colour each, and all workers one.
+_COLOURS = {"supervisor": "one", "torchserve": "two"}
+_WORKERS = "three"
+_TITLES: dict[Literal["memory", "files"], str] = {"memory": "Memory", "files": "Open files"}
+# Of what is over at the begin of what is judged, so many readings say how much it was.
+_FIRST = 12
+
+
+def growth(run: Measurement, warmup_s: float, time: Axis) -> list[Drawing]:
+    """Nothing for a run in which nobody looked at the server."""
+    readings = run.vitals.readings if run.vitals else ()
+    from_s = judged_from_s(run.asked_s, warmup_s)
+    drawings = []
+    for kind, title in _TITLES.items():
+        lines = _lines(readings, kind, from_s)
+        if lines:
+            drawings.append(_drawing(kind, title, lines, time, from_s))
+    return drawings
+
+
+def _lines(readings: Sequence[Reading], kind: Literal["memory", "files"], from_s: float) -> list[Line]:
+    """Of each process, in percent of what it held when it began to be judged."""
+    values: dict[str, list[tuple[float, float]]] = {}
+    for reading in readings:
+        for name, value in (reading.memory if kind == "memory" else reading.files).items():
+            values.setdefault(name, []).append((reading.at_s, value))
+    lines = []
+    for name, points in sorted(values.items()):
+        judged = [value for at, value in points if at >= from_s]
+        base = median(judged[:_FIRST]) if judged else 0
+        if base:
+            colour = _COLOURS.get(name, _WORKERS)
+            lines.append(Line(name, colour, [(at, 100 * value / base) for at, value in points]))
+    return lines
+
+
+def _drawing(kind: Literal["memory", "files"], title: str, lines: list[Line], time: Axis, from_s: float) -> Drawing:
+    limit = 100 * (1 + GROWTH_ALLOWED[kind])
+    judged = [value for line in lines for at, value in line.points if value is not None and at >= from_s]
+    axis = linear_axis(min(98.0, *judged), max(104.0, *judged), lambda value: f"{value:g} %")
+    lowest = axis.ticks[0][0]
+    # What a process had not yet filled is far below, and says nothing of what is judged.
+    shown = [
+        Line(
+            line.name,
+            line.css,
+            [(at, value if value is None or value >= lowest else None) for at, value in line.points],
+        )
+        for line in lines
+    ]
+    chart = Chart(title=title, x=time, y=axis, lines=shown, limit=limit, shaded=[(0, from_s)])
+    workers = sum(line.css == _WORKERS for line in lines)
+    legend = [Entry(f"ink-{line.css}", line.name) for line in lines if line.css != _WORKERS]
+    legend += [Entry(f"ink-{_WORKERS}", "worker" if workers == 1 else f"{workers} workers")] if workers else []
+    legend += [Entry("ink-limit dash", f"{limit:g} %"), Entry("ink-shade block", "not judged")]
+    return Drawing(chart, "Of each process, beside what it held after the first third of the run", legend)
+
+
+def _above(lowest: float, points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
+    """What a process had not yet filled is far below, and says nothing of what is judged."""
+    return [(at, value if value is not None and value >= lowest else None) for at, value in points]
