@@ -84,7 +84,7 @@ def parse_spec(text: str, file: Path, *, files: bool = True) -> Spec:
     """`load_spec` on text that is already at hand; `file` names it and anchors its relative paths."""
     data, lines, problems = read_yaml(text, str(file))
     spec, broken = _validate(data, str(file), lines, problems)
-    spec._file = file
+    spec._file, spec._lines = file, lines
     for conflict in find_conflicts(spec, broken, files=files):
         problems.append(_problem(str(file), lines, conflict.location, conflict.text, conflict.hint))
     if problems:

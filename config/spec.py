@@ -7,6 +7,7 @@ Its blocks are in `sections`, what fields may not be together is in `combination
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from config.sections import (
     Version,
     Vllm,
 )
+from config.yaml_lines import Location
 
 # What the handlers' limit on the values of a JSON body comes to.
 _JSON_MB = 116
@@ -61,11 +63,20 @@ class Spec(Section):
     """Where it runs."""
 
     _file: Path = PrivateAttr(default=Path("spec.yaml"))
+    _lines: Mapping[Location, int] = PrivateAttr(default={})
 
     @property
     def file(self) -> Path:
         """The file this was read from."""
         return self._file
+
+    def place(self, *location: str | int) -> str:
+        """A field as an error names it, with the line where it stands."""
+        known = location
+        while known and known not in self._lines:
+            known = known[:-1]
+        line = f":{self._lines[known]}" if known else ""
+        return f"{self._file}{line}: `{'.'.join(map(str, location))}`"
 
     @property
     def cores(self) -> float:

@@ -40,12 +40,13 @@ def extend(
         for document in documents:
             add_pod_fields(document, spec, containers)
     for number, patch in enumerate(spec.kubernetes.patches):
-        _apply(files, patch, spec, f"kubernetes.patches.{number}", server)
+        _apply(files, patch, spec, number, server)
     return files
 
 
-def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, field: str, server: str) -> None:
-    change, hits = _change(patch, spec, field), 0
+def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, number: int, server: str) -> None:
+    where = spec.place("kubernetes", "patches", number)
+    change, hits = _change(patch, spec, number), 0
     for name, documents in files.items():
         for place, document in enumerate(documents):
             if document["kind"] != patch.kind or patch.name not in (None, document["metadata"]["name"]):
@@ -55,7 +56,7 @@ def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, field: st
             try:
                 files[name][place] = _checked(document, _patched(document, change), server)
             except PatchError as err:
-                raise InputError(f"{spec.file}: `{field}`: {reference}: {err}", hint=patch.file) from err
+                raise InputError(f"{where}: {reference}: {err}", hint=patch.file) from err
     if not hits:
         rendered = {document["kind"] for documents in files.values() for document in documents}
         names = [
@@ -68,26 +69,26 @@ def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, field: st
             text = f"no {patch.kind} is called `{patch.name}`, allowed: {listed(names)}"
         else:
             text = f"no `{patch.kind}` is rendered, allowed: {listed(rendered)}"
-        raise InputError(f"{spec.file}: `{field}`: {text}", hint="marina manifests without it lists what is rendered")
+        raise InputError(f"{where}: {text}", hint="marina manifests without it lists what is rendered")
 
 
-def _change(patch: Patch, spec: Spec, field: str) -> dict[str, Any] | list[Any]:
+def _change(patch: Patch, spec: Spec, number: int) -> dict[str, Any] | list[Any]:
     """What a patch says, read from its file where it has one."""
     if patch.file is None:
         return list(patch.operations) if patch.operations is not None else patch.merge or {}
-    file = spec.path(patch.file)
+    file, where = spec.path(patch.file), spec.place("kubernetes", "patches", number, "file")
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
         json.dumps(data)
     except FileNotFoundError as err:
         hint = "patches lie in the spec's folder"
-        raise InputError(f"{spec.file}: `{field}.file`: no such file: `{file}`", hint=hint) from err
+        raise InputError(f"{where}: no such file: `{file}`", hint=hint) from err
     except (OSError, ValueError, TypeError, yaml.YAMLError) as err:
         first = str(err).splitlines()[0]
-        raise InputError(f"{spec.file}: `{field}.file`: `{file}` is not readable as YAML: {first}") from err
+        raise InputError(f"{where}: `{file}` is not readable as YAML: {first}") from err
     if not isinstance(data, (dict, list)) or not data:
         text = f"got `{data}` in `{file}`, allowed: a mapping to be merged, or a list of operations"
-        raise InputError(f"{spec.file}: `{field}.file`: {text}")
+        raise InputError(f"{where}: {text}")
     return data
 
 

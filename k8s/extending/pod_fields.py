@@ -10,7 +10,7 @@ from config.sections import Pod
 from config.spec import Spec
 from k8s.extending.affinity import AffinityError, merged_affinity
 
-_FIELD = "kubernetes.pod"
+_FIELD = ("kubernetes", "pod")
 
 
 def add_pod_fields(document: dict[str, Any], spec: Spec, containers: Iterable[str]) -> None:
@@ -41,7 +41,7 @@ def _add_to_pod(inside: dict[str, Any], pod: Pod, spec: Spec) -> None:
         try:
             inside["affinity"] = merged_affinity(inside.get("affinity", {}), pod.affinity)
         except AffinityError as err:
-            raise InputError(f"{spec.file}: `{_FIELD}.affinity.{err.path}`: {err}") from err
+            raise InputError(f"{spec.place(*_FIELD, 'affinity', *err.path.split('.'))}: {err}") from err
     if pod.host_aliases:
         inside["hostAliases"] = [{"ip": ip, "hostnames": list(names)} for ip, names in pod.host_aliases.items()]
     if pod.dns:
@@ -83,5 +83,5 @@ def _mount(path: str, volume: str) -> dict[str, Any]:
 
 def _refuse(spec: Spec, field: str, both: set[str]) -> None:
     if both:
-        text = f"{spec.file}: `{_FIELD}.{field}`: {listed(both)} is rendered already, allowed: others"
+        text = f"{spec.place(*_FIELD, field)}: {listed(both)} is rendered already, allowed: others"
         raise InputError(text, hint="another name, or `kubernetes.patches` to change what is rendered")

@@ -9,7 +9,7 @@ from k8s_plans import EVIDENCE, IMAGE, fill, planned
 from specs import DIGITS, changed
 
 from config.errors import InputError, SpecError
-from config.load import load_spec
+from config.load import load_spec, parse_spec
 from k8s.manifests.notes import notes
 from k8s.manifests.objects import render
 from k8s.manifests.plan import make_plan
@@ -256,3 +256,22 @@ def test_a_release_holds_the_patched_objects_which_is_what_a_rollback_applies(tm
     spec = load_spec(written(tmp_path, patch(kind="Service", merge={"spec": {"type": "NodePort"}})), files=False)
     documents = make_release(spec, tmp_path).documents
     assert [each["spec"]["type"] for each in documents if each["kind"] == "Service"] == ["NodePort"]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("  - {kind: Ingres, merge: {a: 1}}", "`kubernetes.patches.1`: no `Ingres` is rendered"),
+        ("  - {kind: Service, operations: [{op: remove, path: /spec/x}]}", "`kubernetes.patches.1`: Service digits: "),
+        ("  - {kind: Service, file: nowhere.yaml}", "`kubernetes.patches.1.file`: no such file"),
+        ("  pod: {volumes: {tmp: {emptyDir: {}}}}", "`kubernetes.pod.volumes`: `tmp` is rendered already"),
+        ("  pod: {affinity: {nodeAffinity: 3}}", "`kubernetes.pod.affinity.nodeAffinity`: got `3`"),
+    ],
+)
+def test_what_cannot_be_applied_is_named_by_its_line(line: str, text: str, tmp_path: Path) -> None:
+    written = DIGITS.read_text(encoding="utf-8")
+    written += "kubernetes:\n  patches:\n  - {kind: Service, merge: {spec: {sessionAffinity: None}}}\n" + line + "\n"
+    spec = parse_spec(written, tmp_path / "spec.yaml", files=False)
+    with pytest.raises(InputError) as caught:
+        render(make_plan(spec, tmp_path))
+    assert caught.value.message.startswith(f"{tmp_path}/spec.yaml:{written.count(chr(10))}: {text}")
