@@ -55,7 +55,7 @@ from handlers.generation.sequence import Answering, Wish
 from handlers.generation.sequence import Sequence as Answer
 from handlers.generation.sessions import Remembered, open_sessions
 from handlers.generation.tokens import TOKENIZER, Tokens
-from handlers.generation.wishes import Limits
+from handlers.generation.wishes import Limits, check_model
 from handlers.machine import differences
 from handlers.metrics import Metrics
 from handlers.record import Record, RecordError, TextSpec, load_record
@@ -167,8 +167,8 @@ class TextHandler:
 
     def _read(self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str) -> Arrival | Recalling | Whole:
         path = str(headers.get("url_path") or "").strip("/")
-        if path == "v1/models" or path == f"v1/models/{self.record.name}":
-            return self._models(path)
+        if path == "v1/models" or path.startswith("v1/models/"):
+            return self._models(path.removeprefix("v1/models").strip("/"))
         arrival = self._arrivals.read(row, headers, request_id, path)
         return arrival if isinstance(arrival, Arrival) else recalling(arrival, self._sessions)
 
@@ -322,9 +322,10 @@ class TextHandler:
             del self._open[request_id]
         return body, is_last
 
-    def _models(self, path: str) -> Whole:
+    def _models(self, name: str) -> Whole:
+        check_model(name or self.record.name, self.record.name)
         model = {"id": self.record.name, "object": "model", "created": 0, "owned_by": "marina"}
-        return Whole(orjson.dumps({"object": "list", "data": [model]} if path == "v1/models" else model))
+        return Whole(orjson.dumps(model if name else {"object": "list", "data": [model]}))
 
     def rehearse(self) -> None:
         """The sample goes the whole way, so that a package that cannot answer never becomes ready."""

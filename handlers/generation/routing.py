@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 SETTINGS = "MARINA_ROUTE"
 _RESULTS = ("forwarded", "returned", "broken", "cancelled", "skipped")
+# The small model has a name of its own, and the others are read by nobody: they may be deeper than can be written.
+_KEPT_HERE = ("model", "metadata", "user")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 
@@ -65,8 +67,7 @@ class Route:
             left_s = max(0.001, wish.deadline - time.monotonic())
             headers["X-Request-Timeout-Ms"] = str(max(1, round(left_s * 1000)))
             patience_s = min(patience_s, left_s)
-        # It has a name of its own.
-        body = {name: value for name, value in arrival.body.items() if name != "model"}
+        body = {name: value for name, value in arrival.body.items() if name not in _KEPT_HERE}
         return Letter(self._url, orjson.dumps(body), headers, arrival.asked.stream, patience_s)
 
     def _count(self, result: Result, is_reached: bool) -> None:

@@ -81,9 +81,7 @@ def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Aske
     # What is null is not there: clients send it for what they were not told.
     given = {str(name): value for name, value in body.items() if value is not None}
     _check_names(given, form)
-    if given.get("model", limits.model) != limits.model:
-        text = f"the model `{str(given['model'])[:80]}` does not exist, allowed: `{limits.model}`"
-        raise Refused(text, param="model", code="model_not_found", status=404)
+    check_model(given.get("model", limits.model), limits.model)
     prompt = _prompt(given, form, tokens, limits)
     max_tokens = _max_tokens(given, limits, len(prompt))
     stream = _flag(given, "stream")
@@ -99,6 +97,13 @@ def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Aske
     usage = _stream_options(given, stream)
     schema = read_schema(given.get("response_format"))
     return Asked(form, prompt, max_tokens, sampling, _stop(given), stream, usage, with_logprobs, schema)
+
+
+def check_model(given: object, served: str) -> None:
+    """Refused where another model is asked for than the one that is served."""
+    if given != served:
+        text = f"the model `{str(given)[:80]}` does not exist, allowed: `{served}`"
+        raise Refused(text, param="model", code="model_not_found", status=404)
 
 
 def _check_names(given: Mapping[str, Any], form: Form) -> None:
@@ -164,15 +169,28 @@ def _message(message: object, where: str) -> dict[str, str]:
     if extra:
         raise Refused(f"`{where}.{str(extra[0])[:80]}` is not supported", param=where, code="unsupported_parameter")
     content = message.get("content")
-    if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
-        content = "".join(str(part.get("text", "")) for part in content)
+    if isinstance(content, list) and all(map(_is_text, content)):
+        content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise Refused(f"`{where}.content`: allowed: a text, or parts of type `text`", param=where)
     return {"role": str(message["role"]), "content": _legible(content, where)}
 
 
+def _is_text(part: object) -> bool:
+    """Whether it is a part of a message that is text, and nothing besides."""
+    return (
+        isinstance(part, Mapping)
+        and part.keys() == {"type", "text"}
+        and part["type"] == "text"
+        and isinstance(part["text"], str)
+    )
+
+
 def _max_tokens(given: Mapping[str, Any], limits: Limits, prompt: int) -> int:
     name = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
+    if given.get("max_tokens", given.get(name)) != given.get(name):
+        text = "`max_tokens`: another than `max_completion_tokens`, of which one is enough"
+        raise Refused(text, param="max_tokens")
     room = limits.context - prompt
     if room < 1:
         text = (
@@ -203,7 +221,8 @@ def _stream_options(given: Mapping[str, Any], stream: bool) -> bool:
     options = given.get("stream_options")
     if options is None:
         return False
-    if not stream or not isinstance(options, Mapping) or set(options) - {"include_usage", "include_obfuscation"}:
+    is_known = isinstance(options, Mapping) and not set(options) - {"include_usage", "include_obfuscation"}
+    if not stream or not is_known or _flag(options, "include_obfuscation"):
         text = '`stream_options`: allowed: {"include_usage": true} beside `stream`: true'
         raise Refused(text, param="stream_options")
     return _flag(options, "include_usage")

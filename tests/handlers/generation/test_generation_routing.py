@@ -111,6 +111,14 @@ def text(answer: bytes) -> str:
     return "".join(each["choices"][0]["text"] for each in events(answer) if each != "[DONE]")
 
 
+def test_what_is_too_deep_to_be_sent_on_goes_without_what_nobody_reads(rounds: Rounds, small: Small) -> None:
+    deep: object = "x"
+    for _ in range(500):
+        deep = [deep]
+    body = rounds.ask(COMPLETIONS, asked(stream=True, metadata={"a": deep}))
+    assert body == b"".join(small.script)
+
+
 def test_a_short_prompt_is_answered_by_the_small_model_word_for_word(rounds: Rounds, small: Small) -> None:
     body = rounds.ask(COMPLETIONS, asked(stream=True), **{"X-Priority": "batch", "X-Request-Timeout-Ms": "60000"})
     assert body == b"".join(small.script)
