@@ -37,8 +37,10 @@ def way(kind: str, folder: Path, rate: float) -> tuple[str, bool]:
         if done.returncode != 0:
             return f"{'   '.join(took)}   {done.stderr.strip().splitlines()[0]}", False
     done, seconds = typed(folder, "loadtest", "mine/spec.yaml", "--rate", f"{rate:g}", "--quiet")
-    said = (done.stdout.strip() or done.stderr.strip() or "no message").splitlines()[0]
-    return f"{'   '.join(took)}   loadtest {seconds:6.1f} s   {said}", done.returncode == 0
+    verdict, *reasons = (done.stdout.strip() or done.stderr.strip() or "no message").splitlines()
+    # What failed says why: a machine that others use is no fault of the model.
+    why = "".join(f"\n    {line.strip()}" for line in reasons if done.returncode != 0)
+    return f"{'   '.join(took)}   loadtest {seconds:6.1f} s   {verdict}{why}", done.returncode == 0
 
 
 def main() -> int:
