@@ -57,17 +57,16 @@ class Arrivals:
         self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
     ) -> Arrival | Continued:
         """The request, or Refused."""
+        if path and path not in _ROUTES:
+            raise Refused(f"no such page, allowed: {', '.join((*_ROUTES, 'v1/models'))}", status=404)
         try:
             request = Request(row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=_MAX_VALUES)
             body = request.json()
         except RequestError as err:
             text = ": ".join(str(part) for part in (err.details["error"], err.details["got"]) if part is not None)
             raise Refused(text, status=err.status) from err
-        form: Form | None = _ROUTES.get(path)
-        if not path:
-            form = "chat" if isinstance(body, Mapping) and "messages" in body else "completion"
-        if form is None:
-            raise Refused(f"no such page, allowed: {', '.join((*_ROUTES, 'v1/models'))}", status=404)
+        in_body: Form = "chat" if isinstance(body, Mapping) and "messages" in body else "completion"
+        form = _ROUTES.get(path, in_body)
         conversation = request.headers.get(CONVERSATION)
         if conversation is None:
             return self._arrival(request, request_id, form, body)

@@ -50,6 +50,8 @@ REFUSED = [
     (COMPLETIONS, {"prompt": "a", "model": ["tales"]}, 404, "model"),
     (COMPLETIONS, b"", 400, None),
     ("v1/models/another", b"", 404, "model"),
+    ("v1/nothing", b"", 404, None),
+    ("v1/embeddings", b"{", 404, None),
 ]
 
 
