@@ -13,13 +13,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any, Literal
 
 from archiver.containers.builders import Build, Builder, Command, find_builder
 from archiver.containers.layers import Layout, read_file, read_layout
 from config.errors import InputError, Refused, listed
+from config.machine import end_with_parent
 from config.progress import Progress
 from config.record import Package, file_sha256, read_package, write_json, write_text
 from config.spec import Spec
@@ -232,7 +235,9 @@ def _push(builder: Builder, reference: str, folder: Path, progress: Progress, lo
 def _run(command: Command, log: Path, hint: Callable[[str], str | None] = lambda _: None) -> None:
     """Runs a builder; what it says goes to a log, and its end to the user when it fails."""
     with log.open("w", encoding="utf-8") as stream:
-        code = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, check=False).returncode
+        code = subprocess.run(
+            command, stdout=stream, stderr=subprocess.STDOUT, check=False, preexec_fn=partial(end_with_parent, SIGTERM)
+        ).returncode
     if code:
         output = log.read_text(encoding="utf-8", errors="replace").strip()
         lines = [f"`{command[0]}` failed with exit code {code}:", *output.splitlines()[-12:]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from config.disk import LOW_BYTES
+from config.machine import LOW_BYTES
 from config.spec import Spec
 from k8s.monitoring.expressions import Queries
 

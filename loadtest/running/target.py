@@ -21,12 +21,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from config.errors import InputError, MarinaError
+from config.machine import end_with_parent
 from config.ports import free_port_base
 from config.render import Ports
 from config.spec import Spec
 from loadtest.measuring import Memory, peak_memory
 from loadtest.running.confinement import Confined, Confinement
-from loadtest.sending import end_with_parent
 
 _BEYOND_STARTUP_S = 60
 _BEYOND_DRAIN_S = 15

@@ -10,7 +10,6 @@ from loadtest.sending.generator import Generator, OnSecond, generate, standing_g
 from loadtest.sending.headers import Header, header_of
 from loadtest.sending.log_lines import record_in, second_in
 from loadtest.sending.plan import Body, Expected, LoadPlan, Request, Server
-from loadtest.sending.processes import end_with_parent
 from loadtest.sending.recorder import Heard
 from loadtest.sending.sample import CONTENT_TYPES, content_type_of, expected_of, packaged_request, spec_request
 from loadtest.sending.samples import with_samples
@@ -36,7 +35,6 @@ __all__ = [
     "Server",
     "ask",
     "content_type_of",
-    "end_with_parent",
     "expected_of",
     "generate",
     "header_of",

@@ -18,10 +18,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from config.errors import InputError, MarinaError
+from config.machine import end_with_parent
 from loadtest.measuring import Beat, Measurement, Second
 from loadtest.sending.log_lines import is_end, record_in, second_in
 from loadtest.sending.plan import LoadPlan
-from loadtest.sending.processes import TOGETHER_WITHIN_S, end_with_parent
+from loadtest.sending.processes import TOGETHER_WITHIN_S
 
 OnSecond = Callable[[int, Second, Sequence[Beat]], None]
 Lines = SimpleQueue[str | None]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 
 # A node may have to pull the image first.
 TOGETHER_WITHIN_S = 600.0
-
-_PR_SET_PDEATHSIG = 1
 
 
 def go_first() -> None:
@@ -21,14 +18,6 @@ def go_first() -> None:
     """
     with contextlib.suppress(PermissionError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-
-
-def end_with_parent(by: signal.Signals) -> None:
-    """Called in a child before it becomes another program: it gets this signal when the one who started it is gone.
-
-    Pipes tell it too, but not one that spins: at a real-time priority it would keep a core for ever.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
 
 
 def ignore_ctrl_c() -> None:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from config.disk import LOW_BYTES
+from config.machine import LOW_BYTES
 
 
 class Disk:

@@ -1,6 +1,12 @@
 import json
+import os
 import re
+import select
 import shlex
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +250,30 @@ def test_an_image_for_another_device_has_a_tag_of_its_own() -> None:
     assert reference(spec, "cuda", Options()) == ("registry.local/marina/digits", "1.0-cuda")
     assert reference(spec, "cuda", Options(tag="7")) == ("registry.local/marina/digits", "7")
     assert reference(spec, "loadtest", Options())[0] == "registry.local/marina/marina-loadtest"
+
+
+# An image whose builder never ends, and what it would have been built with.
+_BUILDS = """
+import sys
+from pathlib import Path
+from archiver.containers.build import _run
+_run(("builder",), Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_builder_ends_with_its_command(number: signal.Signals, tmp_path: Path) -> None:
+    program(tmp_path, "builder", f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 600")
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", _BUILDS, str(tmp_path / "log")], env=environment) as command:
+        while not (tmp_path / "pid").exists():
+            assert command.poll() is None
+        builder = os.pidfd_open(int((tmp_path / "pid").read_text()))
+        command.send_signal(number)
+    try:
+        # A process that ends is readable.
+        assert select.select([builder], [], [], 60)[0]
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(builder, signal.SIGKILL)
+        os.close(builder)
