@@ -10,7 +10,7 @@ import pytest
 from conftest import Start, served_digits
 from running import Running, running, start
 from tiny import make_tiny
-from waiting import DIGIT, ask, eventually, java_pid, metric
+from waiting import DIGIT, ask, eventually, java_pid, metric, worker_pids
 
 from config.ports import free_port_base
 from config.render import Ports
@@ -58,6 +58,19 @@ def test_a_stopped_torchserve_is_told_by_both_pages_until_it_goes_on(start_tiny:
     server.wait_ready(180)
     eventually(lambda: metric(server, "marina_torchserve_answers") == 1)
     assert ask(server, b"{}") == 200
+
+
+def test_a_stopped_worker_is_told_without_a_request_until_it_goes_on(start_tiny: Start) -> None:
+    server = start_tiny()
+    (worker,) = worker_pids(server)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        missing = eventually(lambda: server.readiness()[1]["missing"])
+        assert missing == ["worker 9000: stopped by a signal, until it is told to go on"]
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    server.wait_ready(180)
+    assert worker_pids(server) == [worker]
 
 
 def test_ready_says_what_is_missing_until_it_is_ready(start_tiny: Start) -> None:
