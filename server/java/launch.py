@@ -144,6 +144,8 @@ def _command(
         f"-Dmarina.pages={directory / 'pages.json'}",
         f"-Dlog4j.configurationFile={(directory / 'log4j2.xml').as_uri()}",
     ]
+    if spec.model.writes:
+        options.append(f"-Dmarina.texts=/predictions/{spec.name}/{spec.version}")
     if quick:
         # Java's second compiler takes 3 % of two cores for minutes, and a fifth of them at first.
         options.append("-XX:TieredStopAtLevel=1")

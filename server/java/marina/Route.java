@@ -15,6 +15,7 @@ final class Route {
     private static final String PROTOCOL = "x-marina-protocol";
     private static final Pattern V1 = Pattern.compile("/v1/models/([^/:]+):predict");
     private static final Pattern V2 = Pattern.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?/infer");
+    private static final Pattern OPENAIS = Pattern.compile("/v1/(?:chat/)?completions");
     private static final Pattern TORCHSERVES = Pattern.compile("/(predictions|explanations)/.*|/invocations");
 
     /** Whether TorchServe asks a model for it. */
@@ -58,6 +59,10 @@ final class Route {
         if (path.equals("/v1/embeddings")) {
             // As OpenAI's clients ask; there is one model, whatever they call it.
             path = settings.predictions;
+            message.setUri(path + rest);
+        }
+        if (!settings.texts.isEmpty() && OPENAIS.matcher(path).matches()) {
+            path = settings.texts + path;
             message.setUri(path + rest);
         }
         if (protocol != null) {

@@ -8,6 +8,8 @@ import org.pytorch.serve.util.ConfigManager;
 final class Settings {
     /** Where one is to ask, for who asked somewhere else. */
     final String predictions;
+    /** Where OpenAI's paths for texts are; empty where the model writes none. */
+    final String texts;
     /** The kinds of bodies that the model takes; the first is its sample's. */
     final List<String> types;
     /** What the door answers itself. */
@@ -15,8 +17,9 @@ final class Settings {
     /** A larger body is not read. */
     final long bodyBytes;
 
-    private Settings(String predictions, List<String> types, Pages pages, long bodyBytes) {
+    private Settings(String predictions, String texts, List<String> types, Pages pages, long bodyBytes) {
         this.predictions = predictions;
+        this.texts = texts;
         this.types = types;
         this.pages = pages;
         this.bodyBytes = bodyBytes;
@@ -25,6 +28,7 @@ final class Settings {
     static Settings fromProperties() {
         return new Settings(
                 System.getProperty("marina.predictions", "/predictions/NAME"),
+                System.getProperty("marina.texts", ""),
                 Arrays.asList(System.getProperty("marina.types", "application/json").split(",")),
                 Pages.read(System.getProperty("marina.pages")),
                 ConfigManager.getInstance().getMaxRequestSize());

@@ -88,6 +88,19 @@ def test_openais_client_works_unchanged(client: openai.OpenAI) -> None:
     assert last.usage.completion_tokens == 512
 
 
+def test_openais_paths_are_at_the_root_too(server: Running) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == ["tales"]
+        answer = client.completions.create(model="tales", prompt="Once ", max_tokens=8, temperature=0)
+        events = list(client.completions.create(model="tales", prompt="Once ", max_tokens=8, stream=True))
+        assert "".join(event.choices[0].text for event in events) == answer.choices[0].text
+        said = [{"role": "user", "content": "Once upon a time"}]
+        assert client.chat.completions.create(model="tales", messages=said, max_tokens=4).object == "chat.completion"
+        with pytest.raises(openai.NotFoundError) as unknown:
+            client.chat.completions.create(model="another", messages=said)
+        assert unknown.value.code == "model_not_found"
+
+
 def test_openais_client_sees_its_own_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model="tales", prompt="Once", n=2)
