@@ -3,8 +3,10 @@ OpenAI's own client, a worker that dies, and a stop. The tests share one server,
 
 import asyncio
 import html
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from hostile import posted
 from packages import TALES_VARIANTS, packaged_tales
 from running import Running, running
 from specs import tales_spec
@@ -72,6 +75,16 @@ def test_a_client_that_leaves_frees_its_slot(server: Running) -> None:
     eventually(lambda: metric(server, "inference_sequences_ended_total", reason="cancelled") - before == 32)
     assert left <= 32
     assert asyncio.run(stream(server.ports.inference, PATH, wanted(2))).ended
+
+
+def test_a_client_that_only_sends_no_more_gets_its_stream_to_the_end(server: Running) -> None:
+    body = json.dumps(wanted(16) | {"stream": True}).encode()
+    with socket.create_connection(("127.0.0.1", server.ports.inference), timeout=60) as connection:
+        connection.sendall(posted(PATH, b"Content-Type: application/json\r\n", body))
+        connection.shutdown(socket.SHUT_WR)
+        got = connection.makefile("rb").read()
+    assert got.count(b"data: [DONE]") == 1
+    assert got.count(b'"text":') >= 16
 
 
 def test_openais_client_works_unchanged(client: openai.OpenAI) -> None:
