@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from config.pages import render
-from loadtest.judging import SHARE, Check, Costs, Outcome, goes_on, interval_text, pieces_of, pool
+from loadtest.judging import SHARE, Costs, Outcome, goes_on, pieces_of, pool
 from loadtest.measuring import figure, percent
 from loadtest.reporting.figures import figures
-from loadtest.reporting.words import arrivals_text, check_title, pieces_facts, share_text, texts_by_id
+from loadtest.reporting.words import arrivals_text, beside_text, check_title, pieces_facts, share_text, texts_by_id
 
 _MEANING = {
     "PASS": "The service met its objective, and the measurement can be trusted.",
@@ -29,7 +29,7 @@ def verdict_html(outcome: Outcome) -> str:
         status=verdict.status,
         meaning=_UNDECIDED if goes_on(verdict) else _MEANING[verdict.status],
         checks=[
-            (check_title(check), value_text(check.measured, check.unit), _between(check), check.status)
+            (check_title(check), value_text(check.measured, check.unit), beside_text(check), check.status)
             for check in verdict.checks
         ],
         reasons=texts_by_id(verdict.every_reason()),
@@ -41,10 +41,6 @@ def verdict_html(outcome: Outcome) -> str:
         costs=cost_facts(outcome.costs),
         ms=ms,
     )
-
-
-def _between(check: Check) -> str:
-    return interval_text(check) if check.interval else ""
 
 
 def value_text(value: float | None, unit: str) -> str:

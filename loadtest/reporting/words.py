@@ -49,10 +49,18 @@ def check_text(check: Check) -> str:
         return f"goodput {percent(check.measured)} of {percent(check.limit)}"
     sign = "<=" if check.measured <= check.limit else ">"
     if check.unit == "share":
-        return f"{check.objective} {percent(check.measured)} {sign} {percent(check.limit)}"
+        unsteady = f", {beside_text(check)}" if check.objective in _GROWING and beside_text(check) else ""
+        return f"{check.objective} {percent(check.measured)} {sign} {percent(check.limit)}{unsteady}"
     between = f" ({interval_text(check)})" if check.interval else ""
     name = check.objective if check.objective == "p99" else f"{check.objective} p99"
     return f"{name} {figure(check.measured)} ms{between} {sign} {check.limit:g} ms"
+
+
+def beside_text(check: Check) -> str:
+    """What is said beside a figure: its interval, or why more than the limit is no growth."""
+    if check.objective in _GROWING and check.status == "PASS" and (check.measured or 0) > check.limit:
+        return "but not steadily"
+    return interval_text(check) if check.interval else ""
 
 
 def check_title(check: Check) -> str:

@@ -19,9 +19,10 @@ from config.load import parse_spec
 from config.pages import linear_axis
 from loadtest.judging import Objective, judge, judge_soak
 from loadtest.judging.soak import trend
-from loadtest.measuring import Measurement, Reading, Second, Vitals, VitalsWatch
+from loadtest.measuring import Measurement, Reading, Second, Vitals, VitalsWatch, percent
 from loadtest.measuring.vitals import reading_of
 from loadtest.reporting.growth import growth
+from loadtest.reporting.words import beside_text, check_text
 from loadtest.running import RunOptions, Where, run
 from loadtest.scheduling import Schedule
 
@@ -84,6 +85,14 @@ def soaked(memory: Callable[[float], float] = lambda _: BASE, **changes: Any) ->
 def judged(run: Measurement) -> tuple[str, list[str]]:
     verdict = judge_soak(judge(run, OBJECTIVE), run, warmup_s=0, java_heap_mb=512)
     return verdict.status, [f"{reason.id}: {reason.text}" for reason in verdict.every_reason()]
+
+
+def test_a_step_is_no_growth_and_the_verdict_says_why() -> None:
+    run = soaked(lambda at: BASE * (1 if at < 380 else 1.05))
+    verdict = judge_soak(judge(run, OBJECTIVE), run, warmup_s=0)
+    (memory,) = (check for check in verdict.checks if check.objective == "memory")
+    assert check_text(memory) == f"memory {percent(memory.measured or 0)} > 2 %, but not steadily"
+    assert (memory.status, beside_text(memory)) == ("PASS", "but not steadily")
 
 
 def test_what_each_process_held_is_drawn_beside_what_it_held_when_it_began_to_be_judged() -> None:
