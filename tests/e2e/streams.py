@@ -37,13 +37,15 @@ async def stream(
     *,
     most: int | None = None,
     headers: Mapping[str, str] | None = None,
+    seen: Stream | None = None,
 ) -> Stream:
-    """Sends one request and reads its events; leaves after `most` of them."""
+    """Sends one request and reads its events, into `seen` for who looks meanwhile; leaves after `most` of them."""
     text = json.dumps(body | {"stream": True}).encode()
     given = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": len(text)} | dict(headers or {})
     fields = "\r\n".join(f"{name}: {value}" for name, value in given.items())
     head = f"POST {path} HTTP/1.1\r\n{fields}\r\n\r\n"
-    seen = Stream(time.monotonic())
+    seen = seen or Stream()
+    seen.sent_at = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(head.encode() + text)

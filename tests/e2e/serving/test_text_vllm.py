@@ -4,8 +4,7 @@ a stop. The tests share one server, and the last one stops it."""
 import asyncio
 import os
 import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,18 +55,21 @@ def test_streams_get_every_token_and_who_leaves_frees_a_slot(server: Running) ->
     eventually(lambda: metric(server, "inference_sequences", model="tales") == 0)
 
 
+async def once_begun(server: Running, count: int, act: Callable[[], object]) -> list[Stream]:
+    """Does something when each of so many long answers has begun and none has ended; the answers at their end."""
+    answers = [Stream() for _ in range(count)]
+    asked = asyncio.gather(*(stream(server.ports.inference, PATH, wanted(400), seen=answer) for answer in answers))
+    while not all(answer.times for answer in answers):
+        await asyncio.sleep(0.01)
+    assert not any(answer.ended for answer in answers)
+    act()
+    return await asyncio.wait_for(asked, 120)
+
+
 def test_the_death_of_vllm_ends_its_answers_with_an_error_and_the_next_one_serves(server: Running) -> None:
-    seen: list[Stream] = []
     (engine,) = engine_pids(server)
-    # Stands still, so that the answer is open when it dies.
-    os.kill(engine, signal.SIGSTOP)
-    asked = threading.Thread(target=lambda: seen.append(asyncio.run(stream(server.ports.inference, PATH, wanted(400)))))
-    asked.start()
-    eventually(lambda: metric(server, "inference_sequences", state="running") == 1, within_s=60)
-    os.kill(engine, signal.SIGKILL)
-    asked.join(60)
-    assert not asked.is_alive()
-    assert b"engine_failed" in seen[0].body
+    (answer,) = asyncio.run(once_begun(server, 1, lambda: os.kill(engine, signal.SIGKILL)))
+    assert b"engine_failed" in answer.body
     # Nobody is asking when the next one dies.
     eventually(lambda: engine_pids(server) not in ([], [engine]) and server.readiness()[0], within_s=120)
     (next_engine,) = engine_pids(server)
@@ -79,13 +81,7 @@ def test_the_death_of_vllm_ends_its_answers_with_an_error_and_the_next_one_serve
 def test_a_stop_lets_streams_end_and_leaves_no_vllm(server: Running) -> None:
     engines = engine_pids(server)
 
-    async def stopped() -> list[Stream]:
-        asked = asyncio.gather(*(stream(server.ports.inference, PATH, wanted(400)) for _ in range(8)))
-        while metric(server, "inference_sequences", state="running") < 8:
-            await asyncio.sleep(0.02)
-        server.process.send_signal(signal.SIGTERM)
-        return await asked
-
-    assert all(each.ended for each in asyncio.run(stopped()))
+    answers = asyncio.run(once_begun(server, 8, lambda: server.process.send_signal(signal.SIGTERM)))
+    assert all(answer.ended for answer in answers)
     assert server.process.wait(120) == 0
     assert [command(pid) for pid in engines] == [""]
