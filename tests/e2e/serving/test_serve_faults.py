@@ -98,6 +98,9 @@ def test_exactly_the_request_of_the_killed_worker_fails(server: Running) -> None
 
 
 def test_hung_worker_is_replaced_after_its_response_timeout(server: Running) -> None:
+    # The access log is read in its order: once this is counted, so is every failure before it.
+    assert ask(server, DIGIT, "text/plain") == 415
+    eventually(lambda: metric(server, "inference_request_duration_seconds_count", code="415") == 1)
     before, restarted = worker_pids(server), restarts(server)
     failed = metric(server, "inference_request_duration_seconds_count", code="500")
     with asked(server, 2) as answers:
