@@ -151,10 +151,8 @@ def check_rows(spec: Spec, reference: nn.Module, inputs: Rows) -> None:
     run = agreement.eager(reference)
     together, *others = (agreement.answers(run, sample, size) for size in reversed(spec.model.batch_sizes))
     if isinstance(reference, ImageGraph) and reference.top_k:
-        together, others = (
-            together[:1],
-            [answered[:1] for answered in others],
-        )  # of two equal classes either comes first
+        # Of two equal classes either comes first.
+        together, others = together[:1], [answered[:1] for answered in others]
     if any(agreement.compare_tensors(answered, together, spec.model.tolerance).agreement < 1 for answered in others):
         raise RowsMixed(
             f"{spec.file}: `model.batch_sizes`: got {list(spec.model.batch_sizes)}, but the model answers an input "

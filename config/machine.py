@@ -11,7 +11,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(by: signal.Signals) -> None:
-    """Called in a child before it becomes another program: it gets this signal when the one who started it is gone.
+    """Called in a child before it becomes another program: it gets this signal when the one who started it is gone,
+    however that ended: the thread that started it, to be exact.
 
     Pipes tell it too, but not one that spins: at a real-time priority it would keep a core for ever.
     """

@@ -9,12 +9,12 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from handlers.generation.template import ChatTemplate
-from handlers.generation.words import Unfolding
+from handlers.generation.words import BROKEN, Unfolding
 
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
-# How some tokenizers write a space, what a decoder puts for half a character, and one byte by itself.
-_SPACE, _BROKEN, _BYTE = "▁", "�", re.compile("<0x([0-9A-F]{2})>")
+# How some tokenizers write a space, and one byte by itself.
+_SPACE, _BYTE = "▁", re.compile("<0x([0-9A-F]{2})>")
 # Others have a letter for each byte: the byte itself where that can be printed, and the next free ones for the rest.
 _PRINTED = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _HIDDEN = [byte for byte in range(256) if byte not in _PRINTED]
@@ -70,7 +70,7 @@ class Tokens:
     def bytes_of(self, token: int) -> bytes:
         """What it is of a text: of half a character its bytes."""
         name, piece = self.name(token), self._tokenizer.id_to_token(token) or ""
-        if _BROKEN in name:
+        if BROKEN in name:
             if byte := _BYTE.fullmatch(piece):
                 return bytes.fromhex(byte[1])
             if all(letter in _OF_LETTERS for letter in piece):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 # What a decoder puts in the place of bytes that are no character, or not yet one.
-_BROKEN = "�"
+BROKEN = "�"
 # A character that is not whole yet has at most three bytes, so as many tokens, and at most one of these for each.
 _MOST_OPEN = 3
 
@@ -17,7 +17,7 @@ class Unfolding:
     def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
         self._decode = decode
         # Half a character at the prompt's end is whole with what follows, and belongs to that.
-        self._tokens = [] if decode(before).endswith(_BROKEN) else list(before)
+        self._tokens = [] if decode(before).endswith(BROKEN) else list(before)
         # What is decoded are all tokens; the first `_given` characters of that were given away.
         self._given = len(decode(self._tokens))
         self._told = len(self._tokens)
@@ -26,10 +26,10 @@ class Unfolding:
         """The text that one more token completes."""
         self._tokens.append(token)
         text = self._decode(self._tokens)
-        if text.endswith(_BROKEN) and len(self._tokens) - self._told <= _MOST_OPEN:
+        if text.endswith(BROKEN) and len(self._tokens) - self._told <= _MOST_OPEN:
             return ""
         # With more tokens than that some bytes are none of a character: what comes before the last of them is as it is.
-        whole = len(text) - min(_MOST_OPEN, len(text) - len(text.rstrip(_BROKEN)))
+        whole = len(text) - min(_MOST_OPEN, len(text) - len(text.rstrip(BROKEN)))
         new = text[self._given : whole]
         self._given = max(self._given, whole)
         if new and whole == len(text):

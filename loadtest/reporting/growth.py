@@ -50,16 +50,7 @@ def _drawing(kind: Literal["memory", "files"], title: str, lines: list[Line], ti
     limit = 100 * (1 + GROWTH_ALLOWED[kind])
     judged = [value for line in lines for at, value in line.points if value is not None and at >= from_s]
     axis = linear_axis(min(98.0, *judged), max(104.0, *judged), lambda value: f"{value:g} %")
-    lowest = axis.ticks[0][0]
-    # What a process had not yet filled is far below, and says nothing of what is judged.
-    shown = [
-        Line(
-            line.name,
-            line.css,
-            [(at, value if value is None or value >= lowest else None) for at, value in line.points],
-        )
-        for line in lines
-    ]
+    shown = [Line(line.name, line.css, _above(axis.ticks[0][0], line.points)) for line in lines]
     chart = Chart(title=title, x=time, y=axis, lines=shown, limit=limit, shaded=[(0, from_s)])
     workers = sum(line.css == _WORKERS for line in lines)
     legend = [Entry(f"ink-{line.css}", line.name) for line in lines if line.css != _WORKERS]

@@ -15,8 +15,8 @@ _ARRIVALS: dict[Spacing, str] = {
     "replay": "replayed arrivals",
 }
 
-
 _GROWING = {"memory": "memory grows", "files": "open files grow", "drift": "response time grows"}
+_UNSTEADY = "but not steadily"
 
 
 def verdict_lines(verdict: Verdict, requests: int, arrivals: Spacing = "poisson") -> str:
@@ -49,7 +49,7 @@ def check_text(check: Check) -> str:
         return f"goodput {percent(check.measured)} of {percent(check.limit)}"
     sign = "<=" if check.measured <= check.limit else ">"
     if check.unit == "share":
-        unsteady = f", {beside_text(check)}" if check.objective in _GROWING and beside_text(check) else ""
+        unsteady = f", {_UNSTEADY}" if _is_unsteady(check) else ""
         return f"{check.objective} {percent(check.measured)} {sign} {percent(check.limit)}{unsteady}"
     between = f" ({interval_text(check)})" if check.interval else ""
     name = check.objective if check.objective == "p99" else f"{check.objective} p99"
@@ -58,9 +58,13 @@ def check_text(check: Check) -> str:
 
 def beside_text(check: Check) -> str:
     """What is said beside a figure: its interval, or why more than the limit is no growth."""
-    if check.objective in _GROWING and check.status == "PASS" and (check.measured or 0) > check.limit:
-        return "but not steadily"
+    if _is_unsteady(check):
+        return _UNSTEADY
     return interval_text(check) if check.interval else ""
+
+
+def _is_unsteady(check: Check) -> bool:
+    return check.objective in _GROWING and check.status == "PASS" and (check.measured or 0) > check.limit
 
 
 def check_title(check: Check) -> str:

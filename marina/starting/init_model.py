@@ -92,8 +92,6 @@ def settled(spec: Path, name: str, start: Start, sample: str) -> Start:
     """How the model in a spec can be packaged: compiled where it can be exported, as it is otherwise."""
     from archiver import compiling
     from archiver.graph import build_graph, examples, output_ports
-    from archiver.package import check_rows
-    from archiver.rows import RowsMixed
     from archiver.sources import load_source
     from config.load import load_spec, parse_spec
 
@@ -108,16 +106,16 @@ def settled(spec: Path, name: str, start: Start, sample: str) -> Start:
     start = replace(start, row_ms=_row_ms(graph, [value[: loaded.only_batch or 1] for value in rows]))
     if not read.model.source.partition(":")[0].endswith(".py"):
         return start
-    mixed: SourceError | None = None
+    # By batch, for the rows of one are the same however they are computed.
+    mixing: dict[int | None, SourceError | None] = {}
     unexported: SourceError | None = None
     for mode, batch in (("aot", start.only_batch), ("aot", 1), ("eager", start.only_batch), ("eager", 1)):
         tried = replace(start, compile=mode, only_batch=batch)
         read = parse_spec(spec_text(name, tried, sample), spec)
         batched = tuple(value[: max(read.model.batch_sizes)] for value in rows)
-        try:
-            check_rows(read, graph, batched)
-        except RowsMixed as err:
-            mixed = mixed or err
+        if batch not in mixing:
+            mixing[batch] = _mixing(read, graph, batched)
+        if mixing[batch]:
             continue
         try:
             if mode == "aot":
@@ -125,13 +123,25 @@ def settled(spec: Path, name: str, start: Start, sample: str) -> Start:
         except SourceError as err:
             unexported = unexported or err
             continue
-        why = [str(err.message).removeprefix(f"{spec}: ") for err in (mixed, unexported) if err]
+        why = [err.message.removeprefix(f"{spec}: ") for err in (*mixing.values(), unexported) if err]
         if batch != start.only_batch:
             tried.notes.append(f"`batch_sizes` is [1]: {why[0]}")
         if mode == "eager":
             tried.notes.append(f"`compile: eager` runs its file in the worker, for it cannot be compiled: {why[-1]}")
         return tried
-    raise mixed or unexported or AssertionError
+    raise next(filter(None, (*mixing.values(), unexported)), AssertionError)
+
+
+def _mixing(spec: Any, graph: Any, rows: Any) -> SourceError | None:
+    """What lets the rows of a batch into each other, if anything does."""
+    from archiver.package import check_rows
+    from archiver.rows import RowsMixed
+
+    try:
+        check_rows(spec, graph, rows)
+    except RowsMixed as err:
+        return err
+    return None
 
 
 def _row_ms(graph: Any, rows: Any) -> float:

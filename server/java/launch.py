@@ -8,20 +8,23 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from config.errors import ToolMissing
+from config.machine import end_with_parent
 from config.mar import open_mar
 from config.record import file_sha256
 from config.render import Ports, render_log4j2, render_properties
 from config.spec import Spec
 from server.java.checks import Java, room_for_connections
 from server.java.door import Door
-from server.system import OWNER, die_with_parent
+from server.system import OWNER
 
 # The output of a layer is megabytes, which glibc's malloc would map anew for every batch: 5,000 page faults and a
 # twelfth of ResNet-50's time. Below these sizes it keeps the memory, in large pages where the system lets it. Its fast
@@ -72,7 +75,7 @@ class Launch:
             stderr=subprocess.PIPE,
             # Ctrl-C goes to a terminal's whole group; only the supervisor may decide when Java stops.
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(end_with_parent, signal.SIGKILL),
         )
 
 

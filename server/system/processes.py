@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -104,8 +103,3 @@ def children(pid: int) -> list[int]:
 def adopt_orphans() -> None:
     """Grandchildren whose parent dies become ours, as they would for PID 1, so that we can end and reap them."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def die_with_parent() -> None:
-    """For a child between fork and exec: when its parent's thread ends, however that happens, the kernel kills it."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
