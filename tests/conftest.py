@@ -1,5 +1,6 @@
 """What holds in every process of the tests."""
 
+import gc
 import os
 import signal
 
@@ -33,6 +34,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         set_aside(items)
         longest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: looking through it for garbage took a fifth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ _FIRST = ("apiVersion", "kind", "metadata", "name", "namespace", "labels", "anno
 _NUMBER = re.compile(r"[-+]?(0[xob][\da-fA-F_]+|(\d[\d_]*)(\.[\d_]*)?([eE][-+]?\d+)?)|[yYnN]|~")
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.CSafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 

@@ -192,6 +192,7 @@ HEADERS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bodies=st.lists(BODIES, min_size=1, max_size=4), headers=HEADERS, place=st.integers(0, 4))
 def test_random_bodies_never_hurt_the_server_or_their_neighbours(handlers, bodies, headers, place):
@@ -205,6 +206,7 @@ def test_random_bodies_never_hurt_the_server_or_their_neighbours(handlers, bodie
             assert replies[index].body == expected[index].body
 
 
+@pytest.mark.slow
 def test_package_imports_nothing_heavy_and_nothing_of_the_kit():
     code = (
         "import sys; before = set(sys.modules);"

@@ -112,6 +112,7 @@ def test_the_edges_of_texts_are_those_that_workers_count_by() -> None:
     assert (FIRST_EDGES_S, GAP_EDGES_S) == (FIRST_BUCKETS, GAP_BUCKETS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [True, False])
 def test_answers_that_begin_late_burn_their_budget(late: bool, tmp_path: Path) -> None:
     own = 'namespace="marina",pod="tales-6b5f9c7d8c-x2k4p",model="tales"'

@@ -86,6 +86,7 @@ def test_the_interval_of_a_calibration_holds_the_true_knee() -> None:
     assert all(abs(knee.rps / TRUE_KNEE_RPS - 1) < 0.04 and knee.width < 0.07 for knee in knees)
 
 
+@pytest.mark.slow
 def test_long_runs_narrow_the_interval_to_the_tolerance() -> None:
     made, _ = trials(always(0.01), tolerance=0.06)
     knee = made.find(60)

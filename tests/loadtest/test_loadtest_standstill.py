@@ -58,6 +58,7 @@ def test_cpu_time_is_told_finer_than_a_tick() -> None:
         sleeper.communicate()
 
 
+@pytest.mark.slow
 def test_it_goes_on_when_who_let_it_stand_still_is_killed(tree: subprocess.Popen[bytes]) -> None:
     code = (
         "import sys, time; from loadtest.comparing.standstill import standing_still\n"

@@ -103,6 +103,7 @@ def test_a_volume_without_the_mar_says_so() -> None:
         fetch(Path("/nowhere/model.mar"), sha256=SHA256, url=None)
 
 
+@pytest.mark.slow
 def test_the_program_of_the_init_container_ends_with_the_answer(tmp_path: Path) -> None:
     file = tmp_path / "model.mar"
     file.write_bytes(MAR)

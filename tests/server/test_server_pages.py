@@ -80,6 +80,7 @@ def test_silent_torchserve_leaves_the_last_counts(page: Page, frontend: FakeFron
     assert f"{series} 1\n" in page.text()
 
 
+@pytest.mark.slow
 def test_a_torchserve_that_hangs_keeps_nobody_waiting_and_the_page_says_so(page: Page, monkeypatch: Any) -> None:
     monkeypatch.setattr(metrics, "PAGE_AGE_S", -1)
     answers = threading.Event()

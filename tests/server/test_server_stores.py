@@ -122,6 +122,7 @@ def test_the_keys_of_a_mounted_secret_open_the_store(s3: str, tmp_path: Path) ->
     assert file.read_bytes() == MAR
 
 
+@pytest.mark.slow
 def test_a_presigned_address_is_taken_from_the_secret_and_printed_without_its_query(s3: str, tmp_path: Path) -> None:
     url, file = presigned(s3), tmp_path / "model.mar"
     done = loaded(file, SHA256, ["--from-environment"], MODEL_URL=url)

@@ -52,6 +52,7 @@ def test_an_exported_program_that_torch_would_run_as_python_is_not_sound(tmp_pat
     assert not MARK.exists()
 
 
+@pytest.mark.slow
 def test_an_exported_program_that_computes_its_sizes_is_sound(tmp_path: Path) -> None:
     guard = "L['x'].size()[0] <= 2 * L['x'].size()[1]"
     guarded = malicious_programs.exported(lambda text: text.replace('"guards_code": []', f'"guards_code": ["{guard}"]'))

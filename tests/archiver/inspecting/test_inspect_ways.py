@@ -144,6 +144,7 @@ print(*sorted(known().values & known().acting))
 """
 
 
+@pytest.mark.slow
 def test_all_of_a_tensor_an_array_a_module_and_a_picture_is_known_or_known_to_act() -> None:
     ran = subprocess.run([sys.executable, "-c", _OF_CLASSES], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []

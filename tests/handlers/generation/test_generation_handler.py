@@ -212,6 +212,7 @@ def test_the_last_client_to_leave_is_noticed_by_the_silence(rounds: Rounds, monk
     assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [{"step_ms": 5}], indirect=True)
 def test_nothing_is_computed_for_nobody_and_who_is_there_again_gets_the_rest(rounds: Rounds, monkeypatch) -> None:
     monkeypatch.setattr(loop, "ABANDONED_S", 600)

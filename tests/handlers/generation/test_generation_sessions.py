@@ -202,6 +202,7 @@ def test_an_answer_whose_conversation_cannot_be_kept_ends_with_an_error(
         assert error["error"]["code"] == "conversation_not_kept"
 
 
+@pytest.mark.slow
 def test_a_redis_that_says_nothing_holds_nobody_else_up(own: RedisServer, tmp_path: Path) -> None:
     with serving(write_text_package(tmp_path / "one")) as rounds:
         asks(rounds, says("Ahoy"))

@@ -217,6 +217,7 @@ def test_the_page_is_read_as_the_supervisor_writes_it() -> None:
     )
 
 
+@pytest.mark.slow
 def test_looks_that_fail_are_counted() -> None:
     asked = iter([PAGE, PAGE])
 
