@@ -63,7 +63,7 @@ def complaint(error: ErrorDetails, location: Location, data: dict[str, Any]) -> 
     if kind == "extra_forbidden":
         return _unknown(str(location[-1]), location[:-1])
     if kind == "missing":
-        return "missing", f"add `{location[-1]}` to the spec; docs/01-spec.md says what it means"
+        return "missing", f"add `{location[-1]}` to the spec; `marina check --fields` says what it means"
     alternatives = _alternatives(_annotation_at(location))
     if alternatives:
         return f"got {_shown(got)}, allowed: {alternatives}", None
@@ -102,7 +102,8 @@ def _unknown(name: str, section: Location) -> tuple[str, str | None]:
     known = _known_fields(section)
     close = nearest(name, known)
     if not section and name in _SEVERAL:
-        return "unknown field: a spec describes one model", "docs/08-several-models.md says how to serve several"
+        hint = "a spec for each model, and one route for all of them (`kubernetes.route`)"
+        return "unknown field: a spec describes one model", hint
     return f"unknown field, did you mean `{close}`?" if close else f"unknown field, allowed: {listed(known)}", None
 
 

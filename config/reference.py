@@ -20,7 +20,7 @@ _INTRODUCTION = """\
 One YAML file says what is served and how well; everything else is made from it. Unknown keys are errors. Relative paths
 start at the spec's folder. `marina check SPEC` prints the completed spec, or every error in it at once.
 
-This page is generated from `config/sections/` by `make golden`.
+`marina check --fields` prints this page. It is generated from `config/sections/`.
 """
 
 

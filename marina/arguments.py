@@ -9,12 +9,22 @@ from pathlib import Path
 from typing import Any
 
 INTERRUPTED = 130
-EXIT_CODES = (
-    "exit codes: 0 done · 1 the answer is no · 2 the input is wrong · 3 the measurement cannot be trusted · "
-    f"{INTERRUPTED} interrupted"
-)
+EXIT_CODES = f"""\
+exit codes:
+  0    done
+  1    the answer is no: FAIL, differences, errors found
+  2    the input is wrong
+  3    the measurement cannot be trusted
+  {INTERRUPTED}  interrupted"""
 DEFAULT_SPEC = Path("config/examples/digits/spec.yaml")
 BUILD = Path("build")
+
+
+class Help(argparse.HelpFormatter):
+    """Breaks the lines of a description at the terminal's width, and leaves a text of several lines as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 def verb(
@@ -26,10 +36,10 @@ def verb(
         help=text,
         description=f"{text[0].upper()}{text[1:]}.",
         epilog="examples:\n  " + "\n  ".join(examples) + f"\n\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     if spec:
-        shown = f"default: {DEFAULT_SPEC}"
+        shown = f"spec of the model (default: {DEFAULT_SPEC})"
         parser.add_argument("spec", metavar="SPEC", type=Path, nargs="?", default=DEFAULT_SPEC, help=shown)
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")

@@ -13,25 +13,25 @@ def add_verbs(verbs: Any) -> None:
     """Their options."""
     examples: tuple[str, ...] = ("marina manifests", "marina manifests my/spec.yaml --format helm")
     examples += ("marina manifests my/spec.yaml --check deploy/digits",)
-    text = "Kubernetes manifests, as files for kubectl and kustomize, as a Helm chart or for KServe"
+    text = "write Kubernetes manifests, as files, as a Helm chart or for KServe"
     added = with_build(verb(verbs, manifests, text, *examples))
     _manifests_options(added)
     _accept_option(added)
 
-    examples = ("marina verify", "marina verify my/spec.yaml --kubernetes 1.34", "marina verify --dir DIR --json")
+    examples = ("marina verify", "marina verify my/spec.yaml --kubernetes 1.34", "marina verify --dir manifests --json")
     examples += ("marina verify --explain pdb-blocks-drain",)
-    _verify_options(with_build(verb(verbs, verify, "whether manifests will work, without a cluster", *examples)))
+    _verify_options(with_build(verb(verbs, verify, "check manifests, without a cluster", *examples)))
 
     examples = ("marina deploy --dry-run", "marina deploy my/spec.yaml --context production")
-    text = "apply to a cluster, wait until it serves, or say why not and go back"
+    text = "apply the manifests to a cluster, wait until they serve, or say why not and go back"
     _deploy_options(verb(verbs, deploy, text, *examples))
 
     examples = ("marina rollback my/spec.yaml", "marina rollback my/spec.yaml --to 3", "marina rollback mine -n shop")
-    text = "apply the revision that ran before, or another that is kept"
+    text = "go back to the revision that ran before, or to another that is kept"
     _rollback_options(verb(verbs, rollback, text, *examples, spec=False))
 
     examples = ("marina status my/spec.yaml", "marina status my/spec.yaml --json", "marina status mine -n shop")
-    _named_options(verb(verbs, status, "what is deployed, and how it is", *examples, spec=False))
+    _named_options(verb(verbs, status, "say what is deployed, and whether it is healthy", *examples, spec=False))
 
     examples = ("marina delete my/spec.yaml", "marina delete mine -n shop --with-namespace")
     _delete_options(verb(verbs, delete, "delete what `deploy` applied, and nothing else", *examples, spec=False))
@@ -172,8 +172,8 @@ def _printed(options: argparse.Namespace, record: Any) -> int:
 def _cluster_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """What all verbs have that talk to a cluster."""
     add = with_build(parser).add_argument
-    add("--context", metavar="C", help="of the kubeconfig (default: the current one)")
-    add("--kubeconfig", metavar="FILE", type=Path, help="default: $KUBECONFIG, or ~/.kube/config")
+    add("--context", metavar="C", help="context of the kubeconfig (default: the current one)")
+    add("--kubeconfig", metavar="FILE", type=Path, help="kubeconfig (default: $KUBECONFIG, or ~/.kube/config)")
     return parser
 
 
@@ -182,51 +182,60 @@ def _named_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add = _cluster_options(parser).add_argument
     text = f"a spec, or with -n the name of what is deployed (default: {DEFAULT_SPEC})"
     add("spec", metavar="SPEC|NAME", type=Path, nargs="?", default=DEFAULT_SPEC, help=text)
-    add("-n", "--namespace", metavar="NS", help="where it is deployed (default: what the spec says)")
+    add("-n", "--namespace", metavar="NS", help="namespace in which it is deployed (default: the spec's)")
     return parser
 
 
 def _accept_option(parser: argparse.ArgumentParser) -> None:
-    text = "go on although evidence is of another machine: the id that the error names"
+    text = "go on although the evidence was measured on another machine; the error names the ID"
     parser.add_argument("--accept", metavar="ID", action="append", default=[], help=text)
 
 
 def _manifests_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "a file for each concern, one for all, a Helm chart, or a KServe InferenceService (default: files)"
+    text = "several files, a single one, a Helm chart, or a KServe InferenceService (default: files)"
     add("--format", choices=("files", "single", "helm", "kserve"), default="files", help=text)
-    text = "write nothing; exit with 1 and a diff when the files there are not what the spec renders"
+    text = "write nothing; print how the files in DIR differ from what the spec renders, and exit with 1 if they do"
     add("--check", metavar="DIR", type=Path, help=text)
 
 
 def _verify_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     _accept_option(parser)
-    add("--dir", metavar="DIR", type=Path, help="look at the YAML and JSON files of a folder instead of at SPEC's")
-    text = "a minor version such as 1.34, as often as you like (default: all that are supported)"
+    add(
+        "--dir",
+        metavar="DIR",
+        type=Path,
+        help="check the YAML and JSON files of this folder instead of SPEC's manifests",
+    )
+    text = "a Kubernetes version such as 1.34; may be repeated (default: all that are supported)"
     add("--kubernetes", metavar="V", action="append", default=[], help=text)
-    add("--live", metavar="URL", help="also look for every metric that is named on a running server's page, port 8090")
-    add("--explain", metavar="RULE", help="say what a rule is about, and why")
+    add(
+        "--live",
+        metavar="URL",
+        help="also check that a running server, at port 8090, exports every metric that is used",
+    )
+    add("--explain", metavar="RULE", help="explain one rule, and stop")
 
 
 def _rolling_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add = parser.add_argument
-    text = "seconds the rollout may take (default: as long as it makes progress)"
+    text = "seconds that the rollout may take (default: no limit while it makes progress)"
     add("--timeout", metavar="S", type=float, help=text)
-    add("--force-conflicts", action="store_true", help="take over fields that others own")
+    add("--force-conflicts", action="store_true", help="take over fields that another field manager owns")
     return parser
 
 
 def _deploy_options(parser: argparse.ArgumentParser) -> None:
     add = _rolling_options(_cluster_options(parser)).add_argument
-    add("--dry-run", action="store_true", help="say what would change, as the server sees it; change nothing")
-    add("--no-rollback", action="store_true", help="leave a revision that failed as it is, to look at it")
-    text = "deploy although this is missing: the id that the error names"
+    add("--dry-run", action="store_true", help="change nothing; ask the API server what would change, and print it")
+    add("--no-rollback", action="store_true", help="if it fails, leave it as it is, so that you can look at it")
+    text = "deploy although something is missing; the error names the ID"
     add("--accept", metavar="ID", action="append", default=[], help=text)
 
 
 def _rollback_options(parser: argparse.ArgumentParser) -> None:
-    text = "the revision (default: the one that ran before)"
+    text = "number of the revision (default: the one that ran before)"
     _rolling_options(_named_options(parser)).add_argument("--to", metavar="N", type=int, help=text)
 
 

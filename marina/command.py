@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from config.errors import InputError, MarinaError, SpecError, nearest
 from marina import cluster, comparing, measuring, packaging, serving, simulating
-from marina.arguments import DEFAULT_SPEC, EXIT_CODES, INTERRUPTED, print_json
+from marina.arguments import DEFAULT_SPEC, EXIT_CODES, INTERRUPTED, Help, print_json
 from marina.installed import missing_extras
 from marina.starting import demo, doctor, init
 from marina.terminal import as_typed, coloured, completion
@@ -67,10 +67,11 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="marina",
         description="From a PyTorch model to a TorchServe service that is proven to meet its objective.",
-        epilog=EXIT_CODES,
+        epilog=f"`marina VERB --help` has the options of a verb, and examples.\n\n{EXIT_CODES}",
+        formatter_class=Help,
     )
     whole.add_argument("--version", action=_Prints, text=_version, help="print the version")
-    text = 'print what a shell completes by: eval "$(marina --completion)"'
+    text = 'print the completion for your shell: eval "$(marina --completion)"'
     whole.add_argument("--completion", action=_Prints, text=lambda: completion(whole), help=text)
     verbs = whole.add_subparsers(metavar="VERB")
     for stage in _STAGES:

@@ -14,30 +14,30 @@ def add_verbs(verbs: Any) -> None:
     added = verb(
         verbs,
         compare,
-        "whether a package is worse than another one: PASS, FAIL or INVALID",
+        "say whether a package is worse than another one: PASS, FAIL or INVALID",
         "marina compare --against old.mar",
         "marina compare my/spec.yaml --against my/old/spec.yaml",
         "marina compare --baseline kept/verdict.json",
         "marina compare --against http://10.0.0.7:8080 --rate 50",
     )
     add = with_build(added).add_argument
-    text = "the other one: a MAR, a spec, a verdict.json whose package is here, or the address of a server"
+    text = "the old package: a MAR, a spec, a verdict.json whose package is here, or the address of a server"
     add("--against", metavar="OLD", help=text)
-    text = "a stored verdict.json: its load is held against that of the newest verdict, and nothing is sent"
+    text = "send nothing; compare the newest verdict with this stored verdict.json"
     add("--baseline", metavar="FILE", type=Path, help=text)
-    add("--url", metavar="U", help="where the new one is served already (default: start it)")
+    add("--url", metavar="U", help="address where the new package is already served (default: start it)")
     text = "where its supervisor's pages are (default: ten ports above --url)"
     add("--pages-url", dest="supervisor", metavar="U", help=text)
     add("--any-package", action="store_true", help="do not ask which package --url serves")
-    add("--rate", metavar="R", type=float, help="requests/s, of both (default: the spec's `slo.throughput_rps`)")
-    text = "seconds that one of them is measured in a round (default: 1, or what 50 requests take)"
+    add("--rate", metavar="R", type=float, help="requests/s to send to each (default: the spec's `slo.throughput_rps`)")
+    text = "seconds that each of the two is measured in a round (default: 1, or what 50 requests take)"
     add("--turn", dest="turn_s", metavar="S", type=float, help=text)
-    text = "seconds that all turns together may take while a limit is in doubt (default: 720, or 40 rounds)"
+    text = "go on for at most S seconds while it is undecided (default: 720, or 40 rounds)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
-    add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds before each turn (default: 0.5)")
+    add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds of load before each turn (default: 0.5)")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
-    add("--seed", metavar="N", type=int, help="of the poisson schedule (default: 0)")
-    add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds a client waits")
+    add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
+    add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds a client waits for an answer")
 
 
 def compare(options: argparse.Namespace) -> int:

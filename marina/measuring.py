@@ -22,7 +22,7 @@ def add_verbs(verbs: Any) -> None:
         verb(
             verbs,
             loadtest,
-            "a verdict on the objective: PASS, FAIL or INVALID",
+            "load a server and say whether it meets the objective: PASS, FAIL or INVALID",
             "marina loadtest --rate 200 --duration 60",
             "marina loadtest my/spec.yaml --url http://10.0.0.7:8080 --repeat 3",
             "marina loadtest --in-cluster --processes 4",
@@ -32,7 +32,7 @@ def add_verbs(verbs: Any) -> None:
         verb(
             verbs,
             calibrate,
-            "the highest rate that meets the objective, as evidence",
+            "find the highest rate that meets the objective",
             "marina calibrate",
             "marina calibrate my/spec.yaml --tune",
         )
@@ -145,58 +145,72 @@ def _tuned(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool
 def _target_options(parser: argparse.ArgumentParser) -> None:
     """What the verbs that load a server have in common."""
     add = with_build(parser).add_argument
-    add("--url", metavar="U", help="a server that is there already (default: start one)")
+    add("--url", metavar="U", help="address of a server that is already running (default: start one)")
     text = "where its supervisor's pages are (default: ten ports above --url)"
     add("--pages-url", "--supervisor", dest="supervisor", metavar="U", help=text)
-    text = "sent with every request; variables come from the environment, and no record holds them"
+    text = "send this with every request; $VALUE is read from the environment and stored nowhere"
     add("--header", dest="headers", metavar="'NAME: $VALUE'", action="append", default=[], help=text)
-    add("--cacert", metavar="FILE", type=Path, help="certificates to trust behind https, of --url and of --pages-url")
-    add("--cert", metavar="FILE", type=Path, help="certificate to show the server, with its key unless --key names it")
+    add("--cacert", metavar="FILE", type=Path, help="certificates to trust when --url or --pages-url is https")
+    add(
+        "--cert",
+        metavar="FILE",
+        type=Path,
+        help="client certificate; the file also holds its key, unless --key names it",
+    )
     add("--key", metavar="FILE", type=Path, help="the key of --cert")
     add("--any-package", action="store_true", help="do not ask which package the server serves")
-    add("--repeat", metavar="N", type=int, help="runs, judged together")
-    add("--processes", metavar="P", type=int, help="generator processes (default: 1)")
+    add("--repeat", metavar="N", type=int, help="number of runs; they are judged together")
+    add("--processes", metavar="P", type=int, help="number of processes that send the load (default: 1)")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
-    add("--seed", metavar="N", type=int, help="of the poisson schedule (default: 0)")
-    add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds before anything is measured")
+    add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
+    add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds of load before anything is measured")
     add(
         "--timeout",
         dest="timeout_s",
         metavar="S",
         type=float,
-        help="seconds a client waits (default: 10, or twice p99_ms)",
+        help="seconds a client waits for an answer (default: 10, or twice p99_ms if that is longer)",
     )
 
 
 def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     _target_options(parser)
-    parser.add_argument("--rate", metavar="R", type=float, help="requests/s (default: the spec's `slo.throughput_rps`)")
-    text = "seconds that are measured (default: 30, or what p99 needs)"
+    parser.add_argument(
+        "--rate", metavar="R", type=float, help="requests/s to send (default: the spec's `slo.throughput_rps`)"
+    )
+    text = "seconds to measure (default: 30, or longer if the p99 needs more requests)"
     add = parser.add_argument
     add("--duration", dest="duration_s", metavar="S", type=float, help=text)
-    text = "seconds that all runs together may take while the limit is in doubt (default: ten times the first run)"
+    text = "go on for at most S seconds while it is undecided (default: ten times the first run)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
-    text = "a trace of real traffic to replay: CSV or JSON lines of time and sample (default: the spec's `load.replay`)"
+    text = "replay recorded traffic: CSV or JSON lines with time and sample (default: the spec's `load.replay`)"
     add("--replay", metavar="FILE", type=Path, help=text)
-    add("--speed", metavar="TIMES", type=float, help="how many times as fast the trace is replayed (default: 1)")
-    text = "one long run in which the server's memory, open files and latency may not grow: 90s, 30m, 2h"
+    add("--speed", metavar="TIMES", type=float, help="replay it this many times as fast (default: 1)")
+    text = "one long run, such as 90s, 30m or 2h; FAIL if memory, open files or latency grow"
     add("--soak", dest="soak_s", metavar="TIME", type=_seconds, help=text)
-    text = "a rate that rises evenly, to see at which the objective breaks"
+    text = "let the rate rise evenly, and say at which rate the objective is missed"
     add("--ramp", metavar="FROM:TO", type=_ramp, help=text)
-    text = "load all ready pods of the deployed service from pods beside them, one a process; `slo.throughput_rps` each"
+    text = "send from pods in the cluster to every ready pod of the deployed service, `slo.throughput_rps` to each"
     add("--in-cluster", action="store_true", help=text)
-    add("--one-pod", action="store_true", help="of --in-cluster: load one of them")
-    text = "of --in-cluster: load through a Service, which spreads it, also over pods that come (default: pod by pod)"
+    add("--one-pod", action="store_true", help="with --in-cluster: load only one pod")
+    text = "with --in-cluster: send to this Service, which also reaches pods that start later (default: pod by pod)"
     add("--service", metavar="NAME", help=text)
     _cluster_options(parser)
-    add("--dry-run", action="store_true", help="print the manifests of --in-cluster and load nothing")
+    add("--dry-run", action="store_true", help="print the manifests that --in-cluster would apply, and send nothing")
 
 
 def _cluster_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--context", metavar="C", help="of the kubeconfig, for --in-cluster (default: the current one)")
-    add("--kubeconfig", metavar="FILE", type=Path, help="for --in-cluster (default: $KUBECONFIG, ~/.kube/config)")
-    add("--image", metavar="REF", help="what those pods run (default: what `marina image --target loadtest` made)")
+    add("--context", metavar="C", help="context of the kubeconfig, for --in-cluster (default: the current one)")
+    add(
+        "--kubeconfig",
+        metavar="FILE",
+        type=Path,
+        help="kubeconfig for --in-cluster (default: $KUBECONFIG, or ~/.kube/config)",
+    )
+    add(
+        "--image", metavar="REF", help="image of the sending pods (default: what `marina image --target loadtest` made)"
+    )
 
 
 def _seconds(text: str) -> float:
@@ -216,14 +230,18 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--first", metavar="R", type=float, help="rate of the first run, requests/s")
     add("--trial", dest="trial_s", metavar="S", type=float, help="seconds of each run")
-    text = "seconds that all runs together may take (default: as long as it takes, which is said at the start)"
+    text = "seconds that all runs together may take (default: no limit; the start says about how long)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
-    text = "how closely the knee is measured, to each side of it (default: 0.03)"
+    text = "how exactly to measure that rate, as a share of it (default: 0.03)"
     add("--tolerance", metavar="SHARE", type=float, help=text)
-    text = "measure one pod of the deployed service, under its own limits, from pods beside it"
+    text = "measure one pod of the deployed service, under its own limits, from pods in the cluster"
     add("--in-cluster", action="store_true", help=text)
     _cluster_options(parser)
-    add("--tune", action="store_true", help="search workers, threads and batching first; writes a patch to the spec")
+    add(
+        "--tune",
+        action="store_true",
+        help="first search better workers, threads and batching; writes a patch for the spec",
+    )
 
 
 def _where(options: argparse.Namespace, name: str) -> Any:

@@ -18,9 +18,10 @@ def add_verbs(verbs: Any) -> None:
     added = verb(
         verbs,
         check,
-        "the completed spec, or every error in it",
+        "print the spec with every default filled in, or every error in it",
         "marina check",
         "marina check my/spec.yaml",
+        "marina check --fields",
         "marina check --properties config.properties",
     )
     added.add_argument(
@@ -29,30 +30,33 @@ def add_verbs(verbs: Any) -> None:
         type=Path,
         help="look at a config.properties or model-config.yaml of yours instead",
     )
+    added.add_argument("--fields", action="store_true", help="explain every field that a spec may have, and stop")
     added = with_build(
         verb(
             verbs,
             package,
-            "the model as a verified MAR",
+            "compile the model into a MAR, and compare its answers with the original's",
             "marina package config/examples/resnet50/spec.yaml",
             "marina package my/spec.yaml --out /tmp/build --json",
         )
     )
-    added.add_argument("--quick", action="store_true", help="for a first look: nothing is compiled, and int8 is fp32")
+    added.add_argument(
+        "--quick", action="store_true", help="for a first look: compile nothing, and take fp32 instead of int8"
+    )
     added = verb(
         verbs,
         inspect,
-        "what is in a MAR, and whether it is whole and safe to load",
+        "say what is in a MAR, and whether it is whole and safe to load",
         "marina inspect build/digits/model.mar",
         "marina inspect foreign.mar --json",
         spec=False,
     )
-    added.add_argument("mar", metavar="FILE.mar", type=Path, help="an archive of Marina's or of anybody's")
+    added.add_argument("mar", metavar="FILE.mar", type=Path, help="a MAR made by Marina or by anybody else")
     _image_options(
         verb(
             verbs,
             image,
-            "a container image of the package",
+            "build a container image of the package",
             "marina image",
             "marina image my/spec.yaml --push",
             "marina image my/spec.yaml --wheels build/wheels --base my.registry/python:3.11",
@@ -61,6 +65,11 @@ def add_verbs(verbs: Any) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
+    if options.fields:
+        from config.reference import render_reference
+
+        print(render_reference(), end="")
+        return 0
     if options.properties:
         from config.lint import lint_file
 
@@ -149,14 +158,24 @@ def _image_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--target",
         choices=("cpu", "cuda", "loadtest", "vllm"),
-        help="default: what the spec needs; loadtest sends load",
+        help="what the image is for (default: what the spec needs); loadtest sends load",
     )
     add("--builder", metavar="NAME", help="docker (with buildx), podman or buildah (default: the first that works)")
     add("--base", metavar="REF", help="the image to start from; it must have Python 3.11")
-    add("--base-digest", metavar="sha256:…", help="pins the base")
-    add("--wheels", metavar="DIR", type=Path, help="install from this folder and ask no index; `make wheels` fills one")
-    add("--pip-conf", metavar="FILE", type=Path, help="pip's configuration during the build: your index, its password")
-    add("--build-arg", metavar="NAME=VALUE", action="append", help="BUILD_BASE or TORCH_INDEX of docker/Dockerfile")
-    add("--tag", metavar="TAG", help="default: the spec's version")
+    add("--base-digest", metavar="sha256:…", help="pin the base image to this digest")
+    add(
+        "--wheels",
+        metavar="DIR",
+        type=Path,
+        help="install from this folder and ask no package index; `make wheels` fills one",
+    )
+    add(
+        "--pip-conf",
+        metavar="FILE",
+        type=Path,
+        help="configuration of pip during the build, such as your index and its password",
+    )
+    add("--build-arg", metavar="NAME=VALUE", action="append", help="set BUILD_BASE or TORCH_INDEX of docker/Dockerfile")
+    add("--tag", metavar="TAG", help="tag of the image (default: the spec's version)")
     add("--model-at-runtime", action="store_true", help="leave the MAR out; mount it at /model/model.mar")
     add("--push", action="store_true", help="send it to `kubernetes.registry`; pods then ask for it by digest")

@@ -14,30 +14,30 @@ def add_verbs(verbs: Any) -> None:
     added = verb(
         verbs,
         serve,
-        "a running server, until it is told to stop",
+        "run the server until you stop it",
         "marina serve",
         "marina serve my/spec.yaml --port-base 9000 --host 0.0.0.0",
     )
     add = with_build(added).add_argument
-    add("--mar", metavar="FILE", type=Path, help="the archive (default: DIR/NAME/model.mar)")
+    add("--mar", metavar="FILE", type=Path, help="the MAR to serve (default: DIR/NAME/model.mar)")
     add(
         "--port-base",
         metavar="N",
         type=int,
         default=8080,
-        help="inference on N, management N+1, metrics N+2, gRPC N+3 and N+4, pages N+10 (default: 8080)",
+        help="inference on port N, gRPC on N+3 and N+4, the pages on N+10 (default: 8080)",
     )
     add(
         "--host",
         metavar="ADDRESS",
         default="127.0.0.1",
-        help="where inference and the pages listen; all else is on loopback (default: 127.0.0.1)",
+        help="address where inference and the pages listen; gRPC is on loopback only (default: 127.0.0.1)",
     )
     add(
         "--docs",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="a page to try the model, /docs on port N+10, and /openapi.json (default: on)",
+        help="serve /docs, a page to try the model, and /openapi.json on port N+10 (default: on)",
     )
 
 

@@ -16,20 +16,28 @@ def add_verbs(verbs: Any) -> None:
         "marina simulate --step 2.2 --scale-up-window 300",
     )
     examples += ("marina simulate --knee 100 --cold-start 20 --node-time 90", "marina simulate --recorded hpa.jsonl")
-    text = "how the autoscaler follows traffic: pods, requests beyond the objective"
+    text = "show how the autoscaler would follow your traffic, without a cluster"
     parser = with_build(verb(verbs, simulate, text, *examples))
     traffic = parser.add_mutually_exclusive_group().add_argument
-    traffic("--trace", metavar="FILE", type=Path, help="a CSV of time and requests/s (default: a working day)")
-    text = "a step to X times what the least pods should run at, for half an hour"
+    traffic(
+        "--trace", metavar="FILE", type=Path, help="traffic as a CSV of time and requests/s (default: a working day)"
+    )
+    text = "traffic that rises at once to X times what `min_replicas` pods are meant for, for half an hour"
     traffic("--step", metavar="X", type=float, help=text)
-    text = "hold the decisions of a real autoscaler, as recorded, against the simulation's; exit 1 where one differs"
+    text = "compare the recorded decisions of a real autoscaler with the simulation's; exit with 1 if one differs"
     traffic("--recorded", metavar="FILE", type=Path, help=text)
     add = parser.add_argument
-    add("--knee", metavar="RPS", type=float, help="what a pod holds (default: what was measured)")
-    add("--cold-start", metavar="S", type=float, help="until a pod is ready (default: what was measured)")
-    add("--node-time", metavar="S", type=float, default=0, help="until there is a node for one more pod (default: 0)")
+    add("--knee", metavar="RPS", type=float, help="requests/s that one pod can hold (default: as measured)")
+    add("--cold-start", metavar="S", type=float, help="seconds until a new pod is ready (default: as measured)")
+    add(
+        "--node-time",
+        metavar="S",
+        type=float,
+        default=0,
+        help="seconds until there is a node for a new pod (default: 0)",
+    )
     add("--forecast", action="store_true", help="compare with the other `scaling.forecast`")
-    add("--scale-up-window", metavar="S", type=int, help="compare with another window before more pods are made")
+    add("--scale-up-window", metavar="S", type=int, help="compare with this window, in seconds, before pods are added")
 
 
 def simulate(options: argparse.Namespace) -> int:

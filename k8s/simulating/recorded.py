@@ -19,7 +19,7 @@ from config.errors import InputError
 from config.quantity import quantity
 from k8s.simulating.hpa import Hpa, Metric, read_hpa
 
-_HINT = "docs/07-manifests.md says how to record one: `at`, `spec` and `status` of the autoscaler on each line"
+_HINT = "kubectl get hpa NAME -w -o json | jq -c --unbuffered '{at: now, spec, status}' > hpa.jsonl"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def add_verbs(verbs: Any) -> None:
     added = verb(
         verbs,
         demo,
-        "the whole way once: package, serve, load, verdict, manifests, verified",
+        "go the whole way once: check, package, serve, load, manifests, verify",
         "marina demo",
         "marina demo my/spec.yaml",
     )

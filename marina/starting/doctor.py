@@ -41,7 +41,7 @@ def add_verbs(verbs: Any) -> None:
     verb(
         verbs,
         doctor,
-        "what this machine or cluster lacks, and what to type",
+        "say what is missing on this machine and in the cluster, and what to type",
         "marina doctor",
         "marina doctor --json",
         spec=False,

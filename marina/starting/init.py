@@ -25,41 +25,44 @@ def add_verbs(verbs: Any) -> None:
     added = verb(
         verbs,
         init,
-        "a folder to start from, which packages at once",
+        "make a folder with a spec and a sample, ready to be packaged",
         "marina init shells",
         "marina init --source torchvision:resnet50 shells",
         "marina init --source ./model.py:Net --weights net.pt shells",
         "marina init --source hf:./encoder texts",
-        "marina init --source ./model.py:Net --input ids:int64:{max:128} --template text words",
+        "marina init --source ./model.py:Net --input 'ids:int64:{max: 128}' --template text words",
         spec=False,
     )
     add = added.add_argument
-    add("name", metavar="NAME", help="of the service; the folder ./NAME is made, and nothing in it overwritten")
+    add("name", metavar="NAME", help="name of the service; the files go into ./NAME, and none is overwritten")
     add(
         "--source",
         metavar="S",
-        help="torchvision:NAME | ./file.py:NAME, a class, a function or a network | "
-        "./program.pt2 | hf:./folder (default: a small network)",
+        help="the model: torchvision:NAME, ./file.py:NAME (a class, a function or a network), "
+        "./program.pt2 or hf:./folder (default: a small network to try)",
     )
-    add("--weights", metavar="FILE", help=".safetensors, or a state dict or a checkpoint as .pt, .pth or .ckpt")
+    add(
+        "--weights",
+        metavar="FILE",
+        help="its weights: a .safetensors file, or a state dict or checkpoint as .pt, .pth or .ckpt",
+    )
     add(
         "--input",
         metavar="NAME:DTYPE:SHAPE",
         action="append",
-        help="of an argument that cannot be found by trying, "
-        "without the batch: ids:int64:128, x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; again for "
-        "each",
+        help="an input that `init` cannot find out itself; the shape has no batch dimension: ids:int64:128, "
+        "x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; repeat it for each input",
     )
-    add("--handler", choices=("image", "tensor", "own"), help="what takes the requests (default: what fits the model)")
+    add("--handler", choices=("image", "tensor", "own"), help="what reads the requests (default: what fits the model)")
     add(
         "--template",
         choices=("detection", "mask", "text"),
-        help="a handler of your own to start from: pictures to boxes, pictures to PNG masks, texts to ids",
+        help="write a handler to start from: detection makes boxes, mask makes PNG masks, text turns texts into ids",
     )
     add(
         "--task",
         choices=("classify", "embed", "rerank", "tokens"),
-        help="of hf:./folder (default: what it was made for)",
+        help="what an encoder in hf:./folder is for (default: what its architecture was made for)",
     )
 
 

@@ -57,7 +57,7 @@ class Start:
 def spec_text(name: str, start: Start, sample: str) -> str:
     """`spec.yaml`."""
     lines = [
-        (f"# {name}: what is served, and how well. docs/01-spec.md explains every field.", ""),
+        (f"# {name}: what is served, and how well. `marina check --fields` explains every field.", ""),
         (f"name: {name}", "names the MAR, the image and every object"),
         ('version: "1.0"', ""),
         ("model:", ""),

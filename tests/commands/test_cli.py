@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from golden import GOLDEN
-from specs import DIGITS
+from specs import DIGITS, ROOT
 from test_docs import every_verb
 
 import marina
@@ -20,7 +20,7 @@ def test_the_help_of_a_verb_has_an_example_and_the_exit_codes(verb: str, capsys:
     assert exit_.value.code == 0
     text = capsys.readouterr().out
     assert f"  marina {verb} " in text.partition("examples:")[2]
-    assert "exit codes: 0 done" in text
+    assert "exit codes:\n  0    done\n" in text
 
 
 def test_every_verb_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +35,22 @@ def test_check_prints_the_completed_spec(capsys: pytest.CaptureFixture[str]) -> 
     completed = yaml.safe_load(capsys.readouterr().out)
     assert completed["serving"]["workers"] == 2
     assert completed["name"] == "digits"
+
+
+def test_check_explains_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    assert marina.main(["check", "--fields"]) == 0
+    assert capsys.readouterr().out == (ROOT / "docs/01-spec.md").read_text(encoding="utf-8")
+
+
+def test_a_description_is_broken_at_the_width_of_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    with pytest.raises(SystemExit):
+        marina.main(["package", "--help"])
+    text = capsys.readouterr().out
+    assert "\nCompile the model into a MAR, and\ncompare" in text
+    assert "\n  marina package config/examples/resnet50/spec.yaml\n" in text
 
 
 def test_check_as_json_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:

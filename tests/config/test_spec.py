@@ -20,9 +20,9 @@ ERRORS: list[Any] = [
     pytest.param({"slo.p99_ms": 9, "slo.zebra": 1}, "spec.yaml:7: `slo.zebra`: unknown field, allowed: `error_rate`, "
                  "`goodput`, `itl_p99_ms`, `p99_ms`, `regression`, `throughput_rps`, `ttft_p99_ms`", id="a field like no other"),
     pytest.param({"name": None}, "spec.yaml:1: `name`: missing\n\n"
-                 "hint: add `name` to the spec; docs/01-spec.md says what it means", id="a missing field"),
+                 "hint: add `name` to the spec; `marina check --fields` says what it means", id="a missing field"),
     pytest.param({"model": None}, "spec.yaml:1: `model`: missing\n\n"
-                 "hint: add `model` to the spec; docs/01-spec.md says what it means", id="a missing section"),
+                 "hint: add `model` to the spec; `marina check --fields` says what it means", id="a missing section"),
     pytest.param({"name": "Shells"}, "spec.yaml:1: `name`: got `Shells`, allowed: lower-case letters, digits and `-`, "
                  "from a letter on, at most 40", id="a name that is no DNS label"),
     pytest.param({"version": 1.0}, "spec.yaml:5: `version`: got `1.0`, allowed: text\n\n"
@@ -192,7 +192,7 @@ ERRORS: list[Any] = [
                  id="a shipper without memory"),
     pytest.param({"kubernetes.resources.gpu_resource": "gpu"}, "spec.yaml:7: `kubernetes.resources.gpu_resource`: got `gpu`, allowed: a resource such as `nvidia.com/gpu`",
                  id="a resource without its vendor"),
-    pytest.param({"kubernetes.log_shipper": {"args": ["-v"]}}, "spec.yaml:6: `kubernetes.log_shipper.image`: missing\n\nhint: add `image` to the spec; docs/01-spec.md says what it means",
+    pytest.param({"kubernetes.log_shipper": {"args": ["-v"]}}, "spec.yaml:6: `kubernetes.log_shipper.image`: missing\n\nhint: add `image` to the spec; `marina check --fields` says what it means",
                  id="a shipper without its image"),
 ]  # fmt: skip
 
