@@ -54,7 +54,7 @@ class Spec(Section):
     slo: Slo | None = None
     """How well it must serve; without it nothing is judged."""
     cost: Cost | None = None
-    """What a pod costs, and what requests may; without it nothing is said of cost."""
+    """What a pod costs, and what requests may cost; without it costs are not computed."""
     load: Load = Load()
     """What the load test and the readiness inference send."""
     scaling: Scaling = Scaling()

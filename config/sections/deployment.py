@@ -48,13 +48,13 @@ class Scaling(Section):
     """hpa: a HorizontalPodAutoscaler, which asks prometheus-adapter; keda: a ScaledObject, which asks Prometheus; none:
     `min_replicas` pods, always. Lands in the manifests."""
     metric: Literal["gpu", "queue_time", "requests", "waiting"] = "requests"
-    """What tells that more pods are needed: requests/s of a pod, the time that requests wait for a worker, the
+    """What shows that more pods are needed: requests/s of a pod, the time that requests wait for a worker, the
     utilisation of the GPUs (needs NVIDIA's DCGM exporter), or, of a language model, the requests that wait for a slot
     beside the slots in use. Lands in the autoscaler and the adapter's values."""
     min_replicas: Count = 2
-    """Pods at rest. Lands in the autoscaler."""
+    """Fewest pods. Lands in the autoscaler."""
     max_replicas: Count = 10
-    """Pods at most. Lands in the autoscaler."""
+    """Most pods. Lands in the autoscaler."""
     target_rps_per_pod: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     """Rate a pod should run at, requests/s; auto: the measured knee × `headroom`. Lands in the autoscaler."""
     headroom: Annotated[float, Field(gt=0, le=1)] = 0.7
@@ -62,17 +62,17 @@ class Scaling(Section):
     target_queue_ms: Annotated[float, Field(gt=0)] = 20
     """For `metric: queue_time`: the mean time a request may wait for a worker, ms. Lands in the autoscaler."""
     target_waiting: Annotated[float, Field(gt=0)] = 1
-    """For `metric: waiting`: requests that may wait on each pod; of its slots `headroom` may be in use. Lands in the
-    autoscaler."""
+    """For `metric: waiting`: requests that may wait on each pod; a share of `headroom` of its slots may be in use.
+    Lands in the autoscaler."""
     target_gpu_percent: Annotated[int, Field(ge=1, le=100)] = 70
     """For `metric: gpu`: mean utilisation a pod's GPUs should run at, percent. Lands in the autoscaler."""
     cpu_percent: Annotated[int, Field(ge=1, le=100)] | None = 80
-    """Safety net beside the metric, percent of the server's cpu request; null: none, for a cluster without
-    `metrics.k8s.io`. Lands in the autoscaler."""
+    """A safety net beside `metric`: how much CPU the server uses, percent of its cpu request; null: none, for a cluster
+    without `metrics.k8s.io`. Lands in the autoscaler."""
     forecast: Literal["none", "weekly"] = "none"
-    """weekly: pods are there before traffic that comes every week: the autoscaler also looks at the median of the last
-    three weeks at this hour, earlier by the cold start. For `metric: requests`. Lands in the autoscaler, the rules and
-    the adapter's values."""
+    """weekly: pods start before traffic that comes every week at the same time: the autoscaler also looks at the median
+    of the last three weeks, ahead by the cold start. For `metric: requests`. Lands in the autoscaler, the rules and the
+    adapter's values."""
     prometheus: Url = "http://prometheus-operated.monitoring:9090"
     """For `autoscaler: keda`: the Prometheus it asks. Lands in the ScaledObject."""
 
@@ -83,15 +83,15 @@ class Resources(Section):
     cpu: str = "2"
     """Cores of a pod, request and limit, a Kubernetes quantity; `workers: auto` fills them. Lands in the Deployment."""
     memory: str = "auto"
-    """Memory of a pod, request and limit, a Kubernetes quantity; auto: a quarter over the measured peak, without
-    evidence 2Gi. Lands in the Deployment."""
+    """Memory of a pod, request and limit, a Kubernetes quantity; auto: a quarter more than the measured peak; if
+    nothing was measured, at least 2Gi. Lands in the Deployment."""
     processor: Annotated[str, Field(min_length=1)] | None = None
     """Processor of the nodes, as `model name` in their `/proc/cpuinfo`: manifests refuse evidence of another one;
     default: any. Compared with `evidence.json`."""
     gpu: Annotated[int, Field(ge=0)] = 0
     """GPUs of a pod. Lands in the Deployment."""
     gpu_resource: DeviceName = "nvidia.com/gpu"
-    """What the cluster calls one, `nvidia.com/mig-1g.10gb` for a slice of one. Lands in the Deployment."""
+    """The cluster's name for a GPU, such as `nvidia.com/mig-1g.10gb` for a slice of one. Lands in the Deployment."""
 
     @field_validator("cpu", mode="before")
     @classmethod
@@ -114,7 +114,7 @@ class Resources(Section):
 
 
 class Monitoring(Section):
-    """How the cluster's Prometheus sees it."""
+    """How the cluster's Prometheus reads its metrics."""
 
     monitor: Literal["annotations", "none", "pod", "service"] = "pod"
     """A PodMonitor or a ServiceMonitor for the Prometheus operator, `prometheus.io/scrape` annotations for a Prometheus
@@ -126,8 +126,8 @@ class Monitoring(Section):
     """How often Prometheus reads the page of a pod, s; the autoscaler's rate is over four readings. Lands in the
     monitor and in every rule."""
     runbook_url: PageUrl = "docs/09-monitoring.md"
-    """Where people who are woken find the runbook: the address at which you publish `docs/09-monitoring.md`. Each alert
-    links to its own heading there."""
+    """Address of the runbook for the people on call: publish `docs/09-monitoring.md` (in the wheel: `share/doc/marina`)
+    and write its address here. Each alert links to its own heading there."""
     labels: Labels = Field(default={})
     """Labels by which your Prometheus operator and Grafana choose what they read, such as `release: prometheus`. Land
     in the monitor, the rules and the dashboard."""
@@ -139,11 +139,10 @@ class Network(Section):
     policy: bool = True
     """Whether a NetworkPolicy is rendered; `false` where the cluster's owner writes them. Lands in the manifests."""
     clients: tuple[ObjectName, ...] = ()
-    """Namespaces that may ask for inferences beside the service's own: your gateway's, for one. Lands in the
-    NetworkPolicy."""
+    """Other namespaces that may send requests, such as that of your gateway. Lands in the NetworkPolicy."""
     dns: tuple[str, ...] = ("kube-system:53",)
-    """Where pods ask for names, as `NAMESPACE:PORT` or `CIDR:PORT`: `openshift-dns:5353` on OpenShift,
-    `169.254.20.10/32:53` for NodeLocal DNSCache. Lands in every NetworkPolicy with a way out."""
+    """Where pods resolve names, as `NAMESPACE:PORT` or `CIDR:PORT`: `openshift-dns:5353` on OpenShift,
+    `169.254.20.10/32:53` for NodeLocal DNSCache. Lands in every NetworkPolicy that lets pods out."""
     egress: tuple[str, ...] = ()
     """What pods may reach, as `CIDR:PORT`; default: nothing, or what `model.url` needs. Lands in the NetworkPolicy."""
 
@@ -172,11 +171,11 @@ class Network(Section):
 
 
 class Rollout(Section):
-    """How a new version takes the place of the old one."""
+    """How a new version replaces the old one."""
 
     max_surge: PodsOrShare | Literal["auto"] = "auto"
-    """Pods that a rollout may add, a number or a share such as `25%`; auto: `25%`, with GPUs 1. 0 where the cluster has
-    no room for one more. Lands in the Deployment."""
+    """Pods that a rollout may add, a number or a share such as `25%`; auto: `25%`, with GPUs 1. Set 0 if the cluster
+    has no room for one more pod. Lands in the Deployment."""
     max_unavailable: PodsOrShare = 0
     """Pods that a rollout may take away before their successors are ready, a number or a share. Lands in the
     Deployment."""
@@ -211,12 +210,12 @@ class LogShipper(Section):
 
 
 class Route(Section):
-    """The way in through a Gateway (Gateway API)."""
+    """Lets requests in from outside, through a Gateway (Gateway API)."""
 
     gateway: NamespacedName
     """The Gateway as `NAMESPACE/NAME`; it must allow routes from this namespace. Lands in the HTTPRoute."""
     hostnames: tuple[HostName, ...] = ()
-    """Names that clients ask for; default: all that the Gateway listens for. Lands in the HTTPRoute."""
+    """Host names of the service; default: all that the Gateway listens for. Lands in the HTTPRoute."""
     path: Annotated[str, Field(min_length=1)] | None = None
     """Requests whose path starts with it come here; default: `/predictions/NAME`. Lands in the HTTPRoute."""
 
@@ -231,14 +230,14 @@ class Kubernetes(Section):
     registry: Registry = "registry.local/marina"
     """Prefix of the image's name. Lands in the image and the Deployment."""
     pull_secrets: tuple[ObjectName, ...] = ()
-    """Secrets that open the registry. Land in the Deployment."""
+    """Secrets with the credentials of the registry. Land in the Deployment."""
     resources: Resources = Resources()
     """What one pod may use."""
     rollout: Rollout = Rollout()
-    """How a new version takes the place of the old one."""
+    """How a new version replaces the old one."""
     run_as_user: Annotated[int, Field(ge=1)] | None = 10001
-    """User and group of the pods' processes, the image's own; null: the namespace chooses, as OpenShift wants it. Lands
-    in the Deployment."""
+    """User and group of the pods' processes, the image's own; null: the namespace chooses, as on OpenShift. Lands in
+    the Deployment."""
     node_selector: Labels = Field(default={})
     """Labels that a node must have. Lands in the Deployment."""
     cpu_labels: Labels | None = None
@@ -248,7 +247,7 @@ class Kubernetes(Section):
     """Taints that a node may have, as kubectl writes them: `dedicated=gpu:NoSchedule`; `nvidia.com/gpu` is tolerated
     anyway by pods with a GPU. Lands in the Deployment."""
     priority_class: ObjectName | None = None
-    """A PriorityClass of the cluster: who is evicted for whom. Lands in the Deployment."""
+    """A PriorityClass of the cluster, which says which pods are evicted first. Lands in the Deployment."""
     runtime_class: ObjectName | None = None
     """A RuntimeClass of the cluster, `nvidia` on some. Lands in the Deployment."""
     network: Network = Network()
@@ -256,12 +255,12 @@ class Kubernetes(Section):
     model: ModelStore | None = None
     """Where the pod gets the MAR from; default: it is in the image."""
     log_shipper: LogShipper | None = None
-    """A sidecar that sends the log on; default: none, a cluster's node agent reads what containers print."""
+    """A sidecar that sends the log on; default: none, because an agent on the node reads what containers print."""
     route: Route | None = None
-    """The way in through a Gateway; default: none, only the Service."""
+    """Lets requests in from outside, through a Gateway; default: none, only the Service."""
     monitoring: Monitoring = Monitoring()
-    """How the cluster's Prometheus sees it."""
+    """How the cluster's Prometheus reads its metrics."""
     pod: Pod = Pod()
-    """What the pods have beside what is rendered."""
+    """What you add to the pods."""
     patches: tuple[Patch, ...] = ()
-    """Changes of rendered objects, applied in this order before anything looks at them."""
+    """Changes of the rendered objects, applied in this order, before `verify` and `deploy` read them."""

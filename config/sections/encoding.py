@@ -14,10 +14,11 @@ class Encoding(Section):
     """How an encoder reads texts, and what an embedding is made of."""
 
     max_tokens: Count = 128
-    """Tokens of a text, with those that the tokenizer adds. Lands in the record and the compiled graph."""
+    """Most tokens of a text, with those that the tokenizer adds. Lands in the record and the compiled graph."""
     buckets: tuple[Count, ...] = ()
-    """Numbers of tokens that are compiled, ascending, the last is `max_tokens`; a text is padded to one of them.
-    Default: a quarter of `max_tokens`, half of it, and `max_tokens`. Land in the record and the compiled graph."""
+    """Lengths that are compiled, in tokens, in rising order, the last is `max_tokens`; a text is padded to the next of
+    them. Default: a quarter of `max_tokens`, half of it, and `max_tokens`. Land in the record and the compiled
+    graph."""
     dynamic: bool = False
     """Instead of `buckets`: one artifact for each batch size takes every length, and texts that run together are padded
     to the longest of them. Lands in the record and the compiled graph."""

@@ -23,7 +23,7 @@ _PATH = re.compile(r"(/[\w.-]+)+")
 
 
 class Dns(Section):
-    """How the pods ask for names."""
+    """How the pods resolve names."""
 
     policy: Literal["ClusterFirst", "Default", "None"] = "ClusterFirst"
     """ClusterFirst: the cluster's name servers; Default: those of the node; None: only what is said here. Lands in the
@@ -31,7 +31,7 @@ class Dns(Section):
     nameservers: tuple[str, ...] = ()
     """Addresses of name servers. Land in the Deployment."""
     searches: tuple[str, ...] = ()
-    """Domains that short names are looked for in. Land in the Deployment."""
+    """Domains in which short names are looked up. Land in the Deployment."""
     options: dict[str, str] = Field(default={})
     """Options of the resolver: `{ndots: "1"}`; an empty text for one without a value. Land in the Deployment."""
 
@@ -51,8 +51,8 @@ class Dns(Section):
 
 
 class Pod(Section):
-    """What the pods have beside what is rendered. Variables and mounts are those of the server, and of the model's
-    loader where there is one."""
+    """What you add to the pods. Variables and mounts are those of the server, and of the model's loader where there is
+    one."""
 
     annotations: dict[str, str] = Field(default={})
     """Annotations of the pods. Land in the Deployment."""
@@ -61,23 +61,24 @@ class Pod(Section):
     env: dict[str, str] = Field(default={})
     """Environment variables; a secret goes into `env_from`. Land in the Deployment."""
     env_from: tuple[str, ...] = ()
-    """Objects whose keys become environment variables, as `secret/NAME` or `configmap/NAME`. Land in the Deployment."""
+    """Secrets and ConfigMaps whose keys become environment variables, as `secret/NAME` or `configmap/NAME`. Land in the
+    Deployment."""
     volumes: dict[str, Raw] = Field(default={})
     """Volumes by name, each as Kubernetes writes it: `{ca: {configMap: {name: company-ca}}}`. Land in the
     Deployment."""
     mounts: dict[str, str] = Field(default={})
-    """What is mounted at a path: `VOLUME`, `VOLUME/FOLDER`, with `:ro` nobody may write: `{/etc/ssl/company: ca:ro}`.
+    """What is mounted at a path: `VOLUME` or `VOLUME/FOLDER`; with `:ro` it is read-only: `{/etc/ssl/company: ca:ro}`.
     Lands in the Deployment."""
     affinity: Raw = Field(default={})
-    """Where pods may and should run, as Kubernetes writes it; what the package needs of a node goes into each required
-    term of the user's. Lands in the Deployment."""
+    """Where pods may and should run, as Kubernetes writes it; what the package needs of a node is added to each of your
+    required terms. Lands in the Deployment."""
     service_account_annotations: dict[str, str] = Field(default={})
-    """Annotations by which a cloud knows the pods: `eks.amazonaws.com/role-arn`, `iam.gke.io/gcp-service-account`. Land
-    in the ServiceAccount."""
+    """Annotations that give the pods an identity in a cloud: `eks.amazonaws.com/role-arn`,
+    `iam.gke.io/gcp-service-account`. Land in the ServiceAccount."""
     host_aliases: dict[str, tuple[str, ...]] = Field(default={})
     """Names of hosts by address: `{10.0.0.5: [store.local]}`. Land in the Deployment."""
     dns: Dns | None = None
-    """How the pods ask for names; default: as the cluster has it."""
+    """How the pods resolve names; default: as the cluster does."""
 
     @field_validator("annotations", "service_account_annotations")
     @classmethod
@@ -128,19 +129,19 @@ class Pod(Section):
 
 
 class Patch(Section):
-    """A change of rendered objects, applied before anything looks at them; one of `file`, `merge` and `operations`
-    says what."""
+    """A change of rendered objects, applied before `verify` and `deploy` read them; needs one of `file`, `merge` and
+    `operations`."""
 
     kind: str
-    """The kind of the objects: `Deployment`. It must be one that is rendered."""
+    """The kind of the objects: `Deployment`. There must be an object of that kind."""
     name: str | None = None
     """The name of one object; default: all of that kind."""
     merge: Raw | None = None
-    """A strategic merge patch, as `kubectl patch` takes it; of custom resources lists are replaced."""
+    """A strategic merge patch, as `kubectl patch` takes it; in custom resources, lists are replaced as a whole."""
     operations: tuple[Raw, ...] | None = None
     """A JSON patch (RFC 6902): `[{op: remove, path: /spec/revisionHistoryLimit}]`."""
     file: str | None = None
-    """A YAML or JSON file with either: a mapping to be merged, or a list of operations."""
+    """A YAML or JSON file with either of them: a mapping to merge, or a list of operations."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Patch:

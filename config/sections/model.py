@@ -15,7 +15,7 @@ Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
 
 
 class Image(Section):
-    """How an image becomes the model's input; torchvision models bring their own, other sources state it."""
+    """How a picture becomes the model's input; models of torchvision come with it, for others it is required."""
 
     height: Count
     """Rows of the model's input, pixels. Lands in the record of the MAR."""
@@ -27,9 +27,10 @@ class Image(Section):
     channels: Literal[1, 3] = 3
     """3 is RGB, 1 is greyscale. Lands in the record and the compiled graph."""
     mean: tuple[float, ...] = (0.0,)
-    """Subtracted from each channel after scaling to 0..1; one number, or one a channel. Compiled into the graph."""
+    """Subtracted from each channel after scaling to 0..1; one number, or one for each channel. Compiled into the
+    graph."""
     std: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
-    """Divides each channel after `mean`; one number, or one a channel. Compiled into the graph."""
+    """Divides each channel after `mean`; one number, or one for each channel. Compiled into the graph."""
     interpolation: Literal["bicubic", "bilinear", "nearest"] = "bilinear"
     """How pixels are scaled. Lands in the record of the MAR."""
     top_k: Annotated[int, Field(ge=0)] = 5
@@ -101,14 +102,14 @@ class Model(Section):
     encoding: Encoding | None = None
     """How an encoder reads texts."""
     image: Image | None = None
-    """Input of an `image` model; default for torchvision: the preset of the model's weights."""
+    """Input of an `image` model; default for torchvision: what the model's weights need."""
     inputs: dict[Identifier, Tensor] | None = None
-    """Inputs by name, in the order of the model's arguments; needed by `tensor`, and by own handlers
-    without `image`."""
+    """Inputs by name, in the order of the model's arguments; needed by `tensor`, and by your own handler unless `image`
+    is there."""
     outputs: tuple[Identifier, ...] | None = None
     """Names of the model's outputs, in order; default: `output`, or `output_0`, `output_1` … Lands in the record."""
     labels: str | None = None
-    """`imagenet`, or a text file with one label a line; default: answers carry no labels. Lands in the MAR."""
+    """`imagenet`, or a text file with one label on each line; default: answers have no labels. Lands in the MAR."""
     precision: Literal["bf16", "fp16", "fp32", "int8"] = "fp32"
     """fp32, bf16 or int8 on cpu; fp32, fp16 or bf16 on cuda. Compiled into the artifact."""
     compile: Literal["aot", "eager", "export", "jit"] = "aot"
@@ -116,17 +117,18 @@ class Model(Section):
     program runs as it is; eager: not exported either, the files of `./file.py:factory`, or torch's own kernels
     for a `text` model, run in the worker."""
     cpu_target: CpuTarget = "native"
-    """The CPUs it is compiled for. native: those like the packaging machine's; x86-64-v3: all with AVX2; x86-64-v4:
-    all with AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and in the
-    Deployment's node affinity."""
+    """The CPUs it is compiled for. native: those like the packaging machine's; x86-64-v3: all that have AVX2;
+    x86-64-v4: all that have AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and
+    in the Deployment's node affinity."""
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
-    """The batches that are compiled and warmed, rows; a batch is cut and padded to them. Lands in the MAR."""
+    """Sizes of batches that are compiled and run once before a worker is ready, in rows; a batch is cut and padded to
+    them. Lands in the MAR."""
     calibration: str | None = None
-    """Folder of images, of `.npy` inputs, or of `.txt` files with a text a line: int8 is calibrated and every artifact
-    is checked on them."""
+    """Folder of pictures, of `.npy` inputs, or of `.txt` files with one text on each line: int8 is calibrated with
+    them, and every artifact is checked on them."""
     min_agreement: Share = 0.99
     """Share of the checked inputs that must get the eager fp32 model's answer (image: the same top class; tensor:
-    within `tolerance`); below it no MAR is written."""
+    within `tolerance`); with fewer, no MAR is written."""
     tolerance: Annotated[float, Field(gt=0)] = 0.05
     """For tensor outputs: largest difference allowed, as a share of the largest value of eager's output."""
     on_mismatch: Literal["fail", "jit"] = "fail"

@@ -13,14 +13,14 @@ class Cache(Section):
     """Answers that are kept, so that the same request is not computed twice."""
 
     mb: Annotated[float, Field(gt=0, le=65_536)] = 64
-    """Memory of each worker for the answers that were asked for last, MB. Read by the workers; lands in the pods'
-    memory."""
+    """Memory of each worker for kept answers, MB; those that were used last stay. Read by the workers; lands in the
+    pods' memory."""
     ttl_s: Annotated[float, Field(gt=0, le=2_592_000)] = 300
     """How long an answer is given again, s. Read by the workers."""
     redis: RedisUrl | None = None
-    """A Redis that all workers share, `redis://HOST:PORT/NUMBER`, `rediss://…` with TLS; asked once a batch with a
-    patience of 5 ms, and done without when it is away; default: none. Its password is in the variable
-    `MARINA_REDIS_AUTH` of the server, never here. Read by the workers; lands in the NetworkPolicy."""
+    """A Redis that all workers share, `redis://HOST:PORT/NUMBER`, `rediss://…` with TLS; asked once for each batch, for
+    5 ms at most; without it everything is computed. Default: none. Its password is in the variable `MARINA_REDIS_AUTH`
+    of the server, never here. Read by the workers; lands in the NetworkPolicy."""
     secret: ObjectName | None = None
     """A Secret whose key `password` is the password of `redis`. Lands in the Deployment as `MARINA_REDIS_AUTH`."""
 
@@ -31,8 +31,8 @@ class Serving(Section):
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the model runs. Lands in `model-config.yaml` as `deviceType`."""
     workers: Count | Literal["auto"] = "auto"
-    """Worker processes; auto: one for each `threads` of the cpu limit, on cuda one a GPU. Lands in `model-config.yaml`
-    as `minWorkers` and `maxWorkers`."""
+    """Worker processes; auto: the cores of the cpu limit divided by `threads`, on cuda one for each GPU. Lands in
+    `model-config.yaml` as `minWorkers` and `maxWorkers`."""
     threads: Count | Literal["auto"] = "auto"
     """Threads of each worker; auto: what the cpu limit leaves for each worker, 1 when `workers` is auto too. Lands in
     the record; the artifact is compiled for it."""
@@ -42,46 +42,50 @@ class Serving(Section):
     max_batch_delay_ms: Count = 2
     """How long the first request of a batch waits for others, ms. Lands in `model-config.yaml` as `maxBatchDelay`."""
     queue: Count = 200
-    """Requests that may wait; further ones are shed with 503. Lands in `model-config.yaml` as `jobQueueSize`."""
+    """Requests that may wait; more are refused at once with 503. Lands in `model-config.yaml` as `jobQueueSize`."""
     response_timeout_s: Count = 30
     """A worker that does not answer a batch in this time is killed, s. Lands in `model-config.yaml`."""
     startup_timeout_s: Count = 300
-    """A worker that is not loaded in this time is killed, s. Lands in `model-config.yaml`."""
+    """A worker that has not loaded its model in this time is killed, s. Lands in `model-config.yaml`."""
     retry_window_s: Count = 600
-    """How long a failing worker is started again before it is given up, s; at least `startup_timeout_s` + 60. Lands in
-    `model-config.yaml` as `maxRetryTimeoutInSec`."""
+    """How long a worker that fails is started again and again before the server gives up, s; at least
+    `startup_timeout_s` + 60. Lands in `model-config.yaml` as `maxRetryTimeoutInSec`."""
     max_request_mb: Annotated[float, Field(gt=0, le=1024)] = 10
-    """Larger bodies get 413, MB of 1,000,000 bytes. Lands in the record of the MAR, and 2.5 times as large in
-    `config.properties` as `max_request_size`: above that TorchServe itself answers 413, without a body."""
+    """Largest body of a request, MB of 1,000,000 bytes; larger ones get 413. Lands in the record of the MAR, and 2.5
+    times as large in `config.properties` as `max_request_size`: above that TorchServe itself answers 413, without a
+    body."""
     max_connections: Count = 2048
-    """Connections to the inference port at once. Beyond it the one that has been idle longest makes room; where none is
-    idle, a new one is answered 503. Fewer where the process may open fewer files. Lands in the Java command."""
+    """Most connections to the inference port at the same time. When there are more, the one that has been idle longest
+    is closed; if none is idle, the new one is answered 503. It is lowered if the process may not open so many files.
+    Lands in the Java command."""
     idle_timeout_s: Count = 620
-    """A kept connection on which nothing is asked for so long is closed, s. Longer than load balancers keep theirs:
-    they would ask just as it is closed. Lands in the Java command."""
+    """A connection that is idle for so long is closed, s. Keep it longer than your load balancer does, or the load
+    balancer sends a request just as it is closed. Lands in the Java command."""
     max_response_mb: Annotated[float, Field(gt=0, le=1024)] = 10
-    """Larger answers get 500, MB. Lands in `config.properties` as `max_response_size`."""
+    """Largest answer, MB; a larger one becomes a 500. Lands in `config.properties` as `max_response_size`."""
     cache: Cache | None = None
-    """Answers that are kept for who asks the same again, of a language model those that do not depend on chance:
-    `temperature: 0` or a `seed`; default: every request is computed. Measurements go past it."""
+    """Keeps answers, and gives them again for the same request; of a language model only those that do not depend on
+    chance: `temperature: 0` or a `seed`. Default: every request is computed. Load tests and other measurements do not
+    use it."""
     java_heap_mb: Annotated[int, Field(ge=64)] = 512
     """Heap of TorchServe's frontend, MB. Lands in the Java command as `-Xmx`."""
     java_compiler: Literal["auto", "quick", "full"] = "auto"
-    """How far Java compiles TorchServe's frontend. Full answers more requests of a tiny model, but compiles for
-    minutes, on the cores that the workers need; auto: quick for a MAR above 4 MB. Lands in the Java command as
+    """How far Java compiles TorchServe's frontend. full: more requests/s for a tiny model, but it compiles for minutes,
+    on the cores that the workers need; auto: quick for a MAR above 4 MB. Lands in the Java command as
     `-XX:TieredStopAtLevel`."""
     max_worker_memory_mb: Count | None = None
-    """A worker above it is replaced, MB resident; default: no limit. Read by the supervisor."""
+    """A worker that uses more memory is replaced, MB resident; default: no limit. Read by the supervisor."""
     log: Literal["json", "text"] = "text"
     """Form of the log lines. Lands in `log4j2.xml` and the supervisor."""
     access_log: Literal["all", "auto", "errors", "off"] = "auto"
-    """Which requests are logged, one line each; auto: all up to `access_log_max_rps`, above it only errors, as many
-    a second, and how many more there were. Read by the supervisor."""
+    """Which requests are logged, one line each; auto: all of them up to `access_log_max_rps`, above that only errors,
+    at most so many a second, and a line with how many more there were. Read by the supervisor."""
     access_log_max_rps: Count = 20
-    """Above this rate `access_log: auto` logs errors only, and no more of them, requests/s. Read by the supervisor."""
+    """The rate above which `access_log: auto` logs errors only, and the most errors that it logs, requests/s. Read by
+    the supervisor."""
     drain_propagation_s: Annotated[float, Field(ge=0)] = 5
     """How long a stopping pod still serves while load balancers learn of it, s. Read by the supervisor; lands in the
     Deployment's grace period."""
     drain_timeout_s: Seconds = 30
-    """How long requests in flight may take to finish after that, s. Read by the supervisor; lands in the Deployment's
-    grace period."""
+    """How long requests that were accepted may take to finish after that, s. Read by the supervisor; lands in the
+    Deployment's grace period."""

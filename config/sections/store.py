@@ -14,7 +14,7 @@ _HOST_PATH = re.compile(r"(/[\w.-]+)+")
 
 
 class ModelCache(Section):
-    """Where downloaded MARs are kept, so that the next pod does not download again. Nobody deletes old ones."""
+    """Where downloaded MARs are kept, so that the next pod does not download again. Old ones are never deleted."""
 
     host_path: str | None = None
     """A folder of the node, which the pods' user may write; the namespace must allow `hostPath`. Lands in the
@@ -52,7 +52,7 @@ class ModelStore(Section):
     """An image that holds it, mounted as a volume (Kubernetes 1.35, or from 1.31 with the feature gate ImageVolume).
     Lands in the Deployment."""
     path: InsidePath = "model.mar"
-    """Where it lies in `claim` or `image`. Lands in the Deployment."""
+    """Path of the MAR in `claim` or `image`. Lands in the Deployment."""
     cache: ModelCache | None = None
     """Where downloaded MARs are kept; default: nowhere, each pod downloads its own."""
 

@@ -11,7 +11,7 @@ from config.sections.vllm import Vllm
 
 
 class TextRoute(Section):
-    """Who answers short prompts instead."""
+    """A small model that answers short prompts instead of this one."""
 
     to: Name
     """The name of another spec's language model, whose tokens need not be the same. Read by the worker; lands in the
@@ -19,11 +19,11 @@ class TextRoute(Section):
     short_tokens: Count = 30
     """Prompts of so many tokens and fewer are sent to it. Read by the worker."""
     url: Url | None = None
-    """Where it is; default: `http://TO:8080`, the Service of that release in the same namespace. Read by the worker;
+    """Its address; default: `http://TO:8080`, the Service of that release in the same namespace. Read by the worker;
     lands in the NetworkPolicy."""
     patience_ms: Annotated[float, Field(gt=0, le=600_000)] = 2000
-    """How long its first text may take, ms; after that, or where it is away or refuses, this model answers. Read by the
-    worker."""
+    """How long its first text may take, ms; after that, or if it cannot be reached or refuses, this model answers. Read
+    by the worker."""
 
     @property
     def address(self) -> str:
@@ -32,7 +32,7 @@ class TextRoute(Section):
 
 
 class TextSessions(Section):
-    """Where conversations are kept, so that clients send what is new and any pod goes on."""
+    """Where conversations are kept, so that clients send only what is new, and any pod can continue."""
 
     redis: RedisUrl
     """A Redis that all pods share, `redis://HOST:PORT/NUMBER`, `rediss://…` with TLS. Requests that name a conversation
@@ -43,8 +43,8 @@ class TextSessions(Section):
     ttl_s: Annotated[float, Field(gt=0, le=31_536_000)] = 3600
     """How long after its last answer a conversation is kept, s. Read by the worker."""
     max_kb: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Messages of one conversation, with those that are new, in JSON, kB of 1,000 bytes; a turn that would make it
-    larger is refused with 400. Read by the worker."""
+    """Largest size of one conversation as JSON, kB of 1,000 bytes; a request that would make it larger is refused with
+    400. Read by the worker."""
 
 
 class Text(Section):
@@ -56,32 +56,32 @@ class Text(Section):
     `compile` says; fake: says the prompt again, one token every `step_ms`, to try and measure what is around an engine.
     Lands in the record of the MAR."""
     context: Count = 2048
-    """Tokens of a prompt and its answer together. Lands in the record; memory is taken for it, times `slots`."""
+    """Most tokens of a prompt and its answer together. Lands in the record; each of the `slots` takes memory for so
+    many."""
     slots: Count = 16
     """Answers that are written at the same time. Lands in the record, and with `waiting` in `batchSize`."""
     waiting: Count | None = None
     """Requests that may wait for a slot, those of interactive clients and short prompts first; further ones get 503
     with `Retry-After`; default: as many as `slots`. Lands in the record, and with `slots` in `batchSize`."""
     prefill_chunk: Count | None = None
-    """A step reads so many tokens of prompts, of a long one a piece and of short ones several, so that the answers of
-    others go on; default: 256, of `vllm` 2048. Lands in the record."""
+    """So many tokens of prompts are read in one step, a piece of a long one or several short ones, so that the answers
+    of others go on; default: 256, of `vllm` 2048. Lands in the record."""
     max_tokens: Count = 512
     """Longest answer, and what is written where a request names no `max_tokens`, tokens. Lands in the record."""
     route: TextRoute | None = None
-    """Short prompts are answered by a small model that is served beside; default: all are answered here."""
+    """Sends short prompts to a small model that is served elsewhere; default: all are answered here."""
     sessions: TextSessions | None = None
-    """Conversations that a client names are kept here; default: clients send all messages each time."""
+    """Keeps the conversations that clients name; default: clients send all messages each time."""
     priority_header: HeaderName = "X-Priority"
-    """The header by which a request says who it is for: `interactive`, as without it, or `batch`, which waits while
-    anybody interactive does, ten seconds at most; any other value is refused with 400. Lands in the record."""
+    """The header by which a request says how urgent it is: `interactive`, which is the default, or `batch`, which waits
+    while an interactive one waits, ten seconds at most; any other value is refused with 400. Lands in the record."""
     flush_ms: Annotated[float, Field(ge=0, le=1000)] = 20
-    """An answer's text is sent at most once in this time, but for its beginning and its end, ms. Lands in the
+    """The text of an answer is sent at most once in this time, except for its beginning and its end, ms. Lands in the
     record."""
     step_ms: Annotated[float, Field(gt=0)] = 20
     """What a step of the `fake` engine takes, ms. Lands in the record."""
     speculation: Literal["auto", "off"] = "auto"
-    """auto: the compiled engine guesses what comes next where a text says again what it has said before, and computes
-    guesses together with the token before them, as many as give more tokens a second by what steps and guesses were
-    worth so far; the answers are the same. off: one token a step. Lands in the record."""
+    """auto: where a text repeats itself, the compiled engine guesses the next tokens and checks several in one step, as
+    long as that is faster; the answers are the same. off: one token in each step. Lands in the record."""
     vllm: Vllm | None = None
     """How vLLM is run, for `engine: vllm`."""

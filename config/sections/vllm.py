@@ -25,7 +25,7 @@ class Vllm(Section):
     """Arguments of vLLM's engine, by the names of its command line with `_` for `-`: `{tensor_parallel_size: 2,
     quantization: awq}`. Land in the record."""
     step_timeout_s: Seconds = 120
-    """A vLLM that says nothing for so long while answers are open is ended, and starts again, s. Lands in the
+    """If vLLM gives nothing for so long while answers are open, it is ended and started again, s. Lands in the
     record."""
 
     @property
