@@ -61,7 +61,7 @@ def _rows_of(spec: Spec, source: Source, image: ImageSpec | None, file: Path) ->
     try:
         if file.suffix.lower() in IMAGE_SUFFIXES:
             if image is None:
-                raise SourceError(f"{where}: is an image, allowed for `{spec.model.handler}`: `.npy`, `.npz`")
+                raise SourceError(f"{where}: is a picture, allowed for `{spec.model.handler}`: `.npy`, `.npz`")
             yield (np.ascontiguousarray(decode_image(file.read_bytes(), image)),)
             return
         loaded = np.load(file, allow_pickle=False)

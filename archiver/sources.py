@@ -66,15 +66,17 @@ def _from_torchvision(spec: Spec, name: str) -> Source:
     if name not in names and name in models.list_models():
         built = f"torchvision.models.get_model('{name}', weights=None, weights_backbone=None)"
         raise SourceError(
-            f"{spec.file}: `model.source`: torchvision's `{name}` does not classify pictures, so nothing says how its "
-            "are read and answered",
+            f"{spec.file}: `model.source`: torchvision's `{name}` does not classify pictures, so Marina "
+            "does not know how to read its input and write its answers",
             hint=f"in model.py: `def build(): return {built}`, then `source: ./model.py:build`",
         )
     if name not in names:
         close = nearest(name, names)
         raise SourceError(
             f"{spec.file}: `model.source`: torchvision has no model `{name}`",
-            hint=f"source: torchvision:{close}" if close else 'python -c "import torchvision; print(…list_models())"',
+            hint=f"source: torchvision:{close}"
+            if close
+            else 'python -c "from torchvision import *; print(dir(models))"',
         )
     choices = models.get_model_weights(name)
     weights = spec.model.weights or "random"
@@ -251,7 +253,7 @@ def _finished(
         ports = tuple(_port(name, tensor) for name, tensor in model.inputs.items() if not tensor.mask_of)
     if model.handler == "image" and image is None:
         raise SourceError(
-            f"{spec.file}: `model.image`: missing: `{model.source}` does not say what its images look like",
+            f"{spec.file}: `model.image`: missing: `{model.source}` does not say what its pictures look like",
             hint="add `image: {height: 224, width: 224}` under `model`",
         )
     return Source(network, image, ports, _labels(spec, labels), only_batch, _lengths(spec), notes)

@@ -58,11 +58,12 @@ def import_torchvision() -> ModuleType:
 
     from config.errors import SourceError
 
+    hint = "make setup, or without the repository pip install 'marina[serve,package]'"
     for _ in range(8):
         try:
             return importlib.import_module("torchvision")
         except ImportError as err:
-            raise SourceError(f"torchvision cannot be imported: {err}", hint="make setup") from err
+            raise SourceError(f"torchvision cannot be imported: {err}", hint=hint) from err
         except RuntimeError as err:
             missing = re.search(r"operator torchvision::(\w+) does not exist", str(err))
             if missing is None:
@@ -70,7 +71,7 @@ def import_torchvision() -> ModuleType:
             _define(missing[1])
             for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
                 del sys.modules[name]
-    raise SourceError("torchvision does not fit the installed torch", hint="make setup")
+    raise SourceError("torchvision does not fit the installed torch", hint=hint)
 
 
 class Finder:

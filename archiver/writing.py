@@ -125,7 +125,8 @@ def compare_text(draft: Draft, staged: Path) -> Agreement:
     if text.engine == "aot":
         [alone] = _written(engine, text, folder, range(1))
         if alone.reports != written[0].reports:
-            raise AgreementError("the compiled decoder writes otherwise alone than beside others; no MAR was written")
+            text = "the compiled decoder writes another text alone than beside others; no MAR was written"
+            raise AgreementError(text)
     engine.close()
     whole = Llama(weights, precision="fp32", slots=1, context=max(len(answer.tokens) for answer in written))
     same: list[bool] = []

@@ -70,7 +70,7 @@ def _text(file: Path) -> str:
         with file.open(encoding="utf-8") as stream:
             text = stream.read(_LONGEST + 1)
     except FileNotFoundError as err:
-        raise InputError(f"{file}: no such spec", hint="marina init mine, or the path of one that is there") from err
+        raise InputError(f"{file}: no such spec", hint="marina init mine, or the path of an existing one") from err
     except IsADirectoryError as err:
         raise InputError(f"{file}: is a folder, a spec is a file", hint=f"marina check {file / 'spec.yaml'}") from err
     except (OSError, UnicodeDecodeError) as err:

@@ -77,7 +77,8 @@ def verify(options: argparse.Namespace) -> int:
         print(f"{rule.id} ({rule.level})\n  {rule.what}\n  {rule.why}\n  hint: {rule.fix}")
         return 0
     if options.dir and options.live:
-        raise InputError("`--live`: compares with a spec, and `--dir` has none", hint="marina verify SPEC --live URL")
+        text = "`--live`: not together with `--dir`, which has no spec to compare with"
+        raise InputError(text, hint="marina verify SPEC --live URL")
     progress = Progress(quiet=options.quiet)
     if options.dir:
         verified = verify_folder(options.dir, options.kubernetes, progress)

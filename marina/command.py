@@ -83,7 +83,7 @@ def _of_a_spec_nobody_named(err: MarinaError) -> MarinaError | None:
     """Outside of the repository the default is a file that nobody typed; what is missing then is the argument."""
     if err.message != f"{DEFAULT_SPEC}: no such spec":
         return None
-    return InputError("`SPEC`: missing: the spec of a model", hint="marina init mine, or the path of one you have")
+    return InputError("`SPEC`: missing: the spec of a model", hint="marina init mine, or the path of an existing one")
 
 
 class _Prints(argparse.Action):

@@ -48,7 +48,7 @@ def compare(options: argparse.Namespace) -> int:
 
     if (options.against is None) == (options.baseline is None):
         if options.baseline:
-            raise InputError("`--baseline`: compares with what is stored, so `--against` cannot be beside it")
+            raise InputError("`--baseline`: not together with `--against`, because it compares with a stored verdict")
         text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
         raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
     spec, how = load_spec(options.spec, files=False), chosen(Pairing, options)

@@ -115,7 +115,7 @@ class InCluster:
         try:
             there = [pod.name for pod in endpoints(self._cluster, self._plan.namespace, self._service).ready]
             if gone := sorted({server.name for server in self.servers} - set(there)):
-                raise InputError(f"pods that are loaded are not ready any more: {', '.join(gone)}")
+                raise InputError(f"pods stopped being ready during the load: {', '.join(gone)}")
             asked = [server.name for server in self.servers] or there
             served = sorted(set(served_packages(self._cluster, self._plan, asked)))
         except ClusterError as err:

@@ -36,11 +36,11 @@ def missing_extras(verb: str, err: ModuleNotFoundError) -> ToolMissing | None:
     module = (err.name or "").partition(".")[0]
     if not module or find_spec(module) is not None:
         return None
-    return ToolMissing(f"`marina {verb}` needs `{module}`, which is not installed", hint=_install(verb))
+    return ToolMissing(f"`marina {verb}` needs `{module}`, which is not installed", hint=how_to_install(verb))
 
 
-def _install(verb: str) -> str:
-    """By the tool and from the file that installed Marina."""
+def how_to_install(verb: str) -> str:
+    """The packages of a verb, by the tool and from the file that installed Marina."""
     python = short(Path(sys.executable))
     tool = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
     extras = _EXTRAS.get(verb, _ALL)

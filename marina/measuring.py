@@ -47,9 +47,9 @@ def loadtest(options: argparse.Namespace) -> int:
     spec, how = load_spec(options.spec, files=False), chosen(RunOptions, options)
     where = _where(options, spec.name)
     if (options.one_pod or options.service) and not options.in_cluster:
-        raise InputError("`--one-pod` and `--service` say which pods of a cluster are loaded", hint="--in-cluster")
+        raise InputError("`--one-pod` and `--service`: only with `--in-cluster`", hint="--in-cluster")
     if options.one_pod and options.service:
-        raise InputError("`--one-pod`: a Service chooses the pod, so `--service` cannot be beside it")
+        raise InputError("`--one-pod`: not together with `--service`, whose Service chooses the pods")
     if options.in_cluster or options.dry_run:
         if where.headers or where.cacert or where.cert:
             text = "`--header`, `--cacert` and `--cert` are for a server behind `--url`"
@@ -112,7 +112,7 @@ def calibrate(options: argparse.Namespace) -> int:
         from marina import in_cluster
 
         if options.tune:
-            raise InputError("`--tune`: starts servers with other settings, so `--in-cluster` cannot be beside it")
+            raise InputError("`--tune`: not together with `--in-cluster`, it starts servers with other settings")
         image = options.image or in_cluster.image_of(spec, out)
         where = replace(where, elsewhere=in_cluster.one_pod(make_plan(spec, out), image, options))
     # Evidence of settings that were just found to be second best would mislead: the patch comes first.
@@ -271,10 +271,10 @@ def _check_certificates(options: argparse.Namespace) -> None:
         raise InputError(f"`--cacert`: {options.cacert} holds no certificates: {err}") from err
     if options.cert is None:
         if options.key is not None:
-            raise InputError("`--key`: given without the `--cert` that it belongs to", hint="--cert FILE --key FILE")
+            raise InputError("`--key`: given without `--cert`, whose key it is", hint="--cert FILE --key FILE")
         return
     try:
         context.load_cert_chain(options.cert, options.key)
     except (OSError, ValueError) as err:
-        text = f"`--cert`: {options.cert} is no certificate with its key: {err}"
+        text = f"`--cert`: {options.cert} is not a certificate with its key: {err}"
         raise InputError(text, hint="--cert client.pem --key client.key") from err

@@ -67,7 +67,7 @@ def simulate(options: argparse.Namespace) -> int:
         return 0
     progress = Progress(quiet=options.quiet)
     for assumption in simulation.assumed:
-        progress.say(f"note: not measured, assumed is {assumption}")
+        progress.say(f"note: assumed, not measured: {assumption}")
     print(f"{simulation.to_text()}\n{page}")
     return 0
 

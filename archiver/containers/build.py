@@ -151,7 +151,7 @@ def _check(options: Options) -> None:
             allowed = listed(f"{name}=…" for name in _ARGUMENTS)
             raise InputError(f"`--build-arg`: got `{argument}`, allowed: {allowed}")
     if options.wheels is not None and not any(options.wheels.glob("*.whl")):
-        raise InputError(f"`--wheels`: no wheels in `{options.wheels}`", hint="make wheels")
+        raise InputError(f"`--wheels`: no wheels in `{options.wheels}`", hint="make wheels, in Marina's repository")
     if options.pip_conf is not None and not options.pip_conf.is_file():
         raise InputError(f"`--pip-conf`: no such file: {options.pip_conf}")
 

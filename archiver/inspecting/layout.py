@@ -89,7 +89,7 @@ def _between(stream: IO[bytes], members: list[zipfile.ZipInfo], directory: int) 
             return
         fields = _LOCAL.unpack(header)
         if _differs(info, fields):
-            yield f"{info.filename}: what stands before it says otherwise than the directory"
+            yield f"{info.filename}: its own header does not say the same as the archive's directory"
         at = info.header_offset + _LOCAL.size + fields[9] + fields[10] + info.compress_size
         if info.flag_bits & 0x8:
             at += _descriptor(stream, at)

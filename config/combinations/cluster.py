@@ -24,7 +24,7 @@ def _requests_are_forecast(spec: Spec) -> Conflicts:
     scaling = spec.scaling
     if scaling.forecast == "weekly" and (scaling.metric != "requests" or scaling.autoscaler == "none"):
         field = "autoscaler" if scaling.autoscaler == "none" else "metric"
-        text = f"got `weekly`, but `{field}` is `{getattr(scaling, field)}`, and it is requests that are forecast"
+        text = f"got `weekly`, which forecasts requests, but `{field}` is `{getattr(scaling, field)}`"
         yield "scaling.forecast", text, "forecast: none"
 
 

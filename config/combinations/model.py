@@ -18,7 +18,7 @@ def _inputs_fit_handler(spec: Spec) -> Conflicts:
         if model.image is None and not spec.model.from_torchvision:
             yield (
                 "model.image",
-                f"missing: `{model.source}` does not say what its images look like",
+                f"missing: `{model.source}` does not say what its pictures look like",
                 "add `image: {height: 224, width: 224}` under `model`",
             )
         if model.inputs is not None:
@@ -63,7 +63,8 @@ def _one_length(spec: Spec) -> Conflicts:
         if sum(not isinstance(side, int) for side in tensor.shape) > 1:
             yield f"{field}.shape", "two dimensions vary, allowed: one", None
         elif tensor.varying and tensor.varying != first:
-            yield f"{field}.shape", "varies otherwise than the input before it, allowed: one length for a request", None
+            text = "does not vary like the input before it, allowed: one length for all inputs of a request"
+            yield f"{field}.shape", text, None
         if not tensor.mask_of:
             if "shape" not in tensor.model_fields_set:
                 yield f"{field}.shape", "missing", "shape: [3, 4], without the batch"
@@ -108,7 +109,7 @@ def _int8_is_calibrated(spec: Spec) -> Conflicts:
         yield (
             "model.calibration",
             "missing: `precision: int8` is calibrated on real inputs",
-            "add `calibration: ./calibration`, a folder of images or `.npy` inputs",
+            "add `calibration: ./calibration`, a folder of pictures or `.npy` inputs",
         )
 
 

@@ -110,4 +110,4 @@ def _slo_above_batch_delay(spec: Spec) -> Conflicts:
 def _a_password_opens_a_redis(spec: Spec) -> Conflicts:
     cache = spec.serving.cache
     if cache and cache.secret and not cache.redis:
-        yield "serving.cache.secret", "given, but there is no `redis` that it opens", "delete `secret`, or say `redis`"
+        yield "serving.cache.secret", "given, but there is no `redis` that needs it", "delete `secret`, or add `redis`"

@@ -100,7 +100,7 @@ def _check_reach(listener: _Listener) -> Iterator[Mistake]:
     if key == _PUBLIC or _is_loopback(listener.host):
         return
     if "management" in key:
-        text = f"`{listener.host}` is not loopback: whoever reaches it may scale models and register workflows"
+        text = f"`{listener.host}` is not loopback: everybody who can reach it may scale models and register workflows"
         yield Mistake(key, "warning", "management-exposed", text, hint)
     else:
         text = f"`{listener.host}` is not loopback: it is open to the network"

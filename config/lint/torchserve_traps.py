@@ -133,7 +133,7 @@ TRAPS = (
         "enable_model_api",
         "warning",
         "true",
-        "whoever reaches the management port may load a model, which is code",
+        "everybody who can reach the management port may load a model, which is code",
         "enable_model_api=false",
     ),
     Trap(

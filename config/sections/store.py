@@ -67,7 +67,7 @@ class ModelStore(Section):
         if url is None:
             return url
         if "@" in urlsplit(url).netloc:
-            raise ValueError("allowed: an address without user and password: whoever may read pods reads it")
+            raise ValueError("allowed: an address without user and password, which all who may read pods could read")
         if not _ADDRESS.fullmatch(url):
             allowed = "an address from `http://`, `https://`, `s3://` or `gs://` on, without a query"
             raise ValueError(f"allowed: {allowed}; a presigned one goes into `secret` as `MODEL_URL`")

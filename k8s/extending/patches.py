@@ -69,7 +69,7 @@ def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, number: i
             text = f"no {patch.kind} is called `{patch.name}`, allowed: {listed(names)}"
         else:
             text = f"no `{patch.kind}` is rendered, allowed: {listed(rendered)}"
-        raise InputError(f"{where}: {text}", hint="marina manifests without it lists what is rendered")
+        raise InputError(f"{where}: {text}", hint="run `marina manifests` without this patch to see what is rendered")
 
 
 def _change(patch: Patch, spec: Spec, number: int) -> dict[str, Any] | list[Any]:
@@ -97,7 +97,7 @@ def _patched(document: Manifest, change: dict[str, Any] | list[Any]) -> Any:
         return patched(document, change)
     group = document["apiVersion"].rpartition("/")[0]
     if change.get("$patch") in ("delete", "replace"):
-        raise PatchError("", "the object itself stays; what is rendered is chosen by the spec's other fields")
+        raise PatchError("", "the object itself must stay; other fields of the spec choose what is rendered")
     return merged(document, change, by_keys=group in _BUILT_IN)
 
 

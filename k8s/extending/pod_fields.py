@@ -83,5 +83,5 @@ def _mount(path: str, volume: str) -> dict[str, Any]:
 
 def _refuse(spec: Spec, field: str, both: set[str]) -> None:
     if both:
-        text = f"{spec.place(*_FIELD, field)}: {listed(both)} is rendered already, allowed: others"
+        text = f"{spec.place(*_FIELD, field)}: {listed(both)} is already rendered by Marina, allowed: other names"
         raise InputError(text, hint="another name, or `kubernetes.patches` to change what is rendered")

@@ -103,9 +103,9 @@ def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> 
         raise InputError(f"{file}: not an evidence record of this version", hint=again) from err
     if data.get("status") != "PASS":
         reasons = "; ".join(reason.get("text", "") for reason in data.get("reasons", [])) or "no reason given"
-        raise InputError(f"{file}: is {data.get('status')}, so nothing may be derived from it: {reasons}", hint=again)
+        raise InputError(f"{file}: is {data.get('status')}, so it cannot be used: {reasons}", hint=again)
     if package is None:
-        text_ = f"{file}: measured on a package, but there is no `package.json` beside it to compare"
+        text_ = f"{file}: measured on a package, but there is no `package.json` beside it to compare with"
         raise InputError(text_, hint=f"marina package {spec_file}")
     if evidence.package != package.sha256:
         measured = f"sha256 {evidence.package[:12]}…" if evidence.package else "an unknown package"

@@ -85,7 +85,7 @@ def derived(plan: Plan) -> list[Derived]:
 
 def _built(plan: Plan) -> Iterator[Note]:
     if plan.package is None:
-        text = "nothing was packaged yet: the room for the model is a guess"
+        text = "nothing was packaged yet: the disk space for the model is a guess"
         yield Note("40-deployment.yaml", text, f"marina package {plan.spec.file}")
     if plan.built is None:
         yield Note("40-deployment.yaml", f"`{plan.image}` was not built yet", f"marina image {plan.spec.file}")
@@ -98,7 +98,7 @@ def _measured(plan: Plan) -> Iterator[Note]:
     spec, evidence = plan.spec, plan.evidence
     calibrate = f"marina calibrate {spec.file}"
     if plan.autoscaled and plan.scaling_target is None:
-        text = "nothing was measured: the autoscaler looks at the cpu alone"
+        text = "nothing was measured: the autoscaler only looks at the CPU"
         yield Note(_scaling_file(plan), text, f"{calibrate}, or set `scaling.target_rps_per_pod`")
     if evidence is None:
         yield Note("40-deployment.yaml", "nothing was measured: memory and times are defaults", calibrate)
@@ -112,7 +112,7 @@ def _measured(plan: Plan) -> Iterator[Note]:
         text = f"measured with {evidence.usable_cores:g} cores, a pod has {spec.cores:g}"
         yield Note(_scaling_file(plan), text, f"{calibrate} --url URL_OF_A_POD")
     if evidence.cold_start_s is None:
-        text = "the evidence is of a server that was there already: its start was not measured"
+        text = "the evidence is from a server that was already running: its start was not measured"
         yield Note("40-deployment.yaml", text, calibrate)
 
 
@@ -127,7 +127,7 @@ def _chosen(plan: Plan) -> Iterator[Note]:
     yield from patch_notes(plan)
     key = plan.package.record.key if plan.package else None
     if key and key.isa and key.target == "native" and not plan.cpu_labels and not plan.node_selector:
-        text = "compiled for the packaging machine's CPU: on nodes that lack some of it pods end as they start"
+        text = "compiled for the packaging machine's CPU: pods end at their start on nodes without its instructions"
         hint = "model: {cpu_target: x86-64-v3}, or kubernetes: {cpu_labels: {LABEL: VALUE}} of nodes like that machine"
         yield Note("40-deployment.yaml", text, hint)
     if plan.spec.scaling.min_replicas == 1:
@@ -138,7 +138,7 @@ def _chosen(plan: Plan) -> Iterator[Note]:
         yield Note("30-network-policy.yaml", text, "kubernetes: {network: {clients: [NAMESPACE]}}")
 
     if plan.spec.kubernetes.resources.gpu and plan.surge_pods:
-        text = f"a rollout needs {_room(plan)} free: with every GPU in use it waits for ever"
+        text = f"a rollout needs {_room(plan)} free: if every GPU is in use, it waits forever"
         yield Note("40-deployment.yaml", text, "kubernetes: {rollout: {max_surge: 0, max_unavailable: 1}}")
     if plan.spec.kubernetes.route and plan.spec.serving.drain_propagation_s < CLOUD_PROPAGATION_S:
         text = (

@@ -230,7 +230,7 @@ def make_plan(spec: Spec, folder: Path) -> Plan:
         text = f"{folder / 'package.json'}: is of `{package.record.name}` {package.record.version}, the spec is of "
         raise InputError(text + f"`{spec.name}` {spec.version}", hint=f"marina package {spec.file}")
     if package is None and spec.kubernetes.model:
-        text = "`kubernetes.model`: its checksum is that of the package, and nothing was packaged yet"
+        text = "`kubernetes.model`: needs the package's checksum, and nothing was packaged yet"
         raise InputError(text, hint=f"marina package {spec.file}")
     if package:
         check_settings(spec, folder / package.mar, package.record)
@@ -263,7 +263,7 @@ def in_mib(size: float) -> str:
 
 def _check_metrics(plan: Plan) -> None:
     if plan.autoscaled and plan.cpu_percent is None and plan.scaling_target is None:
-        text = "nothing was measured, and without the cpu the autoscaler has no metric at all"
+        text = "nothing was measured, so without `scaling.cpu_percent` the autoscaler has no metric at all"
         raise InputError(text, hint=f"marina calibrate {plan.spec.file}, or set `scaling.target_rps_per_pod`")
 
 

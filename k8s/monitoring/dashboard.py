@@ -100,12 +100,12 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
         ),
     ]
     if spec.cost:
-        text = f"What 10,000 good answers cost, {spec.cost.currency}: every pod is paid, however little it is asked."
+        text = f"What 10,000 good answers cost, {spec.cost.currency}: every pod is paid, even if it gets few requests."
         budget = (spec.cost.budget_per_10k,) if spec.cost.budget_per_10k else ()
         line = (Query(queries.recorded("inference_cost_per_10k:rate5m"), "cost"),)
         panels.append(Panel("Cost of 10,000", text, "none", line, limits=budget, **stat))
     if burns:
-        text = "How many times too fast the budget is spent: over 1 it does not last, over the upper line it is a page."
+        text = "How many times too fast the budget is spent: over 1 it will not last, over the upper line it pages."
         panels.append(Panel("Budget burn", text, "none", burns, height=6, limits=(1.0, FAST[0][2])))
     return panels
 

@@ -23,7 +23,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
         ),
         Panel(
             "Replicas",
-            "What is wanted, what is there, and between what the autoscaler may choose.",
+            "How many pods are wanted, how many are there, and the autoscaler's limits.",
             "none",
             _replicas(queries),
         ),
@@ -113,9 +113,7 @@ def _gpus(queries: Queries) -> list[Panel]:
     full = (Query(queries.gpu_memory_share(), "{{pod}}"),)
     busy = (Query(queries.gpu("DCGM_FI_DEV_GPU_UTIL"), "{{pod}}"),)
     return [
-        Panel(
-            "GPU memory in use", "Share of the device's memory, whoever uses it (DCGM).", "percentunit", full, most=1
-        ),
+        Panel("GPU memory in use", "Share of the device's memory that is in use (DCGM).", "percentunit", full, most=1),
         Panel("GPU utilisation", "Share of time in which the GPU did anything (DCGM).", "percent", busy),
     ]
 

@@ -23,13 +23,13 @@ def spared_panels(spec: Spec, queries: Queries) -> list[Panel]:
             )
         )
     if spec.serving.cache and spec.serving.cache.redis:
-        text = "Times that Redis was late, unreachable or not asked because of that, or held what is none of ours."
+        text = "Times that Redis was late, unreachable or not asked because of that, or held a foreign value."
         panels.append(_by("Redis", text, queries.rate(queries.of(FAILURES), "kind"), "kind"))
     if spec.text and spec.text.route:
-        text = f"What came of prompts that are for `{spec.text.route.to}`; those that came back were answered here."
+        text = f"What became of prompts that are meant for `{spec.text.route.to}`; `returned` ones were answered here."
         panels.append(_by("Short prompts", text, queries.rate(queries.of(ROUTED), "result"), "result"))
     if spec.text and spec.text.sessions:
-        text = "Requests that named a conversation: it began, it went on, could not be read, or its turn not be kept."
+        text = "Requests that named a conversation: it began, went on, could not be read, or could not be kept."
         panels.append(_by("Conversations", text, queries.rate(queries.of(CONVERSATIONS), "result"), "result"))
     return panels
 

@@ -75,7 +75,7 @@ def _without_foreign_namespace(
         ref = Ref.of(document)
         stays = namespace_is_fixed if ref in state.objects else look_up_namespace
         if ref.kind == "Namespace" and stays(placement.cluster, ref.name):
-            progress.say(f"note: {ref} is there already and stays as it is")
+            progress.say(f"note: {ref} already exists and stays as it is")
         else:
             kept.append(document)
     return kept

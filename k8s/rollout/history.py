@@ -139,7 +139,7 @@ class Store:
         except ApiError as err:
             if err.lost_race or err.status == 404:
                 raise Refused(
-                    f"`{self._name}` was changed by somebody else meanwhile", hint="marina status SPEC"
+                    f"`{self._name}` was changed by somebody else at the same time", hint="marina status SPEC"
                 ) from err
             raise
         return replace(state, version=written["metadata"]["resourceVersion"])

@@ -86,7 +86,7 @@ def load_state(placement: Placement) -> State:
     raise Refused(
         f"`{placement.name}` is not deployed in namespace `{placement.namespace}` of context "
         f"`{placement.cluster.context}`",
-        hint="marina deploy SPEC, or `-n NAMESPACE` or `--context C` for another place",
+        hint="marina deploy SPEC, or `-n NAMESPACE` or `--context C` if it is deployed elsewhere",
     )
 
 
@@ -95,6 +95,6 @@ def _chosen(placement: Placement, state: State, to: int | None) -> Revision:
     revision = placement.store.read(number) if number in state.good else None
     if revision is None:
         kept = ", ".join(f"`{number}`" for number in state.good) or "none"
-        which = "a revision before this one" if to is None else f"revision {to}"
-        raise Refused(f"there is not {which} to go back to; kept: {kept}", hint=f"marina status {placement.typed}")
+        which = "no revision before this one" if to is None else f"no revision {to}"
+        raise Refused(f"there is {which} to go back to; kept: {kept}", hint=f"marina status {placement.typed}")
     return revision

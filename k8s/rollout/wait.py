@@ -58,7 +58,7 @@ def wait(cluster: Cluster, deployment: Ref, progress: Progress, *, timeout_s: fl
             waited_s = time.monotonic() - begun
             view = follow()
             if view is None:
-                return WaitResult(False, f"{deployment} was deleted meanwhile", (), seconds=waited_s)
+                return WaitResult(False, f"{deployment} was deleted while it was waited for", (), seconds=waited_s)
             report.changes_in(view)
             available, over = availability(view.deployment), _end_reason(view, waited_s, timeout_s)
             if available or over:

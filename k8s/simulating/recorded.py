@@ -72,7 +72,7 @@ def read_recording(file: Path) -> Recording:
         hpa, first = hpa or _autoscaler(line, f"{file}:{number}"), first or line
         if line["spec"] != first["spec"]:
             raise InputError(
-                f"{file}:{number}: `spec` is another than on the first line, allowed: one", hint="record each by itself"
+                f"{file}:{number}: `spec` is not that of the first line, allowed: one", hint="record each by itself"
             )
         # Before its first look, a status says nothing.
         if line["status"].get("conditions"):
@@ -80,7 +80,7 @@ def read_recording(file: Path) -> Recording:
             if len(seen) > 1 and seen[-1].at_s < seen[-2].at_s:
                 raise InputError(f"{file}:{number}: got `at` {line['at']}, allowed: times that ascend", hint=_HINT)
     if hpa is None or len(seen) < 2:
-        raise InputError(f"{file}: holds {len(seen)} looks of an autoscaler, allowed: two or more", hint=_HINT)
+        raise InputError(f"{file}: holds {len(seen)} readings of an autoscaler, allowed: two or more", hint=_HINT)
     return Recording(file.name, hpa, tuple(seen))
 
 

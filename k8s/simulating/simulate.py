@@ -61,7 +61,7 @@ def _forecasts(hpa: Hpa) -> bool:
 def _with_forecast(plan: Plan, forecast: str) -> Plan:
     scaling = plan.spec.scaling
     if scaling.metric != "requests":
-        text = f"`scaling.metric`: got `{scaling.metric}`, and it is requests that are forecast"
+        text = f"`scaling.metric`: got `{scaling.metric}`, allowed with a forecast: `requests`"
         raise InputError(f"{plan.spec.file}: {text}", hint="simulate it without `--forecast`")
     changed = scaling.model_copy(update={"forecast": forecast})
     return replace(plan, spec=plan.spec.model_copy(update={"scaling": changed}))
@@ -75,12 +75,12 @@ def _autoscaler(plan: Plan) -> Hpa:
     where = f"{plan.spec.file}: `scaling"
     metric = plan.spec.scaling.metric
     if metric in ("queue_time", "waiting"):
-        text = f"{where}.metric`: got `{metric}`, and how long requests wait below the knee is not known"
+        text = f"{where}.metric`: got `{metric}`, but nobody knows how long requests wait below the knee"
         raise InputError(text, hint="simulate `metric: requests`, which scales before requests wait")
     for manifest in (document for documents in render(plan).values() for document in documents):
         if manifest["kind"] in ("HorizontalPodAutoscaler", "ScaledObject"):
             return read_hpa(manifest)
-    raise InputError(f"{where}.autoscaler`: got `none`: the pods stay as many as they are", hint="autoscaler: hpa")
+    raise InputError(f"{where}.autoscaler`: got `none`, so the number of pods never changes", hint="autoscaler: hpa")
 
 
 def _service(plan: Plan, supposed: Supposed) -> tuple[Service, list[str]]:
@@ -89,7 +89,7 @@ def _service(plan: Plan, supposed: Supposed) -> tuple[Service, list[str]]:
     measured, target = plan.evidence.knee if plan.evidence else None, plan.target_rps_per_pod
     if measured is None and target is None:
         hint = f"marina calibrate {spec.file}, or --knee RPS"
-        raise InputError("nothing was measured: what a pod holds is not known", hint=hint)
+        raise InputError("nothing was measured, so nobody knows how many requests/s a pod can hold", hint=hint)
     knee = measured.rps if measured else (target or 0) / spec.scaling.headroom
     cold_start_s = plan.cold_start_s
     if measured is None:

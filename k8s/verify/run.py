@@ -96,8 +96,8 @@ def explain_rule(name: str) -> Rule:
     known = {rule.id: rule for rule in all_rules()}
     if name not in known:
         near = nearest(name, known)
-        text = f"`--explain`: got `{name}`" + (f", did you mean `{near}`?" if near else "")
-        raise InputError(f"{text} allowed: {listed(known)}", hint=near and f"marina verify --explain {near}")
+        text = f"did you mean `{near}`?" if near else f"allowed: {listed(known)}"
+        raise InputError(f"`--explain`: got `{name}`, {text}", hint=near and f"marina verify --explain {near}")
     return known[name]
 
 

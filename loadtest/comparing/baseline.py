@@ -55,11 +55,11 @@ def _newest(spec: Spec, where: Where) -> Outcome:
     file = where.out / "verdict.json"
     again = f"marina loadtest {spec.file}"
     if not file.is_file():
-        raise InputError(f"{file}: there is no verdict of `{spec.name}` to hold against it", hint=again)
+        raise InputError(f"{file}: there is no verdict of `{spec.name}` to compare with it", hint=again)
     outcome, package = read_outcome(file, "--baseline"), find_package(where)
     if package is not None and outcome.tested.package != package.sha256:
         tested = (outcome.tested.package or "unknown")[:12]
-        raise InputError(f"{file}: is of package {tested}, and packaged is {package.sha256[:12]}", hint=again)
+        raise InputError(f"{file}: is about package {tested}, but packaged is {package.sha256[:12]}", hint=again)
     return outcome
 
 

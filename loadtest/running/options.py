@@ -65,11 +65,11 @@ class RunOptions(BaseModel):
     def trace_of(self, spec: Spec) -> Trace | None:
         """What is replayed; None for a load at a rate."""
         if self.rate is not None and self.replay is not None:
-            raise InputError("`--replay`: a trace has its own rate, so `--rate` cannot be beside it", hint="--speed 2")
+            raise InputError("`--replay`: not together with `--rate`: a trace has its own rate", hint="--speed 2")
         if (file := self.replayed(spec)) is None:
             if self.speed is not None:
                 hint = "--replay trace.csv --speed 2"
-                raise InputError("`--speed`: is of a trace, and neither `--replay` nor the spec names any", hint=hint)
+                raise InputError("`--speed`: needs a trace, and neither `--replay` nor the spec names one", hint=hint)
             return None
         return read_trace(file, self.speed or 1.0, tuple(CONTENT_TYPES))
 
@@ -115,7 +115,7 @@ class RunOptions(BaseModel):
         for other in others:
             if getattr(self, other) != type(self).model_fields[other].default:
                 shown = other.removesuffix("_s").replace("_", "-")
-                raise InputError(f"`--{name}`: is one run of its own kind, so `--{shown}` cannot be beside it")
+                raise InputError(f"`--{name}`: not together with `--{shown}`, it is one run of its own kind")
 
     def _replayed(self, trace: Trace, objective: Objective) -> Schedule:
         """The whole trace, as often as there must be for enough requests."""

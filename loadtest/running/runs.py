@@ -43,8 +43,8 @@ def run(spec: Spec, options: RunOptions, where: Where, *, quiet: bool = False) -
     objective = _of_pods(objective_of(spec), pods)
     first = options.schedule(spec, objective)
     if options.soak_s and where.elsewhere:
-        text = "`--soak`: the memory of several pods is their dashboard's, this looks at one server"
-        raise InputError(text, hint="kubectl port-forward of one pod's 8080 and 8090, then `--url` and `--pages-url`")
+        text = "`--soak`: looks at the memory of one server, and `--in-cluster` loads several pods"
+        raise InputError(text, hint="kubectl port-forward POD 8080 8090, then --url http://127.0.0.1:8080")
     if first.trace:
         # What was recorded is to be answered, whatever one pod must hold.
         objective = objective.model_copy(update={"throughput_rps": None})

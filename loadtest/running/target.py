@@ -66,7 +66,7 @@ def existing(url: str, supervisor: str | None = None) -> Target:
     except ValueError:
         port = 0
     if parts.scheme not in ("http", "https") or not parts.hostname or not port:
-        raise InputError(f"`--url`: got `{url}`, allowed: such as `http://localhost:8080`")
+        raise InputError(f"`--url`: got `{url}`, allowed: an address such as `http://localhost:8080`")
     try:
         socket.getaddrinfo(parts.hostname, port)
     except OSError as err:

@@ -20,7 +20,7 @@ def header_of(text: str, environment: Mapping[str, str]) -> Header:
     """The header that `Name: value` asks for; InputError when it is none, or a variable in it is not set."""
     name, colon, value = (part.strip() for part in text.partition(":"))
     if not colon or not _NAME.fullmatch(name):
-        raise InputError("`--header`: allowed: such as `Authorization: Bearer $TOKEN`")
+        raise InputError("`--header`: not a header, allowed: `NAME: VALUE`, such as `Authorization: Bearer $TOKEN`")
     if name.lower() in _OURS:
         raise InputError(f"`--header`: `{name}` is set by the load test itself")
     try:

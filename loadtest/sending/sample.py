@@ -34,7 +34,7 @@ def packaged_request(package: Package, folder: Path, url: str) -> Request:
 def spec_request(spec: Spec, url: str) -> Request:
     """The sample that the spec names, for a server whose package is not here."""
     if spec.load.sample is None:
-        text = f"{spec.file}: `load.sample`: missing, and without a package there is none to send"
+        text = f"{spec.file}: `load.sample`: missing, and without a package there is no other sample to send"
         raise InputError(text, hint=f"marina package {spec.file}")
     file = spec.path(spec.load.sample)
     kind = content_type_of(file)

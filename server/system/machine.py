@@ -20,7 +20,7 @@ def differences(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path = GPU_
     """In which points this machine cannot run the artifacts; empty when it can, or may recompile."""
     key, points = record.key, []
     if key.device == "cuda" and not any(devices.glob("nvidia[0-9]*")):
-        points.append("it needs a GPU, and there is none")
+        points.append("it needs a GPU, and this machine has none")
     if record.compile != "aot" or record.on_mismatch == "jit":
         return points
     installed = _torch_version()

@@ -111,7 +111,7 @@ class Page:
             (
                 "marina_connections_refused_total",
                 "counter",
-                "Connections turned away, as none of the others was idle.",
+                "Connections that were refused because no other connection was idle.",
                 alone(asking.open.refused),
             ),
             ("marina_queued", "gauge", "Requests without a worker, as last described.", alone(self.health.queued)),

@@ -235,8 +235,8 @@ def test_a_torchvision_model_brings_the_preset_of_its_weights() -> None:
         ),
         pytest.param(
             {"model.source": "torchvision:lraspp_mobilenet_v3_large"},
-            "spec.yaml: `model.source`: torchvision's `lraspp_mobilenet_v3_large` does not classify pictures, so nothing "
-            "says how its are read and answered\n\nhint: in model.py: `def build(): return "
+            "spec.yaml: `model.source`: torchvision's `lraspp_mobilenet_v3_large` does not classify pictures, so Marina "
+            "does not know how to read its input and write its answers\n\nhint: in model.py: `def build(): return "
             "torchvision.models.get_model('lraspp_mobilenet_v3_large', weights=None, weights_backbone=None)`, then "
             "`source: ./model.py:build`",
             id="a model for another task",

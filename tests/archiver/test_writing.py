@@ -53,7 +53,7 @@ def test_a_decoder_that_answers_otherwise_beside_others_is_refused(tmp_path: Pat
         return step(self, tokens, slots, positions, wanted) * (1 + 1e-6 * len(tokens))
 
     monkeypatch.setattr(CompiledDecoder, "step", leaning)
-    with pytest.raises(AgreementError, match="writes otherwise alone than beside others"):
+    with pytest.raises(AgreementError, match="writes another text alone than beside others"):
         compare_text(draft, tmp_path)
 
 

@@ -181,8 +181,7 @@ WRONG = [
     ),
     pytest.param(
         ["--source", "net.pt"],
-        "`--source`: `net.pt` holds weights, and no model that they are of\n\n"
-        "hint: --source ./model.py:Net --weights net.pt",
+        "`--source`: `net.pt` holds weights, but no model\n\nhint: --source ./model.py:Net --weights net.pt",
         id="weights alone",
     ),
     pytest.param(

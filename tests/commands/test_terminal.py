@@ -167,7 +167,7 @@ def test_without_a_spec_outside_of_the_repository_no_other_file_is_spoken_of(
     monkeypatch.chdir(tmp_path)
     assert marina.main([verb]) == 2
     assert capsys.readouterr().err == (
-        "error: `SPEC`: missing: the spec of a model\n\nhint: marina init mine, or the path of one you have\n"
+        "error: `SPEC`: missing: the spec of a model\n\nhint: marina init mine, or the path of an existing one\n"
     )
 
 

@@ -22,8 +22,8 @@ ALLOWED = "allowed: an address such as `redis://HOST:6379/0`, without a password
         pytest.param({"redis": "cache:6379"}, f"`serving.cache.redis`: got `cache:6379`, {ALLOWED}", id="no scheme"),
         pytest.param(
             {"secret": "cache"},
-            "`serving.cache.secret`: given, but there is no `redis` that it opens\n\n"
-            "hint: delete `secret`, or say `redis`",
+            "`serving.cache.secret`: given, but there is no `redis` that needs it\n\n"
+            "hint: delete `secret`, or add `redis`",
             id="a password for nothing",
         ),
     ],

@@ -86,7 +86,7 @@ ERRORS: list[Any] = [
                  "`model.handler`: got `./my-handler.py:Mine`, allowed: a file name that Python can import",
                  id="a handler file that cannot be imported"),
     pytest.param({"model.source": "./m.py:build"}, "spec.yaml:2: `model.image`: missing: `./m.py:build` does not say what "
-                 "its images look like\n\nhint: add `image: {height: 224, width: 224}` under `model`",
+                 "its pictures look like\n\nhint: add `image: {height: 224, width: 224}` under `model`",
                  id="images of unknown size"),
     pytest.param({"model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: `model.inputs`: not for the `image` handler, "
                  "whose input is described by `image`\n\nhint: delete `inputs`", id="inputs of an image model"),
@@ -109,7 +109,7 @@ ERRORS: list[Any] = [
                   "model.calibration": "c"}, "spec.yaml:5: `model.precision`: got `int8` on `cuda`, allowed: `bf16`, "
                  "`fp16`, `fp32`", id="int8 on cuda"),
     pytest.param({"model.precision": "int8"}, "spec.yaml:2: `model.calibration`: missing: `precision: int8` is "
-                 "calibrated on real inputs\n\nhint: add `calibration: ./calibration`, a folder of images or `.npy` "
+                 "calibrated on real inputs\n\nhint: add `calibration: ./calibration`, a folder of pictures or `.npy` "
                  "inputs", id="int8 without calibration"),
     pytest.param({"model.cpu_target": "amx", "model.compile": "jit"}, "spec.yaml:5: `model.cpu_target`: got `amx`, but "
                  "`compile: jit` compiles nothing for it\n\nhint: delete `cpu_target`", id="a target of nothing"),

@@ -20,8 +20,8 @@ ERRORS: list[Any] = [
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}, {"max": 8}]}}}, "spec.yaml:8: "
                  "`model.inputs.x.shape`: two dimensions vary, allowed: one", id="two lengths in an input"),
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "y": {"shape": [{"max": 9}]}}},
-                 "spec.yaml:11: `model.inputs.y.shape`: varies otherwise than the input before it, allowed: one length "
-                 "for a request", id="two lengths"),
+                 "spec.yaml:11: `model.inputs.y.shape`: does not vary like the input before it, allowed: one length "
+                 "for all inputs of a request", id="two lengths"),
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [8]}, "m": {"mask_of": "x"}}}, "spec.yaml:11: "
                  "`model.inputs.m.mask_of`: got `x`, allowed: an input that varies: none", id="a mask of nothing"),
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "m": {"mask_of": "x", "shape": [8]}}},

@@ -244,7 +244,7 @@ def test_the_verb_writes_and_says_what_to_know_and_what_to_type(
     assert marina.main(["manifests", str(DIGITS), "--out", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert f"kubectl apply --server-side -f {tmp_path / 'digits/manifests'} " in out
-    assert "nothing was measured: the autoscaler looks at the cpu alone" in err
+    assert "nothing was measured: the autoscaler only looks at the CPU" in err
     assert f"marina calibrate {DIGITS}" in err
     assert (tmp_path / "digits/manifests/40-deployment.yaml").exists()
     assert (tmp_path / "digits/prometheus/adapter-values.yaml").exists()

@@ -43,7 +43,7 @@ def test_without_evidence_the_autoscaler_looks_at_the_cpu_and_the_plan_says_so()
     metrics = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
     assert [metric["type"] for metric in metrics] == ["ContainerResource"]
     note = next(note for note in notes(plan) if note.file == "70-autoscaler.yaml")
-    assert note.text == "nothing was measured: the autoscaler looks at the cpu alone"
+    assert note.text == "nothing was measured: the autoscaler only looks at the CPU"
     assert note.hint == f"marina calibrate {plan.spec.file}, or set `scaling.target_rps_per_pod`"
 
 
@@ -159,9 +159,7 @@ def test_evidence_of_another_package_is_refused() -> None:
 def test_evidence_that_cannot_be_trusted_is_refused_with_its_reasons() -> None:
     reasons = [{"id": "no-knee", "text": "4 runs were INVALID"}]
     error = refused(evidence=evidence(status="INVALID", knee=None, reasons=reasons))
-    assert error.message == (
-        "build/digits/evidence.json: is INVALID, so nothing may be derived from it: 4 runs were INVALID"
-    )
+    assert error.message == ("build/digits/evidence.json: is INVALID, so it cannot be used: 4 runs were INVALID")
 
 
 @pytest.mark.parametrize(
@@ -223,13 +221,13 @@ def test_a_package_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_a_mar_from_a_store_needs_the_checksum_of_a_package() -> None:
     error = refused(changes={"kubernetes.model": {"claim": "models"}}, package=False)
-    assert error.message == "`kubernetes.model`: its checksum is that of the package, and nothing was packaged yet"
+    assert error.message == "`kubernetes.model`: needs the package's checksum, and nothing was packaged yet"
 
 
 @pytest.mark.parametrize(
     ("changes", "records", "text"),
     [
-        pytest.param({}, {"package": False}, "nothing was packaged yet: the room for the model is a guess",
+        pytest.param({}, {"package": False}, "nothing was packaged yet: the disk space for the model is a guess",
                      id="package"),
         pytest.param({}, {}, "`registry.local/marina/digits:1.0` was not built yet", id="image"),
         pytest.param({}, {"image": IMAGE | {"digest": None}}, "`registry.local/marina/digits:1.0` was not pushed yet: "
@@ -262,7 +260,7 @@ def test_the_plan_says_what_room_a_rollout_needs(rollout: dict[str, Any], strate
     plan = planned(GPU | {"kubernetes.rollout": rollout, "kubernetes.resources.memory": "1Gi"})
     assert render(plan)["40-deployment.yaml"][0]["spec"]["strategy"]["rollingUpdate"] == strategy
     assert {number.name: number.value for number in derived(plan)}["room for a rollout"] == room
-    texts = [note.text for note in notes(plan) if "with every GPU in use" in note.text]
+    texts = [note.text for note in notes(plan) if "if every GPU is in use" in note.text]
     assert bool(texts) == (room != "none")
     assert all(room in text for text in texts)
 
@@ -285,7 +283,7 @@ def test_without_the_cpu_the_rate_decides_alone() -> None:
     (trigger,) = render(by_keda)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
     assert trigger["type"] == "prometheus"
     error = refused(changes={"scaling": {"cpu_percent": None}})
-    assert error.message == "nothing was measured, and without the cpu the autoscaler has no metric at all"
+    assert error.message == "nothing was measured, so without `scaling.cpu_percent` the autoscaler has no metric at all"
 
 
 @pytest.mark.parametrize(

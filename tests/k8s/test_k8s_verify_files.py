@@ -206,7 +206,10 @@ def test_a_spec_alone_is_verified_as_rendered(tmp_path: Path, capsys: pytest.Cap
         (["--kubernetes", "2.0"], "error: `--kubernetes`: got `2.0`, allowed: `1.30`"),
         (["--kubernetes", "1.99"], "error: `--kubernetes`: got `1.99`, allowed: "),
         (["--explain", "pdb-blocks"], "error: `--explain`: got `pdb-blocks`, did you mean `pdb-blocks-drain`?"),
-        (["--dir", ".", "--live", "http://x"], "error: `--live`: compares with a spec, and `--dir` has none"),
+        (
+            ["--dir", ".", "--live", "http://x"],
+            "error: `--live`: not together with `--dir`, which has no spec to compare with",
+        ),
     ],
 )
 def test_wrong_options_exit_with_2(

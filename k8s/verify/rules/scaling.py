@@ -65,7 +65,7 @@ def _target(application: Application, _: Scope) -> Iterator[Remark]:
     "scaler-twice",
     "error",
     what="Two autoscalers scale the same workload; a ScaledObject makes a HorizontalPodAutoscaler of its own.",
-    why="They undo each other's work, for ever.",
+    why="They undo each other's work, again and again.",
     fix="keep one of them, with the metrics of both",
 )
 def _twice(application: Application, _: Scope) -> Iterator[Remark]:

@@ -100,7 +100,7 @@ def _backend(application: Application, route: LocatedDocument, name: Place, port
     "spread-selects-nothing",
     "error",
     what="A topology spread constraint does not count the pods that it is written in.",
-    why="Each pod goes wherever it likes: the constraint has no effect.",
+    why="The constraint has no effect: pods are not spread.",
     fix="write the workload's own selector as `labelSelector`",
 )
 def _spread(application: Application, _: Scope) -> Iterator[Remark]:

@@ -126,8 +126,8 @@ REFUSED: list[Any] = [
         {"dns": {"nameservers": ["10.0.0.10", "ns"]}},
         "`kubernetes.pod.dns.nameservers.1`: got `ns`, allowed: an address such as `10.0.0.10`",
     ),
-    ({"volumes": {"tmp": {"emptyDir": {}}}}, "`kubernetes.pod.volumes`: `tmp` is rendered already"),
-    ({"mounts": {"/tmp": "ca"}}, "`kubernetes.pod.mounts`: `/tmp` is rendered already"),
+    ({"volumes": {"tmp": {"emptyDir": {}}}}, "`kubernetes.pod.volumes`: `tmp` is already rendered by Marina"),
+    ({"mounts": {"/tmp": "ca"}}, "`kubernetes.pod.mounts`: `/tmp` is already rendered by Marina"),
 ]
 
 
@@ -264,7 +264,7 @@ def test_a_release_holds_the_patched_objects_which_is_what_a_rollback_applies(tm
         ("  - {kind: Ingres, merge: {a: 1}}", "`kubernetes.patches.1`: no `Ingres` is rendered"),
         ("  - {kind: Service, operations: [{op: remove, path: /spec/x}]}", "`kubernetes.patches.1`: Service digits: "),
         ("  - {kind: Service, file: nowhere.yaml}", "`kubernetes.patches.1.file`: no such file"),
-        ("  pod: {volumes: {tmp: {emptyDir: {}}}}", "`kubernetes.pod.volumes`: `tmp` is rendered already"),
+        ("  pod: {volumes: {tmp: {emptyDir: {}}}}", "`kubernetes.pod.volumes`: `tmp` is already rendered by Marina"),
         ("  pod: {affinity: {nodeAffinity: 3}}", "`kubernetes.pod.affinity.nodeAffinity`: got `3`"),
     ],
 )

@@ -152,7 +152,7 @@ def test_a_namespace_that_somebody_else_made_stays_as_it_is(cluster: Rig) -> Non
     )
     cluster.deploy(*documents())
     assert cluster.fake.get("Namespace", SPACE) == before
-    assert "note: Namespace sea is there already and stays as it is" in cluster.said.getvalue()
+    assert "note: Namespace sea already exists and stays as it is" in cluster.said.getvalue()
 
 
 def test_conflicts_are_shown_all_at_once_with_owner_field_and_what_to_type(cluster: Rig) -> None:

@@ -33,7 +33,7 @@ def test_a_rollback_brings_back_the_revision_before_and_the_next_one_goes_furthe
     assert cluster.rollback().revision == 1
     assert cluster.rollback(to=3).revision == 3
     assert cluster.image == "good:3"
-    with pytest.raises(Refused, match="there is not revision 7 to go back to; kept: `1`, `2`, `3`"):
+    with pytest.raises(Refused, match="there is no revision 7 to go back to; kept: `1`, `2`, `3`"):
         cluster.rollback(to=7)
     assert cluster.deploy(*documents("good:4")).revision == 4
 
@@ -105,7 +105,7 @@ def test_there_is_nothing_before_the_first_revision(cluster: Rig) -> None:
     with pytest.raises(Refused, match="is not deployed in namespace `sea` of context `fake`"):
         cluster.rollback()
     cluster.deploy(*documents())
-    with pytest.raises(Refused, match="there is not a revision before this one"):
+    with pytest.raises(Refused, match="there is no revision before this one"):
         cluster.rollback()
 
 
@@ -217,7 +217,7 @@ def test_who_may_not_touch_the_namespace_that_an_administrator_deployed_leaves_i
     cluster.fake.denied = {(verb, "namespaces") for verb in denied}
     before = cluster.fake.get("Namespace", SPACE)
     assert cluster.deploy(*documents("good:2")).result == "deployed"
-    assert f"Namespace {SPACE} is there already and stays as it is" in cluster.said.getvalue()
+    assert f"Namespace {SPACE} already exists and stays as it is" in cluster.said.getvalue()
     assert cluster.deploy(*documents("crashing:1")).running == 2
     assert cluster.rollback().result == "rolled back"
     assert cluster.fake.get("Namespace", SPACE) == before

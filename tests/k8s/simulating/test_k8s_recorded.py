@@ -154,7 +154,7 @@ REFUSED: list[Any] = [
     (["nonsense"], "hpa.jsonl:1: is not a line of JSON"),
     (["[]"], "hpa.jsonl:1: `at`: got `None`, allowed: seconds"),
     ([{"at": 1, "status": {}}], "`spec`: got `None`, allowed: the autoscaler's own"),
-    ([line(0, 3, 3)], "holds 1 looks of an autoscaler, allowed: two or more"),
+    ([line(0, 3, 3)], "holds 1 readings of an autoscaler, allowed: two or more"),
     ([line(10, 3, 3), line(0, 3, 3)], "hpa.jsonl:2: got `at` 1767225600, allowed: times that ascend"),
     ([line(0, 3, 3), line(9, 3, 3, spec=SPEC | {"maxReplicas": 9})], "`spec` is another than on the first line"),
     ([line(0, 3, 3, spec=SPEC | {"metrics": [{"type": "Object"}]})], "allowed: metrics of pods, of external sums by"),

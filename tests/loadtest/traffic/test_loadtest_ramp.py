@@ -121,9 +121,9 @@ def test_requests_that_are_refused_break_it_as_well(climbing: tuple[Measurement,
     ("options", "message"),
     [
         (RunOptions(ramp=(20, 10)), "`--ramp`: got `20:10`, allowed: a rate that rises"),
-        (RunOptions(ramp=(1, 10), rate=5), "so `--rate` cannot be beside it"),
-        (RunOptions(ramp=(1, 10), replay=Path("x.csv")), "so `--replay` cannot be beside it"),
-        (RunOptions(ramp=(1, 10), repeat=2), "so `--repeat` cannot be beside it"),
+        (RunOptions(ramp=(1, 10), rate=5), "not together with `--rate`"),
+        (RunOptions(ramp=(1, 10), replay=Path("x.csv")), "not together with `--replay`"),
+        (RunOptions(ramp=(1, 10), repeat=2), "not together with `--repeat`"),
     ],
 )
 def test_what_cannot_be_beside_a_ramp_is_refused(options: RunOptions, message: str) -> None:

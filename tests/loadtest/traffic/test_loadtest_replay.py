@@ -143,7 +143,7 @@ def made_of(count: int, value_ms: float) -> dict[str, object]:
     ("options", "message"),
     [
         (RunOptions(rate=5, replay=Path("trace.csv")), "a trace has its own rate"),
-        (RunOptions(rate=5, speed=2), "`--speed`: is of a trace"),
+        (RunOptions(rate=5, speed=2), "`--speed`: needs a trace"),
         (RunOptions(replay=Path("nowhere.csv")), "the trace cannot be read: No such file"),
     ],
 )
