@@ -236,8 +236,8 @@ def test_a_mar_from_a_store_needs_the_checksum_of_a_package() -> None:
                      "not for what `slo` says now", id="objective"),
         pytest.param({}, {"evidence": evidence(machine={"cores": 16, "cpu_limit": 4.0})}, "measured with 4 cores, a "
                      "pod has 2", id="machine"),
-        pytest.param({}, {"evidence": evidence(cold_start_s=None)}, "the evidence is of a server that was there "
-                     "already: its start was not measured", id="start"),
+        pytest.param({}, {"evidence": evidence(cold_start_s=None)}, "the evidence is from a server that was "
+                     "already running: its start was not measured", id="start"),
         pytest.param({"scaling.min_replicas": 1}, {}, "one pod: while it is moved to another node, nothing answers",
                      id="one pod"),
         pytest.param({"kubernetes.route": {"gateway": "edge/public"}}, {}, "the route's Gateway may not reach the pods "

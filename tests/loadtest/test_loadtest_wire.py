@@ -37,8 +37,14 @@ def test_a_header_takes_values_from_the_environment(text: str, header: tuple[str
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("Authorization", "allowed: such as `Authorization: Bearer $TOKEN`", id="no value"),
-        pytest.param("Two words: x", "allowed: such as `Authorization: Bearer $TOKEN`", id="no name"),
+        pytest.param(
+            "Authorization",
+            "not a header, allowed: `NAME: VALUE`, such as `Authorization: Bearer $TOKEN`",
+            id="no value",
+        ),
+        pytest.param(
+            "Two words: x", "not a header, allowed: `NAME: VALUE`, such as `Authorization: Bearer $TOKEN`", id="no name"
+        ),
         pytest.param("content-length: 5", "`content-length` is set by the load test itself", id="ours"),
         pytest.param("X: $NONE", "`X`: $NONE is not set", id="no such variable"),
         pytest.param("X: 5 $", "`X`: a dollar sign is written `$$`", id="a lone dollar sign"),

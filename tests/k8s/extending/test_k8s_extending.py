@@ -204,7 +204,7 @@ FORBIDDEN: list[Any] = [
      "`/spec/template/spec/containers`: the container `server` must stay"),
     (patch(kind="Deployment", merge={"spec": {"$deleteFromPrimitiveList/strategy": ["type"]}}),
      "allowed: a list to delete from"),
-    (patch(kind="Deployment", merge={"$patch": "delete"}), "the object itself stays"),
+    (patch(kind="Deployment", merge={"$patch": "delete"}), "the object itself must stay"),
     (patch(kind="ConfigMap", merge={"data": {"spec.yaml": "x"}}), "`/data`: must stay"),
     (patch(kind="Deployment", operations=[{"op": "test", "path": "/spec/minReadySeconds", "value": 0}]), "the test failed"),
     (patch(kind="Deployment", file="nowhere.yaml"), "`kubernetes.patches.0.file`: no such file: `"),

@@ -156,7 +156,7 @@ REFUSED: list[Any] = [
     ([{"at": 1, "status": {}}], "`spec`: got `None`, allowed: the autoscaler's own"),
     ([line(0, 3, 3)], "holds 1 readings of an autoscaler, allowed: two or more"),
     ([line(10, 3, 3), line(0, 3, 3)], "hpa.jsonl:2: got `at` 1767225600, allowed: times that ascend"),
-    ([line(0, 3, 3), line(9, 3, 3, spec=SPEC | {"maxReplicas": 9})], "`spec` is another than on the first line"),
+    ([line(0, 3, 3), line(9, 3, 3, spec=SPEC | {"maxReplicas": 9})], "`spec` is not that of the first line"),
     ([line(0, 3, 3, spec=SPEC | {"metrics": [{"type": "Object"}]})], "allowed: metrics of pods, of external sums by"),
     ([line(0, 3, 3, spec=SPEC | {"metrics": [CPU, CPU]})], "two are called alike: cpu, cpu"),
     ([line(0, 3, 3, rate="many")], "`status`: ValueError of allowed: a Kubernetes quantity"),
