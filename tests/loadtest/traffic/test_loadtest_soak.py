@@ -238,7 +238,7 @@ def test_looks_that_fail_are_counted() -> None:
 @pytest.mark.parametrize("option", ["duration_s", "max_duration_s", "repeat", "ramp"])
 def test_what_contradicts_a_soak_is_refused(option: str) -> None:
     options = RunOptions.model_validate({"soak_s": 100, option: (1, 2) if option == "ramp" else 3})
-    with pytest.raises(InputError, match="`--soak`: not together with `--.*`, it is one run of its own kind"):
+    with pytest.raises(InputError, match=r"`--soak`: not together with `--.*`, it is one run of its own kind"):
         options.schedule(parse_spec(SPEC, Path("spec.yaml"), files=False), OBJECTIVE)
 
 
