@@ -227,7 +227,7 @@ def _rehearse(spec: Spec, staged: Path, environment: dict[str, str] | None = Non
 
 
 def _agreement(spec: Spec, source: Source, reference: nn.Module, inputs: Rows, staged: Path, draft: Draft) -> Agreement:
-    record = parse_record(draft.json_data())
+    record = parse_record(draft.to_data())
     device = pick_device(record, 0 if spec.serving.device == "cuda" else None)
     path = sys.path[:]
     loaded = load_artifact(record, staged, device)
@@ -277,7 +277,7 @@ def _check_agreement(spec: Spec, agreed: Agreement) -> None:
 def _write(staged: Path, laid_out: Path, out: Path, draft: Draft, agreed: Agreement) -> Package:
     (staged / RECORD).unlink()
     lay_out(staged, laid_out, name=draft.name, version=draft.version)
-    finished = draft.json_data() | {"agreement": agreed.model_dump(mode="json"), "files": file_hashes(laid_out)}
+    finished = draft.to_data() | {"agreement": agreed.model_dump(mode="json"), "files": file_hashes(laid_out)}
     record = Record.model_validate_json(json.dumps(finished))
     mar = out / "model.mar"
     write_archive(laid_out, record, mar)

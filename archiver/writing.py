@@ -110,7 +110,7 @@ def compare_text(draft: Draft, staged: Path) -> Agreement:
     """The engine's likeliest next tokens against those of the model in fp32, on texts that the engine has written with
     its slots full; AgreementError where a compiled one writes otherwise alone. What cannot be run here is not judged,
     and the record says so."""
-    record = parse_record(draft.json_data())
+    record = parse_record(draft.to_data())
     text = record.text
     if text is None or text.engine == "fake":
         # What says the prompt again has nothing to agree with.

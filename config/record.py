@@ -21,11 +21,23 @@ RECORD = "marina.json"
 SCHEMA = "marina.package/1"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Part(BaseModel):
+    """A part of what is recorded: frozen, and without keys that nobody knows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
-class Port(_Part):
+class Document(Part):
+    """A record with a file of its own, in which `schema_` is `schema`."""
+
+    model_config = ConfigDict(alias_generator=lambda name: name.rstrip("_"), populate_by_name=True)
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON; `model_validate` reads it."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class Port(Part):
     """One input or output of the compiled function, without its batch dimension."""
 
     name: str
@@ -39,7 +51,7 @@ class Port(_Part):
     """What stands behind a request's length; default: `min`, or 0."""
 
 
-class Lengths(_Part):
+class Lengths(Part):
     """What a dimension that varies is padded to, and the input that says what of it is padding."""
 
     buckets: tuple[int, ...]
@@ -50,7 +62,7 @@ class Lengths(_Part):
     mask_dtype: str = "bool"
 
 
-class Artifact(_Part):
+class Artifact(Part):
     """One compiled file and the batch it is for."""
 
     file: str
@@ -58,14 +70,14 @@ class Artifact(_Part):
     length: int | None = None
 
 
-class Sample(_Part):
+class Sample(Part):
     """The request body that the readiness inference and the load test send."""
 
     file: str
     content_type: str
 
 
-class Key(_Part):
+class Key(Part):
     """What a machine must have to run the artifacts."""
 
     torch: str
@@ -76,7 +88,7 @@ class Key(_Part):
     cuda: str | None = None
 
 
-class Agreement(_Part):
+class Agreement(Part):
     """How the packaged artifacts answer, compared with the eager fp32 model; `not_judged` says why nobody knows."""
 
     inputs: Literal["calibration", "generated"]
@@ -96,7 +108,7 @@ class Agreement(_Part):
         return f"{self.agreement:.4f} ({self.measure} on {self.count} {self.inputs} inputs)"
 
 
-class WeightsFile(_Part):
+class WeightsFile(Part):
     """A file that is mounted where it is served: its size, and the sha256 of its first MiB and of all of it."""
 
     bytes: int
@@ -104,7 +116,7 @@ class WeightsFile(_Part):
     sha256: str
 
 
-class Vllm(_Part):
+class Vllm(Part):
     """How vLLM is run: the spec's `text.vllm`, and what is in `weights` where they are not in the MAR."""
 
     python: str
@@ -115,7 +127,7 @@ class Vllm(_Part):
     files: dict[str, WeightsFile] = {}
 
 
-class Writing(_Part):
+class Writing(Part):
     """How a language model writes: the spec's `text`, the folder of the model's files, and the tokens that end it."""
 
     folder: str
@@ -133,7 +145,7 @@ class Writing(_Part):
     vllm: Vllm | None = None
 
 
-class Code(_Part):
+class Code(Part):
     """Source that runs in the worker, below `source/` in the MAR: a factory, and the weights for what it makes."""
 
     file: str
@@ -143,7 +155,7 @@ class Code(_Part):
     shared: tuple[str, ...] = ()
 
 
-class Encoding(_Part):
+class Encoding(Part):
     """How an encoder reads texts: the spec's `task` and `encoding`, and what the folder of the model says."""
 
     task: Literal["classify", "embed", "rerank", "tokens"]
@@ -152,7 +164,7 @@ class Encoding(_Part):
     tokenizer: str
 
 
-class Form(_Part):
+class Form(Part):
     """What a handler of the user's own says that it takes, or gives: a content type, a JSON schema of what is JSON, and
     an example."""
 
@@ -161,7 +173,7 @@ class Form(_Part):
     example: Any = None
 
 
-class Draft(_Part):
+class Draft(Document):
     """What is known of a package before its answers were compared; what it does not have keeps its default."""
 
     schema_: str = SCHEMA
@@ -195,17 +207,9 @@ class Draft(_Part):
     takes: Form | None = None
     gives: Form | None = None
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=lambda name: name.rstrip("_"), populate_by_name=True
-    )
-
-    def json_data(self) -> dict[str, Any]:
-        """What is written of it: the fields by their names in JSON."""
-        return self.model_dump(mode="json", by_alias=True)
-
     def json_text(self) -> str:
         """The record as the bytes that are packed: sorted, indented, ending in a newline."""
-        return json.dumps(self.json_data(), indent=2, sort_keys=True) + "\n"
+        return json.dumps(self.to_data(), indent=2, sort_keys=True) + "\n"
 
 
 class Record(Draft):
@@ -215,7 +219,7 @@ class Record(Draft):
     files: dict[str, str]
 
 
-class Package(_Part):
+class Package(Part):
     """A MAR on disk: `package.json`."""
 
     mar: str

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from config.record import Document, Part
 from loadtest.calibrating.knee import Limit
 from loadtest.judging import Costs, Latency, Objective, Reason, Status
 from loadtest.measuring import Machine, Memory, figure
@@ -15,11 +14,7 @@ from loadtest.scheduling import Arrivals
 SCHEMA: Final = "marina.evidence/1"
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class Settings(_Record):
+class Settings(Part):
     """The settings of `serving` that decide how much is held."""
 
     workers: int
@@ -32,7 +27,7 @@ class Settings(_Record):
         return f"workers × threads {self.workers} × {self.threads}, {batches}"
 
 
-class KneeRecord(_Record):
+class KneeRecord(Part):
     """The highest rate that meets the objective, requests/s."""
 
     rps: float
@@ -62,7 +57,7 @@ def interval_text(knee: KneeRecord) -> str:
     return " and ".join(map(figure, knee.interval)) + " requests/s"
 
 
-class At(_Record):
+class At(Part):
     """Latency at one rate."""
 
     rate: float
@@ -70,7 +65,7 @@ class At(_Record):
     response: Latency
 
 
-class TrialRecord(_Record):
+class TrialRecord(Part):
     """One run of the search."""
 
     rate: float
@@ -81,7 +76,7 @@ class TrialRecord(_Record):
     reasons: tuple[Reason, ...]
 
 
-class Evidence(_Record):
+class Evidence(Document):
     """The whole record. With status INVALID nothing may be derived from it."""
 
     schema_: Literal["marina.evidence/1"] = SCHEMA
@@ -109,13 +104,6 @@ class Evidence(_Record):
     trials: tuple[TrialRecord, ...]
     costs: Costs | None = None
     """At the knee (`at_seen`) and at the target rate; None without a `cost` in the spec."""
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON."""
-        data = self.model_dump(mode="json")
-        if self.memory is not None:
-            data["memory"]["total_bytes"] = self.memory.total_bytes
-        return {"schema": data.pop("schema_"), **data}
 
     @property
     def exit_code(self) -> int:

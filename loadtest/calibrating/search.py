@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from config.record import Part
 from loadtest.calibrating import knee
 from loadtest.judging import Objective, samples_needed
 from loadtest.scheduling import Arrivals
@@ -20,10 +21,8 @@ _FIRST_LOOK = 0.25
 _USUAL_LENGTHS = 30
 
 
-class Search(BaseModel):
+class Search(Part):
     """The options of `marina calibrate`; None is a default that depends on the objective."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     first: Annotated[float, Field(gt=0)] | None = None
     """Rate of the first run, requests/s; default: a little under what short bursts show."""

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from config.errors import InputError
-from config.record import write_json, write_text
+from config.record import Part, write_json, write_text
 from config.spec import Spec
 from loadtest.comparing.answers import compare_answers
 from loadtest.comparing.comparison import Answers, Comparison, Round, Turn, Turns, Which, turn_of
@@ -44,10 +44,8 @@ _AWAKE_S = 30.0
 _EITHER: tuple[Which, Which] = ("old", "new")
 
 
-class Pairing(BaseModel):
+class Pairing(Part):
     """How to compare, as the command line says it; None is a default that depends on the objective."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rate: Annotated[float, Field(gt=0)] | None = None
     """Requests/s, of both; default: the spec's `slo.throughput_rps`."""

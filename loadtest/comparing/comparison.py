@@ -3,10 +3,9 @@ explains each field."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from config.record import Document, Part
 from loadtest.judging import EXIT_CODES, Costs, Objective, Reason, Status
 from loadtest.measuring import Latencies, Machine, Measurement
 from loadtest.scheduling import Spacing
@@ -17,11 +16,7 @@ Unit = Literal["ms", "requests/s", "share"]
 Which = Literal["old", "new"]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, populate_by_name=True)
-
-
-class Turn(_Record):
+class Turn(Part):
     """What one server showed in one round."""
 
     asked_s: float
@@ -37,7 +32,7 @@ class Turn(_Record):
     response: Latencies
 
 
-class Round(_Record):
+class Round(Part):
     """One turn of each server under the same arrivals."""
 
     first: Which
@@ -47,7 +42,7 @@ class Round(_Record):
     """Why it cannot be trusted; empty for one that counts."""
 
 
-class Figure(_Record):
+class Figure(Part):
     """One thing that is compared, over all rounds that count."""
 
     figure: Name
@@ -64,7 +59,7 @@ class Figure(_Record):
     reasons: tuple[Reason, ...] = ()
 
 
-class Side(_Record):
+class Side(Part):
     """One of the two servers."""
 
     name: str
@@ -77,7 +72,7 @@ class Side(_Record):
     """Whether it was started here; only then it stands still while the other is measured, and its CPU time is known."""
 
 
-class Answers(_Record):
+class Answers(Part):
     """How the two answered the same inputs."""
 
     inputs: int
@@ -86,7 +81,7 @@ class Answers(_Record):
     """The names of some that were answered differently."""
 
 
-class Turns(_Record):
+class Turns(Part):
     """How the two were loaded."""
 
     arrivals: Spacing
@@ -98,7 +93,7 @@ class Turns(_Record):
     timeout_s: float
 
 
-class Comparison(_Record):
+class Comparison(Document):
     """The whole record."""
 
     schema_: Literal["marina.comparison/1"] = SCHEMA
@@ -134,17 +129,6 @@ class Comparison(_Record):
     def every_reason(self) -> list[Reason]:
         """The reasons of the whole and of each figure, in order."""
         return [*self.reasons, *(reason for figure in self.figures for reason in figure.reasons)]
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON."""
-        data = self.model_dump(mode="json")
-        return {"schema": data.pop("schema_"), **data}
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Comparison:
-        """The record that `to_data` wrote."""
-        fields = dict(data)
-        return cls.model_validate({"schema_": fields.pop("schema"), **fields})
 
 
 def turn_of(measurement: Measurement, cpu_s: float | None) -> Turn:

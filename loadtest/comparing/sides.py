@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -109,7 +108,7 @@ def _of_verdict(file: Path, new: Contender, out: Path) -> Contender:
 def read_outcome(file: Path, option: str) -> Outcome:
     """A stored verdict; InputError when it is none."""
     try:
-        return Outcome.from_data(json.loads(file.read_text(encoding="utf-8")))
+        return Outcome.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise InputError(f"`{option}`: {file} is not a verdict of this version", hint="marina loadtest SPEC") from err
 

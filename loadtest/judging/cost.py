@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
+from config.record import Part
 from config.spec import Spec
 from loadtest.judging.verdict import Reason, Status, Verdict
 from loadtest.measuring import figure
 
 
-class Costs(BaseModel):
+class Costs(Part):
     """What 10,000 requests cost, idle time included."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     currency: str
     pod_hour: float

@@ -3,10 +3,9 @@ each field."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from config.record import Document, Part
 from loadtest.judging.cost import Costs
 from loadtest.judging.verdict import Objective, Status, Verdict
 from loadtest.measuring import Histogram, Machine, Measurement
@@ -16,11 +15,7 @@ SCHEMA: Final = "marina.verdict/1"
 SHARES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class Load(_Record):
+class Load(Part):
     """What was sent."""
 
     arrivals: Spacing
@@ -42,7 +37,7 @@ class Load(_Record):
     sample_content_type: str
 
 
-class Subject(_Record):
+class Subject(Part):
     """What it was sent to."""
 
     name: str
@@ -58,7 +53,7 @@ class Subject(_Record):
     cold_start_s: float | None
 
 
-class Latency(_Record):
+class Latency(Part):
     """A histogram in a few figures, ms; the whole of it is in the measurement."""
 
     p50: float | None
@@ -70,7 +65,7 @@ class Latency(_Record):
     max: float | None
 
 
-class Pieces(_Record):
+class Pieces(Part):
     """Answers that came token by token, in a few figures."""
 
     ttft: Latency
@@ -88,7 +83,7 @@ class Pieces(_Record):
     """How late the generator heard of what came, p99."""
 
 
-class Run(_Record):
+class Run(Part):
     """One run: its verdict, its figures, and everything measured."""
 
     verdict: Verdict
@@ -99,7 +94,7 @@ class Run(_Record):
     measurement: Measurement
 
 
-class Step(_Record):
+class Step(Part):
     """A part of a ramp."""
 
     begin_rps: float
@@ -111,7 +106,7 @@ class Step(_Record):
     """FAIL when its p99 or its errors surely miss the limit, PASS when its p99 surely meets it and no more failed."""
 
 
-class Climb(_Record):
+class Climb(Part):
     """What a rising rate showed."""
 
     begin_rps: float
@@ -127,7 +122,7 @@ class Climb(_Record):
     steps: tuple[Step, ...]
 
 
-class Outcome(_Record):
+class Outcome(Document):
     """The whole record."""
 
     schema_: Literal["marina.verdict/1"] = SCHEMA
@@ -148,17 +143,6 @@ class Outcome(_Record):
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended it before it was done."""
         return any(run.measurement.interrupted for run in self.runs)
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON."""
-        data = self.model_dump(mode="json")
-        return {"schema": data.pop("schema_"), **data}
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Outcome:
-        """The record that `to_data` wrote."""
-        fields = dict(data)
-        return cls.model_validate({"schema_": fields.pop("schema"), **fields})
 
 
 def run_of(measurement: Measurement, verdict: Verdict) -> Run:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from config.record import Part
 from loadtest.measuring import figure, percent
 
 Status = Literal["PASS", "FAIL", "INVALID"]
@@ -17,11 +16,7 @@ LATE_SHARE, LATE_FLOOR_MS = 0.2, 2.0
 COARSE_SHARE = 0.1
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Objective(_Record):
+class Objective(Part):
     """What must hold: the spec's `slo` block."""
 
     p99_ms: float
@@ -48,14 +43,14 @@ class Objective(_Record):
         return COARSE_SHARE * min(pieces) if pieces else self.late_ms
 
 
-class Reason(_Record):
+class Reason(Part):
     """Why a status is not PASS: a stable id and a sentence."""
 
     id: str
     text: str
 
 
-class Check(_Record):
+class Check(Part):
     """One objective, judged over all runs together."""
 
     objective: Literal["p99", "errors", "throughput", "ttft", "itl", "goodput", "memory", "files", "drift"]
@@ -68,7 +63,7 @@ class Check(_Record):
     reasons: tuple[Reason, ...] = ()
 
 
-class Verdict(_Record):
+class Verdict(Part):
     """PASS, FAIL or INVALID, and why."""
 
     status: Status

@@ -12,17 +12,17 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import computed_field
+
+from config.record import Part
 
 MB = 1_000_000
 _NO_LIMIT_BYTES = 1 << 60
 _ISA = re.compile(r"avx\w*|amx_\w+|fma|f16c|bmi[12]|vaes|vpclmulqdq|gfni|asimd\w*|sve\w*|bf16|i8mm")
 
 
-class Machine(BaseModel):
+class Machine(Part):
     """The processor, what of it may be used, and the memory."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     processor: str
     cores: int
@@ -44,15 +44,14 @@ class Machine(BaseModel):
         return f"{self.processor}, {self.cores} cores{limit}{size}"
 
 
-class Memory(BaseModel):
+class Memory(Part):
     """Peak resident memory of a server's processes, bytes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     java_bytes: int
     workers_bytes: tuple[int, ...]
     supervisor_bytes: int
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def total_bytes(self) -> int:
         """All together; pages that workers share are counted for each of them."""
@@ -61,7 +60,7 @@ class Memory(BaseModel):
 
 def this_machine(root: Path = Path("/")) -> Machine:
     """The machine that this process runs on."""
-    cpuinfo, meminfo = _text(root / "proc/cpuinfo"), _text(root / "proc/meminfo")
+    cpuinfo, meminfo = text_of(root / "proc/cpuinfo"), text_of(root / "proc/meminfo")
     name = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     total = re.search(r"^MemTotal:\s*(\d+) kB", meminfo, re.MULTILINE)
     groups = root / "sys/fs/cgroup"
@@ -87,7 +86,7 @@ def peak_memory(pid: int, proc: Path = Path("/proc")) -> Memory:
     """Peak memory of a supervisor and what runs under it, of the processes that are alive now."""
     java, workers, supervisor = 0, [], _peak_bytes(proc / str(pid))
     for child in descendants(pid, proc):
-        command = _text(proc / str(child) / "cmdline").split("\0")
+        command = text_of(proc / str(child) / "cmdline").split("\0")
         if Path(command[0]).name == "java":
             java += _peak_bytes(proc / str(child))
         elif any("model_service_worker" in word for word in command):
@@ -101,7 +100,7 @@ def cpu_seconds(pid: int) -> float:
     """CPU time that a process and all under it have used, those included that have ended and were waited for."""
     seconds = 0.0
     for process in (pid, *descendants(pid)):
-        fields = _text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
+        fields = text_of(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
         # Ticks of 10 ms are too coarse for a second's work of its own; the clock of a process counts nanoseconds. Its
         # number is the one that clock_getcpuclockid(3) gives.
         with suppress(OSError):
@@ -115,7 +114,7 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
     parents: dict[int, list[int]] = {}
     for status in proc.glob("[0-9]*/stat"):
         # The name in parentheses may hold anything, spaces and parentheses too.
-        fields = _text(status).rpartition(")")[2].split()
+        fields = text_of(status).rpartition(")")[2].split()
         if fields:
             parents.setdefault(int(fields[1]), []).append(int(status.parent.name))
     processes, pending = [], [pid]
@@ -127,25 +126,26 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
 
 
 def _peak_bytes(folder: Path) -> int:
-    peak = re.search(r"^VmHWM:\s*(\d+) kB", _text(folder / "status"), re.MULTILINE)
+    peak = re.search(r"^VmHWM:\s*(\d+) kB", text_of(folder / "status"), re.MULTILINE)
     return int(peak[1]) * 1024 if peak else 0
 
 
 def _cpu_limit(groups: Path) -> float | None:
-    modern = _text(groups / "cpu.max").split()
+    modern = text_of(groups / "cpu.max").split()
     if modern:
         return None if modern[0] == "max" else int(modern[0]) / int(modern[1])
-    quota, period = _text(groups / "cpu/cpu.cfs_quota_us").strip(), _text(groups / "cpu/cpu.cfs_period_us").strip()
+    quota, period = text_of(groups / "cpu/cpu.cfs_quota_us").strip(), text_of(groups / "cpu/cpu.cfs_period_us").strip()
     return int(quota) / int(period) if quota and period and int(quota) > 0 else None
 
 
 def _memory_limit(groups: Path) -> int | None:
-    text = (_text(groups / "memory.max") or _text(groups / "memory/memory.limit_in_bytes")).strip()
+    text = (text_of(groups / "memory.max") or text_of(groups / "memory/memory.limit_in_bytes")).strip()
     return int(text) if text.isdigit() and int(text) < _NO_LIMIT_BYTES else None
 
 
-def _text(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """A file of the kernel's; empty where there is none."""
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
+        return file.readtext_of(encoding="utf-8", errors="replace")
     except OSError:
         return ""

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
+from config.record import Part
 from loadtest.measuring.histogram import Histogram
 from loadtest.measuring.others import Others
 from loadtest.measuring.shares import Share, merge_shares
@@ -18,11 +19,7 @@ from loadtest.measuring.streams import Latencies, Streams, merge_streams, merged
 from loadtest.measuring.vitals import Vitals
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
-
-
-class Beat(_Record):
+class Beat(Part):
     """How one generator process was in one second."""
 
     cpu: float
@@ -31,20 +28,20 @@ class Beat(_Record):
     """Longest that its event loop was late."""
 
 
-class Second(_Record):
+class Second(Part):
     """One second of the run, warm-up included."""
 
     due: int = 0
     """Arrivals that the schedule has in it."""
     answered: int = 0
     """Good answers that came in it."""
-    errors: dict[str, int] = {}
+    errors: dict[str, int] = Field(default_factory=dict)
     """How many of its arrivals failed, by name."""
     response: Latencies = Histogram()
     """From the intended send to the answer, of its arrivals."""
 
 
-class Slice(_Record):
+class Slice(Part):
     """A stretch of the measured window, the same length for all of a run, with the arrivals that were due in it.
 
     Latencies of neighbours rise and fall together, so how sure a percentile is can only be told from whole stretches.
@@ -60,7 +57,7 @@ class Slice(_Record):
     """None where answers come whole."""
 
 
-class Identity(_Record):
+class Identity(Part):
     """Which package should be, and which is, behind the URL; hashes of the MAR."""
 
     wanted: str | None
@@ -68,7 +65,7 @@ class Identity(_Record):
     why_unknown: str | None = None
 
 
-class Measurement(_Record):
+class Measurement(Part):
     """One run: a warm-up, which is counted and otherwise left out, and the measured window."""
 
     rate: float

@@ -7,17 +7,16 @@ import time
 from collections.abc import Iterable
 
 import psutil
-from pydantic import BaseModel, ConfigDict
+
+from config.record import Part
 
 _NAMED, _WORTH_NAMING = 3, 0.05
 # More than this share of the machine's cores, and not just a daemon.
 _BUSY_SHARE, _BUSY_CORES = 0.15, 0.25
 
 
-class Others(BaseModel):
+class Others(Part):
     """Of one run: the mean of its time."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cores: float
     """Cores that neither the server nor the load used."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pydantic import BaseModel, ConfigDict
-
+from config.record import Part
 from loadtest.measuring.histogram import Histogram
 from loadtest.measuring.streams import Latencies, merged
 
 
-class Share(BaseModel):
+class Share(Part):
     """One pod's part of the measured window."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     name: str
     good: int = 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer
 
+from config.record import Part
 from loadtest.measuring.histogram import Histogram
 
 
@@ -17,10 +18,8 @@ def _histogram(value: Any) -> Histogram:
 Latencies = Annotated[Histogram, BeforeValidator(_histogram), PlainSerializer(Histogram.to_data)]
 
 
-class Streams(BaseModel):
+class Streams(Part):
     """Of the good answers of a window, or of a stretch of it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     first: Latencies
     """From the intended send to the first text (TTFT)."""

@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
+
+from config.record import Part
 
 _SERIES = re.compile(
     r"^marina_(?:(worker)_)?(resident_memory_bytes|open_files|restarts_total)\{([^}]*)\} (\S+)$", re.MULTILINE
@@ -17,23 +19,19 @@ _LABEL = re.compile(r'(worker|process)="([^"]*)"')
 _READINGS, _OFTEN_S, _SELDOM_S = 360, 0.5, 30.0
 
 
-class Reading(BaseModel):
+class Reading(Part):
     """One look at all processes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     at_s: float
     """From the start of the warm-up."""
-    memory: dict[str, float] = {}
+    memory: dict[str, float] = Field(default_factory=dict)
     """Resident bytes by process."""
-    files: dict[str, float] = {}
-    restarts: dict[str, float] = {}
+    files: dict[str, float] = Field(default_factory=dict)
+    restarts: dict[str, float] = Field(default_factory=dict)
 
 
-class Vitals(BaseModel):
+class Vitals(Part):
     """All looks of a run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     readings: tuple[Reading, ...] = ()
     missed: int = 0

@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from loadtest.measuring import Machine, this_machine
+from config.record import Part
+from loadtest.measuring import Machine, text_of, this_machine
 
 _PERIOD_US = 100_000
 _CONTROLLERS = ("cpu", "memory")
 
 
-class Confined(BaseModel):
+class Confined(Part):
     """What a server could use, and what held it to that."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     by: Literal["affinity", "cgroup", "nothing", "pod"]
     """`nothing` where the machine has no more cores than the pod may use; `pod` where it was one of the cluster's."""
@@ -73,7 +70,7 @@ def confine(cores: float, memory_bytes: int | None, root: Path = Path("/")) -> I
 
 def _make_group(cores: float, memory_bytes: int | None, root: Path) -> Path | None:
     """A group below our own with these limits; None where none may be made."""
-    lines = _text(root / "proc/self/cgroup").splitlines()
+    lines = text_of(root / "proc/self/cgroup").splitlines()
     own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::")), None)
     if own is None or machine_lacks(cores):
         return None
@@ -106,10 +103,3 @@ def machine_lacks(cores: float) -> bool:
 
 def _enter(group: Path) -> None:
     (group / "cgroup.procs").write_text(str(os.getpid()))
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

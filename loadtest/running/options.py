@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from config.errors import InputError
+from config.record import Part
 from config.spec import Spec
 from loadtest.judging import MOST_STEPS, STEP_REQUESTS, Objective, arrivals_needed, goes_on, judge, samples_needed
 from loadtest.measuring import Measurement
@@ -27,10 +28,8 @@ Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
 
-class RunOptions(BaseModel):
+class RunOptions(Part):
     """How to load; None is a default that depends on the objective."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rate: Positive | None = None
     """Requests/s; default: the spec's `load.replay`, or its `slo.throughput_rps`."""

@@ -12,18 +12,14 @@ from array import array
 from bisect import bisect_left
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from config.record import Part
 
 Arrivals = Literal["constant", "poisson"]
 Spacing = Literal["constant", "poisson", "replay"]
 _FEWEST_SLICES, _SLICES_OF_RAMP = 120, 1000
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Trace(_Record):
+class Trace(Part):
     """Arrivals as they were recorded, in seconds from the first of them."""
 
     times: tuple[float, ...]
@@ -50,7 +46,7 @@ class Trace(_Record):
         return self.which[index % len(self.which)]
 
 
-class Ramp(_Record):
+class Ramp(Part):
     """A rate that rises evenly, requests/s."""
 
     begin: float
@@ -71,7 +67,7 @@ class Ramp(_Record):
         return self.begin + share * (self.end - self.begin)
 
 
-class Schedule(_Record):
+class Schedule(Part):
     """Arrivals of one run, in seconds from its start: a warm-up, then the measured window."""
 
     arrivals: Arrivals

@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict
+from pydantic import Base64Bytes
 
+from config.record import Part
 from config.uncached import UNCACHED
 from loadtest.scheduling import Schedule
 from loadtest.sending.headers import Header
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Expected(_Record):
+class Expected(Part):
     """The structure of a good answer; its values are the archiver's concern."""
 
     form: Literal["any", "events", "json", "npy"] = "any"
@@ -24,7 +21,7 @@ class Expected(_Record):
     """Keys that the JSON object must have."""
 
 
-class Body(_Record):
+class Body(Part):
     """One of several bodies."""
 
     body: Base64Bytes
@@ -34,7 +31,7 @@ class Body(_Record):
     """How often it is sent, beside the weights of the others."""
 
 
-class Server(_Record):
+class Server(Part):
     """One of several servers that answer the same."""
 
     name: str
@@ -42,7 +39,7 @@ class Server(_Record):
     """Without a path."""
 
 
-class Request(_Record):
+class Request(Part):
     """One request, encoded once and sent again and again."""
 
     url: str
@@ -109,7 +106,7 @@ class Request(_Record):
         return "\r\n".join([*head, "", ""]).encode() + body
 
 
-class LoadPlan(_Record):
+class LoadPlan(Part):
     """One process's share of a run."""
 
     request: Request

@@ -253,7 +253,7 @@ def comparison(injected: float = 0.5) -> Comparison:
 
 def test_the_record_comes_back_as_it_was() -> None:
     made = comparison()
-    assert Comparison.from_data(made.to_data()) == made
+    assert Comparison.model_validate(made.to_data()) == made
     assert made.exit_code == 1
 
 

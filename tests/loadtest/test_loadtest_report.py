@@ -92,7 +92,7 @@ ALL = [
 def test_the_record_survives_json(made: Outcome) -> None:
     data = json.loads(json.dumps(made.to_data()))
     assert data["schema"] == "marina.verdict/1"
-    assert Outcome.from_data(data) == made
+    assert Outcome.model_validate(data) == made
 
 
 @pytest.mark.parametrize(
