@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import http.client
 import json
-import re
 import time
 from collections.abc import Callable
 from email.message import Message
-from importlib.resources import files
+from functools import partial
 from pathlib import Path
 
-from config.pages import base_style
-from config.record import Port, Record
+from config.pages import base_style, render
+from config.record import Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
-from server.pages.forms import forms
 from server.pages.openapi import openapi
 from server.pages.openapi_text import routes
 from server.pages.pages import Answer, Post, json_answer
-from server.pages.snippets import further
+from server.pages.snippets import programs
 
+_ASSETS = Path(__file__).parent.parent / "assets"
 # Larger samples are sent as they are, not shown for editing.
 _EDITABLE_BYTES = 20_000
 
@@ -55,13 +53,11 @@ class Docs:
         return {"/docs/try": Post(round(self._record.max_request_bytes * FRONTEND_LIMIT_FACTOR), self._try)}
 
     def _try(self, body: bytes, headers: Message) -> Answer:
-        return self._infer(body, {name: headers[name] for name in ("Accept", "Content-Type") if headers[name]})
-
-    def _infer(self, body: bytes, headers: dict[str, str]) -> Answer:
+        kept = {name: headers[name] for name in ("Accept", "Content-Type") if headers[name]}
         connection = http.client.HTTPConnection(self._host, self._ports.inference, timeout=self._timeout_s)
         began = time.monotonic()
         try:
-            connection.request("POST", f"/predictions/{self._record.name}", body, headers)
+            connection.request("POST", f"/predictions/{self._record.name}", body, kept)
             response = connection.getresponse()
             answer, kind = response.read(), response.getheader("Content-Type", "application/octet-stream")
         except (OSError, http.client.HTTPException) as err:
@@ -80,31 +76,24 @@ class Docs:
             f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; connect-src 'self'; "
             "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
-        values = self._values() | {"style": style, "script": script}
-        text = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _asset("docs.html"))
+        record = self._record
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        text = render(
+            _ASSETS / "docs.html",
+            record=record,
+            takes=_takes(record).split("`"),
+            programs=programs(
+                record, server=f"http://{host}:{self._ports.inference}", pages=f"http://{host}:{self._ports.supervisor}"
+            ),
+            forms={"Takes": record.takes, "Gives": record.gives},
+            indented=partial(json.dumps, indent=2),
+            facts=self._facts(),
+            sha256=self._sha256,
+            style=style,
+            script=script,
+        )
         headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
         return Answer(200, text.encode(), "text/html; charset=utf-8", headers)
-
-    def _values(self) -> dict[str, str]:
-        """What the page's template names, as HTML."""
-        record = self._record
-        workers = f"{_counted(record.workers, 'worker')} × {_counted(record.threads, 'thread')}"
-        lead = f"{record.precision} on {record.device}, {record.compile}, {workers}"
-        return {
-            "name": html.escape(record.name),
-            "version": html.escape(record.version),
-            "lead": html.escape(lead),
-            "sha256": self._sha256,
-            "agreement": html.escape(_agreement(record)),
-            "takes": re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(_takes(record))),
-            "inputs": _rows(record.inputs),
-            "outputs": _rows(record.outputs),
-            "forms": forms(record),
-            "curl": html.escape(self._curl()),
-            "python": html.escape(self._python()),
-            "further": further(self._record, server=self._server),
-            "facts": json.dumps(self._facts()).replace("<", "\\u003c"),
-        }
 
     def _facts(self) -> dict[str, object]:
         """What the page's script has to know."""
@@ -119,35 +108,6 @@ class Docs:
             "text": self._sample.decode("utf-8", "replace") if editable else None,
             "limit": record.max_request_bytes,
         }
-
-    @property
-    def _server(self) -> str:
-        return f"http://{_bracketed(self._host)}:{self._ports.inference}"
-
-    @property
-    def _predictions(self) -> str:
-        return f"{self._server}/predictions/{self._record.name}"
-
-    def _curl(self) -> str:
-        file, kind = Path(self._record.sample.file).name, self._record.sample.content_type
-        pages = f"http://{_bracketed(self._host)}:{self._ports.supervisor}"
-        return (
-            f"curl -so {file} {pages}/docs/sample\n"
-            f"curl -H 'Content-Type: {kind}' --data-binary @{file} {self._predictions}"
-        )
-
-    def _python(self) -> str:
-        file, kind = Path(self._record.sample.file).name, self._record.sample.content_type
-        shown = self._record.handler in ("image", "tensor") or self._record.encoding is not None
-        as_json = shown and kind != "application/x-npy"
-        show = "json.load(urlopen(request))" if as_json else "urlopen(request).read()"
-        return (
-            ("import json\n" if as_json else "") + "from pathlib import Path\n"
-            "from urllib.request import Request, urlopen\n\n"
-            f'body = Path("{file}").read_bytes()\n'
-            f'request = Request("{self._predictions}", body, {{"Content-Type": "{kind}"}})\n'
-            f"print({show})\n"
-        )
 
 
 def _takes(record: Record) -> str:
@@ -167,40 +127,9 @@ def _takes(record: Record) -> str:
     return f"what {record.handler} takes, {'as it says below' if record.takes else 'such as the sample'}"
 
 
-def _agreement(record: Record) -> str:
-    return f"with eager fp32 {record.agreement.text}"
-
-
-def _sides(port: Port) -> list[str]:
-    return [f"1 to {side}" if place == port.varies else str(side) for place, side in enumerate(port.shape)]
-
-
-def _rows(ports: tuple[Port, ...]) -> str:
-    return "".join(
-        f"<tr><th scope=row><code>{html.escape(port.name)}</code></th><td>{html.escape(port.dtype)}</td>"
-        f"<td>{' × '.join(_sides(port)) or 'one number'}</td><td>{_limits(port)}</td></tr>"
-        for port in ports
-    )
-
-
-def _limits(port: Port) -> str:
-    if port.min is None and port.max is None:
-        return "–"
-    low = "…" if port.min is None else f"{port.min:g}"
-    return f"{low} to {'…' if port.max is None else f'{port.max:g}'}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _asset(name: str) -> str:
-    return (files("server") / "assets" / name).read_text(encoding="utf-8")
+    return (_ASSETS / name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from pathlib import Path
 
 from config.record import Record
@@ -10,9 +9,11 @@ from server.pages.door_pages import DATATYPES
 from server.pages.openapi_text import routes
 
 
-def further(record: Record, *, server: str) -> str:
-    """The snippets after curl and Python's own library, as parts of the page; `server` is `http://HOST:PORT`."""
+def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str, str]]:
+    """Title and text of each, by the name of its part of the page; both addresses are `http://HOST:PORT`."""
     shown = {
+        "curl": ("curl", _curl(record, server, pages)),
+        "python": ("Python", _python(record, server)),
         "requests": ("Python, requests", _requests(record, server)),
         "javascript": ("JavaScript", _javascript(record, server)),
     }
@@ -23,11 +24,28 @@ def further(record: Record, *, server: str) -> str:
             "openai": ("Python, openai", _openai(record, server)),
             "openai-js": ("JavaScript, openai", _openai_javascript(record, server)),
         }
-    return "\n  ".join(
-        f'<div class="snippet"><div class="row"><h3>{title}</h3>'
-        '<button type="button" class="plain copy">Copy</button></div>'
-        f'\n  <pre id="{name}"><code>{html.escape(text)}</code></pre></div>'
-        for name, (title, text) in shown.items()
+    return shown
+
+
+def _curl(record: Record, server: str, pages: str) -> str:
+    file, kind = Path(record.sample.file).name, record.sample.content_type
+    return (
+        f"curl -so {file} {pages}/docs/sample\n"
+        f"curl -H 'Content-Type: {kind}' --data-binary @{file} {server}/predictions/{record.name}"
+    )
+
+
+def _python(record: Record, server: str) -> str:
+    file, kind = Path(record.sample.file).name, record.sample.content_type
+    shown = record.handler in ("image", "tensor") or record.encoding is not None
+    as_json = shown and kind != "application/x-npy"
+    show = "json.load(urlopen(request))" if as_json else "urlopen(request).read()"
+    return (
+        ("import json\n" if as_json else "") + "from pathlib import Path\n"
+        "from urllib.request import Request, urlopen\n\n"
+        f'body = Path("{file}").read_bytes()\n'
+        f'request = Request("{server}/predictions/{record.name}", body, {{"Content-Type": "{kind}"}})\n'
+        f"print({show})\n"
     )
 
 

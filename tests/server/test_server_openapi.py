@@ -12,7 +12,7 @@ from config.render import Ports
 from config.sections import Image
 from server.pages import Docs
 from server.pages.openapi import openapi
-from server.pages.snippets import further
+from server.pages.snippets import programs
 
 X = Port(name="x", shape=(2, 3), dtype="float32", min=1)
 IDS = Port(name="ids", shape=(8,), dtype="int64", min=0, max=99, varies=0)
@@ -118,7 +118,7 @@ def test_the_page_shows_what_an_own_handler_declares() -> None:
         return docs.routes()["/docs"]().body.decode()
 
     assert "<h3>Takes <code>application/json</code></h3>" in page("declared")
-    assert "&quot;a&quot;: 1" in page("declared")
+    assert "&#34;a&#34;: 1" in page("declared")
     assert "<h3>Takes" not in page("own")
 
 
@@ -127,7 +127,8 @@ def test_the_page_shows_what_an_own_handler_declares() -> None:
     [("embed", "http://127.0.0.1:8080/v1"), ("writes", "http://127.0.0.1:8080/predictions/shells/1.0/v1")],
 )
 def test_openais_clients_are_shown_where_they_are_answered(kind: str, base: str) -> None:
-    shown = further(record_of(kind), server="http://127.0.0.1:8080")
-    assert f"base_url=&quot;{base}&quot;" in shown
-    assert f"baseURL: &quot;{base}&quot;" in shown
-    assert "openai" not in further(record_of("rerank"), server="http://127.0.0.1:8080")
+    addresses = {"server": "http://127.0.0.1:8080", "pages": "http://127.0.0.1:8090"}
+    shown = programs(record_of(kind), **addresses)
+    assert f'base_url="{base}"' in shown["openai"][1]
+    assert f'baseURL: "{base}"' in shown["openai-js"][1]
+    assert "openai" not in programs(record_of("rerank"), **addresses)

@@ -2,7 +2,6 @@
 OpenAI's own client, a worker that dies, and a stop. The tests share one server, and the last one stops it."""
 
 import asyncio
-import html
 import json
 import os
 import signal
@@ -23,7 +22,7 @@ from specs import tales_spec
 from streams import Stream, stream, streams
 from waiting import eventually, metric, worker_pids
 
-from server.pages.snippets import further
+from server.pages.snippets import programs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -61,8 +60,7 @@ def test_32_streams_get_every_token_and_an_end(server: Running) -> None:
 
 
 def test_what_is_to_be_copied_for_openais_client_works_as_it_is(server: Running) -> None:
-    shown = further(packaged_tales("fake")[1].record, server=server.url)
-    program = html.unescape(shown.partition('id="openai"><code>')[2].partition("</code>")[0])
+    _, program = programs(packaged_tales("fake")[1].record, server=server.url, pages=server.pages)["openai"]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip(), done.stderr
 
