@@ -201,21 +201,24 @@ def test_a_wrong_option_is_named_before_anything_is_built(
 
 
 def stage(name: str) -> dict[str, str]:
-    """The instructions of one stage of the Dockerfile, those that may come more than once joined."""
-    text = re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
-    assert text
-    joined = re.sub(r"^#.*\n", "", text[1].replace("\\\n", " "), flags=re.MULTILINE)
-    instructions: dict[str, str] = {}
+    """The instructions of one stage of the Dockerfile and of those it is made from; those that may come more than once
+    joined, of the others the last."""
+    text = re.search(rf"^FROM (\S+) AS {name}\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    if text is None:
+        return {}
+    joined = re.sub(r"^#.*\n", "", text[2].replace("\\\n", " "), flags=re.MULTILINE)
+    instructions = stage(text[1])
     for line in filter(None, joined.splitlines()):
         word, _, rest = line.partition(" ")
-        instructions[word] = f"{instructions[word]}\n{rest}" if word in instructions else rest
+        several = word in instructions and word in ("COPY", "ENV", "RUN")
+        instructions[word] = f"{instructions[word]}\n{rest}" if several else rest
     return instructions
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda", "loadtest", "vllm"])
 def test_what_is_kept_of_a_build_runs_nothing_and_has_no_rights(target: str) -> None:
     instructions = stage(target)
-    assert "RUN" not in instructions
+    assert "RUN" not in DOCKERFILE.partition(f" AS {target}\n")[2].partition("\nFROM ")[0]
     assert instructions["USER"] == f"{Kubernetes().run_as_user}:0"
     # Without a shell: exec forms only.
     assert isinstance(json.loads(instructions["ENTRYPOINT"]), list)
@@ -223,12 +226,13 @@ def test_what_is_kept_of_a_build_runs_nothing_and_has_no_rights(target: str) -> 
 
 
 def test_the_images_that_serve_differ_in_what_runs_them_alone() -> None:
-    cpu, cuda = stage("cpu"), stage("cuda")
+    cpu, cuda, vllm = stage("cpu"), stage("cuda"), stage("vllm")
     for word in ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "USER", "WORKDIR"):
-        assert cpu[word] == cuda[word]
+        assert cpu[word] == cuda[word] == vllm[word]
     assert cuda["COPY"].replace("python-cuda", "python-cpu") == cpu["COPY"]
-    vllm = stage("vllm")
-    assert vllm == cuda | {"COPY": f"--from=python-vllm /opt/vllm /opt/vllm\n{cpu['COPY']}"}
+    assert vllm["COPY"] == f"--from=python-vllm /opt/vllm /opt/vllm\n{cpu['COPY']}"
+    assert cuda["ENV"] == vllm["ENV"]
+    assert cuda["ENV"].startswith(cpu["ENV"])
     assert cpu["COPY"].splitlines()[-1] == "--from=package /model /model"
 
 
