@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
@@ -83,16 +84,8 @@ class _Reader:
 
 def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int], list[Problem]]:
     """The data, the line of every location, and the problems found on the way; SpecError when it is no mapping."""
-    _check_brackets(text, file)
-    try:
+    with _reading(text, file):
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except RecursionError as err:
-        raise InputError(f"{file}: not readable as YAML: nested too deep") from err
-    except yaml.MarkedYAMLError as err:
-        line = err.problem_mark.line + 1 if err.problem_mark else 1
-        raise SpecError([Problem(file, line, "", f"not readable as YAML: {err.problem}")]) from err
-    except yaml.YAMLError as err:
-        raise InputError(f"{file}: not readable as YAML: {err}".splitlines()[0]) from err
     if not isinstance(node, yaml.MappingNode):
         defect = "the file is empty" if node is None else "a mapping of fields is needed at the top"
         raise SpecError([Problem(file, 1, "", defect, hint="marina init mine")])
@@ -101,9 +94,21 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int]
     return data, reader.lines, reader.problems
 
 
-def _check_brackets(text: str, file: str) -> None:
+@contextmanager
+def _reading(text: str, file: str) -> Iterator[None]:
+    """What is wrong with a text that is no YAML, with its line."""
+    too_deep = f"{file}: not readable as YAML: nested too deep"
     if _BRACKETS.search(text):
-        raise InputError(f"{file}: not readable as YAML: nested too deep")
+        raise InputError(too_deep)
+    try:
+        yield
+    except RecursionError as err:
+        raise InputError(too_deep) from err
+    except yaml.MarkedYAMLError as err:
+        line = err.problem_mark.line + 1 if err.problem_mark else 1
+        raise SpecError([Problem(file, line, "", f"not readable as YAML: {err.problem}")]) from err
+    except yaml.YAMLError as err:
+        raise InputError(f"{file}: not readable as YAML: {err}".splitlines()[0]) from err
 
 
 class _AsJson(yaml.SafeLoader):
@@ -118,17 +123,9 @@ _AsJson.yaml_implicit_resolvers = {
 
 def read_documents(text: str, file: str) -> Iterator[tuple[Any, dict[Location, int], list[Problem]]]:
     """As `read_yaml` for each document of a text, whatever is at its top; empty ones are left out."""
-    _check_brackets(text, file)
-    try:
+    with _reading(text, file):
         for node in yaml.compose_all(text, Loader=_AsJson):
             if node.tag == "tag:yaml.org,2002:null":
                 continue
             reader = _Reader(file, node.start_mark.line + 1, _MOST_IN_DOCUMENT)
             yield reader.build(node, ()), reader.lines, reader.problems
-    except RecursionError as err:
-        raise InputError(f"{file}: not readable as YAML: nested too deep") from err
-    except yaml.MarkedYAMLError as err:
-        line = err.problem_mark.line + 1 if err.problem_mark else 1
-        raise SpecError([Problem(file, line, "", f"not readable as YAML: {err.problem}")]) from err
-    except yaml.YAMLError as err:
-        raise InputError(f"{file}: not readable as YAML: {err}".splitlines()[0]) from err

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
         load_objects,
         make_plan,
         read_load_image,
+        tell,
         to_yaml,
         write_manifests,
     )
-    from k8s.platforms import differences, tell, write_form
+    from k8s.platforms import differences, write_form
     from k8s.rollout import (
         Placement,
         Rollout,

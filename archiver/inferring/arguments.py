@@ -122,7 +122,8 @@ def _argument(network: nn.Module, parameter: inspect.Parameter) -> Argument:
         raise InputError(text, hint=_taken_apart(network, parameter.name, keys))
     if plain.partition("[")[0].lower() in ("bool", "dict", "float", "int", "list", "str"):
         text = f"`--source`: `forward` takes `{parameter.name}: {name}`, allowed: tensors"
-        raise InputError(text, hint=_wrapped(parameter.name))
+        hint = f"a module around it whose `forward` takes tensors and fills in `{parameter.name}`"
+        raise InputError(text, hint=hint)
     return Argument(parameter.name, _DTYPES.get(plain))
 
 
@@ -154,7 +155,3 @@ def _taken_apart(network: nn.Module, argument: str, keys: Sequence[str]) -> str:
     called = ", ".join([f"{argument}={made}", *(f"{name}={name}" for name in others)])
     head = f"class Rows({type(network).__name__}):\n    def forward(self, {given}):"
     return f"{head}\n        return super().forward({called})"
-
-
-def _wrapped(name: str) -> str:
-    return f"a module around it whose `forward` takes tensors and fills in `{name}`"

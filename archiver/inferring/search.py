@@ -181,16 +181,14 @@ class _Search:
     def _run(self, guess: Guess, rows: int) -> Ran:
         self._tried += 1
         left_s = max(0.1, self._until - time.monotonic())
-        ran = run(self._network, self._values(guess, rows), longest_s=min(10, left_s), follow=self._follows())
+        follow = self._tried <= _FOLLOWED or not all(self._settled)
+        ran = run(self._network, self._values(guess, rows), longest_s=min(10, left_s), follow=follow)
         if ran.answered and ran.outputs is None:
             self._answered = self._answered or ran.error
         if ran.outputs is None and (self._first is None or not self._all_known):
             self._all_known = all(self._settled)
             self._first = (guess, ran.error)
         return ran
-
-    def _follows(self) -> bool:
-        return self._tried <= _FOLLOWED or not all(self._settled)
 
     def _values(self, guess: Guess, rows: int) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(0)

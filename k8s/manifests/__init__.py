@@ -9,7 +9,7 @@ from k8s.manifests.notes import patch_notes
 from k8s.manifests.objects import Files, render
 from k8s.manifests.plan import Plan, in_mib, make_plan
 from k8s.manifests.pod import container_security, pod_security
-from k8s.manifests.summary import summarise
+from k8s.manifests.summary import tell
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.manifests.writing import (
     MANIFESTS_FOLDER,
@@ -50,8 +50,8 @@ __all__ = [
     "render",
     "replace_folder",
     "selector_labels",
-    "summarise",
     "suppose_evidence",
+    "tell",
     "to_yaml",
     "write_manifests",
     "written",

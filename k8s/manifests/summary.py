@@ -9,17 +9,22 @@ from k8s.manifests.objects import ADDONS
 from k8s.manifests.writing import Written
 
 
-def summarise(written: Written, spec: Spec) -> str:
-    """For a person."""
+def tell(written: Written, spec: Spec, form: str) -> str:
+    """For a person; `form` is that of `--format`."""
     lines = [f"{written.folder}  {written.image}"]
     lines += [f"  {name:<29} {', '.join(objects)}" for name, objects in written.files.items()]
-    widest = max(len(number.value) for number in written.derived)
-    lines += ["derived"]
-    lines += [f"  {number.name:<29} {number.value:<{widest}}  {number.reason}" for number in written.derived]
-    return "\n".join([*lines, "next", *_next(written, spec)])
+    if form in ("files", "single"):
+        widest = max(len(number.value) for number in written.derived)
+        lines += ["derived"]
+        lines += [f"  {number.name:<29} {number.value:<{widest}}  {number.reason}" for number in written.derived]
+        steps = _for_objects(written, spec)
+    else:
+        steps = _for_helm(written, spec) if form == "helm" else _for_kserve(written)
+    width = min(72, max(len(command) for command, _ in steps))
+    return "\n".join([*lines, "next", *(f"  {command:<{width}}  # {text}" for command, text in steps)])
 
 
-def _next(written: Written, spec: Spec) -> list[str]:
+def _for_objects(written: Written, spec: Spec) -> list[tuple[str, str]]:
     steps = [
         (f"marina verify {spec.file}", "the rules of an admission, without a cluster"),
         (f"marina deploy {spec.file}", "applies, waits, proves, or rolls back"),
@@ -35,5 +40,22 @@ def _next(written: Written, spec: Spec) -> list[str]:
         install = "helm upgrade --install prometheus-adapter prometheus-community/prometheus-adapter"
         where = spec.kubernetes.monitoring.namespace
         steps.append((f"{install} -n {where} -f {values}", "once a cluster"))
-    width = min(72, max(len(command) for command, _ in steps))
-    return [f"  {command:<{width}}  # {text}" for command, text in steps]
+    return steps
+
+
+def _for_helm(written: Written, spec: Spec) -> list[tuple[str, str]]:
+    namespace = spec.kubernetes.namespace
+    # Helm keeps its release in the namespace, which must be there before any object of the chart.
+    make = " --create-namespace --set createNamespace=false" if spec.kubernetes.create_namespace else ""
+    install = f"helm upgrade --install {spec.name} {written.folder} -n {namespace}{make}"
+    return [
+        (install, "values.yaml has what may change"),
+        (f"helm test {spec.name} -n {namespace}", "sends an inference"),
+    ]
+
+
+def _for_kserve(written: Written) -> list[tuple[str, str]]:
+    return [
+        (f"marina verify --dir {written.folder}", "the rules of an admission, without a cluster"),
+        (f"kubectl apply --server-side -f {written.folder}", "where there is KServe"),
+    ]

@@ -2,6 +2,5 @@
 somebody committed are still what the spec renders."""
 
 from k8s.platforms.forms import differences, write_form
-from k8s.platforms.told import tell
 
-__all__ = ["differences", "tell", "write_form"]
+__all__ = ["differences", "write_form"]

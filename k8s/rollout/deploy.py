@@ -9,7 +9,7 @@ from pathlib import Path
 from config.errors import MarinaError
 from config.progress import Progress
 from k8s.cluster import Document, Ref
-from k8s.rollout.apply import Change, Trial, apply, ordered, try_out
+from k8s.rollout.apply import Change, apply, ordered, try_out
 from k8s.rollout.history import Revision, State
 from k8s.rollout.hold import Hold, held
 from k8s.rollout.inventory import all_objects, mark_deployed, outgoing
@@ -38,7 +38,7 @@ def deploy(
         surplus = outgoing(placement.store, state, documents, state.good)
         if options.dry_run:
             record.result, record.pruned = "dry-run", list(map(str, surplus))
-        elif _anything_to_do(state, trial, surplus):
+        elif trial.changing or surplus or state.phase != "deployed" or not state.current:
             _roll_out(placement, release, documents, state, options, record, progress)
         else:
             record.revision = state.current
@@ -79,10 +79,6 @@ def _without_foreign_namespace(
         else:
             kept.append(document)
     return kept
-
-
-def _anything_to_do(state: State, trial: Trial, surplus: list[Ref]) -> bool:
-    return bool(trial.changing or surplus or state.phase != "deployed" or not state.current)
 
 
 def _roll_out(

@@ -165,7 +165,7 @@ def _end_reason(view: View, waited_s: float, timeout_s: float | None) -> str:
     deployment = view.deployment
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
     noticed = int(status.get("observedGeneration") or 0) >= int(deployment["metadata"].get("generation") or 0)
-    short = f"{status.get('updatedReplicas') or 0} new and {_ready_new(view)} ready of {wanted} pods"
+    short = f"{status.get('updatedReplicas') or 0} new and {sum(map(is_ready, view.new_pods))} ready of {wanted} pods"
     if not noticed:
         late = waited_s > _NOTICED_S
         return f"no controller took note of the change in {_NOTICED_S:g} s: does one run?" if late else ""
@@ -178,10 +178,6 @@ def _end_reason(view: View, waited_s: float, timeout_s: float | None) -> str:
     if timeout_s is not None and waited_s >= timeout_s:
         return f"{short} after {timeout_s:g} s"
     return ""
-
-
-def _ready_new(view: View) -> int:
-    return sum(map(is_ready, view.new_pods))
 
 
 def _selector(deployment: Document | None) -> str:

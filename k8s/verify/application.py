@@ -200,11 +200,6 @@ class Application:
         """Of all workloads."""
         return [container for workload in self.workloads for container in workload.long_lived]
 
-    @cached_property
-    def namespaces(self) -> set[str]:
-        """Those that objects name; a document without one goes to whatever namespace it is applied in."""
-        return {document.namespace for document in self.documents if document.namespace}
-
     def find(self, kind: str, name: str, near: LocatedDocument) -> LocatedDocument | None:
         """An object by name, in the namespace of another."""
         return next(

@@ -17,7 +17,6 @@ from k8s.monitoring import (
     TARGET_LABELS,
     Matcher,
     Need,
-    Selector,
     all_expressions,
     metric_contract,
     selectors,
@@ -96,7 +95,7 @@ def _unmatched(spec: Spec, families: dict[str, Metric]) -> Iterator[PageFault]:
     reported = set()
     for expression in all_expressions(spec):
         for selector in selectors(expression.text):
-            wanted, exported = _fixed(selector), samples.get(selector.name)
+            wanted, exported = tuple(m for m in selector.matchers if m.label in _KNOWN), samples.get(selector.name)
             if not exported or (selector.name, wanted) in reported or _any_fits(wanted, exported):
                 continue
             reported.add((selector.name, wanted))
@@ -104,10 +103,6 @@ def _unmatched(spec: Spec, families: dict[str, Metric]) -> Iterator[PageFault]:
             own_model = _any_fits([matcher for matcher in wanted if matcher.label != "le"], exported)
             rule = "metric-edge" if own_model else "metric-model"
             yield PageFault(selector.name, rule, f"no sample with {shown}, but `{expression.place}` asks for it")
-
-
-def _fixed(selector: Selector) -> tuple[Matcher, ...]:
-    return tuple(matcher for matcher in selector.matchers if matcher.label in _KNOWN)
 
 
 def _any_fits(wanted: Iterable[Matcher], samples: list[dict[str, str]]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from config.pages import Axis, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds, render
+from config.pages import Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds, render
 from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, interval_text, knee_text
 from loadtest.measuring import MB, figure, percent
 from loadtest.reporting import arrivals_text, cost_facts, ms, texts_by_id
@@ -55,11 +55,11 @@ def _drawing(evidence: Evidence) -> Drawing | None:
     if not trials:
         return None
     limit = evidence.objective.p99_ms
-    shown = [value for trial in trials for value in (trial.p50_ms, trial.p99_ms) if value]
+    shown = [limit, *(value for trial in trials for value in (trial.p50_ms, trial.p99_ms) if value)]
     chart = Chart(
         title="Rate against latency",
         x=linear_axis(0, max(trial.rate for trial in trials)),
-        y=_latency_axis([*shown, limit]),
+        y=log_axis(max(0.01, min(shown)), max(shown), milliseconds),
         lines=[Line("p99", "two", _medians(trials, "p99_ms")), Line("p50", "one", _medians(trials, "p50_ms"))],
         dots=[
             Line(f"{name} {status}", f"{css} ink-{css} {kind}", _points(trials, field, status == "PASS"))
@@ -76,10 +76,6 @@ def _drawing(evidence: Evidence) -> Drawing | None:
         Entry("ink-soft dash", "knee"),
     ]
     return Drawing(chart, "One dot a run, filled where the objective was missed; requests/s", legend)
-
-
-def _latency_axis(values: list[float]) -> Axis:
-    return log_axis(max(0.01, min(values)), max(values), milliseconds)
 
 
 def _points(trials: list[TrialRecord], field: str, passed: bool) -> list[tuple[float, float | None]]:

@@ -47,14 +47,10 @@ def climb_of(run: Measurement, ramp: Ramp, objective: Objective) -> Climb:
 
 def _about(steps: Sequence[Step], objective: Objective) -> float | None:
     """The rate that parts the steps that met the objective from those that did not best; None where all met it."""
-    missed = [_misses(step, objective) for step in steps]
+    missed = [step.error_rate > objective.error_rate or (step.p99_ms or 0.0) > objective.p99_ms for step in steps]
     wrong = [sum(missed[:place]) + missed[place:].count(False) for place in range(len(missed) + 1)]
     place = len(wrong) - 1 - wrong[::-1].index(min(wrong))
     return steps[place].begin_rps if place < len(steps) else None
-
-
-def _misses(step: Step, objective: Objective) -> bool:
-    return step.error_rate > objective.error_rate or (step.p99_ms or 0.0) > objective.p99_ms
 
 
 def judge_climb(run: Measurement, climb: Climb, objective: Objective) -> Verdict:

@@ -7,7 +7,7 @@ objective beside it, so that a server which fails every request is not excused b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from config.errors import InputError
 from config.spec import Spec
@@ -65,8 +65,7 @@ def judge(runs: Measurement | Sequence[Measurement], objective: Objective) -> Ve
     runs = [runs] if isinstance(runs, Measurement) else list(runs)
     against = [against_run(run, objective) for run in runs]
     trusted = [run for run, reasons in zip(runs, against, strict=True) if not reasons]
-    untrusted = [reason for reasons in _numbered(against) for reason in reasons]
-    died = [reason for reasons in _numbered([server_died(run) for run in runs]) for reason in reasons]
+    untrusted, died = _numbered(against), _numbered([server_died(run) for run in runs])
     pooled = pool(trusted or runs)
     checks = [_latency(pooled, objective), _errors(pooled, objective), _throughput(pooled, objective, trusted)]
     checks += stream_checks(pooled, objective, _late_burst(pooled, objective))
@@ -75,8 +74,7 @@ def judge(runs: Measurement | Sequence[Measurement], objective: Objective) -> Ve
     status = worst([check.status for check in checks] + (["INVALID"] if untrusted else []))
     # Whatever else was wrong with the run, a server that ends under load does not meet its objective.
     status = "FAIL" if died else status
-    slowed = _numbered([disturbed(run) for run in runs]) if status == "FAIL" else []
-    busy = [reason for reasons in slowed for reason in reasons]
+    busy = _numbered([disturbed(run) for run in runs]) if status == "FAIL" else []
     return Verdict(status=status, reasons=(*died, *untrusted, *busy), checks=tuple(checks))
 
 
@@ -97,11 +95,15 @@ def _meets_alone(check: Check) -> bool:
     return check.measured <= check.limit
 
 
-def _numbered(reasons: Sequence[list[Reason]]) -> Iterator[list[Reason]]:
-    """With the number of the run they are from, if there are several."""
-    for number, given in enumerate(reasons, 1):
-        prefix = f"run {number}: " if len(reasons) > 1 else ""
-        yield [Reason(id=reason.id, text=prefix + reason.text) for reason in given]
+def _numbered(reasons: Sequence[list[Reason]]) -> list[Reason]:
+    """Those of all runs, with the number of the run they are from, if there are several."""
+    if len(reasons) == 1:
+        return reasons[0]
+    return [
+        Reason(id=reason.id, text=f"run {number}: {reason.text}")
+        for number, given in enumerate(reasons, 1)
+        for reason in given
+    ]
 
 
 def _latency(measurement: Measurement, objective: Objective) -> Check:
@@ -175,9 +177,6 @@ def _throughput(measurement: Measurement, objective: Objective, runs: Sequence[M
         text = f"{figure(held)} requests/s answered well and in time < {figure(limit)}"
         check = with_status(check, "FAIL", "throughput-not-held", text)
     if grows:
-        check = check.model_copy(update={"status": "FAIL", "reasons": (*_failures(check), *grows)})
+        failures = check.reasons if check.status == "FAIL" else ()
+        check = check.model_copy(update={"status": "FAIL", "reasons": (*failures, *grows)})
     return check
-
-
-def _failures(check: Check) -> tuple[Reason, ...]:
-    return check.reasons if check.status == "FAIL" else ()

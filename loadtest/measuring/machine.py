@@ -146,6 +146,6 @@ def _memory_limit(groups: Path) -> int | None:
 def text_of(file: Path) -> str:
     """A file of the kernel's; empty where there is none."""
     try:
-        return file.readtext_of(encoding="utf-8", errors="replace")
+        return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

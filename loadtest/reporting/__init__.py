@@ -3,11 +3,12 @@
 from loadtest.reporting.figures import percentile_axis
 from loadtest.reporting.junit import Case, cost_cases, suite_xml, verdict_xml
 from loadtest.reporting.live import LiveLine
-from loadtest.reporting.report import cost_facts, ms, value_text, verdict_html
+from loadtest.reporting.report import cost_facts, value_text, verdict_html
 from loadtest.reporting.words import (
     arrivals_text,
     check_text,
     figures_text,
+    ms,
     pieces_lines,
     share_text,
     texts_by_id,

@@ -8,7 +8,7 @@ from config.pages import render
 from loadtest.judging import SHARE, Costs, Outcome, goes_on, pieces_of, pool
 from loadtest.measuring import figure, percent
 from loadtest.reporting.figures import figures
-from loadtest.reporting.words import arrivals_text, beside_text, check_title, pieces_facts, share_text, texts_by_id
+from loadtest.reporting.words import arrivals_text, beside_text, check_title, ms, pieces_facts, share_text, texts_by_id
 
 _MEANING = {
     "PASS": "The service met its objective, and the measurement can be trusted.",
@@ -106,8 +106,3 @@ def cost_facts(costs: Costs | None) -> dict[str, str]:
     }
     budget = {} if costs.budget is None else {"Allowed": f"{costs.budget:.3g} {costs.currency}"}
     return cost_texts | budget | {"A pod": f"{costs.pod_hour:g} {costs.currency} an hour"}
-
-
-def ms(value: float | None) -> str:
-    """A latency, or a dash without one."""
-    return "-" if value is None else f"{figure(value)} ms"

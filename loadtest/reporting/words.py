@@ -101,14 +101,14 @@ def pieces_facts(pieces: Pieces | None) -> dict[str, str]:
         return {}
     shown = {"First text (TTFT)": pieces.ttft, "Between pieces (ITL)": pieces.itl, "A token (TPOT)": pieces.tpot}
     texts = {
-        name: f"p50 {_ms(latency.p50)}, p99 {_ms(latency.p99)}, slowest {_ms(latency.max)}"
+        name: f"p50 {ms(latency.p50)}, p99 {ms(latency.p99)}, slowest {ms(latency.max)}"
         for name, latency in shown.items()
     }
     cached = f"{pieces.cached_share:.0%} of the prompts from a cache"
     return texts | {
         "Goodput": f"{figure(pieces.goodput_rps)} requests/s met every objective, {percent(pieces.goodput)} of them",
         "Tokens": f"{figure(pieces.tokens_per_s)} tokens/s written, {cached}",
-        "Heard late, p99": _ms(pieces.heard_late_ms),
+        "Heard late, p99": ms(pieces.heard_late_ms),
     }
 
 
@@ -117,5 +117,6 @@ def pieces_lines(pieces: Pieces | None) -> list[str]:
     return [f"  {name}: {text}" for name, text in pieces_facts(pieces).items()]
 
 
-def _ms(value: float | None) -> str:
+def ms(value: float | None) -> str:
+    """A latency, or a dash without one."""
     return "-" if value is None else f"{figure(value)} ms"

@@ -158,13 +158,11 @@ class Session:
         wanted = self.package.sha256 if self.package else None
         why = None if wanted else "nothing was packaged here, so the server's package cannot be compared"
         try:
-            ask = self.elsewhere.served_sha256 if self.elsewhere else self._served_sha256
-            return Identity(wanted=wanted, found=ask(), why_unknown=why)
+            here = self.target.supervisor
+            served = self.elsewhere.served_sha256() if self.elsewhere else target.served_sha256(here, tls=self.tls)
+            return Identity(wanted=wanted, found=served, why_unknown=why)
         except InputError as err:
             return Identity(wanted=wanted, found=None, why_unknown=why or err.message)
-
-    def _served_sha256(self) -> str:
-        return target.served_sha256(self.target.supervisor, tls=self.tls)
 
 
 @contextmanager

@@ -24,7 +24,8 @@ def request_schema(record: Record) -> Schema:
     if record.text is not None:
         return asked_schema(record.text, "any")
     if record.handler == "image" and record.image is not None:
-        return object_of({"image": {"anyOf": [_picture_text(), *_normalised(record.image)]}})
+        text = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
+        return object_of({"image": {"anyOf": [text, *_normalised(record.image)]}})
     if record.handler == "tensor":
         named = object_of({port.name: _array(port) for port in record.inputs}, closed=True)
         forms = [named, *(_array(port) for port in record.inputs if len(record.inputs) == 1)]
@@ -118,10 +119,6 @@ def _array(port: Port) -> Schema:
     high = high if port.max is None else min(high, port.max)
     value = {"type": "integer" if whole else "number", "minimum": low, "maximum": high}
     return _nested(port.shape, value, port.varies)
-
-
-def _picture_text() -> Schema:
-    return {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
 
 
 def _normalised(image: Image) -> list[Schema]:

@@ -31,7 +31,7 @@ def _exposed(application: Application, _: Scope) -> Iterator[Remark]:
             for number in sorted(numbers & TORCHSERVE_PORTS.keys(), key=str):
                 yield Remark(target, f"leads to {number}, TorchServe's {TORCHSERVE_PORTS[number or 0]}")
     for policy in application.of("NetworkPolicy"):
-        if any(workload.has_torchserve for workload in _isolated_by(application, policy)):
+        if any(policy in _policies_of(application, workload) for workload in application.torchserves):
             for port in policy.root.all("spec.ingress[].ports[].port"):
                 if port.number in TORCHSERVE_PORTS:
                     yield Remark(port, f"opens {port.number}, TorchServe's {TORCHSERVE_PORTS[port.number]}")
@@ -80,10 +80,6 @@ def _closing(application: Application, workload: Workload, way: str) -> list[Loc
     return [policy for policy in _policies_of(application, workload) if way in _ways(policy)]
 
 
-def _isolated_by(application: Application, policy: LocatedDocument) -> list[Workload]:
-    return [workload for workload in application.workloads if policy in _policies_of(application, workload)]
-
-
 def _ways(policy: LocatedDocument) -> set[str]:
     """The directions that a policy closes: those it names, else Ingress, and Egress if it has rules for it."""
     spec = policy.root.at("spec")
@@ -122,11 +118,8 @@ def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
             number = workload.port_number(port)
             if number is not None and not any(_opens(policy, workload, number) for policy in policies):
                 names = listed(policy.reference for policy in policies)
-                yield Remark(port, f"leads to {number}, and {names} lets nobody in there", _ingress(number))
-
-
-def _ingress(number: int) -> str:
-    return f"ingress: [{{from: […], ports: [{{port: {number}}}]}}] in the NetworkPolicy"
+                rule = f"ingress: [{{from: […], ports: [{{port: {number}}}]}}] in the NetworkPolicy"
+                yield Remark(port, f"leads to {number}, and {names} lets nobody in there", rule)
 
 
 def _needed(application: Application, workload: Workload) -> Iterator[Place]:
