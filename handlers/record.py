@@ -4,9 +4,9 @@ Unknown keys are ignored, so that an older handler can open a newer package of t
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 RECORD_FILE = "marina.json"
 SCHEMA = "marina.package/1"
@@ -190,47 +190,29 @@ def load_record(directory: Path) -> Record:
 
 
 def parse_record(data: Mapping[str, Any]) -> Record:
-    record: Record = _section(
-        Record,
-        data,
-        "",
-        image=_optional(ImageSpec, data.get("image"), "image."),
-        inputs=_list(TensorSpec, data, "inputs"),
-        outputs=_list(TensorSpec, data, "outputs"),
-        encoding=_optional(EncodingSpec, data.get("encoding"), "encoding."),
-        sample=_optional(Sample, data.get("sample"), "sample."),
-        artifacts=_list(CompiledFile, data, "artifacts"),
-        text=_text(data.get("text")),
-        lengths=_optional(Lengths, data.get("lengths"), "lengths."),
-        code=_optional(Code, data.get("code"), "code."),
-    )
+    record: Record = _section(Record, data, "")
     _check(record)
     return record
 
 
-def _section(kind: type[Any], data: Mapping[str, Any], where: str, **parsed: Any) -> Any:
-    values: dict[str, Any] = {}
+def _section(kind: type[Any], data: Mapping[str, Any], where: str) -> Any:
+    types, values = get_type_hints(kind), dict[str, Any]()
     for field in fields(kind):
         if field.name in data:
-            value = parsed.get(field.name, data[field.name])
-            values[field.name] = tuple(value) if isinstance(value, list) else value
+            values[field.name] = _value(types[field.name], data[field.name], where + field.name)
         elif field.default is MISSING:
             raise RecordError(f"{RECORD_FILE}: `{where}{field.name}`: missing")
     return kind(**values)
 
 
-def _text(data: Mapping[str, Any] | None) -> Any:
-    if data is None:
-        return None
-    return _section(TextSpec, data, "text.", vllm=_optional(VllmSpec, data.get("vllm"), "text.vllm."))
-
-
-def _optional(kind: type[Any], data: Mapping[str, Any] | None, where: str) -> Any:
-    return None if data is None else _section(kind, data, where)
-
-
-def _list(kind: type[Any], data: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    return tuple(_section(kind, item, f"{name}[{index}].") for index, item in enumerate(data.get(name, ())))
+def _value(kind: Any, data: Any, where: str) -> Any:
+    """What a field of this type holds: a section, several of them, or the value as it is."""
+    inner = next((part for part in (kind, *get_args(kind)) if isinstance(part, type) and is_dataclass(part)), None)
+    if isinstance(data, list):
+        return tuple(
+            item if inner is None else _section(inner, item, f"{where}[{index}].") for index, item in enumerate(data)
+        )
+    return data if inner is None or data is None else _section(inner, data, f"{where}.")
 
 
 def _check(record: Record) -> None:

@@ -3,9 +3,8 @@
 A cache can only save work. Whatever is wrong with it, a request is answered as if there were none."""
 
 from handlers.caching.cache import AnswerCache, Control, control_of, open_cache
-from handlers.caching.key import key_of
 from handlers.caching.pause import Pause
-from handlers.caching.repeats import find_repeats, packed
+from handlers.caching.repeats import find_repeats, key_of, packed
 from handlers.caching.shared import connect
 
 __all__ = ["AnswerCache", "Control", "Pause", "connect", "control_of", "find_repeats", "key_of", "open_cache", "packed"]

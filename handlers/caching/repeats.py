@@ -1,14 +1,14 @@
 """Which requests of a batch need not be computed: those that were answered before, and those that another of the same
 batch asks too."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import orjson
 
 from handlers.caching.cache import AnswerCache, Control, control_of
-from handlers.caching.key import key_of
 from handlers.request import Answer, Request
 
 # What of a request's head an answer depends on.
@@ -80,6 +80,17 @@ def _key(package: str, request: Request, noted: str, headers: Sequence[str]) -> 
     for name in sorted(request.parts):
         parts += [name, _bytes(request.parts[name])]
     return key_of(package, parts)
+
+
+def key_of(package: str, parts: Iterable[str | bytes | bytearray]) -> bytes:
+    """The name of an answer: a hash of the package and of everything in the request that the answer depends on. Each
+    part goes in with its length, so that no two requests differ only in where one part ends."""
+    digest = blake2b(digest_size=32)
+    for part in (package, *parts):
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big"))
+        digest.update(data)
+    return digest.digest()
 
 
 def _bytes(value: Any) -> bytes | bytearray | str:

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from loadtest.judging import interval
 from loadtest.judging.interval import Counts
-from loadtest.judging.verdict import Status
+from loadtest.judging.verdict import UNDECIDED, Check, Reason, Status, interval_text, value_text
 from loadtest.measuring import Histogram, Measurement, Slice
 
 SHARE = 0.99
@@ -19,6 +19,7 @@ _SAMPLES_ABOVE = 10
 _WIDE_SHARE = 0.95
 # The tail of a queue falls at least exponentially: where no latency is over half a line, 1 % are not over the line.
 _NONE_OVER = 0.5
+_MANY = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,28 @@ def met_between(measurement: Measurement, limit: float) -> Between:
     least, most, clumps = _share_between(counts)
     more = interval.arrivals_to_decide(1 - limit, counts.share, clumps) - counts.total
     return Between(1 - most, 1 - least, _decided(1 - least < limit, 1 - most >= limit), more)
+
+
+def decide(check: Check, between: Between) -> tuple[Check, Status]:
+    """The check with its interval, INVALID when that holds the limit; and what it says."""
+    check = check.model_copy(update={"interval": (between.low, between.high)})
+    if between.status != "INVALID":
+        return check, between.status
+    limit = value_text(check, check.limit)
+    text = f"{check.objective} of {interval_text(check)} holds the limit of {limit}: {_more(between.more)} would decide"
+    return with_status(check, "INVALID", UNDECIDED, text), "INVALID"
+
+
+def _more(requests: float) -> str:
+    if requests > _MANY:
+        return f"more than {_MANY:,} more requests"
+    return f"about {float(f'{max(requests, 100):.2g}'):,.0f} more requests"
+
+
+def with_status(check: Check, status: Status, reason: str = "", text: str = "") -> Check:
+    """The check with this status, and the reason for it."""
+    reasons = (Reason(id=reason, text=text),) if reason else ()
+    return check.model_copy(update={"status": status, "reasons": reasons})
 
 
 Latencies = Callable[[Measurement | Slice], Histogram]

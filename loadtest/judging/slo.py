@@ -13,12 +13,13 @@ from config.errors import InputError
 from config.spec import Spec
 from loadtest.judging.certainty import (
     SHARE,
+    decide,
     errors_between,
     held_between,
     latency_between,
     samples_needed,
+    with_status,
 )
-from loadtest.judging.deciding import decide, with_status
 from loadtest.judging.pooling import pool
 from loadtest.judging.streams import stream_checks
 from loadtest.judging.trend import backlog_grows

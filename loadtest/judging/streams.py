@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from loadtest.judging.certainty import SHARE, Latencies, met_between, samples_needed, tail_between
-from loadtest.judging.deciding import decide, with_status
+from loadtest.judging.certainty import SHARE, Latencies, decide, met_between, samples_needed, tail_between, with_status
 from loadtest.judging.verdict import TOO_FEW, Check, Objective, Status
 from loadtest.measuring import Histogram, Measurement, figure, nearest_rank, percent
 

@@ -1,10 +1,9 @@
 """A server to measure, and `run`, the verb: from a spec to a verdict and its files."""
 
 from loadtest.running.confinement import Confined
-from loadtest.running.known_knee import known_knee
 from loadtest.running.next_step import next_step
 from loadtest.running.options import RunOptions
-from loadtest.running.runs import run, verdict_text
+from loadtest.running.runs import known_knee, run, verdict_text
 from loadtest.running.session import Elsewhere, Session, Where, find_package, open_session
 from loadtest.running.target import Target, await_ready, check_listening, existing, serve_command, started
 

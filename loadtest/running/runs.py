@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
 from config.errors import InputError
-from config.record import write_json, write_text
+from config.record import Package, write_json, write_text
 from config.spec import Spec
 from loadtest.judging import (
     HELD_SHARE,
@@ -30,7 +31,6 @@ from loadtest.judging import (
 )
 from loadtest.measuring import Measurement, figure
 from loadtest.reporting import figures_text, pieces_lines, share_text, verdict_html, verdict_lines, verdict_xml
-from loadtest.running.known_knee import known_knee
 from loadtest.running.options import RunOptions
 from loadtest.running.session import Session, Where, open_session
 from loadtest.scheduling import Schedule
@@ -141,3 +141,15 @@ def _load(spec: Spec, options: RunOptions, schedule: Schedule, session: Session)
         sample_bytes=max(len(body.body) for body in session.request.all_bodies),
         sample_content_type=session.request.content_type,
     )
+
+
+def known_knee(folder: Path, package: Package | None) -> float | None:
+    """The knee that a calibration has left in the build folder, requests/s; None where none of this package can be
+    trusted."""
+    try:
+        evidence = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+        if package is None or evidence["package"] != package.sha256 or evidence["status"] != "PASS":
+            return None
+        return float(evidence["knee"]["rps"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

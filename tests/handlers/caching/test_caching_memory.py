@@ -1,6 +1,6 @@
 """The keys and the memory of the cache."""
 
-from handlers.caching.key import key_of
+from handlers.caching import key_of
 from handlers.caching.memory import Memory
 
 
