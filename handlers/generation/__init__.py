@@ -4,7 +4,8 @@ from handlers.generation.engine import Engine, NoToken, Sampling, Token
 from handlers.generation.engines import make_engine
 from handlers.generation.engines.compiled import LIBRARY
 from handlers.generation.engines.llama import Llama
-from handlers.generation.engines.network import UnknownModel, check_weights, read_shape
+from handlers.generation.engines.network import check_weights, weight_files
+from handlers.generation.engines.shape import UnknownModel, read_shape
 from handlers.generation.engines.vllm_weights import describe
 from handlers.generation.handler import TextHandler
 from handlers.generation.template import TemplateRefused
@@ -25,4 +26,5 @@ __all__ = [
     "describe",
     "make_engine",
     "read_shape",
+    "weight_files",
 ]

@@ -1,95 +1,57 @@
-"""What a folder of Llama's kind says of its network: its shape, its weights, and how far positions turn vectors."""
+"""The weights of a network of Llama's kind, held against what its configuration says of them, and how far positions
+turn vectors."""
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
-CONFIG, EMBEDDING = "config.json", "model.embed_tokens.weight"
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-ROPES = ("default", "linear", "llama3", "yarn")
+from handlers.generation.engines.shape import CONFIG, Shape, UnknownModel, listed, read_shape
 
-
-class UnknownModel(Exception):
-    """The configuration asks for something that is not computed here; the message says which field."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What `config.json` says of a network."""
-
-    layers: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    norm_eps: float
-    rope_theta: float
-    tied: bool
-    longest: int
-    rope: Mapping[str, Any] = field(default_factory=dict)
-
-
-def read_shape(folder: Path) -> Shape:
-    """The network's shape, or UnknownModel."""
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    _check(config, rope)
-    heads = config["num_attention_heads"]
-    return Shape(
-        layers=config["num_hidden_layers"],
-        heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_size=config.get("head_dim") or config["hidden_size"] // heads,
-        norm_eps=config.get("rms_norm_eps", 1e-6),
-        rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0),
-        tied=bool(config.get("tie_word_embeddings")),
-        longest=int(config.get("max_position_embeddings", 2048)),
-        rope=rope,
-    )
-
-
-def _check(config: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
-    names = config.get("architectures") or ["none"]
-    if names[0] not in ARCHITECTURES:
-        raise UnknownModel(f"`architectures`: got `{names[0]}`, allowed: {_listed(ARCHITECTURES)}")
-    if "auto_map" in config:
-        raise UnknownModel("`auto_map`: the model brings code of its own, which is not run")
-    if config.get("quantization_config"):
-        raise UnknownModel("`quantization_config`: allowed: weights that are not quantised")
-    if config.get("hidden_act", "silu") != "silu":
-        raise UnknownModel(f"`hidden_act`: got `{config['hidden_act']}`, allowed: `silu`")
-    if config.get("mlp_bias"):
-        raise UnknownModel("`mlp_bias`: got `true`, allowed: `false`")
-    if (kind := _rope_kind(rope)) not in ROPES:
-        raise UnknownModel(f"`rope_scaling`: got `{kind}`, allowed: {_listed(ROPES)}")
-    if float(rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1) != 1:
-        raise UnknownModel("`partial_rotary_factor`: allowed: 1")
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+# How safetensors names the numbers that are computed with as they are.
+_NUMBERS = ("BF16", "F16", "F32")
+# What older files have, too: how far a position turns the vectors of a layer, which follows from `rope_theta`.
+_RATES = ".rotary_emb.inv_freq"
 
 
 def _sides(sides: tuple[int, ...]) -> str:
     return " x ".join(map(str, sides))
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files that `transformers` would read: the weights may be there again in another form."""
+    if (folder / _WHOLE).is_file():
+        return [folder / _WHOLE]
+    if not (folder / _INDEX).is_file():
+        return sorted(folder.glob("*.safetensors"))
+    index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+    named = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        raise UnknownModel(f"`{_INDEX}` has no `weight_map` of files")
+    return sorted({folder / Path(name).name for name in named.values()})
+
+
+def _open(file: Path) -> Any:
+    if not file.is_file():
+        raise UnknownModel(f"`{file.name}`: missing, `{_INDEX}` names it")
+    try:
+        return safe_open(file, "pt")
+    except (OSError, SafetensorError) as err:
+        raise UnknownModel(f"`{file.name}` cannot be read: {err}") from err
+
+
 def embedded(folder: Path) -> int | None:
     """How many tokens the weights of a folder know; None where none are there, or of another kind."""
-    for path in folder.glob("*.safetensors"):
-        file: Any = safe_open(path, "pt")
+    for file in map(_open, filter(Path.is_file, weight_files(folder))):
         if EMBEDDING in file.keys():  # noqa: SIM118
             return int(file.get_slice(EMBEDDING).get_shape()[0])
     return None
-
-
-def _rope_kind(rope: Mapping[str, Any]) -> str:
-    return str(rope.get("rope_type") or rope.get("type") or "default")
 
 
 @dataclass(frozen=True)
@@ -114,8 +76,11 @@ class Weights:
         self.shape = read_shape(folder)
         self._dtype = dtype
         self._files: dict[str, Any] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            file: Any = safe_open(path, "pt")
+        self._expected: set[str] = set()
+        for path in weight_files(folder):
+            file = _open(path)
+            if twice := sorted(self._files.keys() & file.keys()):
+                raise UnknownModel(f"`{twice[0]}` is in `{path.name}` and in another file")
             self._files |= dict.fromkeys(file.keys(), file)
         self.check()
 
@@ -126,7 +91,7 @@ class Weights:
     @property
     def head(self) -> torch.Tensor | None:
         """None where it is the embedding."""
-        return None if self.shape.tied else self._get("lm_head.weight")
+        return None if self.shape.tied else self._get(HEAD)
 
     @property
     def norm(self) -> torch.Tensor:
@@ -135,8 +100,8 @@ class Weights:
     def layer(self, index: int) -> Layer:
         prefix = f"model.layers.{index}."
         attention = f"{prefix}self_attn."
-        biases = [name for part in "qkv" if (name := f"{attention}{part}_proj.bias") in self._files]
-        is_normed = f"{attention}q_norm.weight" in self._files
+        biases = [f"{attention}{part}_proj.bias" for part in "qkv"] if self.shape.biased else []
+        is_normed = self.shape.normed
         return Layer(
             before_attention=self._get(f"{prefix}input_layernorm.weight"),
             query_key_value=torch.cat([self._get(f"{attention}{name}_proj.weight") for name in "qkv"]),
@@ -152,32 +117,38 @@ class Weights:
     def check(self) -> None:
         """UnknownModel where the weights are not of the shape that the configuration says: a library that takes them as
         they come would read what is beside them. None of them is read."""
-        shape, hidden = self.shape, self.size(EMBEDDING)[1]
+        shape, (vocabulary, hidden) = self.shape, self.size(EMBEDDING)
         if shape.heads % shape.kv_heads or shape.head_size % 2:
             raise UnknownModel("`num_key_value_heads`, `head_dim`: got heads that cannot be shared, or an odd size")
+        self._expect(EMBEDDING, shape.vocabulary or vocabulary, shape.hidden or hidden)
         self._expect("model.norm.weight", hidden)
         if not shape.tied:
-            self._expect("lm_head.weight", self.size(EMBEDDING)[0], hidden)
+            self._expect(HEAD, vocabulary, hidden)
         for index in range(shape.layers):
             self._check_layer(f"model.layers.{index}.", hidden)
+        self._check_rest()
+
+    def check_copies(self) -> None:
+        """UnknownModel where weights are there twice and differ; these are read."""
+        if self.shape.tied and HEAD in self._files and not torch.equal(self._get(HEAD), self.embedding):
+            raise UnknownModel(f"`tie_word_embeddings`: got `true`, but `{HEAD}` is another than `{EMBEDDING}`")
 
     def _check_layer(self, prefix: str, hidden: int) -> None:
         shape, attention = self.shape, f"{prefix}self_attn."
         if f"{attention}o_proj.bias" in self._files:
             raise UnknownModel("`attention_bias`: the output of the attention has one, which is not computed")
-        inner = self.size(f"{prefix}mlp.gate_proj.weight")[0]
+        inner = shape.inner or self.size(f"{prefix}mlp.gate_proj.weight")[0]
         rows = {"q": shape.heads * shape.head_size, "k": shape.kv_heads * shape.head_size}
         rows["v"] = rows["k"]
         biased = [part for part in rows if f"{attention}{part}_proj.bias" in self._files]
         if biased and len(biased) < len(rows):
-            raise UnknownModel(f"`attention_bias`: allowed: of all three, got {_listed(tuple(biased))}")
+            raise UnknownModel(f"`attention_bias`: allowed: of all three, got {listed(tuple(biased))}")
         for part, count in rows.items():
             self._expect(f"{attention}{part}_proj.weight", count, hidden)
-            if biased:
+            if shape.biased:
                 self._expect(f"{attention}{part}_proj.bias", count)
-        for part in "qk":
-            if f"{attention}q_norm.weight" in self._files:
-                self._expect(f"{attention}{part}_norm.weight", shape.head_size)
+        for part in "qk" if shape.normed else "":
+            self._expect(f"{attention}{part}_norm.weight", shape.head_size)
         self._expect(f"{attention}o_proj.weight", hidden, rows["q"])
         for name in ("gate", "up"):
             self._expect(f"{prefix}mlp.{name}_proj.weight", inner, hidden)
@@ -185,9 +156,22 @@ class Weights:
         for name in ("input", "post_attention"):
             self._expect(f"{prefix}{name}_layernorm.weight", hidden)
 
+    def _check_rest(self) -> None:
+        """What is in the files and in no network that the configuration describes: it describes another one."""
+        rest = self._files.keys() - self._expected - ({HEAD} if self.shape.tied else set())
+        for name in sorted(rest):
+            if not name.endswith(_RATES):
+                raise UnknownModel(f"`{name}`: the weights have it, and by `{CONFIG}` nothing is computed with it")
+            rates, theirs = _rates(self.shape), self._file(name).get_tensor(name).float()
+            if rates.shape != theirs.shape or not torch.allclose(rates, theirs, rtol=0.01):
+                raise UnknownModel(f"`rope_theta`: got `{self.shape.rope_theta:g}`, but `{name}` is of another")
+
     def _expect(self, name: str, *wanted: int) -> None:
         if (got := self.size(name)) != wanted:
             raise UnknownModel(f"`{name}`: got {_sides(got)} numbers, by `{CONFIG}` it has {_sides(wanted)}")
+        if (kind := self._file(name).get_slice(name).get_dtype()) not in _NUMBERS:
+            raise UnknownModel(f"`{name}`: got `{kind}`, allowed: {listed(_NUMBERS)}")
+        self._expected.add(name)
 
     def size(self, name: str) -> tuple[int, ...]:
         """The sides of a tensor, which is not read."""
@@ -204,15 +188,18 @@ class Weights:
 
 
 def check_weights(folder: Path) -> None:
-    """UnknownModel where a folder's weights cannot be computed; none of them is read."""
-    Weights(folder, torch.float32)
+    """UnknownModel where a folder's weights cannot be computed, or are not those that its configuration describes."""
+    Weights(folder, torch.float32).check_copies()
+
+
+def _rates(shape: Shape) -> torch.Tensor:
+    """By which angle a position turns each pair of numbers of a vector."""
+    return 1.0 / shape.rope_theta ** (torch.arange(0, shape.head_size, 2, dtype=torch.float32) / shape.head_size)
 
 
 def turns(shape: Shape, context: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines of every position, a row each: how far its vectors are turned."""
-    size = shape.head_size
-    rates = 1.0 / shape.rope_theta ** (torch.arange(0, size, 2, dtype=torch.float32) / size)
-    rates, factor = _scaled(rates, shape)
+    rates, factor = _scaled(_rates(shape), shape)
     angles = torch.outer(torch.arange(context, dtype=torch.float32), rates)
     angles = torch.cat((angles, angles), -1)
     return angles.cos() * factor, angles.sin() * factor
@@ -220,7 +207,7 @@ def turns(shape: Shape, context: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _scaled(rates: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, float]:
     """The rates of a network that was stretched to longer texts, and what its vectors are multiplied by."""
-    rope, kind = shape.rope, _rope_kind(shape.rope)
+    rope, kind = shape.rope, shape.rope_kind
     if kind == "linear":
         return rates / rope["factor"], 1.0
     if kind == "llama3":

@@ -65,15 +65,116 @@ def tales(tmp_path: Path) -> Path:
         ({"num_attention_heads": 2}, "k_proj.weight`: got"),
         ({"num_key_value_heads": 3}, "`num_key_value_heads`"),
         ({"num_hidden_layers": 50}, "the weights have no `model.layers"),
+        ({"num_hidden_layers": 2}, "`model.layers.2.input_layernorm.weight`: the weights have it"),
         ({"tie_word_embeddings": False}, "the weights have no `lm_head.weight`"),
+        ({"vocab_size": 500}, "embed_tokens.weight`: got 512 x 128 numbers, by `config.json` it has 500 x 128"),
+        ({"hidden_size": 256, "head_dim": 32}, "it has 512 x 256"),
+        ({"intermediate_size": 256}, "gate_proj.weight`: got 384 x 128"),
+        ({"attention_bias": True}, "the weights have no `model.layers.0.self_attn.q_proj.bias`"),
+        ({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}, "have no `model.layers.0.self_attn.q_proj.b"),
+        ({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}, "have no `model.layers.0.self_attn.q_norm"),
     ],
 )
 def test_weights_of_another_shape_than_their_configuration_says_are_refused(
     change: dict[str, Any], message: str, tales: Path
 ) -> None:
-    config = json.loads((tales / "config.json").read_text())
-    (tales / "config.json").write_text(json.dumps(config | change))
+    refuses(tales, change, message)
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_attention_heads": 0}, "`num_attention_heads`: got `0`, allowed: a whole number above 0"),
+        ({"num_attention_heads": None}, "`num_attention_heads`: missing"),
+        ({"num_hidden_layers": True}, "`num_hidden_layers`: got `true`"),
+        ({"num_key_value_heads": 2.0}, "`num_key_value_heads`: got `2.0`"),
+        ({"max_position_embeddings": "512"}, "`max_position_embeddings`: got `512`"),
+        ({"rms_norm_eps": 0.1}, "`rms_norm_eps`: got `0.1`, allowed: a number from 1e-12 to 0.001"),
+        ({"rms_norm_eps": float("nan")}, "`rms_norm_eps`: got `NaN`"),
+        ({"rope_theta": 1}, r"`rope_theta`: got `1`, allowed: a number from 100 to 1e\+10"),
+        ({"tie_word_embeddings": "yes"}, "`tie_word_embeddings`: got `yes`, allowed: true or false"),
+        ({"model_type": "qwen2"}, "`model_type`: got `qwen2`, but `architectures` is `LlamaForCausalLM`"),
+        ({"architectures": "Llama"}, "`architectures`: got `Llama`"),
+        ({"layer_types": ["linear_attention"]}, "`layer_types`: allowed: `full_attention`"),
+        ({"rope_scaling": {"type": "linear"}}, "`rope_scaling.factor`: missing, `linear` needs it"),
+        ({"rope_scaling": {"type": "linear", "factor": 0.5}}, "`rope_scaling.factor`: got `0.5`, allowed: a number fr"),
+        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "`rope_scaling.factor`: got `2`"),
+        ({"rope_scaling": {"mrope_section": [1]}}, "`rope_scaling.mrope_section`: nothing that `default` computes"),
+        ({"rope_scaling": YARN | {"short_factor": [1]}}, "`rope_scaling.short_factor`: nothing that `yarn` computes"),
+        ({"rope_scaling": YARN | {"rope_type": "linear"}}, "`rope_scaling.type`: got `yarn`, but `rope_type` is `lin"),
+        ({"rope_scaling": YARN | {"beta_fast": 1}}, "`rope_scaling.beta_slow`: allowed: less than `beta_fast`"),
+        ({"rope_scaling": YARN | {"original_max_position_embeddings": 1024}}, "got 1024, allowed: at most `max_posi"),
+        ({"rope_scaling": LLAMA3}, "`rope_scaling.original_max_position_embeddings`: missing, `llama3` needs it"),
+        (
+            {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": 64, "low_freq_factor": 4}},
+            "`rope_scaling.low_freq_factor`: allowed: less than",
+        ),
+        ({"rope_parameters": YARN, "rope_scaling": YARN | {"factor": 2.0}}, "`rope_scaling`: another than `rope_para"),
+        ({"rope_parameters": {"rope_theta": 5000.0}}, "`rope_theta`: got `10000`, but `rope_parameters.rope_theta` i"),
+        ({"rope_scaling": ["yarn"]}, "`rope_scaling`: allowed: an object"),
+    ],
+)
+def test_a_field_with_a_value_that_no_network_has_is_refused(change: dict[str, Any], message: str, tales: Path) -> None:
+    refuses(tales, change, message)
+
+
+def refuses(folder: Path, change: dict[str, Any], message: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(UnknownModel, match=message):
+        check_weights(folder)
+
+
+def add(folder: Path, **tensors: torch.Tensor) -> None:
+    """Tensors beside those of the folder."""
+    (file,) = folder.glob("*.safetensors")
+    save_file(load_file(file) | tensors, file)
+
+
+def test_an_older_file_tells_how_far_positions_turn(tales: Path) -> None:
+    rates = 1 / 10_000 ** (torch.arange(0, 32, 2) / 32)
+    add(tales, **{"model.layers.0.self_attn.rotary_emb.inv_freq": rates})
+    check_weights(tales)
+    refuses(tales, {"rope_theta": 50_000}, "`rope_theta`: got `50000`, but `model.layers.0")
+
+
+def test_weights_that_are_there_twice_are_the_same(tales: Path) -> None:
+    (file,) = tales.glob("*.safetensors")
+    embedding = load_file(file)["model.embed_tokens.weight"]
+    add(tales, **{"lm_head.weight": embedding.clone()})
+    check_weights(tales)
+    add(tales, **{"lm_head.weight": embedding * 2})
+    with pytest.raises(UnknownModel, match=r"`tie_word_embeddings`: got `true`, but `lm_head.weight` is another"):
+        check_weights(tales)
+
+
+def test_the_files_are_those_that_transformers_reads(tales: Path) -> None:
+    (file,) = tales.glob("*.safetensors")
+    save_file({"layers.0.attention.wq.weight": torch.zeros(2)}, tales / "consolidated.safetensors")
+    check_weights(tales)
+    first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    weights = load_file(file)
+    save_file({name: weights.pop(name) for name in list(weights)[::2]}, tales / first)
+    save_file(weights, tales / second)
+    file.unlink()
+    index = {"weight_map": dict.fromkeys(weights, second) | {"model.norm.weight": first}}
+    (tales / "model.safetensors.index.json").write_text(json.dumps(index))
+    check_weights(tales)
+    (tales / second).write_bytes((tales / second).read_bytes()[:-1])
+    with pytest.raises(UnknownModel, match=f"`{second}` cannot be read"):
+        check_weights(tales)
+    (tales / second).unlink()
+    with pytest.raises(UnknownModel, match=f"`{second}`: missing, `model.safetensors.index.json` names it"):
+        check_weights(tales)
+
+
+def test_numbers_of_a_kind_that_needs_scales_are_refused(tales: Path) -> None:
+    add(tales, **{"model.norm.weight": torch.ones(128).to(torch.float8_e4m3fn)})
+    with pytest.raises(UnknownModel, match=r"`model.norm.weight`: got `F8_E4M3`, allowed: `BF16`, `F16`, `F32`"):
         check_weights(tales)
 
 
