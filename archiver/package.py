@@ -32,7 +32,7 @@ from archiver.source_code import stage_source
 from archiver.sources import Source, load_source
 from archiver.stage import start_draft
 from archiver.toolchain import find_compiler
-from archiver.writing import compare_text, missing_vllm, stage_text
+from archiver.writing import compare_text, doubts, known_texts, missing_vllm, stage_text
 from config.errors import AgreementError, SourceError, ToolMissing
 from config.progress import Progress
 from config.record import RECORD, Agreement, Artifact, Draft, Package, Record, file_sha256, write_json
@@ -76,7 +76,9 @@ def package(spec: Spec, out: Path, *, progress: Progress) -> Package:
         with progress.step(built.comparing), compiling.quiet(), compiling.threads(spec.threads):
             agreed = built.compare()
         compiling.prune_cache(staged / CACHE)
-        _check_agreement(spec, agreed)
+        check_agreement(spec, agreed)
+        if doubt := _doubted(spec, agreed):
+            progress.say(f"  {doubt}")
         return _write(staged, Path(scratch) / "laid-out", out, built.draft, agreed)
 
 
@@ -84,7 +86,10 @@ def _text(spec: Spec, staged: Path, progress: Progress) -> Built:
     """A language model: its files as they are."""
     with progress.step(f"load {spec.model.source}"):
         draft = stage_text(spec, staged)
-    return Built(draft, "compare what it writes with eager fp32", lambda: compare_text(draft, staged))
+    for doubt in doubts(draft, staged):
+        progress.say(f"  {doubt}")
+    known, original = known_texts(spec), spec.path(spec.model.folder or "")
+    return Built(draft, "compare what it writes with eager fp32", lambda: compare_text(draft, staged, original, known))
 
 
 def _network(spec: Spec, staged: Path, progress: Progress) -> Built:
@@ -253,7 +258,8 @@ def _agreement(spec: Spec, source: Source, reference: nn.Module, inputs: Rows, s
     )
 
 
-def _check_agreement(spec: Spec, agreed: Agreement) -> None:
+def check_agreement(spec: Spec, agreed: Agreement) -> None:
+    """AgreementError where the artifacts answer otherwise than the eager fp32 model, or that reads like none."""
     if (agreed.perplexity_ratio or 1.0) > LARGEST_PERPLEXITY_RATIO:
         raise AgreementError(
             f"{spec.file}: `model.precision`: the perplexity of {spec.model.precision} is "
@@ -272,6 +278,32 @@ def _check_agreement(spec: Spec, agreed: Agreement) -> None:
             f"allowed: {spec.model.min_agreement:g} or more; no MAR was written",
             hint=hint,
         )
+    _check_knowledge(spec, agreed)
+
+
+def _check_knowledge(spec: Spec, agreed: Agreement) -> None:
+    """A language model can read what it should know. That it agrees with itself in fp32 does not say so: what is wrong
+    in its configuration is wrong there, too."""
+    if spec.model.calibration is None or agreed.perplexity is None or agreed.guessing is None:
+        return
+    allowed = spec.writing.max_perplexity
+    if agreed.perplexity > (agreed.guessing if allowed is None else allowed):
+        most = f"{agreed.guessing}, which is guessing" if allowed is None else f"{allowed:g}"
+        raise AgreementError(
+            f"{spec.file}: `text.max_perplexity`: the texts of `model.calibration` have a perplexity of "
+            f"{agreed.perplexity:.4g} for the model in fp32, allowed: {most}; no MAR was written",
+            hint="compare `config.json` and `tokenizer.json` with those that the weights were trained with",
+        )
+
+
+def _doubted(spec: Spec, agreed: Agreement) -> str | None:
+    """What is said of a language model that reads like none, where nobody says what it should know."""
+    if spec.model.calibration is not None or agreed.perplexity is None or agreed.perplexity < (agreed.guessing or 0):
+        return None
+    return (
+        f"the model reads plain English no better than by guessing, perplexity {agreed.perplexity:.4g} with "
+        f"{agreed.guessing} tokens: its configuration or its weights may be wrong"
+    )
 
 
 def _write(staged: Path, laid_out: Path, out: Path, draft: Draft, agreed: Agreement) -> Package:

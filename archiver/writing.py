@@ -6,17 +6,18 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import torch
+from torch.nn.functional import cross_entropy
 
 from archiver.native import compile_decoder
 from archiver.stage import PROMPT, start_draft
-from config.errors import AgreementError, SourceError
-from config.hf_folder import Folder, FolderRefused, read_folder
+from config.errors import AgreementError, SourceError, listed
+from config.hf_folder import CONFIG, TOKENIZER, Folder, FolderRefused, read_folder
 from config.record import Agreement, Artifact, Draft, Writing
 from config.spec import Spec
 from handlers.generation import (
@@ -32,22 +33,31 @@ from handlers.generation import (
     check_weights,
     describe,
     make_engine,
-    read_shape,
+    weight_files,
 )
 from handlers.record import TextSpec, parse_record
 
-FOLDER = "model"
+FOLDER, _GENERATION = "model", "generation_config.json"
 # What the model writes for the comparison: so many texts of so many tokens, each with a seed of its own.
 _TEXTS, _LENGTH = 8, 96
+# What it reads, where nobody says what it should know: a model of these families has read of such things.
+_PLAIN = (
+    f"{PROMPT} there was a fisher who lived by the harbour. One morning she found a silver key in the sand, and nobody "
+    "knew whose it was."
+)
+_NO_NUMBERS = "the model's scores are no numbers: its weights are broken; no MAR was written"
+# More tokens would change the figure little, and packaging would take minutes; so many at once, for each of them gives
+# every token that the model knows a score.
+_MOST_KNOWN, _AT_ONCE = 4096, 256
 
 
 def stage_text(spec: Spec, staged: Path) -> Draft:
     """The record of a language model as far as it is known before the comparison; stages the files it names."""
-    folder = _stage_folder(spec, staged / FOLDER)
-    settings = spec.writing.model_dump(exclude={"route", "sessions"}) | {"waiting": spec.waiting}
+    folder, ends = _stage_folder(spec, staged / FOLDER)
+    settings = spec.writing.model_dump(exclude={"max_perplexity", "route", "sessions"}) | {"waiting": spec.waiting}
     if spec.vllm is not None:
         settings["vllm"]["files"] = describe(folder.files) if spec.vllm.weights is not None else {}
-    writing = Writing(folder=FOLDER, ends=_ends(folder, staged / FOLDER), **settings)
+    writing = Writing(folder=FOLDER, ends=ends, **settings)
     artifacts = []
     if writing.engine == "aot":
         compile_decoder(spec.model.cpu_target, staged / FOLDER / LIBRARY)
@@ -55,32 +65,55 @@ def stage_text(spec: Spec, staged: Path) -> Draft:
     return start_draft(spec, None, staged).model_copy(update={"text": writing, "artifacts": tuple(artifacts)})
 
 
-def _stage_folder(spec: Spec, into: Path) -> Folder:
+def _stage_folder(spec: Spec, into: Path) -> tuple[Folder, tuple[int, ...]]:
     where, computed = f"{spec.file}: `model.source`", spec.writing.engine != "fake"
     packs_weights = computed and (spec.vllm is None or spec.vllm.weights is None)
     try:
         folder = read_folder(spec.path(spec.model.folder or ""), weights=computed)
         into.mkdir()
-        for file in folder.files:
-            if packs_weights or file.suffix != ".safetensors":
+        weights = weight_files(folder.path) if packs_weights else []
+        for file in (*(file for file in folder.files if file.suffix != ".safetensors"), *weights):
+            if file.is_file():
                 shutil.copy(file, into / file.name)
-        Tokens(into)
+        ends = _ends(folder, into, Tokens(into))
         if computed and spec.vllm is None:
             check_weights(into)
     except FolderRefused as err:
         raise SourceError(f"{where}: {err}", hint=err.hint) from err
-    except (UnknownModel, TemplateRefused, ValueError) as err:
+    except (UnknownModel, TemplateRefused, ValueError, RecursionError) as err:
         raise SourceError(f"{where}: `{spec.model.folder}`: {err}") from err
-    return folder
+    return folder, ends
 
 
-def _ends(folder: Folder, staged: Path) -> tuple[int, ...]:
+def _ends(folder: Folder, staged: Path, tokens: Tokens) -> tuple[int, ...]:
     """Tokens after which the model has nothing more to say, from `generation_config.json` too, where chats have more of
     them."""
-    ends = folder.config.get("eos_token_id")
-    if (folder.path / "generation_config.json").is_file():
-        ends = json.loads((staged / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id", ends)
-    return tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
+    where, given = CONFIG, folder.config.get("eos_token_id")
+    if (staged / _GENERATION).is_file():
+        config = json.loads((staged / _GENERATION).read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise UnknownModel(f"`{_GENERATION}` holds no object")
+        if config.get("eos_token_id") is not None:
+            where, given = _GENERATION, config["eos_token_id"]
+    ends = given if isinstance(given, list) else [] if given is None else [given]
+    if not all(type(end) is int and 0 <= end < 2**31 and tokens.has(end) for end in ends):
+        got = json.dumps(given)[:80]
+        raise UnknownModel(f"`eos_token_id` in `{where}`: got `{got}`, allowed: tokens of `{TOKENIZER}`")
+    return tuple(ends)
+
+
+def doubts(draft: Draft, staged: Path) -> Iterator[str]:
+    """What of a language model's folder may be wrong, and is said because it may not be."""
+    if draft.text is None or draft.text.engine == "fake":
+        return
+    ends, end = draft.text.ends, Tokens(staged / FOLDER).end
+    if not ends:
+        yield f"no `eos_token_id` in `{CONFIG}` or `{_GENERATION}`: every answer is as long as it may be"
+    elif end is not None and end not in ends:
+        yield (
+            f"`eos_token_id` is {listed(ends)}, and the `eos_token` of the tokenizer is `{end}`: answers may go on "
+            "behind it"
+        )
 
 
 @dataclass
@@ -106,9 +139,26 @@ def missing_vllm(draft: Draft) -> str | None:
     return None
 
 
-def compare_text(draft: Draft, staged: Path) -> Agreement:
-    """The engine's likeliest next tokens against those of the model in fp32, on texts that the engine has written with
-    its slots full; AgreementError where a compiled one writes otherwise alone. What cannot be run here is not judged,
+def known_texts(spec: Spec) -> list[str]:
+    """The texts of the calibration, a line each; none without one."""
+    if spec.model.calibration is None:
+        return []
+    folder, texts = spec.path(spec.model.calibration), []
+    where = f"{spec.file}: `model.calibration`"
+    try:
+        for file in sorted(folder.glob("*.txt")):
+            texts += [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as err:
+        raise SourceError(f"{where}: `{file}`: cannot be read: {err}") from err
+    if not texts:
+        raise SourceError(f"{where}: nothing to read in `{folder}`, allowed: `.txt` files with a text a line")
+    return texts
+
+
+def compare_text(draft: Draft, staged: Path, original: Path, known: Sequence[str] = ()) -> Agreement:
+    """The engine's likeliest next tokens against those of the `original` folder's model in fp32, on texts that the
+    engine has written with its slots full, and the perplexity of those that it should know; AgreementError where a
+    compiled engine writes otherwise alone, or what is computed are no numbers. What cannot be run here is not judged,
     and the record says so."""
     record = parse_record(draft.to_data())
     text = record.text
@@ -116,7 +166,7 @@ def compare_text(draft: Draft, staged: Path) -> Agreement:
         # What says the prompt again has nothing to agree with.
         return _agreed([], [], [])
     folder = staged / text.folder
-    weights = Path(text.vllm.weights) if text.vllm and text.vllm.weights else folder
+    weights = Path(text.vllm.weights) if text.vllm and text.vllm.weights else original
     if text.vllm and (missing := missing_vllm(draft) or _incomparable(weights)):
         return _agreed([], [], []).model_copy(update={"agreement": None, "not_judged": missing})
     # It says more than an answer would, beyond its own ends too.
@@ -128,7 +178,9 @@ def compare_text(draft: Draft, staged: Path) -> Agreement:
             text = "the compiled decoder writes another text alone than beside others; no MAR was written"
             raise AgreementError(text)
     engine.close()
-    whole = Llama(weights, precision="fp32", slots=1, context=max(len(answer.tokens) for answer in written))
+    texts = _read(Tokens(folder), known or (_PLAIN,), min(text.context, _MOST_KNOWN))
+    longest = max(map(len, (*texts, *(answer.tokens for answer in written))))
+    whole = Llama(weights, precision="fp32", slots=1, context=longest)
     same: list[bool] = []
     engines: list[float] = []
     wholes: list[float] = []
@@ -138,17 +190,46 @@ def compare_text(draft: Draft, staged: Path) -> Agreement:
             same.append(int(row.argmax()) == token.likeliest[0][0])
             engines.append(token.logprob)
             wholes.append(float(row[token.token]))
-    return _agreed(same, engines, wholes)
+    if not all(map(math.isfinite, (*engines, *wholes))):
+        raise AgreementError(_NO_NUMBERS)
+    known_by = {"perplexity": _perplexity(whole, texts), "guessing": whole.vocabulary}
+    return _agreed(same, engines, wholes).model_copy(update=known_by)
+
+
+def _read(tokens: Tokens, texts: Iterable[str], context: int) -> list[list[int]]:
+    """The beginnings of texts in tokens, as many as are needed."""
+    read: list[list[int]] = []
+    left = _MOST_KNOWN
+    for text in texts:
+        read.append(tokens.encode(text)[: min(context, left)])
+        left -= len(read[-1])
+    return read
+
+
+def _perplexity(whole: Llama, texts: Sequence[Sequence[int]]) -> float | None:
+    """How many tokens the model wavers between, on average, where it reads on; None where there is nothing to read."""
+    lost, count = 0.0, 0
+    for tokens in texts:
+        if max(tokens, default=0) >= whole.vocabulary:
+            known = f"the model knows those from 0 to {whole.vocabulary - 1}"
+            raise AgreementError(f"a text of the calibration has the token {max(tokens)}, {known}; no MAR was written")
+        for start in range(0, len(tokens) - 1, _AT_ONCE):
+            next_ones = torch.tensor(tokens[start + 1 : start + 1 + _AT_ONCE])
+            scores = whole.read_whole(torch.tensor(tokens[start : start + len(next_ones)]), start)
+            lost += float(cross_entropy(scores, next_ones, reduction="sum"))
+            count += len(next_ones)
+    # Far above the number of tokens it says no more than that.
+    return round(math.exp(min(lost / count, 100)), 4) if count else None
 
 
 def _incomparable(folder: Path) -> str | None:
     """Why the model's fp32 cannot be had to compare with: vLLM knows more models, and larger ones."""
     try:
-        read_shape(folder)
+        check_weights(folder)
     except UnknownModel as err:
         return f"nothing to compare with, {err}"
     # Most weights have two bytes, and four where they are compared with.
-    needed = 2 * sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    needed = 2 * sum(file.stat().st_size for file in weight_files(folder))
     if needed > (free := psutil.virtual_memory().available):
         return f"in fp32 it takes {needed / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free on this machine"
     return None
@@ -169,6 +250,8 @@ def _written(engine: Engine, text: TextSpec, folder: Path, seeds: Iterable[int])
         for token in engine.step():
             if isinstance(token, NoToken):
                 raise AgreementError("the engine fails at a token of its own; no MAR was written")
+            if not math.isfinite(token.logprob):
+                raise AgreementError(_NO_NUMBERS)
             written = texts[token.sequence]
             if len(written.reports) == length:
                 # Of a guess that was right, after the last.

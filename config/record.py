@@ -99,13 +99,18 @@ class Agreement(Part):
     max_abs_difference: float
     cosine: float
     perplexity_ratio: float | None = None
+    perplexity: float | None = None
+    """Of texts that a language model should know, computed in fp32: the calibration's, or some plain English."""
+    guessing: int | None = None
+    """The perplexity of a model that takes any of its tokens for as likely as every other."""
 
     @property
     def text(self) -> str:
         """In words, after whose agreement it is."""
         if self.agreement is None:
             return f"not judged: {self.not_judged}"
-        return f"{self.agreement:.4f} ({self.measure} on {self.count} {self.inputs} inputs)"
+        known = "" if self.perplexity is None else f", perplexity {self.perplexity:.2f}"
+        return f"{self.agreement:.4f} ({self.measure} on {self.count} {self.inputs} inputs){known}"
 
 
 class WeightsFile(Part):

@@ -14,7 +14,7 @@ from config.spec import Spec
 # What each engine has `compile` say.
 _COMPILED = {"aot": "aot", "torch": "eager", "vllm": "eager"}
 # What describes models that answer whole, and what to do about it.
-_NOT_OF_MODEL = ("calibration", "image", "inputs", "labels", "outputs")
+_NOT_OF_MODEL = ("image", "inputs", "labels", "outputs")
 
 
 @rule("model.source", "model.handler", "text", into=FORMS)
@@ -81,6 +81,13 @@ def _answers_fit_the_context(spec: Spec) -> Conflicts:
         yield "text.max_tokens", reason, "raise `text.context`, or lower `text.max_tokens`"
     if spec.model.writes and text.engine != "fake" and text.step_ms != Text.model_fields["step_ms"].default:
         yield "text.step_ms", f"not for the engine `{text.engine}`, which takes the time it takes", "delete `step_ms`"
+
+
+@rule("model.calibration", "text.max_perplexity")
+def _what_it_knows_is_there(spec: Spec) -> Conflicts:
+    if spec.text is not None and spec.text.max_perplexity is not None and spec.model.calibration is None:
+        text = "missing: `text.max_perplexity` is of the texts in it"
+        yield "model.calibration", text, "add `calibration: ./texts`, a folder of `.txt` files with a text a line"
 
 
 @rule("model.handler", "text", "serving.drain_timeout_s")

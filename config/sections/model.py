@@ -125,7 +125,8 @@ class Model(Section):
     them. Lands in the MAR."""
     calibration: str | None = None
     """Folder of pictures, of `.npy` inputs, or of `.txt` files with one text on each line: int8 is calibrated with
-    them, and every artifact is checked on them."""
+    them, and every artifact is checked on them. For a `text` model: texts that it should know, see
+    `text.max_perplexity`."""
     min_agreement: Share = 0.99
     """Share of the checked inputs that must get the eager fp32 model's answer (image: the same top class; tensor:
     within `tolerance`); with fewer, no MAR is written."""

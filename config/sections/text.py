@@ -68,6 +68,9 @@ class Text(Section):
     of others go on; default: 256, of `vllm` 2048. Lands in the record."""
     max_tokens: Count = 512
     """Longest answer, and what is written where a request names no `max_tokens`, tokens. Lands in the record."""
+    max_perplexity: Annotated[float, Field(gt=1)] | None = None
+    """Highest perplexity that the texts of `model.calibration` may have for the model in fp32; with a higher one, no
+    MAR is written. Default: that of guessing, which is the number of the model's tokens. Read by `marina package`."""
     route: TextRoute | None = None
     """Sends short prompts to a small model that is served elsewhere; default: all are answered here."""
     sessions: TextSessions | None = None

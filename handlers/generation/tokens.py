@@ -40,6 +40,15 @@ class Tokens:
         self._tokenizer.no_padding()
         self.count = self._tokenizer.get_vocab_size()
         self.template = read_template(folder)
+        self._end = _read_end(folder)
+
+    @property
+    def end(self) -> int | None:
+        """The token that ends a text, where the tokenizer's configuration names one."""
+        return self._tokenizer.token_to_id(self._end) if self._end else None
+
+    def has(self, token: int) -> bool:
+        return self._tokenizer.id_to_token(token) is not None
 
     def encode(self, text: str, *, special: bool = True, most: int | None = None) -> list[int]:
         """`special` adds what a text begins with; a chat template has written that already. Of a text with more than
@@ -78,11 +87,22 @@ class Tokens:
         return name.encode()
 
 
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    if not (folder / TOKENIZER_CONFIG).is_file():
+        return {}
+    config = json.loads((folder / TOKENIZER_CONFIG).read_text(encoding="utf-8"))
+    if not isinstance(config, Mapping):
+        raise ValueError(f"`{TOKENIZER_CONFIG}` holds no object")
+    return config
+
+
+def _read_end(folder: Path) -> str:
+    return _text(_read_config(folder).get("eos_token"))
+
+
 def read_template(folder: Path) -> ChatTemplate | None:
     """The chat template of a folder, from its own file or from the tokenizer's configuration; None without one."""
-    config: Mapping[str, Any] = {}
-    if (folder / TOKENIZER_CONFIG).is_file():
-        config = json.loads((folder / TOKENIZER_CONFIG).read_text(encoding="utf-8"))
+    config = _read_config(folder)
     source = config.get("chat_template")
     if (folder / TEMPLATE).is_file():
         source = (folder / TEMPLATE).read_text(encoding="utf-8")

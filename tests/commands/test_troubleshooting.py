@@ -23,7 +23,7 @@ from troubles import ROWS, shows
 
 import marina
 from archiver import torchvision_import
-from archiver.package import _check_agreement
+from archiver.package import check_agreement
 from config.ports import free_port_base
 from config.record import Agreement
 from config.render import Ports
@@ -154,7 +154,7 @@ def test_an_artifact_that_disagrees() -> None:
         inputs="calibration", count=256, measure="top-1", agreement=0.5, max_abs_difference=1.0, cosine=0.9
     )
     with pytest.raises(marina.command.MarinaError) as caught:
-        _check_agreement(digits_spec(), agreed)
+        check_agreement(digits_spec(), agreed)
     shows("agreement", str(caught.value))
 
 

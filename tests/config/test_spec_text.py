@@ -39,6 +39,11 @@ ERRORS: list[Any] = [
                  "of a `text` model compiles nothing\n\nhint: delete `on_mismatch`", id="compiling in the worker"),
     pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for the `text` handler, whose model is all in its "
                  "folder\n\nhint: delete `labels`", id="labels"),
+    pytest.param({"text.max_perplexity": 2}, "`model.calibration`: missing: `text.max_perplexity` is of the texts in "
+                 "it\n\nhint: add `calibration: ./texts`, a folder of `.txt` files with a text a line",
+                 id="a bound on texts that nobody names"),
+    pytest.param({"text.max_perplexity": 1}, "`text.max_perplexity`: got `1`, allowed: more than 1",
+                 id="less than one token to choose from"),
     pytest.param({"model.batch_sizes": [1, 2]}, "`model.batch_sizes`: not for the `text` handler, which has slots\n\n"
                  "hint: delete it, and set `text.slots`", id="batches"),
     pytest.param({"serving.max_batch": 2}, "`serving.max_batch`: not for the `text` handler, which has slots\n\n"

@@ -222,7 +222,8 @@ def main() -> None:
     torch.set_num_threads(1)
     chance = random.Random(0)
     tales = [tale(chance) for _ in range(TALES)]
-    (HERE / "held-out.txt").write_text("".join(f"{tale(chance)}\n" for _ in range(HELD_OUT)))
+    (HERE / "held-out").mkdir(exist_ok=True)
+    (HERE / "held-out/tales.txt").write_text("".join(f"{tale(chance)}\n" for _ in range(HELD_OUT)))
     tokenizer = train_tokenizer(tales)
     end = tokenizer.token_to_id(END)
     tokens = torch.tensor([token for text in tales for token in [*tokenizer.encode(text).ids, end]])

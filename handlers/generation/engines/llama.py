@@ -39,9 +39,10 @@ class Llama:
         return self._scores(self._read(slot, start, tokens)[-1:])[0]
 
     @torch.inference_mode()
-    def read_whole(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The scores after every token of a text, a row each; what was in the first slot is lost."""
-        return self._scores(self._read(0, 0, tokens))
+    def read_whole(self, tokens: torch.Tensor, start: int = 0) -> torch.Tensor:
+        """The scores after every token of a text, or of its piece from `start` on, a row each; what was in the first
+        slot is lost."""
+        return self._scores(self._read(0, start, tokens))
 
     def _read(self, slot: int, start: int, tokens: torch.Tensor) -> torch.Tensor:
         end = start + len(tokens)

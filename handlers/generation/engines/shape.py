@@ -68,7 +68,9 @@ def _numbers(low: float, high: float) -> _Allowed:
 
 
 def _among(values: Sequence[object]) -> _Allowed:
-    return _Allowed(listed(values), lambda value: any(type(value) is type(each) and value == each for each in values))
+    return _Allowed(
+        listed(values), lambda value: any(type(value) is type(allowed) and value == allowed for allowed in values)
+    )
 
 
 _COUNT = _Allowed("a whole number above 0", lambda value: type(value) is int and 0 < value < _LARGEST)
@@ -153,14 +155,14 @@ def _check_kind(config: Mapping[str, Any]) -> str:
         got = names[0] if isinstance(names, list) else names
         raise UnknownModel(f"`architectures`: got `{got}`, allowed: {listed(tuple(ARCHITECTURES))}")
     kind = ARCHITECTURES[names[0]]
-    if (said := config.get("model_type", kind)) != kind:
-        raise UnknownModel(f"`model_type`: got `{said}`, but `architectures` is `{names[0]}`")
+    if (family := config.get("model_type", kind)) != kind:
+        raise UnknownModel(f"`model_type`: got `{family}`, but `architectures` is `{names[0]}`")
     if "auto_map" in config:
         raise UnknownModel("`auto_map`: the model brings code of its own, which is not run")
     if config.get("quantization_config"):
         raise UnknownModel("`quantization_config`: allowed: weights that are not quantised")
     windows = config.get("layer_types", [])
-    if not isinstance(windows, list) or any(each not in _WINDOWS for each in windows):
+    if not isinstance(windows, list) or any(window not in _WINDOWS for window in windows):
         raise UnknownModel(f"`layer_types`: allowed: {listed(_WINDOWS)}")
     return kind
 
@@ -173,13 +175,13 @@ def _check_values(given: Mapping[str, Any], fields: Mapping[str, _Allowed], wher
 
 def _read_rope(config: Mapping[str, Any], longest: int) -> Mapping[str, Any]:
     """How positions are stretched, from the one place or the other that says it."""
-    said = [name for name in ("rope_parameters", "rope_scaling") if config.get(name)]
-    if not said:
+    places = [name for name in ("rope_parameters", "rope_scaling") if config.get(name)]
+    if not places:
         return {}
-    where, rope = said[0], config[said[0]]
+    where, rope = places[0], config[places[0]]
     if not isinstance(rope, Mapping):
         raise UnknownModel(f"`{where}`: allowed: an object")
-    if any(config[name] != rope for name in said):
+    if any(config[name] != rope for name in places):
         raise UnknownModel("`rope_scaling`: another than `rope_parameters`, of which one is enough")
     rope = {name: value for name, value in rope.items() if value is not None}
     kind = rope_kind(rope)

@@ -223,7 +223,7 @@ def test_the_tales_model_knows_tales_it_has_not_read() -> None:
 
     model, tokens = Llama(TALES, precision="fp32", slots=1, context=512), Tokens(TALES)
     lost = count = 0.0
-    for tale in (TALES.parent / "held-out.txt").read_text().splitlines():
+    for tale in (TALES.parent / "held-out/tales.txt").read_text().splitlines():
         ids = torch.tensor(tokens.encode(tale))
         lost += float(torch.nn.functional.cross_entropy(model.read_whole(ids)[:-1], ids[1:], reduction="sum"))
         count += len(ids) - 1
