@@ -46,6 +46,7 @@ _PLAIN = (
     "knew whose it was."
 )
 _NO_NUMBERS = "the model's scores are no numbers: its weights are broken; no MAR was written"
+_ANOTHER_ALONE = "the compiled decoder writes another text alone than beside others; no MAR was written"
 # More tokens would change the figure little, and packaging would take minutes; so many at once, for each of them gives
 # every token that the model knows a score.
 _MOST_KNOWN, _AT_ONCE = 4096, 256
@@ -175,8 +176,7 @@ def compare_text(draft: Draft, staged: Path, original: Path, known: Sequence[str
     if text.engine == "aot":
         [alone] = _written(engine, text, folder, range(1))
         if alone.reports != written[0].reports:
-            text = "the compiled decoder writes another text alone than beside others; no MAR was written"
-            raise AgreementError(text)
+            raise AgreementError(_ANOTHER_ALONE)
     engine.close()
     texts = _read(Tokens(folder), known or (_PLAIN,), min(text.context, _MOST_KNOWN))
     longest = max(map(len, (*texts, *(answer.tokens for answer in written))))

@@ -28,7 +28,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(HERE), str(HERE / "attack")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/e2e"), str(HERE), str(HERE / "attack")]
 
 from attack_bodies import bodies  # noqa: E402
 from attack_streams import streams  # noqa: E402

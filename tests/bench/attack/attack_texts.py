@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+from hostile_texts import CHAT, COMPLETIONS, endless_texts, refused_texts
+
 _SAID = {"role": "user", "content": "Once upon a time"}
 _BASES: dict[str, dict[str, Any]] = {
     COMPLETIONS: {"prompt": "Once upon a time", "max_tokens": 3},
@@ -39,8 +40,11 @@ _ENCODERS = ("text", "instances", "inputs", "parameters", "data")
 
 
 def text_bodies(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """Paths below a language model's, and bodies: every value in every field, then two at a time."""
+    """Paths below a language model's, and bodies: what nobody can mean, every value in every field, then two at a
+    time."""
     chance = random.Random(seed)
+    yield from refused_texts().values()
+    yield from endless_texts()
     yield from ((path, body) for path, base in _BASES.items() for body in _with_each(base, _FIELDS))
     for _ in range(count):
         path = chance.choice(list(_BASES))

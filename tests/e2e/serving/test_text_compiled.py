@@ -1,18 +1,21 @@
 """The tales in 8 bits through a real TorchServe, from the compiled decoder: the same answer alone, among others, and
 after a prompt that was read before; and answers that match a schema."""
 
+import http.client
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jsonschema
 import openai
 import pytest
+from hostile_texts import COMPLETIONS, endless_texts, refused_texts
 from packages import TALES_VARIANTS, packaged_tales
 from redis_server import PASSWORD, redis_server
 from running import Running, running
 from specs import tales_spec
-from waiting import metric
+from waiting import eventually, metric, worker_pids
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -59,7 +62,7 @@ def test_a_compiled_model_answers_the_same_alone_and_among_others(server: Runnin
     assert len(alone) > 40
     assert set(among[::3]) == {alone}
     assert len(set(among)) == 3
-    assert metric(server, "inference_reused_tokens_total", model="tales") > 3 * 16
+    eventually(lambda: metric(server, "inference_reused_tokens_total", model="tales") > 3 * 16)
 
 
 def test_answers_match_their_schema_or_it_is_refused(client: openai.OpenAI) -> None:
@@ -79,6 +82,37 @@ def test_answers_match_their_schema_or_it_is_refused(client: openai.OpenAI) -> N
         with pytest.raises(openai.BadRequestError, match="to be compiled") as refused:
             hostile.result()
         assert refused.value.param == "response_format"
+
+
+def test_what_nobody_can_mean_is_refused_and_changes_no_answer(server: Running) -> None:
+    def post(path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection("127.0.0.1", server.ports.inference, timeout=60)
+        connection.request("POST", f"/predictions/tales/1.0{path}", body, {"Content-Type": "application/json"})
+        with connection.getresponse() as answer:
+            return answer.status, json.loads(answer.read())
+
+    def written() -> object:
+        asked = {"prompt": PROMPT, "max_tokens": 40, "temperature": 0, "logprobs": 1}
+        status, answer = post(COMPLETIONS, json.dumps(asked).encode())
+        return status, answer["choices"]
+
+    workers, before = worker_pids(server), written()
+    with ThreadPoolExecutor(4) as others, ThreadPoolExecutor(4) as attackers:
+        beside = [others.submit(written) for _ in range(12)]
+        refused = {name: attackers.submit(post, *request) for name, request in refused_texts().items()}
+        endless = [attackers.submit(post, *request) for request in endless_texts()]
+        for name, answer in refused.items():
+            status, body = answer.result()
+            assert status in (400, 404), (name, body)
+            assert body["error"].keys() == {"message", "type", "param", "code"}, name
+            assert body["error"]["type"] == "invalid_request_error", name
+        for answer in endless:
+            status, body = answer.result()
+            assert status == 400 or body["choices"][0]["finish_reason"] == "length"
+        assert [answer.result() for answer in beside] == [before] * 12
+    assert written() == before
+    assert worker_pids(server) == workers
+    eventually(lambda: metric(server, "inference_sequences", model="tales") == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -102,4 +136,4 @@ def test_a_conversation_goes_on_by_its_name(server: Running, client: openai.Open
     again, second = turn("Once more")
     assert again == 2
     assert second > first
-    assert metric(server, "inference_conversations_total", result="continued") >= 1
+    eventually(lambda: metric(server, "inference_conversations_total", result="continued") >= 1)
