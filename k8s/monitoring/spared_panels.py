@@ -12,27 +12,21 @@ CONVERSATIONS = "inference_conversations_total"
 
 def spared_panels(spec: Spec, queries: Queries) -> list[Panel]:
     """Of all pods together; none where every request is computed here."""
-    panels = []
-    if spec.serving.cache:
-        panels.append(
-            _by(
-                "Kept answers",
-                "Where answers came from: a worker's memory, Redis, the same request in one batch, or the model.",
-                queries.rate(queries.of(CACHE), "result"),
-                "result",
-            )
-        )
-    if spec.serving.cache and spec.serving.cache.redis:
-        text = "Times that Redis was late, unreachable or not asked because of that, or held a foreign value."
-        panels.append(_by("Redis", text, queries.rate(queries.of(FAILURES), "kind"), "kind"))
-    if spec.text and spec.text.route:
-        text = f"What became of prompts that are meant for `{spec.text.route.to}`; `returned` ones were answered here."
-        panels.append(_by("Short prompts", text, queries.rate(queries.of(ROUTED), "result"), "result"))
-    if spec.text and spec.text.sessions:
-        text = "Requests that named a conversation: it began, went on, could not be read, or could not be kept."
-        panels.append(_by("Conversations", text, queries.rate(queries.of(CONVERSATIONS), "result"), "result"))
+    panels, cache, text = [], spec.serving.cache, spec.text
+    if cache:
+        about = "Where answers came from: a worker's memory, Redis, the same request in one batch, or the model."
+        panels.append(_by(queries, "result", "Kept answers", about, CACHE))
+    if cache and cache.redis:
+        about = "Times that Redis was late, unreachable or not asked because of that, or held what is none of ours."
+        panels.append(_by(queries, "kind", "Redis", about, FAILURES))
+    if text and text.route:
+        about = f"What came of prompts that are for `{text.route.to}`; those that came back were answered here."
+        panels.append(_by(queries, "result", "Short prompts", about, ROUTED))
+    if text and text.sessions:
+        about = "Requests that named a conversation: it began, it went on, could not be read, or its turn not be kept."
+        panels.append(_by(queries, "result", "Conversations", about, CONVERSATIONS))
     return panels
 
 
-def _by(title: str, text: str, expression: str, label: str) -> Panel:
-    return Panel(title, text, "reqps", (Query(expression, f"{{{{{label}}}}}"),))
+def _by(queries: Queries, label: str, title: str, text: str, series: str) -> Panel:
+    return Panel(title, text, "reqps", (Query(queries.rate(queries.of(series), label), f"{{{{{label}}}}}"),))

@@ -114,37 +114,26 @@ class Controller:
         """No further than the policies allow, and between the least and the most."""
         hpa = self._hpa
         if wanted > replicas:
-            limit = max(replicas, self._up_limit(now_s, replicas, hpa.up))
+            limit = max(replicas, self._limit(now_s, replicas, hpa.up, 1))
             return min(wanted, limit, hpa.high)
         if wanted < replicas:
-            limit = min(replicas, self._down_limit(now_s, replicas, hpa.down))
+            limit = min(replicas, self._limit(now_s, replicas, hpa.down, -1))
             return max(wanted, limit, hpa.low)
         return wanted
 
-    def _up_limit(self, now_s: float, replicas: int, rules: Rules) -> int:
+    def _limit(self, now_s: float, replicas: int, rules: Rules, sign: int) -> int:
+        """How many pods there may be after this look, which moves up for a sign of 1 and down for -1."""
         if not self._hpa.paced:
-            return max(_TIMES * replicas, _AT_LEAST)
+            return max(_TIMES * replicas, _AT_LEAST) if sign > 0 else 0
         if rules.select == "Disabled":
             return replicas
         limits = []
         for policy in rules.policies:
             before = self._before(now_s, replicas, policy)
-            pods = before + policy.value if policy.kind == "Pods" else before * (1 + policy.value / 100)
-            limits.append(math.ceil(pods))
-        return max(limits) if rules.select == "Max" else min(limits)
-
-    def _down_limit(self, now_s: float, replicas: int, rules: Rules) -> int:
-        if not self._hpa.paced:
-            return 0
-        if rules.select == "Disabled":
-            return replicas
-        limits = []
-        for policy in rules.policies:
-            before = self._before(now_s, replicas, policy)
-            pods = before - policy.value if policy.kind == "Pods" else before * (1 - policy.value / 100)
-            limits.append(int(pods))
+            pods = before + sign * policy.value if policy.kind == "Pods" else before * (1 + sign * policy.value / 100)
+            limits.append(math.ceil(pods) if sign > 0 else int(pods))
         # `Max` is the policy that moves most.
-        return min(limits) if rules.select == "Max" else max(limits)
+        return max(limits) if (rules.select == "Max") == (sign > 0) else min(limits)
 
     def _before(self, now_s: float, replicas: int, policy: Policy) -> int:
         """The pods at the beginning of a policy's period."""
