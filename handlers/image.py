@@ -5,8 +5,6 @@ or normalised floats in channel-first order, nested or flat, and `.npy` bodies: 
 model's size, or floats as in JSON. Answers `{"top_indices": [...], "top_probs": [...], "top_labels": [...]}`, the
 labels only if the package has some."""
 
-import base64
-import binascii
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,7 +15,7 @@ from handlers.pictures import decode_image, image_format, setup_pillow
 from handlers.protocols import Row, Tensor, check_rows, check_time
 from handlers.record import ImageSpec, RecordError, TensorSpec
 from handlers.request import Answer, Request
-from handlers.validation import Malformed, Unprocessable, Unsupported, describe
+from handlers.validation import Unprocessable, Unsupported, bytes_of, describe
 
 _TAKES = "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
 # Of a level: what three decimals of a normalised value, or its 16 bits, are off.
@@ -74,12 +72,12 @@ class ImageHandler(Handler):
 
     def _picture(self, tensor: Tensor, body: bytes, until: float) -> Row:
         check_time(until)
-        return [decode_image(_from_base64(body.decode()) if tensor.encoded else body, self.spec)]
+        return [decode_image(_picture_bytes(body.decode()) if tensor.encoded else body, self.spec)]
 
     def _from_object(self, value: object) -> Array:
         image = value.get("image") if isinstance(value, dict) else None
         if isinstance(image, str):
-            return decode_image(_from_base64(image), self.spec)
+            return decode_image(_picture_bytes(image), self.spec)
         if isinstance(image, list):
             return self.floats.pixels(from_json(image, self.floats.spec_of(image)))
         got = (
@@ -176,12 +174,6 @@ def _check_declared(content_type: str, family: str) -> None:
         )
 
 
-def _from_base64(text: str) -> bytes:
-    if text.startswith("data:"):
-        text = text.partition(",")[2]
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as err:
-        raise Malformed(
-            "the text is not valid base64", field="image", allowed="standard base64 without line breaks"
-        ) from err
+def _picture_bytes(text: str) -> bytes:
+    """In base64, also as an address of the form `data:`."""
+    return bytes_of(text.partition(",")[2] if text.startswith("data:") else text, "image")

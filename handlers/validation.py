@@ -16,6 +16,7 @@ AnswerError              the model's or the server's fault, for this request alo
 
 `got` says what was found in a few words. It never repeats the payload."""
 
+import base64
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -163,6 +164,15 @@ def parse_json(body: bytes | bytearray, *, max_values: int) -> object:
     except ValueError as err:
         position = getattr(err, "pos", 0)
         raise Malformed("the body is not valid JSON", field="body", got=f"an error at character {position}") from err
+
+
+def bytes_of(text: str, field: str) -> bytes:
+    """What a text of base64 stands for."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as err:
+        allowed = "standard base64 without line breaks"
+        raise Malformed("the text is not valid base64", field=field, allowed=allowed) from err
 
 
 def describe(value: object) -> str:

@@ -6,14 +6,13 @@ it answers: a JSON value, or `{"b64": "..."}` again."""
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 
 import orjson
 
 from handlers.protocols.exchange import Asked, Exchange, Row, check_rows, check_time
 from handlers.request import JSON, Answer, Request
-from handlers.validation import Malformed, RequestError, Unprocessable, describe
+from handlers.validation import RequestError, Unprocessable, bytes_of, describe
 
 # Names under which clients of TorchServe and TensorFlow Serving put bytes.
 _WRAPPERS = ("b64", "body", "data", "image_bytes")
@@ -52,20 +51,11 @@ def unwrapped(value: object, names: set[str] | None = None) -> object:
         if name not in _WRAPPERS or name in (names or ()):
             return value
         if isinstance(inner, str):
-            return _from_base64(inner, name)
+            return bytes_of(inner, name)
         if name == "b64":
             raise Unprocessable("base64 text is needed", field="b64", got=describe(inner))
         value = inner
     return value
-
-
-def _from_base64(text: str, field: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as err:
-        raise Malformed(
-            "the text is not valid base64", field=field, allowed="standard base64 without line breaks"
-        ) from err
 
 
 def _prediction(answer: Answer) -> object:

@@ -21,12 +21,7 @@ from handlers.validation import Malformed, NonFiniteOutput, Unprocessable, descr
 # How long the JSON is that comes before the bytes; in requests and answers.
 LENGTH = "inference-header-content-length"
 BINARY = "application/octet-stream"
-_WHOLE = {
-    f"{sign}{kind}{bits}": f"{sign.lower()}{kind.lower()}{bits}"
-    for sign in ("U", "")
-    for kind in ("INT",)
-    for bits in (8, 16, 32, 64)
-}
+_WHOLE = {f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("UINT", "INT") for bits in (8, 16, 32, 64)}
 TYPES = {"BOOL": "bool", "FP16": "float16", "FP32": "float32", "FP64": "float64"} | _WHOLE
 NAMES = {name: datatype for datatype, name in TYPES.items()}
 _MOST_DIMENSIONS = 16

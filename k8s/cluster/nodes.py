@@ -61,10 +61,11 @@ def _unmet(node: Document, term: Document) -> list[str]:
     asked += [(fields, expression) for expression in term.get("matchFields") or []]
     if not asked:
         return ["what an empty term asks, which no node has"]
-    return [_in_words(wanted) for values, wanted in asked if not _meets(values, wanted)]
+    return [_in_words(wanted) for values, wanted in asked if not meets(values, wanted)]
 
 
-def _meets(given: Mapping[str, str], wanted: Document) -> bool:
+def meets(given: Mapping[str, str], wanted: Document) -> bool:
+    """Whether labels are as an expression of a selector wants them."""
     key, operator, values = wanted["key"], wanted["operator"], wanted.get("values") or []
     if operator == "Exists":
         return key in given

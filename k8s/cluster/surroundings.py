@@ -12,7 +12,7 @@ from contextlib import suppress
 from config.errors import ClusterError
 from config.quantity import quantity
 from k8s.cluster.cluster import Cluster
-from k8s.cluster.nodes import takers
+from k8s.cluster.nodes import meets, takers
 from k8s.cluster.reference import Document
 
 _GIB = 2**30
@@ -98,17 +98,8 @@ def _fits(selector: Document | None, labels: dict[str, str]) -> bool:
     """Whether labels fit a selector: none selects nothing, an empty one everything."""
     if selector is None:
         return False
-    for expression in selector.get("matchExpressions") or []:
-        key, values = expression["key"], expression.get("values") or []
-        fits = {
-            "In": labels.get(key) in values,
-            "NotIn": labels.get(key) not in values,
-            "Exists": key in labels,
-            "DoesNotExist": key not in labels,
-        }
-        if not fits[expression["operator"]]:
-            return False
-    return (selector.get("matchLabels") or {}).items() <= labels.items()
+    met = all(meets(labels, expression) for expression in selector.get("matchExpressions") or [])
+    return met and (selector.get("matchLabels") or {}).items() <= labels.items()
 
 
 def _wanted(selector: Document | None) -> str:

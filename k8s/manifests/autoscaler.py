@@ -23,9 +23,9 @@ from kubernetes.client import (
 )
 
 from config.quantity import canonical
-from k8s.manifests.custom_resources import ScaledObject, Trigger
 from k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
 from k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, Plan
+from k8s.manifests.yaml_text import custom
 from k8s.monitoring import (
     EXPECTED_METRIC,
     METRICS,
@@ -68,32 +68,42 @@ def autoscaler(plan: Plan) -> V2HorizontalPodAutoscaler:
     )
 
 
-def scaled_object(plan: Plan) -> ScaledObject:
-    """The same for KEDA, which asks Prometheus itself."""
-    scaling, behavior = plan.spec.scaling, _behavior(plan)
-    triggers = []
-    if plan.cpu_percent is not None:
-        settings = {"value": str(plan.cpu_percent), "containerName": SERVER_CONTAINER}
-        triggers.append(Trigger("cpu", "Utilization", settings))
+def scaled_object(plan: Plan) -> dict[str, Any]:
+    """The same for KEDA, which asks Prometheus itself, and makes a HorizontalPodAutoscaler of its own."""
+    scaling, triggers = plan.spec.scaling, _triggers(plan)
+    # Without an answer from Prometheus, what is there stays; KEDA can do that for averages only.
+    fallback = {"failureThreshold": 3, "replicas": scaling.min_replicas, "behavior": "currentReplicasIfHigher"}
+    averaged = any((trigger["type"], trigger["metricType"]) == ("prometheus", "AverageValue") for trigger in triggers)
+    behavior = _behavior(plan).model_dump(mode="json", by_alias=True, exclude_none=True)
+    spec = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": plan.name},
+        "pollingInterval": 15,
+        "minReplicaCount": scaling.min_replicas,
+        "maxReplicaCount": scaling.max_replicas,
+        **({"fallback": fallback} if averaged else {}),
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
+        "triggers": triggers,
+    }
+    return custom("keda.sh/v1alpha1", "ScaledObject", metadata(plan, annotations=_annotations(plan)), spec)
+
+
+def _triggers(plan: Plan) -> list[dict[str, Any]]:
+    """What a ScaledObject looks at: queries of Prometheus, and the cpu."""
+    scaling, triggers = plan.spec.scaling, list[dict[str, Any]]()
     if (wanted := plan.scaling_target) is not None:
-        kind = "Value" if scaling.metric == "queue_time" else "AverageValue"
         queries = {keda_query(plan.spec): wanted}
         if scaling.forecast == "weekly":
             queries[expected_query(plan.spec)] = wanted
         if scaling.metric == "waiting":
             queries[running_query(plan.spec)] = plan.target_running
-        asked = [
-            {"serverAddress": scaling.prometheus, "query": query, "threshold": f"{threshold:g}"}
-            for query, threshold in queries.items()
-        ]
-        triggers = [*(Trigger("prometheus", kind, trigger) for trigger in asked), *triggers]
-    return ScaledObject(
-        metadata=metadata(plan, annotations=_annotations(plan)),
-        deployment=plan.name,
-        replicas=(scaling.min_replicas, scaling.max_replicas),
-        behavior=behavior.model_dump(mode="json", by_alias=True, exclude_none=True),
-        triggers=triggers,
-    )
+        kind = "Value" if scaling.metric == "queue_time" else "AverageValue"
+        for query, threshold in queries.items():
+            asked = {"serverAddress": scaling.prometheus, "query": query, "threshold": f"{threshold:g}"}
+            triggers.append({"type": "prometheus", "metricType": kind, "metadata": asked})
+    if plan.cpu_percent is not None:
+        settings = {"value": str(plan.cpu_percent), "containerName": SERVER_CONTAINER}
+        triggers.append({"type": "cpu", "metricType": "Utilization", "metadata": settings})
+    return triggers
 
 
 def _pod_metrics(plan: Plan) -> list[V2MetricSpec]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 from kubernetes.client import (
@@ -20,10 +21,10 @@ from kubernetes.client import (
 )
 
 from k8s.manifests import model_volume
-from k8s.manifests.custom_resources import HttpRoute
 from k8s.manifests.deployment import INFERENCE, PAGES
 from k8s.manifests.labels import metadata, selector_labels
 from k8s.manifests.plan import Plan
+from k8s.manifests.yaml_text import custom
 
 # Every namespace has its name as a label, set by Kubernetes.
 _NAMESPACE = "kubernetes.io/metadata.name"
@@ -75,22 +76,23 @@ def network_policy(plan: Plan) -> V1NetworkPolicy:
     )
 
 
-def http_route(plan: Plan) -> HttpRoute | None:
+def http_route(plan: Plan) -> dict[str, Any] | None:
     """The route of a Gateway; it waits as long as the slowest answer may take, in the queue and in a worker."""
     route = plan.spec.kubernetes.route
     if route is None:
         return None
     namespace, _, gateway = route.gateway.partition("/")
-    return HttpRoute(
-        metadata=metadata(plan),
-        gateway=gateway,
-        gateway_namespace=namespace,
-        hostnames=route.hostnames,
-        path=route.path or f"/predictions/{plan.name}",
-        service=plan.name,
-        port=plan.ports.inference,
-        timeout_s=2 * plan.spec.serving.response_timeout_s,
-    )
+    rule = {
+        "matches": [{"path": {"type": "PathPrefix", "value": route.path or f"/predictions/{plan.name}"}}],
+        "timeouts": {"request": f"{2 * plan.spec.serving.response_timeout_s}s"},
+        "backendRefs": [{"name": plan.name, "port": plan.ports.inference, "weight": 1}],
+    }
+    spec = {
+        "parentRefs": [{"name": gateway, "namespace": namespace}],
+        **({"hostnames": list(route.hostnames)} if route.hostnames else {}),
+        "rules": [rule],
+    }
+    return custom("gateway.networking.k8s.io/v1", "HTTPRoute", metadata(plan), spec)
 
 
 def _egress(plan: Plan) -> list[V1NetworkPolicyEgressRule]:

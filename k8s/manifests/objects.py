@@ -14,10 +14,9 @@ from kubernetes.client import V1ConfigMap, V1Namespace, V1ObjectMeta
 from k8s.extending import Owned, extend, owned_changes
 from k8s.manifests import autoscaler, deployment, model_volume, network
 from k8s.manifests.config_map import config_map
-from k8s.manifests.custom_resources import CustomResource, Monitor, PrometheusRule
 from k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, selector_labels
 from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import plain
+from k8s.manifests.yaml_text import custom, plain
 from k8s.monitoring import SERVER_CONTAINER, alert_rules, recording_rules, render_dashboard
 
 Manifest = dict[str, Any]
@@ -69,8 +68,8 @@ def _addons(plan: Plan) -> Files:
     route, by_keda = network.http_route(plan), plan.spec.scaling.autoscaler == "keda"
     return {
         **_monitoring(plan),
-        "keda/scaled-object.yaml": _custom(autoscaler.scaled_object(plan)) if by_keda else [],
-        "gateway/http-route.yaml": _custom(route) if route else [],
+        "keda/scaled-object.yaml": [autoscaler.scaled_object(plan)] if by_keda else [],
+        "gateway/http-route.yaml": [route] if route else [],
     }
 
 
@@ -82,16 +81,20 @@ def _monitoring(plan: Plan) -> Files:
     if settings.monitor == "annotations":
         return files
     by_service = settings.monitor == "service"
-    monitor = Monitor(
-        metadata=_chosen(plan, plan.name),
-        selector=selector_labels(plan, "pages") if by_service else selector_labels(plan),
-        port=deployment.PAGES,
-        interval_s=settings.scrape_interval_s,
-        by_service=by_service,
-    )
+    # A reading that takes longer than half the time between two of them is a lost one.
+    interval_s, timeout_s = settings.scrape_interval_s, max(1, settings.scrape_interval_s // 2)
+    endpoint = {"port": deployment.PAGES, "path": "/metrics", "scheme": "http"}
+    endpoint |= {"interval": f"{interval_s}s", "scrapeTimeout": f"{timeout_s}s"}
+    spec = {
+        "selector": {"matchLabels": selector_labels(plan, "pages") if by_service else selector_labels(plan)},
+        # The page's own labels stay what they are; none of them is one that Prometheus adds.
+        "endpoints" if by_service else "podMetricsEndpoints": [endpoint | {"honorLabels": False}],
+    }
+    version, kind = "monitoring.coreos.com/v1", "ServiceMonitor" if by_service else "PodMonitor"
+    monitor = custom(version, kind, _chosen(plan, plan.name), spec)
+    rules = custom(version, "PrometheusRule", _chosen(plan, plan.name), {"groups": rule_groups(plan)})
     pages = plain(network.pages_service(plan)) if by_service else []
-    rules = PrometheusRule(metadata=_chosen(plan, plan.name), groups=rule_groups(plan))
-    return {"monitoring/monitor.yaml": pages + _custom(monitor), "monitoring/rules.yaml": _custom(rules), **files}
+    return {"monitoring/monitor.yaml": [*pages, monitor], "monitoring/rules.yaml": [rules], **files}
 
 
 def rule_groups(plan: Plan) -> list[Manifest]:
@@ -136,7 +139,3 @@ def _chosen(plan: Plan, name: str) -> V1ObjectMeta:
     named = metadata(plan, name, component="monitoring")
     named.labels = (named.labels or {}) | plan.spec.kubernetes.monitoring.labels
     return named
-
-
-def _custom(resource: CustomResource) -> list[Manifest]:
-    return [resource.to_data()]

@@ -35,6 +35,12 @@ def plain(*objects: BaseModel) -> list[dict[str, Any]]:
     return [ordered(model.model_dump(mode="json", by_alias=True, exclude_none=True)) for model in objects]
 
 
+def custom(api_version: str, kind: str, metadata: BaseModel, spec: dict[str, Any]) -> dict[str, Any]:
+    """A custom resource, which the `kubernetes` client has no type for; what is written is checked against the schemas
+    that come with the kit."""
+    return {"apiVersion": api_version, "kind": kind, "metadata": plain(metadata)[0], "spec": spec}
+
+
 def ordered(data: Any) -> Any:
     """The same data with names in front."""
     if isinstance(data, list):
