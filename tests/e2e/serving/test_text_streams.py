@@ -18,8 +18,9 @@ import pytest
 from hostile import posted
 from packages import TALES_VARIANTS, packaged_tales
 from running import Running, running
-from specs import tales_spec
+from specs import ROOT, tales_spec
 from streams import Stream, stream, streams
+from tools import needs, skip_unless_required
 from waiting import eventually, metric, worker_pids
 
 from server.pages.snippets import programs
@@ -97,6 +98,26 @@ def test_openais_client_works_unchanged(client: openai.OpenAI) -> None:
     options = {"include_usage": True}
     *_, last = client.chat.completions.create(model="tales", messages=said, stream=True, stream_options=options)
     assert last.usage.completion_tokens == 512
+
+
+def test_openais_client_for_javascript_works_unchanged(server: Running) -> None:
+    program, folder = needs("node", package="nodejs"), ROOT / "build/javascript/node_modules"
+    if not (folder / "openai").is_dir():
+        skip_unless_required("OpenAI's client for JavaScript is not installed: `.ci/run` says how")
+    before = metric(server, "inference_sequences_ended_total", reason="cancelled")
+    command = [program, str(ROOT / "tests/e2e/openai_client.js"), f"{server.url}/predictions/tales/1.0/v1"]
+    done = subprocess.run(
+        command, env={**os.environ, "NODE_PATH": str(folder)}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["models"], seen["end"], seen["logprobs"], seen["usage"]) == (["tales"], [8, "length"], 4, 4)
+    assert seen["pieces"] == seen["text"] != ""
+    assert seen["streamed"] == seen["said"] != ""
+    unsupported = {"kind": "BadRequestError", "status": 400, "code": "unsupported_parameter", "param": "n"}
+    assert seen["two"] == unsupported
+    assert seen["another"] == {"kind": "NotFoundError", "status": 404, "code": "model_not_found", "param": "model"}
+    eventually(lambda: metric(server, "inference_sequences_ended_total", reason="cancelled") > before)
 
 
 def test_openais_paths_are_at_the_root_too(server: Running) -> None:
