@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from config.errors import InputError
 from config.record import Package
@@ -99,11 +99,11 @@ def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> 
         if data.get("schema") != SCHEMA:
             raise InputError(f"{file}: got schema `{data.get('schema')}`, allowed: `{SCHEMA}`", hint=again)
         evidence = EvidenceRecord.model_validate({**data, "sha256": hashlib.sha256(text).hexdigest()})
-    except (ValueError, AttributeError, ValidationError) as err:
+        if data.get("status") != "PASS":
+            reasons = "; ".join(reason.get("text", "") for reason in data.get("reasons", [])) or "no reason given"
+            raise InputError(f"{file}: is {data.get('status')}, so it cannot be used: {reasons}", hint=again)
+    except (ValueError, AttributeError, TypeError) as err:
         raise InputError(f"{file}: not an evidence record of this version", hint=again) from err
-    if data.get("status") != "PASS":
-        reasons = "; ".join(reason.get("text", "") for reason in data.get("reasons", [])) or "no reason given"
-        raise InputError(f"{file}: is {data.get('status')}, so it cannot be used: {reasons}", hint=again)
     if package is None:
         text_ = f"{file}: measured on a package, but there is no `package.json` beside it to compare with"
         raise InputError(text_, hint=f"marina package {spec_file}")

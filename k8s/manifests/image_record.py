@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from config.errors import InputError
 from config.record import Package
@@ -61,5 +61,5 @@ def _read(file: Path, again: str) -> ImageRecord | None:
         return ImageRecord.model_validate(data)
     except FileNotFoundError:
         return None
-    except (ValueError, AttributeError, ValidationError) as err:
+    except (ValueError, AttributeError) as err:
         raise InputError(f"{file}: not an image record of this version", hint=again) from err

@@ -171,6 +171,17 @@ def test_evidence_that_cannot_be_trusted_is_refused_with_its_reasons() -> None:
             id="another schema",
         ),
         pytest.param(evidence(knee={"rps": "many"}), "not an evidence record of this version", id="another form"),
+        pytest.param(
+            evidence(status="INVALID", reasons=["4 runs were INVALID"]),
+            "not an evidence record of this version",
+            id="reasons of another form",
+        ),
+        pytest.param(
+            evidence(status="INVALID", reasons=[{"text": 4}]), "not an evidence record of this version", id="a number"
+        ),
+        pytest.param(
+            evidence(status="INVALID", reasons=None), "not an evidence record of this version", id="no reasons"
+        ),
         pytest.param({}, "got schema `None`, allowed: `marina.evidence/1`", id="empty"),
     ],
 )
