@@ -35,7 +35,7 @@ from archiver.toolchain import find_compiler
 from archiver.writing import compare_text, doubts, known_texts, missing_vllm, stage_text
 from config.errors import AgreementError, SourceError, ToolMissing
 from config.progress import Progress
-from config.record import RECORD, Agreement, Artifact, Draft, Package, Record, file_sha256, write_json
+from config.record import RECORD, Agreement, Draft, Package, Record, file_sha256, write_json
 from config.spec import Spec
 from handlers.artifact import load_artifact, pick_device
 from handlers.networks import ImageGraph
@@ -180,17 +180,17 @@ def _compile(
         with progress.step(f"calibrate int8 on {len(inputs[0])} inputs"):
             observed = [rows for rows, _ in batches(inputs, largest)]
             module = quantize(program, observed, reduce_range=model.cpu_target in WITHOUT_VNNI)
-    artifacts: list[Artifact] = []
+    tasks: list[compiling.Task] = []
     if model.compile == "aot":
         for batch, length in product(model.batch_sizes, lengths.compiled(source)):
-            of_length = f", length {length}" if length else ""
-            with progress.step(f"compile {model.precision} for batch {batch}{of_length}"):
-                artifacts.append(compiling.compile_aot(spec, source, module, example, (batch, length), staged))
+            one_shape = compiling.export_for(source, module, example, batch, length)
+            tasks.append(compiling.task_for(spec, one_shape, batch, length))
+        compiling.compile_all(tasks, staged, progress, f"compile {model.precision}")
     needs_program = model.compile != "aot" or model.on_mismatch == "jit"
     if needs_program:
         compiling.save_program(compiling.export_again(spec, module, example, source), staged / PROGRAM)
     return {
-        "artifacts": tuple(artifacts),
+        "artifacts": tuple(task.artifact for task in tasks),
         "program": PROGRAM if needs_program else None,
         "cache": CACHE if model.compile == "jit" else None,
     }

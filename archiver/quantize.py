@@ -12,10 +12,7 @@ from torch.export import ExportedProgram
 def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]], *, reduce_range: bool) -> nn.Module:
     """The program with observed int8 weights and activations; `batches` are what it is observed on. With `reduce_range`
     activations have 7 bits, for CPUs that sum products of int8 in 16."""
-    # torchao is imported here and not above: it costs seconds, and only int8 needs it. It reports each CUDA extension
-    # that a CPU build of torch cannot load.
-    for name in ("torchao", "torch.utils._pytree"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    import_torchao()
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
         X86InductorQuantizer,
@@ -31,6 +28,14 @@ def quantize(program: ExportedProgram, batches: list[tuple[torch.Tensor, ...]], 
     converted: nn.Module = convert_pt2e(observed)
     _drop_unused(converted)
     return converted
+
+
+def import_torchao() -> None:
+    """Registers what int8 programs are made of, which costs seconds."""
+    # It reports each CUDA extension that a CPU build of torch cannot load.
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
 
 
 def _drop_unused(module: nn.Module) -> None:

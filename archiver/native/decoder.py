@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from archiver.compile_cache import keep, processor, taken_out
+from archiver.compiling import keep, processor, taken_out
 from archiver.instructions import compiler_flags
 from archiver.toolchain import find_compiler
 from config.cpu_targets import CpuTarget

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from pydantic import computed_field
 
+from config.machine import cpu_limit, memory_limit, text_of
 from config.record import Part
 
 MB = 1_000_000
-_NO_LIMIT_BYTES = 1 << 60
 _ISA = re.compile(r"avx\w*|amx_\w+|fma|f16c|bmi[12]|vaes|vpclmulqdq|gfni|asimd\w*|sve\w*|bf16|i8mm")
 
 
@@ -67,9 +67,9 @@ def this_machine(root: Path = Path("/")) -> Machine:
     return Machine(
         processor=" ".join(name[1].split()) if name else platform.machine(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        cpu_limit=_cpu_limit(groups),
+        cpu_limit=cpu_limit(groups),
         memory_bytes=int(total[1]) * 1024 if total else None,
-        memory_limit_bytes=_memory_limit(groups),
+        memory_limit_bytes=memory_limit(groups),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         isa=_isa(cpuinfo),
@@ -128,24 +128,3 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
 def _peak_bytes(folder: Path) -> int:
     peak = re.search(r"^VmHWM:\s*(\d+) kB", text_of(folder / "status"), re.MULTILINE)
     return int(peak[1]) * 1024 if peak else 0
-
-
-def _cpu_limit(groups: Path) -> float | None:
-    modern = text_of(groups / "cpu.max").split()
-    if modern:
-        return None if modern[0] == "max" else int(modern[0]) / int(modern[1])
-    quota, period = text_of(groups / "cpu/cpu.cfs_quota_us").strip(), text_of(groups / "cpu/cpu.cfs_period_us").strip()
-    return int(quota) / int(period) if quota and period and int(quota) > 0 else None
-
-
-def _memory_limit(groups: Path) -> int | None:
-    text = (text_of(groups / "memory.max") or text_of(groups / "memory/memory.limit_in_bytes")).strip()
-    return int(text) if text.isdigit() and int(text) < _NO_LIMIT_BYTES else None
-
-
-def text_of(file: Path) -> str:
-    """A file of the kernel's; empty where there is none."""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

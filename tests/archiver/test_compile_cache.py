@@ -8,8 +8,8 @@ import torch
 from specs import digits_spec
 from tools import needs
 
-from archiver import compile_cache
-from archiver.compile_cache import cache_folder, compile_key, keep, taken_out
+from archiver.compiling import cache as compile_cache
+from archiver.compiling.cache import cache_folder, compile_key, keep, taken_out
 from archiver.package import package
 from config.progress import Progress
 

@@ -23,7 +23,7 @@ from handlers.machine import machine_key
 
 VARIABLE = "MARINA_CACHE"
 _MOST_BYTES = 4_000_000_000
-_OURS = ("compiling.py", "descriptors.py", "instructions.py", "compile_cache.py")
+_OURS = ("building.py", "cache.py", "descriptors.py", "surroundings.py", "../instructions.py")
 
 
 def cache_folder() -> Path | None:
@@ -87,8 +87,8 @@ def keep(key: str, file: Path) -> None:
     if folder is None:
         return
     try:
-        _moved_into(folder / f"{key}.sha256", (_sha256(file) + "\n").encode())
-        _moved_into(folder / f"{key}.pt2", file.read_bytes())
+        moved_into(folder / f"{key}.sha256", (_sha256(file) + "\n").encode())
+        moved_into(folder / f"{key}.pt2", file.read_bytes())
         _make_room(folder)
     except OSError:
         return  # a full disk here must not end a package that is fine
@@ -104,7 +104,8 @@ def _make_room(folder: Path) -> None:
             file.with_suffix(".sha256").unlink(missing_ok=True)
 
 
-def _moved_into(target: Path, content: bytes) -> None:
+def moved_into(target: Path, content: bytes) -> None:
+    """Writes a file beside its place and moves it there: nobody reads half of it."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as fresh:
         fresh.write(content)
     os.replace(fresh.name, target)

@@ -1,0 +1,124 @@
+"""Programs compiled side by side: the same bytes as one after another, and nothing left of what is broken off."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from specs import digits_spec
+from tools import needs
+
+from archiver.compiling import Task, compile_all, pace, side_by_side, task_for
+from config.progress import Progress
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).relu()
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+    """Three programs that nothing has compiled yet, on a machine with room for two at once."""
+    monkeypatch.setenv("MARINA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
+    monkeypatch.setattr(side_by_side, "free_memory", lambda: 64_000_000_000)
+    spec = digits_spec()
+    programs = {batch: torch.export.export(Model(), (torch.zeros(batch, 4),)) for batch in (1, 2, 3)}
+    return [task_for(spec, program, batch, None) for batch, program in programs.items()]
+
+
+def compiled(tasks: list[Task], folder: Path) -> tuple[dict[str, bytes], str]:
+    """What was put there, and what was said."""
+    folder.mkdir()
+    compile_all(tasks, folder, Progress(stream=(said := io.StringIO())), "compile")
+    return {file.name: file.read_bytes() for file in folder.iterdir()}, said.getvalue()
+
+
+def compilers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children(recursive=True) if "apart" in " ".join(child.cmdline())]
+
+
+@pytest.mark.slow
+def test_it_makes_the_same_bytes_as_one_after_another_and_learns_how_long_it_takes(
+    tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs("g++", package="g++")
+    tasks = tasks[:2]
+    beside, said = compiled(tasks, tmp_path / "beside")
+    assert sorted(beside) == ["model-b1.pt2", "model-b2.pt2"]
+    assert "2 of 2 to compile, 2 at once: about " in said
+    assert all(f"    batch {batch} " in said for batch in (1, 2))
+    assert compilers() == []
+    learnt = json.loads((tmp_path / "cache" / "pace.json").read_text(encoding="utf-8"))
+    assert list(learnt) == ["2"]
+
+    again, said = compiled(tasks, tmp_path / "again")
+    assert again == beside
+    assert "all taken from the cache" in said
+
+    monkeypatch.setenv("MARINA_CACHE", "off")
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 1)
+    here, said = compiled(tasks[:1], tmp_path / "here")
+    assert here == {"model-b1.pt2": beside["model-b1.pt2"]}
+    assert "at once" not in said
+
+
+def test_what_a_compiler_that_dies_leaves_is_compiled_here(
+    tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_by_side.sys, "executable", "false")
+    monkeypatch.setattr(side_by_side, "build", lambda *order: order[-1].write_bytes(b"here"))
+    made, _ = compiled(tasks, tmp_path / "made")
+    assert made == {f"model-b{batch}.pt2": b"here" for batch in (1, 2, 3)}
+
+
+@pytest.mark.slow
+def test_broken_off_it_leaves_no_process(tasks: list[Task], tmp_path: Path) -> None:
+    before, scratch = signal.signal(signal.SIGALRM, signal.default_int_handler), set(tmp_path.parent.iterdir())
+    signal.setitimer(signal.ITIMER_REAL, 2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compiled(tasks, tmp_path / "broken off")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert compilers() == []
+    assert set(tmp_path.parent.iterdir()) == scratch
+    assert not os.path.exists(tmp_path / "cache" / "pace.json")
+
+
+@pytest.mark.parametrize(
+    ("cores", "free", "at_once"),
+    [(8, 64_000_000_000, 3), (2, 64_000_000_000, 2), (8, 4_000_000_000, 2), (8, 100_000_000, 1)],
+)
+def test_no_more_are_compiled_at_once_than_there_are_cores_and_memory_for(
+    tasks: list[Task], monkeypatch: pytest.MonkeyPatch, cores: int, free: int, at_once: int
+) -> None:
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
+    monkeypatch.setattr(side_by_side, "free_memory", lambda: free)
+    assert side_by_side._at_once(tasks) == at_once
+
+
+def test_an_estimate_comes_from_the_times_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARINA_CACHE", str(tmp_path))
+    assert pace.estimate([100, 100], 2) == "20 s"
+    pace.note([100, 100], 2, 100.0)
+    assert pace.estimate([100, 100], 2) == "2 min"
+    pace.note([100, 100], 2, 20.0)
+    assert pace.estimate([100, 100], 2) == "60 s"
+    assert pace.estimate([100, 300], 2) == "3 min"
+    assert pace.estimate([100], 1) == "20 s"
+    (tmp_path / "pace.json").write_text("[", encoding="utf-8")
+    assert pace.estimate([100, 100], 2) == "20 s"
