@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 
 from config.errors import ToolMissing
 
@@ -18,3 +19,8 @@ def find_compiler() -> str:
             hint="apt-get install g++, or use `compile: export`",
         )
     return path
+
+
+def compiler_version() -> str:
+    """What it says of itself."""
+    return subprocess.run([find_compiler(), "--version"], capture_output=True, text=True).stdout

@@ -15,7 +15,7 @@ import torch
 from torch.export import ExportedProgram
 
 from archiver.compiling.descriptors import reproducible_descriptors
-from archiver.compiling.surroundings import quiet, reproducible_compiler_in, threads
+from archiver.compiling.surroundings import instructions_tried_once, quiet, reproducible_compiler_in, threads
 from archiver.instructions import compiler_settings
 from config.cpu_targets import CpuTarget
 
@@ -39,7 +39,9 @@ def settings_for(target: CpuTarget) -> dict[str, object]:
 
 def build(program: ExportedProgram, target: CpuTarget, worker_threads: int, file: Path) -> None:
     """An AOTInductor package of a program, for the threads and the machine that it will run on."""
-    with torch.no_grad(), quiet(), threads(worker_threads), reproducible_descriptors(), _private_cache() as scratch:
+    as_a_worker = threads(worker_threads)
+    reproducible = reproducible_descriptors()
+    with torch.no_grad(), quiet(), as_a_worker, reproducible, instructions_tried_once(), _private_cache() as scratch:
         raw = scratch / "raw.pt2"
         settings = settings_for(target) | {"cpp.cxx": (str(reproducible_compiler_in(scratch)),)}
         torch._inductor.aoti_compile_and_package(program, package_path=str(raw), inductor_configs=settings)

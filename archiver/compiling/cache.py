@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from archiver.toolchain import find_compiler
+from archiver.toolchain import compiler_version
 from handlers.machine import machine_key
 
 VARIABLE = "MARINA_CACHE"
@@ -48,7 +47,7 @@ def compile_key(program: ExportedProgram, settings: Mapping[str, object]) -> str
         "ours": [hashlib.sha256((here / name).read_bytes()).hexdigest() for name in _OURS],
         "machine": machine_key(torch.device("cuda", 0) if _on_cuda(program) else torch.device("cpu")),
         "processor": processor(),
-        "compiler": subprocess.run([find_compiler(), "--version"], capture_output=True, text=True).stdout,
+        "compiler": compiler_version(),
         "threads": torch.get_num_threads(),
         "settings": settings,
         "graph": _graph(program),

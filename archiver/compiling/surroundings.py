@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shlex
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from archiver.toolchain import find_compiler
+from archiver.compiling.cache import cache_folder, moved_into, processor
+from archiver.toolchain import compiler_version, find_compiler
 
 
 @contextmanager
@@ -40,6 +44,38 @@ def reproducible_compiler_in(folder: Path) -> Path:
     script.write_text("\n".join(lines) + "\n", encoding="utf-8")
     script.chmod(0o755)
     return script
+
+
+@contextmanager
+def instructions_tried_once() -> Iterator[None]:
+    """While it lasts, what one process has found the compiler and this CPU able to do, no other one tries again.
+
+    Inductor compiles and loads a library for each set of vector instructions, and remembers it in a folder that is a
+    new one for every compilation here: some ten seconds of each process.
+    """
+    # Imported here: Inductor takes a second, and only `compile: aot` needs it.
+    from torch._inductor.cpu_vec_isa import VecISA
+
+    try_it = VecISA.check_build
+
+    def tried(instructions: Any, code: str) -> bool:
+        tried_with = [torch.__version__, compiler_version(), processor(), instructions.build_arch_flags(), code]
+        folder, name = cache_folder(), hashlib.sha256(json.dumps(tried_with).encode()).hexdigest()
+        if folder is None:
+            return try_it(instructions, code)
+        mark = folder / f"{name}.works"
+        if mark.exists():
+            return True
+        if works := try_it(instructions, code):
+            with suppress(OSError):
+                moved_into(mark, b"")
+        return works
+
+    VecISA.check_build = tried  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        VecISA.check_build = try_it  # type: ignore[method-assign]
 
 
 @contextmanager

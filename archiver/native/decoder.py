@@ -10,7 +10,7 @@ from pathlib import Path
 
 from archiver.compiling import keep, processor, taken_out
 from archiver.instructions import compiler_flags
-from archiver.toolchain import find_compiler
+from archiver.toolchain import compiler_version, find_compiler
 from config.cpu_targets import CpuTarget
 from config.errors import ToolMissing
 
@@ -27,9 +27,8 @@ _FLAGS = (
 def compile_decoder(target: CpuTarget, file: Path) -> None:
     """Puts the library at `file`, from the cache where it was compiled before."""
     compiler = find_compiler()
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
     flags, source = [*_FLAGS, *compiler_flags(target)], SOURCE.read_bytes()
-    made_by = [version, flags, processor() if target == "native" else "", hashlib.sha256(source).hexdigest()]
+    made_by = [compiler_version(), flags, processor() if target == "native" else "", hashlib.sha256(source).hexdigest()]
     key = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()
     if taken_out(key, file):
         return

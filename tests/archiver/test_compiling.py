@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ from specs import digits_spec
 from tools import needs
 
 from archiver.compiling import Task, compile_all, pace, side_by_side, task_for
+from archiver.compiling.surroundings import instructions_tried_once
 from config.progress import Progress
 
 
@@ -78,7 +80,7 @@ def test_it_makes_the_same_bytes_as_one_after_another_and_learns_how_long_it_tak
 def test_what_a_compiler_that_dies_leaves_is_compiled_here(
     tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(side_by_side.sys, "executable", "false")
+    monkeypatch.setattr(sys, "executable", "false")
     monkeypatch.setattr(side_by_side, "build", lambda *order: order[-1].write_bytes(b"here"))
     made, _ = compiled(tasks, tmp_path / "made")
     assert made == {f"model-b{batch}.pt2": b"here" for batch in (1, 2, 3)}
@@ -97,6 +99,26 @@ def test_broken_off_it_leaves_no_process(tasks: list[Task], tmp_path: Path) -> N
     assert compilers() == []
     assert set(tmp_path.parent.iterdir()) == scratch
     assert not os.path.exists(tmp_path / "cache" / "pace.json")
+
+
+def test_instructions_that_work_are_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.cpu_vec_isa import VecAVX2, VecISA
+
+    def answer(_: VecISA, code: str) -> bool:
+        tried.append(code)
+        return code == "works"
+
+    tried: list[str] = []
+    monkeypatch.setenv("MARINA_CACHE", str(tmp_path))
+    monkeypatch.setattr(VecISA, "check_build", answer)
+    with instructions_tried_once():
+        assert [VecAVX2().check_build(code) for code in ("works", "works", "fails", "fails")] == [
+            True,
+            True,
+            False,
+            False,
+        ]
+    assert tried == ["works", "fails", "fails"]
 
 
 @pytest.mark.parametrize(
