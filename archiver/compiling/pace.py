@@ -11,7 +11,7 @@ from archiver.compiling.cache import cache_folder, moved_into
 
 _FILE = "pace.json"
 # Seconds a node where nothing is known yet, and what loading and linking count for, in nodes.
-_GUESS_S, _ANYWAY = 0.2, 30
+_GUESS_S, _ANYWAY = 0.15, 30
 
 
 def size_of(program: ExportedProgram) -> int:

@@ -1,7 +1,7 @@
 """What a run measures, as records: histograms, counts, the machine. Nothing is sent or judged here."""
 
 from loadtest.measuring.histogram import Histogram, bucket_ms, nearest_rank
-from loadtest.measuring.machine import MB, Machine, Memory, cpu_seconds, descendants, peak_memory, text_of, this_machine
+from loadtest.measuring.machine import MB, Machine, Memory, cpu_seconds, descendants, peak_memory, this_machine
 from loadtest.measuring.measurement import (
     Beat,
     Identity,
@@ -50,6 +50,5 @@ __all__ = [
     "peak_memory",
     "percent",
     "reading_of",
-    "text_of",
     "this_machine",
 ]

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from config.machine import text_of
 from config.record import Part
-from loadtest.measuring import Machine, text_of, this_machine
+from loadtest.measuring import Machine, this_machine
 
 _PERIOD_US = 100_000
 _CONTROLLERS = ("cpu", "memory")

@@ -135,12 +135,12 @@ def test_no_more_are_compiled_at_once_than_there_are_cores_and_memory_for(
 
 def test_an_estimate_comes_from_the_times_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARINA_CACHE", str(tmp_path))
-    assert pace.estimate([100, 100], 2) == "20 s"
+    assert pace.estimate([100, 100], 2) == "15 s"
     pace.note([100, 100], 2, 100.0)
     assert pace.estimate([100, 100], 2) == "2 min"
     pace.note([100, 100], 2, 20.0)
     assert pace.estimate([100, 100], 2) == "60 s"
     assert pace.estimate([100, 300], 2) == "3 min"
-    assert pace.estimate([100], 1) == "20 s"
+    assert pace.estimate([100], 1) == "15 s"
     (tmp_path / "pace.json").write_text("[", encoding="utf-8")
-    assert pace.estimate([100, 100], 2) == "20 s"
+    assert pace.estimate([100, 100], 2) == "15 s"
