@@ -1,7 +1,7 @@
 """What a rule is: an id that stays, a level, and a function that looks at documents that belong together.
 
 error     a cluster refuses it, or it harms wherever it is applied
-warning   it works, and a convention of the kit or of the field says not to
+warning   it works, but good practice says to do it differently
 """
 
 from __future__ import annotations
