@@ -3,14 +3,17 @@
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence, Sized
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from datetime import date
+from functools import wraps
 from typing import Any
 
 from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.filters import do_indent
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 LONGEST_SOURCE = 100_000
@@ -18,6 +21,10 @@ LONGEST_SOURCE = 100_000
 LONGEST_TEXT = 4_000_000
 # Lines of Python that a template may run for one conversation, its own and those of what it calls.
 _MOST_LINES = 1_000_000
+# And of the processor, seconds: one line may do much.
+_LONGEST_S = 1.0
+# What a part of a list counts, in characters, besides its own.
+_PART = 16
 # Of a number, bits; and the spaces before a line of JSON.
 _MOST_BITS, _WIDEST = 256, 100
 _WIDE, _WIDE_DATE = re.compile(r"\{[^{}]*(\{|\d{3})"), re.compile(r"\d{3}")
@@ -58,22 +65,26 @@ class ChatTemplate:
 
 
 class _Bound:
-    """Counts the lines that run, so that a loop without an end has one."""
+    """Counts the lines that run and the time they take, so that a loop without an end has one."""
 
     def __init__(self) -> None:
         self._lines = 0
+        self._until = time.thread_time() + _LONGEST_S
 
     def trace(self, frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code is _bounded.__code__:
+            # Looks at every part of a list, which are lines of nobody's template.
+            return None
         if event == "line":
             self._lines += 1
-            if self._lines > _MOST_LINES:
+            if self._lines > _MOST_LINES or time.thread_time() > self._until:
                 raise TemplateRefused("the chat template takes too long for these messages")
         return self.trace
 
 
 class _Environment(ImmutableSandboxedEnvironment):
     """Without the ways to take memory or time in one operation: powers, repetitions, formats and fillings, ever longer
-    texts, lists and numbers."""
+    texts and numbers, and lists that hold each other, which are short until they are written out."""
 
     intercepted_binops = frozenset(("*", "**", "%", "+"))
 
@@ -83,10 +94,11 @@ class _Environment(ImmutableSandboxedEnvironment):
             del self.filters[name]
         del self.globals["lipsum"]
         self.filters |= {"indent": _indent, "join": _join, "replace": _replace, "tojson": _tojson}
+        self.filters = {name: _bounding(function) for name, function in self.filters.items()} | {"bounded": _bounded}
         self.globals |= {"raise_exception": _raise, "strftime_now": _strftime_now}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree: nodes.Template = _Concatenations().visit(super()._parse(source, name, filename))
+        tree: nodes.Template = _Watched().visit(super()._parse(source, name, filename))
         return tree
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -99,7 +111,7 @@ class _Environment(ImmutableSandboxedEnvironment):
                 _check_size(left.bit_length() + right.bit_length(), _MOST_BITS)
         if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
             _check_size(len(left) + len(right))
-        return super().call_binop(context, operator, left, right)
+        return _bounded(super().call_binop(context, operator, left, right))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if isinstance(obj, str):
@@ -112,15 +124,61 @@ class _Environment(ImmutableSandboxedEnvironment):
             return _replace(text, *values)
         if isinstance(text, str) and method == "join" and values:
             return _join(values[0], text)
-        return super().call(context, function, *values, **named)
+        return _bounded(super().call(context, function, *values, **named))
 
 
-class _Concatenations(NodeTransformer):
-    """`a ~ b` is no operator that can be watched: it becomes a filter that is."""
+class _Watched(NodeTransformer):
+    """`a ~ b` is no operator that can be watched, and `[a, b]` is none: they become filters that are."""
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+        return self._bound(node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+        return self._bound(node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+        return self._bound(node) if node.ctx == "load" else node
+
+    def _bound(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        return nodes.Filter(node, "bounded", [], [], None, None, lineno=node.lineno)
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return nodes.Filter(nodes.List(node.nodes), "join", [], [], None, None, lineno=node.lineno)
+
+
+def _bounding(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter whose lists are bounded."""
+
+    @wraps(function)
+    def filtered(*values: Any, **named: Any) -> Any:
+        return _bounded(function(*values, **named))
+
+    return filtered
+
+
+def _bounded(value: Any) -> Any:
+    """The value as it is, unless it holds too much to be written out: a list may hold another one twice."""
+    if isinstance(value, str) or not isinstance(value, list | tuple | Mapping | Namespace):
+        return value
+    left, size = [value], 0
+    while left:
+        part = left.pop()
+        size += _PART
+        if isinstance(part, str):
+            size += len(part)
+        elif isinstance(part, list | tuple):
+            size += len(part)
+            left += part
+        elif isinstance(part, Mapping):
+            left += part.keys()
+            left += part.values()
+        elif isinstance(part, Namespace):
+            left += object.__getattribute__(part, "_Namespace__attrs").values()
+        if size > LONGEST_TEXT:
+            _check_size(size)
+    return value
 
 
 def _check_size(size: int, most: int = LONGEST_TEXT) -> None:

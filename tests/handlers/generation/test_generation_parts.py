@@ -189,7 +189,6 @@ def test_bytes_that_are_no_text_do_not_stop_what_follows() -> None:
 CONVERSATION = [{"role": "user", "content": "hi"}]
 BAD = {
     "what it refuses itself": "{{ raise_exception('only one turn') }}",
-    "a loop that goes on": "{% for a in range(99999) %}{% for b in range(99999) %}{{ '' }}{% endfor %}{% endfor %}",
     "a long text": "{{ 'x' * 10000000000 }}",
     "a wide format": "{{ '%1000000000d' % 1 }}",
     "a large power": "{{ 10 ** 10 ** 10 }}",
@@ -213,12 +212,52 @@ BAD = {
     "a change of the messages": "{{ messages.append(1) }}",
     "a field that is not there": "{{ messages[0].tool.name }}",
 }
+TOO_MUCH = {
+    "a loop that goes on": "{% for a in range(99999) %}{% for b in range(99999) %}{{ '' }}{% endfor %}{% endfor %}",
+    "lists in a loop": "{% for i in range(99999) %}{% set x = range(99999)|list|length %}{% endfor %}",
+    "sorting in a loop": "{% for i in range(99999) %}{% set x = range(99999)|sort(reverse=true)|first %}{% endfor %}",
+    "sums in a loop": "{% for i in range(99999) %}{% set x = range(99999)|sum %}{% endfor %}",
+    "a sum of lists": "{% set t = namespace(x=[range(9999)|list]) %}{% for i in range(12) %}"
+    "{% set t.x = t.x + t.x %}{% endfor %}{{ t.x|sum(start=[])|length }}",
+    "a list that holds itself twice": "{% set t = namespace(x=[1]) %}{% for i in range(60) %}"
+    "{% set t.x = [t.x, t.x] %}{% endfor %}{{ t.x }}",
+    "an object that holds itself twice": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
+    "{% set t.x = {'a': t.x, 'b': t.x} %}{% endfor %}{{ t.x|tojson }}",
+    "a name space that holds itself twice": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
+    "{% set t.x = namespace(a=t.x, b=t.x) %}{% endfor %}{{ t.x }}",
+    "a dictionary by its name": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
+    "{% set t.x = dict(a=t.x, b=t.x) %}{% endfor %}{{ t.x }}",
+    "a long list many times": "{% set t = range(9999)|list %}{{ range(99999)|map(attribute='x', default=t)|list }}",
+    "a macro that calls itself": "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
+}
 
 
 @pytest.mark.parametrize("source", BAD.values(), ids=BAD)
 def test_a_template_that_does_harm_or_does_not_end_is_refused(source: str) -> None:
     with pytest.raises(TemplateRefused):
         ChatTemplate(source, {}).render(CONVERSATION)
+
+
+@pytest.mark.parametrize("source", TOO_MUCH.values(), ids=TOO_MUCH)
+def test_a_template_that_makes_too_much_is_refused_for_that(source: str) -> None:
+    with pytest.raises(TemplateRefused, match=r"takes too long|becomes too long|recursion"):
+        ChatTemplate(source, {}).render(CONVERSATION)
+
+
+def test_what_templates_of_models_do_is_no_harm() -> None:
+    source = """{%- if messages[0]['role'] == 'system' %}
+{%- set first, messages = messages[0].content|trim, messages[1:] %}{%- endif %}
+{%- set ns = namespace(last=true, seen=[]) %}{%- for message in messages[::-1] %}
+{%- if ns.last and message.role in ('user', 'tool') and message.content is string %}{%- set ns.last = false %}
+{%- set ns.seen = ns.seen + [{'content': message.content}] %}{%- endif %}{%- endfor %}
+{%- for name, value in {'a': 1, 'b': [1, (2, 3)]}.items() %}{{ name ~ value }}{%- endfor %}
+{%- for message in messages %}{{ '<' + message.role + '>' + message.content.split('|')[-1] }}{%- endfor %}
+{{- ns.seen | tojson }}{{ first }}{{ dict(messages[0], role='x').role }}{{ [1, 2] | sum }}"""
+    said = [("system", " be "), ("user", "hi"), ("assistant", "x|yes"), ("user", "more")]
+    text = ChatTemplate(source, {}).render([{"role": role, "content": content} for role, content in said])
+    assert text == 'a1b[1, (2, 3)]<user>hi<assistant>yes<user>more[{"content": "more"}]bex3'
+    long = [{"role": "user", "content": "hi" * 200}, {"role": "assistant", "content": "x|" + "yes" * 100}] * 500
+    assert ChatTemplate(source, {"first": ""}).render(long).count("<user>") == 500
 
 
 def test_what_templates_do_with_texts_is_what_jinja_does() -> None:
