@@ -69,8 +69,8 @@ def spec_text(name: str, start: Start, sample: str) -> str:
         *_compiled(start),
         ("serving:", ""),
         ("  device: cpu", "cpu | cuda"),
-        ("  workers: auto", "processes; auto: as many as the cpu below has cores"),
-        ("  max_batch_delay_ms: 2", "how long a request waits for others"),
+        ("  workers: auto", "processes; auto: one for each core of `cpu` below"),
+        ("  max_batch_delay_ms: 2", "how long a request waits for others to share its batch"),
         ("slo:", "what the load test judges and the alerts watch"),
         (f"  p99_ms: {_p99_ms(start)}", f"99 of 100 requests are answered within it{_tried(start)}"),
         ("  error_rate: 0.001", ""),
@@ -126,7 +126,7 @@ def _compiled(start: Start) -> list[tuple[str, str]]:
     why = "eager: it cannot be exported, and runs as it is" if start.compile == "eager" else ""
     return [
         ("  precision: fp32", "cpu: fp32 | bf16 | int8; cuda: fp32 | fp16 | bf16"),
-        (f"  compile: {start.compile}", why or "aot: compiled now | jit: at the start | export, eager: not"),
+        (f"  compile: {start.compile}", why or "aot: compiled now | jit: at each start | export, eager: not compiled"),
         (f"  batch_sizes: [{start.only_batch or '1, 4'}]", "a batch is cut and padded to these"),
         ("  # calibration: ./calibration", "real inputs: int8 needs them, every artifact is checked on them"),
     ]
@@ -155,7 +155,7 @@ def _inputs(start: Start) -> list[tuple[str, str]]:
 
 
 def _image(start: Start, picture: tuple[int, int, int]) -> list[tuple[str, str]]:
-    labels = [("  # labels: ./labels.txt", "imagenet | a file with one label a line")]
+    labels = [("  # labels: ./labels.txt", "imagenet | a file with one label on each line")]
     if start.source.startswith("torchvision:"):
         return labels
     channels, height, width = picture
