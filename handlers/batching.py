@@ -1,9 +1,9 @@
 """A batch of requests through compiled shapes: cut, padded, stacked in buffers that are allocated once.
 
 The cut is the cheapest by what each shape took at warm-up: with shapes 1 and 4 of 5 and 8 ms, three requests run as 4
-with one row of padding (8 ms), not as 1+1+1 (15 ms), and five as 4+1 (13 ms). It depends on the number of rows that
-arrived, good or bad, and a row keeps its place: kernels of another shape may round differently, so a bad neighbour must
-not change the shape that a good request runs in."""
+with one row of padding (8 ms), not as 1+1+1 (15 ms), and five as 4+1 (13 ms). Only rows that can be answered are
+looked at: kernels of another shape may round differently, and a bad request must change nothing for its neighbours, nor
+cost them anything."""
 
 import gc
 import logging
@@ -29,6 +29,8 @@ Row = Sequence[Array]
 _TIMED_RUNS = 5
 _TIMED_SECONDS = 0.5
 _AGREE = 0.03
+# How much longer a smaller batch size may measure than a larger one, by chance.
+_HARDLY, _HARDLY_S = 1.25, 2e-4
 
 
 @dataclass
@@ -86,21 +88,25 @@ class Batcher:
                 self._costs[size, length] = self.seconds[size] = _fastest(partial(self._forward, size, length))
                 of_length = f", length {length}" if length else ""
                 logger.info("warm: batch size %d%s takes %.2f ms", size, of_length, self.seconds[size] * 1e3)
+        for length in self._lengths:
+            self.seconds = without_noise({size: self._costs[size, length] for size in self._artifact.batch_sizes})
+            self._costs |= {(size, length): seconds for size, seconds in self.seconds.items()}
 
     def run(self, rows: Sequence[Row | None]) -> Results:
         results = Results([None] * len(rows))
-        for chunk in self._chunks(rows):
-            self._run_chunk(rows, chunk, results)
+        good = {place: row for place, row in enumerate(rows) if row is not None}
+        for chunk in self._chunks(good):
+            self._run_chunk(good, chunk, results)
         return results
 
-    def _chunks(self, rows: Sequence[Row | None]) -> Iterable[Chunk]:
+    def _chunks(self, rows: Mapping[int, Row]) -> Iterable[Chunk]:
         if self._lengths != (0,):
-            lengths = {place: length_of(row, self._inputs) for place, row in enumerate(rows) if row is not None}
+            lengths = {place: length_of(row, self._inputs) for place, row in rows.items()}
             yield from cheapest_chunks(lengths, self._costs, dynamic=self._dynamic)
             return
-        start = 0
-        for size in self._plan(len(rows)):
-            yield Chunk(range(start, min(start + size, len(rows))), size)
+        places, start = list(rows), 0
+        for size in self._plan(len(places)):
+            yield Chunk(places[start : start + size], size)
             start += size
 
     def _plan(self, count: int) -> list[int]:
@@ -108,27 +114,23 @@ class Batcher:
             self._plans[count] = cheapest_cut(count, self.seconds)
         return self._plans[count]
 
-    def _run_chunk(self, rows: Sequence[Row | None], chunk: Chunk, results: Results, *, last_try: bool = False) -> None:
-        good = [place for place in chunk.places if rows[place] is not None]
-        if not good:
-            return
+    def _run_chunk(self, rows: Mapping[int, Row], chunk: Chunk, results: Results, *, last_try: bool = False) -> None:
         try:
-            self._fill(rows, chunk, good[0])
+            self._fill(rows, chunk)
             outputs = self._forward(chunk.size, chunk.length)
         except Exception as err:
             if is_out_of_memory(err) and not last_try:
                 logger.warning("out of memory on a batch of %d, trying smaller ones", chunk.size)
                 self._split(rows, chunk, results)
             else:
-                self._fail(err, good, results)
+                self._fail(err, chunk.places, results)
             return
-        results.padding += chunk.size - len(good)
+        results.padding += chunk.size - len(chunk.places)
         for index, place in enumerate(chunk.places):
-            if (row := rows[place]) is not None:
-                results.rows[place] = self._cut_back(outputs, index, row)
+            results.rows[place] = self._cut_back(outputs, index, rows[place])
         if chunk.length:
             computed, padding = results.positions
-            filled = sum(length_of(row, self._inputs) for place in good if (row := rows[place]) is not None)
+            filled = sum(length_of(rows[place], self._inputs) for place in chunk.places)
             new = chunk.size * chunk.length
             results.positions = (computed + new, padding + new - filled)
 
@@ -140,7 +142,7 @@ class Batcher:
             for output, spec in zip(outputs, self._outputs, strict=True)
         ]
 
-    def _split(self, rows: Sequence[Row | None], chunk: Chunk, results: Results) -> None:
+    def _split(self, rows: Mapping[int, Row], chunk: Chunk, results: Results) -> None:
         gc.collect()
         if self._artifact.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -150,14 +152,12 @@ class Batcher:
             places = chunk.places[start : start + smaller]
             self._run_chunk(rows, Chunk(places, smaller, chunk.length), results, last_try=True)
 
-    def _fill(self, rows: Sequence[Row | None], chunk: Chunk, first_good: int) -> None:
-        """Padding repeats a row of this batch: zeros, or rows of an earlier batch, could widen the range of a
-        dynamically quantised layer and so change the answers."""
+    def _fill(self, rows: Mapping[int, Row], chunk: Chunk) -> None:
+        """Padding repeats the first row: zeros, or rows of an earlier batch, could widen the range of a dynamically
+        quantised layer and so change the answers."""
         arrays = [view.numpy() for view in self._shaped(chunk.size, chunk.length)]
         for index in range(chunk.size):
-            row = rows[chunk.places[index]] if index < len(chunk.places) else None
-            if row is None:
-                row = rows[first_good] or ()
+            row = rows[chunk.places[index if index < len(chunk.places) else 0]]
             values = list(row)
             if self._mask is not None:
                 values.insert(self._mask, np.ones(length_of(row, self._inputs), arrays[self._mask].dtype))
@@ -208,6 +208,17 @@ class Batcher:
             raise SystemExit("the GPU failed, this worker ends") from err
         for index in indexes:
             results.rows[index] = OutOfMemory() if is_out_of_memory(err) else AnswerError()
+
+
+def without_noise(seconds: Mapping[int, float]) -> dict[int, float]:
+    """The times of batch sizes, but a smaller one that took hardly longer than a larger one took as long: chance would
+    choose between them, one way in this worker and another in the next, and their kernels may round differently."""
+    settled: dict[int, float] = {}
+    larger = math.inf
+    for size in sorted(seconds, reverse=True):
+        hardly_longer = larger < seconds[size] < max(larger * _HARDLY, larger + _HARDLY_S)
+        larger = settled[size] = larger if hardly_longer else seconds[size]
+    return settled
 
 
 def cheapest_cut(count: int, seconds: Mapping[int, float]) -> list[int]:

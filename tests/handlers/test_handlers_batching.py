@@ -4,7 +4,7 @@ import torch
 
 from handlers import batching
 from handlers.artifact import Artifact
-from handlers.batching import Batcher, cheapest_cut
+from handlers.batching import Batcher, cheapest_cut, without_noise
 from handlers.record import RecordError, TensorSpec
 from handlers.validation import AnswerError, OutOfMemory
 
@@ -72,11 +72,28 @@ def test_rows_are_cut_padded_with_a_good_row_and_answered_in_order():
     assert results.padding == 1
 
 
-def test_bad_rows_keep_their_place_so_that_neighbours_run_in_the_same_shape():
+@pytest.mark.parametrize("bad", [0, 1, 4])
+def test_a_row_among_bad_ones_runs_as_if_it_were_alone(bad):
     model = Model()
-    results = warm(model).run(rows(1, None, None, None, None))
-    assert model.batches == [[[1, 1]] * 4]
-    assert answers(results) == [[2, 2], None, None, None, None]
+    results = warm(model).run(rows(*[None] * bad, 1, *[None] * bad))
+    assert model.batches == [[[1, 1]]]
+    assert answers(results) == [*[None] * bad, [2, 2], *[None] * bad]
+    assert results.padding == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "settled", "alone"),
+    [
+        pytest.param({1: 0.010, 4: 0.009}, {1: 0.009, 4: 0.009}, [1], id="hardly longer"),
+        pytest.param({1: 0.0003, 4: 0.0002}, {1: 0.0002, 4: 0.0002}, [1], id="a moment longer"),
+        pytest.param({1: 0.020, 4: 0.009}, {1: 0.020, 4: 0.009}, [4], id="much longer"),
+        pytest.param({1: 0.005, 4: 0.009}, {1: 0.005, 4: 0.009}, [1], id="shorter"),
+        pytest.param({1: 0.010, 2: 0.0095, 4: 0.009}, {1: 0.009, 2: 0.009, 4: 0.009}, [1], id="three"),
+    ],
+)
+def test_noise_does_not_choose_the_shape_that_a_request_runs_in(seconds, settled, alone):
+    assert without_noise(seconds) == settled
+    assert cheapest_cut(1, without_noise(seconds)) == alone
 
 
 @pytest.mark.parametrize(
