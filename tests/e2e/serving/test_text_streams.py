@@ -20,7 +20,7 @@ from packages import TALES_VARIANTS, packaged_tales
 from running import Running, running
 from specs import ROOT, tales_spec
 from streams import Stream, stream, streams
-from tools import needs, skip_unless_required
+from tools import needs
 from waiting import eventually, metric, worker_pids
 
 from server.pages.snippets import programs
@@ -103,7 +103,7 @@ def test_openais_client_works_unchanged(client: openai.OpenAI) -> None:
 def test_openais_client_for_javascript_works_unchanged(server: Running) -> None:
     program, folder = needs("node", package="nodejs"), ROOT / "build/javascript/node_modules"
     if not (folder / "openai").is_dir():
-        skip_unless_required("OpenAI's client for JavaScript is not installed: `.ci/run` says how")
+        pytest.skip("OpenAI's client for JavaScript is not installed: `.ci/run` says how")
     before = metric(server, "inference_sequences_ended_total", reason="cancelled")
     command = [program, str(ROOT / "tests/e2e/openai_client.js"), f"{server.url}/predictions/tales/1.0/v1"]
     done = subprocess.run(
