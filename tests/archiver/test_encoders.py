@@ -226,7 +226,7 @@ def test_a_text_is_padded_no_further_than_its_bucket(encoding: str, computed: in
     handler = served("classify", encoding)
     ((row, _),) = handler.reader.read(["the cat sat on"])
     assert [len(array) for array in row] == [6, 6, 6]
-    assert [chunk.length for chunk in handler._batcher._chunks([row])] == [computed]
+    assert [chunk.length for chunk in handler._batcher._chunks({0: row})] == [computed]
 
 
 def test_a_text_without_tokens_is_refused(tmp_path: Path) -> None:
