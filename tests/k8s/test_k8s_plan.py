@@ -1,17 +1,15 @@
 import hashlib
 import json
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_plans import EVIDENCE, GPU, IMAGE, RECORD, SHA256, fill, planned
+from k8s_plans import EVIDENCE, GPU, IMAGE, SHA256, fill, planned
 from specs import digits_spec, tales_spec
 
-from config.errors import ArchiveError, InputError
+from config.errors import InputError
 from config.quantity import quantity
-from config.render import render_model_config
 from k8s.manifests.notes import derived, notes
 from k8s.manifests.objects import render
 from k8s.manifests.plan import make_plan
@@ -295,34 +293,6 @@ def test_without_the_cpu_the_rate_decides_alone() -> None:
     assert trigger["type"] == "prometheus"
     error = refused(changes={"scaling": {"cpu_percent": None}})
     assert error.message == "nothing was measured, so without `scaling.cpu_percent` the autoscaler has no metric at all"
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"kubernetes.resources.cpu": 4}, "`minWorkers` is 2, now 4, `maxWorkers` is 2, now 4"),
-        ({"serving.workers": 1}, "`threads` is 1, now 2, `minWorkers` is 2, now 1, `maxWorkers` is 2, now 1"),
-    ],
-)
-def test_a_package_with_other_settings_than_the_spec_is_refused(
-    changes: dict[str, Any], text: str, tmp_path: Path
-) -> None:
-    fill(tmp_path, digits_spec())
-    spec = digits_spec(changes)
-    with pytest.raises(ArchiveError) as caught:
-        make_plan(spec, tmp_path)
-    assert caught.value.message == f"{tmp_path}/model.mar: packaged before the spec changed: {text}"
-    assert caught.value.hint == f"marina package {spec.file}"
-
-
-def test_a_package_whose_mar_is_here_is_compared_in_all_its_settings(tmp_path: Path) -> None:
-    fill(tmp_path, digits_spec())
-    with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
-        archive.writestr("model-config.yaml", render_model_config(digits_spec()))
-        archive.writestr(RECORD["sample"]["file"], b"")
-    assert make_plan(digits_spec(), tmp_path).package is not None
-    with pytest.raises(ArchiveError, match=r"packaged before the spec changed: `jobQueueSize` is 200, now 300"):
-        make_plan(digits_spec({"serving.queue": 300}), tmp_path)
 
 
 def test_there_is_nothing_to_note_when_all_was_built_and_measured() -> None:
