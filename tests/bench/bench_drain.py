@@ -27,7 +27,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 from process_tree import unwind_on_sigterm
 
@@ -106,9 +108,9 @@ def one_round(spec: Spec, mar: Path, *, marina: bool) -> Counter[str]:
     return Counter(request.outcome for request in load.sent if request.connected)
 
 
-def one_stop(spec: Spec, mar: Path, request: bytes, times: int) -> tuple[int, bool]:
+def one_stop(spec: Spec, mar: Path, port_base: int, request: bytes, times: int) -> tuple[int, bool]:
     """How many of the open requests got no answer at a stop after so many of `request`, and whether it was clean."""
-    with running(spec, mar=mar) as server, ThreadPoolExecutor(SLOW) as clients:
+    with running(spec, mar=mar, port_base=port_base) as server, ThreadPoolExecutor(SLOW) as clients:
         for _ in range(times):
             exchange(server.ports.inference, request)
         (worker,) = worker_pids(server)
@@ -124,12 +126,33 @@ def one_stop(spec: Spec, mar: Path, request: bytes, times: int) -> tuple[int, bo
         return lost, server.process.wait(RESPONSE_S) == Exit.DRAINED
 
 
+def distinct_bases() -> Iterator[int]:
+    """Free ranges of ports, none of them twice."""
+    given: set[int] = set()
+    while True:
+        if (base := free_port_base()) not in given:
+            given.add(base)
+            yield base
+
+
 def stops(count: int, kinds: list[str]) -> int:
     """Prints a line for each kind; the exit code."""
     failed = False
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(SIDE_BY_SIDE) as servers:
         patient = {"response_timeout_s": RESPONSE_S, "drain_timeout_s": RESPONSE_S}
         spec, mar = make_tiny(Path(folder), access_log="off", **patient)
+        # One each: of ranges that are free now, two servers may choose the same.
+        bases: SimpleQueue[int] = SimpleQueue()
+        for base in itertools.islice(distinct_bases(), SIDE_BY_SIDE):
+            bases.put(base)
+
+        def stop(what: bytes, before: int) -> tuple[int, bool]:
+            base = bases.get()
+            try:
+                return one_stop(spec, mar, base, what, before)
+            finally:
+                bases.put(base)
+
         rows: dict[str, tuple[bytes, tuple[int, ...]]] = {"nothing": (b"", (0,))}
         rows |= {kind: (request, BEFORE) for kind, (request, _) in uncounted(spec.name).items()}
         print(f"{count} stops each, after 30 and 2 of a kind in turns, with {SLOW} requests open\n")
@@ -137,7 +160,7 @@ def stops(count: int, kinds: list[str]) -> int:
         for kind in kinds or rows:
             request, before = rows[kind]
             times = itertools.islice(itertools.cycle(before), count)
-            ends = list(servers.map(lambda each, what=request: one_stop(spec, mar, what, each), times))
+            ends = list(servers.map(partial(stop, request), times))
             lost, unclean = sum(lost for lost, _ in ends), sum(not clean for _, clean in ends)
             failed |= bool(lost or unclean)
             print(f"{kind:<36} {lost:>6} {unclean:>26}", flush=True)
