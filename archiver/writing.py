@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -18,6 +17,7 @@ from archiver.native import compile_decoder
 from archiver.stage import PROMPT, start_draft
 from config.errors import AgreementError, SourceError, listed
 from config.hf_folder import CONFIG, TOKENIZER, Folder, FolderRefused, read_folder
+from config.machine import free_memory
 from config.record import Agreement, Artifact, Draft, Writing
 from config.spec import Spec
 from handlers.generation import (
@@ -230,7 +230,7 @@ def _incomparable(folder: Path) -> str | None:
         return f"nothing to compare with, {err}"
     # Most weights have two bytes, and four where they are compared with.
     needed = 2 * sum(file.stat().st_size for file in weight_files(folder))
-    if needed > (free := psutil.virtual_memory().available):
+    if needed > (free := free_memory()):
         return f"in fp32 it takes {needed / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free on this machine"
     return None
 

@@ -28,8 +28,13 @@ def end_with_parent(by: signal.Signals) -> None:
 
 def usable_cores(groups: Path = _GROUPS) -> int:
     """How many cores this process may use at once; at least one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = visible_cores()
     return max(1, min(cores, int(cpu_limit(groups) or cores)))
+
+
+def visible_cores() -> int:
+    """How many cores this process may run on, whatever time it is given on them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory(groups: Path = _GROUPS, meminfo: Path = Path("/proc/meminfo")) -> int:

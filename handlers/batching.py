@@ -85,9 +85,9 @@ class Batcher:
         for size in self._artifact.batch_sizes:
             for length in self._lengths:
                 self._check_outputs(self._forward(size, length), size, length)
-                self._costs[size, length] = self.seconds[size] = _fastest(partial(self._forward, size, length))
+                self._costs[size, length] = _fastest(partial(self._forward, size, length))
                 of_length = f", length {length}" if length else ""
-                logger.info("warm: batch size %d%s takes %.2f ms", size, of_length, self.seconds[size] * 1e3)
+                logger.info("warm: batch size %d%s takes %.2f ms", size, of_length, self._costs[size, length] * 1e3)
         for length in self._lengths:
             self.seconds = without_noise({size: self._costs[size, length] for size in self._artifact.batch_sizes})
             self._costs |= {(size, length): seconds for size, seconds in self.seconds.items()}

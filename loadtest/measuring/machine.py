@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import computed_field
 
-from config.machine import cpu_limit, memory_limit, text_of
+from config.machine import cpu_limit, memory_limit, text_of, visible_cores
 from config.record import Part
 
 MB = 1_000_000
@@ -66,7 +66,7 @@ def this_machine(root: Path = Path("/")) -> Machine:
     groups = root / "sys/fs/cgroup"
     return Machine(
         processor=" ".join(name[1].split()) if name else platform.machine(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=visible_cores(),
         cpu_limit=cpu_limit(groups),
         memory_bytes=int(total[1]) * 1024 if total else None,
         memory_limit_bytes=memory_limit(groups),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from config.machine import text_of
+from config.machine import text_of, visible_cores
 from config.record import Part
 from loadtest.measuring import Machine, this_machine
 
@@ -99,7 +99,7 @@ def _make_group(cores: float, memory_bytes: int | None, root: Path) -> Path | No
 
 def machine_lacks(cores: float) -> bool:
     """Whether a pod may use more cores than there are here: then no group makes them."""
-    return cores > len(os.sched_getaffinity(0))
+    return cores > visible_cores()
 
 
 def _enter(group: Path) -> None:
