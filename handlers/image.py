@@ -53,6 +53,8 @@ class ImageHandler(Handler):
         return Answer(to_json(self.name_outputs(outputs)))
 
     def name_outputs(self, outputs: list[Array]) -> Mapping[str, Array | list[str]]:
+        if self.spec.top_k == 0:  # the network's own outputs, which a handler of your own makes answers of
+            return super().name_outputs(outputs)
         top_probs, top_indices = outputs
         values: dict[str, Array | list[str]] = {"top_indices": top_indices, "top_probs": top_probs}
         if self.labels is not None:

@@ -27,7 +27,17 @@ from server.java import (
     plan_launch,
     room_for_connections,
 )
-from server.pages import Answer, Docs, body_types, door_pages, json_answer, metrics_answer, serve_pages
+from server.pages import (
+    HTML,
+    Answer,
+    Docs,
+    body_types,
+    door_pages,
+    json_answer,
+    metrics_answer,
+    serve_pages,
+    start_page,
+)
 from server.supervisor import Supervisor
 from server.system import (
     LogFile,
@@ -177,8 +187,9 @@ class _Server:
             return json_answer(200 if body["ready"] else 503, body)
 
         routes = self._docs.routes() if self._docs else {}
+        start = Answer(200, start_page(record, docs=self._docs is not None, pages="").encode(), HTML)
         return routes | {
-            "/": lambda: json_answer(200, package),
+            "/": lambda: start,
             "/live": lambda: json_answer(200, {"live": True, "state": supervisor.state}),
             "/ready": ready,
             "/metrics": lambda: metrics_answer(self._page.text()),

@@ -10,7 +10,7 @@ from typing import Any
 from config.record import Port, Record
 from config.render import Ports
 
-_JSON, _HTML = "application/json", "text/html; charset=utf-8"
+_JSON, HTML = "application/json", "text/html; charset=utf-8"
 DATATYPES = {
     "bool": "BOOL",
     "float16": "FP16",
@@ -33,7 +33,8 @@ def door_pages(record: Record, *, ports: Ports, docs: bool) -> dict[str, dict[st
     named = {"name": name, "ready": True}
     known = {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "marina"}], "models": [name]}
     return {
-        "/": {"type": _HTML, "body": _start(record, ports, docs=docs)},
+        # The door puts in the name it was reached by.
+        "/": {"type": HTML, "body": start_page(record, docs=docs, pages=f"http://{{HOST}}:{ports.supervisor}")},
         "/v1/models": _page(known),
         f"/v1/models/{name}": _page(named, named | {"ready": False, "error": f"{name} is not ready"}),
         "/v2": _page({"name": "marina", "version": "1", "extensions": ["binary_tensor_data"]}),
@@ -79,18 +80,18 @@ def _page(value: dict[str, Any], unready: dict[str, Any] | None = None) -> dict[
     return page | ({"unready": json.dumps(unready) + "\n"} if unready else {})
 
 
-def _start(record: Record, ports: Ports, *, docs: bool) -> str:
-    """A page for whoever opens the inference port in a browser; the door puts in the name it was reached by."""
-    pages = f"http://{{HOST}}:{ports.supervisor}"
+def start_page(record: Record, *, docs: bool, pages: str) -> str:
+    """What a browser shows at `/` of either port; `pages` leads to the port of the pages, or is empty there."""
     try_it = (
         f'<p><a href="{pages}/docs">Try it</a></p>' if docs else "<p><code>--docs</code> adds a page to try it.</p>"
     )
     name = html.escape(record.name)
     paths = (f"/predictions/{name}", f"/v1/models/{name}:predict", f"/v2/models/{name}/infer")
     rows = "".join(f"<li><code>POST {path}</code></li>" for path in paths)
+    metadata = f'<a href="/v2/models/{name}">metadata</a> ' if pages else ""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title><link rel="icon" href="data:,">'
         f"<h1>{name} {html.escape(record.version)}</h1>{try_it}<ul>{rows}</ul>"
-        f'<p><a href="/v2/models/{name}">metadata</a> <a href="{pages}/ready">ready</a> '
-        f'<a href="{pages}/metrics">metrics</a></p></html>\n'
+        f'<p>{metadata}<a href="{pages}/ready">ready</a> <a href="{pages}/metrics">metrics</a> '
+        f'<a href="{pages}/package">package</a></p></html>\n'
     )

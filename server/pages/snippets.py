@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mimetypes import guess_extension
 from pathlib import Path
 
 from config.record import Record
@@ -28,50 +29,64 @@ def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str,
 
 
 def _curl(record: Record, server: str, pages: str) -> str:
-    file, kind = Path(record.sample.file).name, record.sample.content_type
+    file, kind, answer = Path(record.sample.file).name, record.sample.content_type, _answer_file(record)
+    to_file = f" -o {answer}" if answer else ""
     return (
         f"curl -so {file} {pages}/docs/sample\n"
-        f"curl -H 'Content-Type: {kind}' --data-binary @{file} {server}/predictions/{record.name}"
+        f"curl -H 'Content-Type: {kind}' --data-binary @{file} {server}/predictions/{record.name}{to_file}"
     )
 
 
 def _python(record: Record, server: str) -> str:
-    file, kind = Path(record.sample.file).name, record.sample.content_type
+    file, kind, answer = Path(record.sample.file).name, record.sample.content_type, _answer_file(record)
     shown = record.handler in ("image", "tensor") or record.encoding is not None
     as_json = shown and kind != "application/x-npy"
-    show = "json.load(urlopen(request))" if as_json else "urlopen(request).read()"
+    show = "print(json.load(urlopen(request)))" if as_json else "print(urlopen(request).read())"
+    if answer:
+        show = f'Path("{answer}").write_bytes(urlopen(request).read())'
     return (
         ("import json\n" if as_json else "") + "from pathlib import Path\n"
         "from urllib.request import Request, urlopen\n\n"
         f'body = Path("{file}").read_bytes()\n'
         f'request = Request("{server}/predictions/{record.name}", body, {{"Content-Type": "{kind}"}})\n'
-        f"print({show})\n"
+        f"{show}\n"
     )
 
 
 def _requests(record: Record, server: str) -> str:
-    file, kind = Path(record.sample.file).name, record.sample.content_type
+    file, kind, answer = Path(record.sample.file).name, record.sample.content_type, _answer_file(record)
+    shown = f'Path("{answer}").write_bytes(answer.content)' if answer else "print(answer.text)"
     return (
-        "import requests\n\n"
+        ("from pathlib import Path\n\n" if answer else "") + "import requests\n\n"
         f'with open("{file}", "rb") as body:\n'
         f'    url, headers = "{server}/predictions/{record.name}", {{"Content-Type": "{kind}"}}\n'
         "    answer = requests.post(url, body, headers=headers)\n"
         "answer.raise_for_status()\n"
-        "print(answer.text)\n"
+        f"{shown}\n"
     )
 
 
 def _javascript(record: Record, server: str) -> str:
-    file, kind = Path(record.sample.file).name, record.sample.content_type
+    file, kind, answer = Path(record.sample.file).name, record.sample.content_type, _answer_file(record)
+    shown = "console.log(answer.status, await answer.text());"
+    if answer:
+        shown = f'await writeFile("{answer}", Buffer.from(await answer.arrayBuffer()));'
     return (
-        'import { readFile } from "node:fs/promises";\n\n'
+        f'import {{ readFile{", writeFile" if answer else ""} }} from "node:fs/promises";\n\n'
         f'const answer = await fetch("{server}/predictions/{record.name}", {{\n'
         '  method: "POST",\n'
         f'  headers: {{ "Content-Type": "{kind}" }},\n'
         f'  body: await readFile("{file}"),\n'
         "});\n"
-        "console.log(answer.status, await answer.text());\n"
+        f"{shown}\n"
     )
+
+
+def _answer_file(record: Record) -> str | None:
+    """Where an answer goes that no terminal can show, such as a picture."""
+    if record.gives is None or record.gives.content_type.partition("/")[0] in ("application", "text"):
+        return None
+    return f"answer{guess_extension(record.gives.content_type) or '.bin'}"
 
 
 def _triton(record: Record, server: str) -> str | None:

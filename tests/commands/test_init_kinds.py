@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import sys
 import zipfile
@@ -19,6 +20,8 @@ from strangers import ARGUMENTS, save_checkpoint, save_program, write_files
 
 import marina
 from config.load import load_spec
+from handlers.protocols import HEADER
+from server.pages.door_pages import DATATYPES
 
 pytestmark = pytest.mark.slow
 
@@ -105,4 +108,21 @@ def _answer(here: Path, monkeypatch: pytest.MonkeyPatch) -> Reply:
     body = (folder / sample["file"]).read_bytes()
     (reply,) = ask(handler, body, headers={"content-type": sample["content_type"]})
     assert reply.status == 200, reply.body
+    if record["encoding"] is None:
+        assert _asked_as_v2(handler, record).status == 200
+    return reply
+
+
+def _asked_as_v2(handler: Any, record: Any) -> Reply:
+    """What the snippet for Triton's client sends: the model's own inputs, each of zeros or its smallest values."""
+    inputs = [
+        {
+            "name": port["name"],
+            "shape": [1, *port["shape"]],
+            "datatype": DATATYPES[port["dtype"]],
+            "data": [port["min"] or 0] * math.prod(port["shape"]),
+        }
+        for port in record["inputs"]
+    ]
+    (reply,) = ask(handler, json.dumps({"inputs": inputs}).encode(), headers={HEADER: "v2"})
     return reply

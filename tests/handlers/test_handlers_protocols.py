@@ -22,7 +22,7 @@ V1, V2 = {HEADER: "v1"}, {HEADER: "v2"}
 
 
 class Loud(TensorHandler):
-    """A handler of one's own, whose bodies are text."""
+    """A handler of your own, whose bodies are text."""
 
     def decode(self, request):
         if request.is_decoded and not isinstance(request.json(), str):

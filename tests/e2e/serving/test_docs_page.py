@@ -79,6 +79,13 @@ def test_the_sample_is_there_and_its_answer_is_shown_with_its_time(docs: Browser
     assert docs.complaints() == []
 
 
+def test_the_start_page_of_the_same_port_leads_there(page: Browser, digits_server: Running) -> None:
+    page.open(f"{digits_server.pages}/")
+    page.until("document.querySelector('a')?.textContent")
+    page.click("a")
+    page.until("document.getElementById('file')?.textContent")
+
+
 def test_a_dropped_image_is_sent_at_once(docs: Browser) -> None:
     docs.drop(SEVEN, "#drop")
     docs.until("document.querySelector('#classes .label')?.textContent === '7'")
