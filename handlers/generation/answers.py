@@ -61,19 +61,19 @@ class Writer(Verbatim):
 
     def write(self, pieces: Iterable[Piece]) -> bytes:
         """What to send now; nothing yet, maybe."""
-        pieces = list(pieces)
-        self._count += sum(len(piece.tokens) for piece in pieces)
         if self._asked.stream:
             return b"".join(self._event(piece) for piece in pieces)
         self._pieces += pieces
         if not self._pieces or self._pieces[-1].end is None:
             return b""
         tokens = tuple(token for piece in self._pieces for token in piece.tokens)
+        self._count = len(tokens)
         whole = Piece("".join(piece.text for piece in self._pieces), tokens, self._pieces[-1].end)
         return orjson.dumps(self._head | {"choices": [self._choice(whole)], "usage": self._usage()})
 
     def _event(self, piece: Piece) -> bytes:
         events = []
+        self._count += len(piece.tokens)
         if not self._begun and self._asked.form == "chat":
             first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
             events.append(self._chunk([first]))
@@ -89,7 +89,7 @@ class Writer(Verbatim):
     def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
         data = self._head | {"choices": choices}
         if self._asked.include_usage:
-            data["usage"] = usage
+            data["usage"] = self._usage() if self._asked.counts_on else usage
         return b"data: " + orjson.dumps(data) + b"\n\n"
 
     def _choice(self, piece: Piece) -> dict[str, Any]:

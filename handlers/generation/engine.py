@@ -26,7 +26,7 @@ class Sampling:
     """How the next token is chosen: `temperature` 0 takes the likeliest; `top_k` 0 and `top_p` 1 leave every token in;
     `logprobs` is how many of the likeliest are told with each token, None where nobody wants to know its own either;
     `grammar` leaves out what may not come next, and `schema` is what it was made of, for an engine that makes its own.
-    An engine may end a sequence by itself after `max_tokens`."""
+    `ignore_eos` goes on after a token that ends a text. An engine may end a sequence by itself after `max_tokens`."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -36,6 +36,7 @@ class Sampling:
     grammar: Grammar | None = None
     schema: str | None = None
     max_tokens: int | None = None
+    ignore_eos: bool = False
 
 
 class Token(NamedTuple):

@@ -253,7 +253,8 @@ class TextHandler:
         return Stream(routed.awaited, Verbatim(stream=routed.arrival.asked.stream))
 
     def _answering(self, wish: Wish, now: float) -> Answer:
-        return Answer(wish, self.tokens.unfold(wish.prompt), frozenset(self.text.ends), now)
+        ends = () if wish.sampling.ignore_eos else self.text.ends
+        return Answer(wish, self.tokens.unfold(wish.prompt), frozenset(ends), now)
 
     def _wait(self, has_whole: bool) -> None:
         """Until there is something to send; text that goes on is sent `flush_ms` after what was sent before it."""

@@ -94,9 +94,15 @@ class Recall:
         sampling = asked.sampling
         if sampling.temperature == 0:
             # The likeliest token is the same whatever else is said of chance.
-            sampling = Sampling(temperature=0, logprobs=sampling.logprobs)
+            sampling = Sampling(temperature=0, logprobs=sampling.logprobs, ignore_eos=sampling.ignore_eos)
         plain = replace(
-            asked, form="completion", sampling=sampling, stream=False, include_usage=False, with_logprobs=False
+            asked,
+            form="completion",
+            sampling=sampling,
+            stream=False,
+            include_usage=False,
+            with_logprobs=False,
+            counts_on=False,
         )
         return key_of(self._cache.package, ["text", repr(plain)])
 

@@ -20,6 +20,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "n": (1,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
     "logit_bias": ({},),
     "store": (False,),
     "service_tier": ("auto", "default"),
@@ -35,7 +36,7 @@ _ONLY: dict[Form, dict[str, tuple[object, ...]]] = {
 }
 _OF_EVERY_FORM = (
     *("model", "user", "metadata", "stream", "stream_options", "max_tokens", "stop", "seed"),
-    "response_format",
+    *("response_format", "ignore_eos"),
 )
 _TAKEN: dict[Form, tuple[str, ...]] = {
     "completion": (*_OF_EVERY_FORM, "prompt", "temperature", "top_p", "top_k", "logprobs"),
@@ -46,12 +47,14 @@ _TAKEN: dict[Form, tuple[str, ...]] = {
 }
 _MOST_STOPS, _LONGEST_STOP, _MOST_MESSAGES = 4, 200, 1000
 _MOST_LOGPROBS: dict[Form, int] = {"completion": 5, "chat": 20}
+_STREAM_OPTIONS = {"include_usage", "include_obfuscation", "continuous_usage_stats"}
 _ROLES = ("assistant", "developer", "system", "user")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request of OpenAI's, checked and in tokens; `schema` is what its answer has to match, as JSON's text."""
+    """A request of OpenAI's, checked and in tokens; with `counts_on` every event has the usage so far; `schema` is what
+    its answer has to match, as JSON's text."""
 
     form: Form
     prompt: tuple[int, ...]
@@ -61,6 +64,7 @@ class Asked:
     stream: bool
     include_usage: bool
     with_logprobs: bool
+    counts_on: bool = False
     schema: str | None = None
 
 
@@ -86,6 +90,11 @@ def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Aske
     max_tokens = _max_tokens(given, limits, len(prompt))
     stream = _flag(given, "stream")
     with_logprobs, logprobs = _logprobs(given, form)
+    schema = read_schema(given.get("response_format"))
+    ignore_eos = _flag(given, "ignore_eos")
+    if ignore_eos and schema is not None:
+        text = "`ignore_eos`: an answer that matches a schema ends with it, allowed: false beside `response_format`"
+        raise Refused(text, param="ignore_eos")
     sampling = Sampling(
         temperature=_number(given, "temperature", 1.0, 0, 2),
         top_p=_number(given, "top_p", 1.0, 0, 1),
@@ -93,10 +102,10 @@ def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Aske
         seed=_whole(given, "seed", None, -(2**63), 2**63 - 1),
         logprobs=logprobs if with_logprobs else None,
         max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
     )
-    usage = _stream_options(given, stream)
-    schema = read_schema(given.get("response_format"))
-    return Asked(form, prompt, max_tokens, sampling, _stop(given), stream, usage, with_logprobs, schema)
+    usage, counts_on = _stream_options(given, stream)
+    return Asked(form, prompt, max_tokens, sampling, _stop(given), stream, usage, with_logprobs, counts_on, schema)
 
 
 def check_model(given: object, served: str) -> None:
@@ -217,15 +226,17 @@ def _logprobs(given: Mapping[str, Any], form: Form) -> tuple[bool, int]:
     return wanted, count
 
 
-def _stream_options(given: Mapping[str, Any], stream: bool) -> bool:
+def _stream_options(given: Mapping[str, Any], stream: bool) -> tuple[bool, bool]:
+    """Whether the usage is told at the end, and whether with every event before it, too."""
     options = given.get("stream_options")
     if options is None:
-        return False
-    is_known = isinstance(options, Mapping) and not set(options) - {"include_usage", "include_obfuscation"}
+        return False, False
+    is_known = isinstance(options, Mapping) and not set(options) - _STREAM_OPTIONS
     if not stream or not is_known or _flag(options, "include_obfuscation"):
         text = '`stream_options`: allowed: {"include_usage": true} beside `stream`: true'
         raise Refused(text, param="stream_options")
-    return _flag(options, "include_usage")
+    included = _flag(options, "include_usage")
+    return included, included and _flag(options, "continuous_usage_stats")
 
 
 def _stop(given: Mapping[str, Any]) -> tuple[str, ...]:

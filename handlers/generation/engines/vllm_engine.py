@@ -100,7 +100,7 @@ def sampling_arguments(sampling: Sampling, ends: Sequence[int]) -> dict[str, Any
         "max_tokens": sampling.max_tokens,
         # A step has no other end than those that the package names.
         "ignore_eos": True,
-        "stop_token_ids": list(ends),
+        "stop_token_ids": [] if sampling.ignore_eos else list(ends),
         "logprobs": sampling.logprobs,
         # Under a name of its own, because vLLM's has to be made there.
         **({"json": sampling.schema} if sampling.schema is not None else {}),

@@ -17,7 +17,7 @@ _BASES: dict[str, dict[str, Any]] = {
 _FIELDS_TEXT = (
     "model prompt messages max_tokens max_completion_tokens temperature top_p top_k seed stop stream stream_options n "
     "best_of logprobs top_logprobs logit_bias presence_penalty frequency_penalty response_format tools tool_choice "
-    "user metadata echo suffix __class__"
+    "user metadata echo suffix ignore_eos repetition_penalty __class__"
 )
 _FIELDS = _FIELDS_TEXT.split()
 # Written into the JSON as they are.

@@ -74,6 +74,8 @@ def test_a_token_that_ends_is_no_text(rounds: Rounds) -> None:
     answer = json.loads(rounds.ask(COMPLETIONS, asked(prompt=prompt)))
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert len(answer["choices"][0]["text"]) == 2
+    answer = json.loads(rounds.ask(COMPLETIONS, asked(prompt=prompt, ignore_eos=True)))
+    assert (answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]) == ("length", 7)
 
 
 def test_a_character_is_sent_whole(rounds: Rounds) -> None:

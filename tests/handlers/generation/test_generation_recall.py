@@ -84,6 +84,7 @@ def test_a_conversation_is_recalled_in_its_own_form(rounds: Rounds) -> None:
         {"max_tokens": 6},
         {"stop": "ca"},
         {"logprobs": 2},
+        {"ignore_eos": True},
         {"temperature": 1, "seed": 1},
     ],
     ids=str,

@@ -119,6 +119,7 @@ def test_a_sequence_that_vllm_ends_is_over_and_one_that_it_refuses_is_too(engine
         pytest.param(Sampling(seed=-1), {"seed": 2**63 - 1}, id="a negative seed"),
         pytest.param(Sampling(), {"seed": None, "logprobs": None, "max_tokens": None}, id="nothing"),
         pytest.param(Sampling(), {"ignore_eos": True, "stop_token_ids": [7]}, id="the ends of the package alone"),
+        pytest.param(Sampling(ignore_eos=True), {"ignore_eos": True, "stop_token_ids": []}, id="no end but the length"),
     ],
 )
 def test_sampling_is_what_was_asked_for(sampling: Sampling, expected: dict[str, Any]) -> None:

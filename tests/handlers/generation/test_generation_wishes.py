@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from generating import Rounds, serving, write_text_package
+from generating import Rounds, events, serving, write_text_package
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 SAID = [{"role": "user", "content": "hi"}]
@@ -33,6 +33,9 @@ REFUSED = [
     (CHAT, {"messages": SAID, "max_tokens": 3, "max_completion_tokens": 4}, 400, "max_tokens"),
     (CHAT, {"messages": SAID, "max_tokens": "x", "max_completion_tokens": 4}, 400, "max_tokens"),
     (CHAT, {"messages": SAID, "stream": True, "stream_options": {"include_obfuscation": True}}, 400, "stream_options"),
+    (COMPLETIONS, {"prompt": "a", "ignore_eos": 1}, 400, "ignore_eos"),
+    (COMPLETIONS, {"prompt": "a", "ignore_eos": True, "response_format": {"type": "json_object"}}, 400, "ignore_eos"),
+    (COMPLETIONS, {"prompt": "a", "repetition_penalty": 1.1}, 400, "repetition_penalty"),
     (CHAT, part(), 400, "messages[0]"),
     (CHAT, part(text=1), 400, "messages[0]"),
     (CHAT, part(text="x", cache_control={"type": "ephemeral"}), 400, "messages[0]"),
@@ -67,6 +70,7 @@ def test_what_would_be_read_otherwise_than_it_was_meant_is_refused(rounds: Round
     [
         (CHAT, {"messages": SAID, "max_tokens": 4, "max_completion_tokens": 4}),
         (CHAT, part(text="x")),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 3, "ignore_eos": False, "repetition_penalty": 1.0}),
         (CHAT, {"messages": SAID, "metadata": deep(300)}),
         (COMPLETIONS, {"prompt": "a\0b", "max_tokens": 3, "stop": "\0"}),
         (COMPLETIONS, {"prompt": "a", "max_tokens": 3, "stop": ["\ufffd", "\ufeff"]}),
@@ -78,3 +82,11 @@ def test_what_is_odd_and_right_is_answered(rounds: Rounds, path: str, body: obje
 
 def test_a_model_is_shown_by_its_name(rounds: Rounds) -> None:
     assert json.loads(rounds.ask("v1/models/tales", b""))["id"] == "tales"
+
+
+def test_usage_comes_in_every_event_when_it_is_asked_for(rounds: Rounds) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": "abc", "max_tokens": 7, "stream": True, "stream_options": options}
+    *told, last, _ = events(rounds.ask(COMPLETIONS, body))
+    assert [event["usage"]["completion_tokens"] for event in told] == [1, 2, 3, 4, 5, 6, 7]
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 7)
