@@ -76,6 +76,7 @@ class Pieces(Part):
     goodput_rps: float
     """Those a second."""
     tokens_per_s: float
+    """Until the last answer ended: what a server wrote after the window, it wrote later."""
     cached_share: float
     """Of the prompts' tokens, those that the server did not compute again: more of them than your clients would
     repeat flatter it."""
@@ -167,7 +168,7 @@ def pieces_of(measurement: Measurement) -> Pieces | None:
         tpot=latency_of(streams.pace),
         goodput=streams.met / max(1, measurement.planned),
         goodput_rps=streams.met / measurement.asked_s,
-        tokens_per_s=streams.tokens / measurement.asked_s,
+        tokens_per_s=streams.tokens / max(measurement.asked_s, streams.took_s),
         cached_share=streams.cached_tokens / max(1, streams.prompt_tokens),
         heard_late_ms=measurement.loop_lag.percentile(0.99),
     )

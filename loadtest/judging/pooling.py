@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from loadtest.measuring import Measurement, Slice, merge_shares, merge_slices, merge_streams, merged
+from loadtest.measuring import Measurement, Slice, Streams, merge_shares, merge_slices, merge_streams, merged
 
 
 def pool(runs: Sequence[Measurement]) -> Measurement:
@@ -23,13 +23,19 @@ def pool(runs: Sequence[Measurement]) -> Measurement:
             "in_time": sum(run.in_time for run in runs),
             "errors": dict(sorted(errors.items())),
             **{name: merged([getattr(run, name) for run in runs]) for name in histograms},
-            "streams": merge_streams(run.streams for run in runs),
+            "streams": _pooled_streams(runs),
             "shares": merge_shares(run.shares for run in runs),
             "seconds": tuple(second for run in runs for second in run.seconds),
             "generators": tuple(beats for run in runs for beats in run.generators),
             "slices": _even_slices(runs),
         }
     )
+
+
+def _pooled_streams(runs: Sequence[Measurement]) -> Streams | None:
+    streams = merge_streams(run.streams for run in runs)
+    took_s = sum(max(run.asked_s, run.streams.took_s) for run in runs if run.streams)
+    return streams and streams.model_copy(update={"took_s": took_s})
 
 
 def _even_slices(runs: Sequence[Measurement]) -> tuple[Slice, ...]:

@@ -26,7 +26,7 @@ class Streams(Part):
     gaps: Latencies
     """From one piece of text to the next, as they arrive (ITL); counted where they end."""
     pace: Latencies
-    """Of each answer, from its first text to its last, by each token after the first (TPOT)."""
+    """Of each answer, from its first text to its last token, by each token after the first (TPOT)."""
     met: int
     """Requests that met every objective; for `itl_p99_ms` its pace counts."""
     tokens: int
@@ -35,6 +35,8 @@ class Streams(Part):
     """Tokens of the prompts, where the server counts them."""
     cached_tokens: int
     """Those of them that the server did not compute again."""
+    took_s: float = 0.0
+    """From the begin of the window to the end of the last of these answers."""
 
 
 def merge_streams(parts: Iterable[Streams | None]) -> Streams | None:
@@ -48,6 +50,7 @@ def merge_streams(parts: Iterable[Streams | None]) -> Streams | None:
             name: sum(getattr(part, name) for part in present)
             for name in ("met", "tokens", "prompt_tokens", "cached_tokens")
         },
+        took_s=max(part.took_s for part in present),
     )
 
 

@@ -26,13 +26,14 @@ class _Bin:
 
 
 class Heard:
-    """Answers in events, while they are counted."""
+    """Answers in events, while they are counted; the window that they belong to begins at `begin_s`."""
 
-    def __init__(self, limit_ms: float, first_ms: float | None, gap_ms: float | None) -> None:
+    def __init__(self, limit_ms: float, first_ms: float | None, gap_ms: float | None, begin_s: float = 0.0) -> None:
         self._limit_ms, self._first_ms, self._gap_ms = limit_ms, first_ms, gap_ms
         limits = [() if limit is None else (limit,) for limit in (first_ms, gap_ms, gap_ms)]
         self._first, self._gaps, self._pace = map(Histogram, limits)
         self._met = self._tokens = self._prompt = self._cached = 0
+        self._begin_s = self._ended_s = begin_s
 
     def gap(self, gap_s: float) -> None:
         """From one piece to the next."""
@@ -41,6 +42,7 @@ class Heard:
     def add(self, due: float, ended: float, heard: EventReader, failure: str | None) -> None:
         """All but the gaps, which may belong to another slice than the answer."""
         times = heard.times
+        self._ended_s = max(self._ended_s, ended)
         first_ms = ((times[0] if times else ended) - due) * 1000
         if times or failure == answers.TIMEOUT:
             self._first.add(first_ms)
@@ -50,7 +52,7 @@ class Heard:
         self._cached += int((heard.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
         if failure is not None:
             return
-        pace_ms = (times[-1] - times[0]) * 1000 / (tokens - 1) if tokens > 1 else 0.0
+        pace_ms = (heard.written_at - times[0]) * 1000 / (tokens - 1) if tokens > 1 else 0.0
         if tokens > 1:
             self._pace.add(pace_ms)
         limits = ((self._first_ms, first_ms), (self._gap_ms, pace_ms), (self._limit_ms, (ended - due) * 1000))
@@ -66,6 +68,7 @@ class Heard:
             tokens=self._tokens,
             prompt_tokens=self._prompt,
             cached_tokens=self._cached,
+            took_s=self._ended_s - self._begin_s,
         )
 
 
@@ -75,7 +78,7 @@ class _Stretch:
     def __init__(self, plan: LoadPlan) -> None:
         self.due = self.in_time = self.failed = 0
         self.response = Histogram((plan.limit_ms,))
-        self.heard = Heard(plan.limit_ms, plan.first_ms, plan.gap_ms) if plan.hears else None
+        self.heard = Heard(plan.limit_ms, plan.first_ms, plan.gap_ms, plan.schedule.warmup_s) if plan.hears else None
 
     def frozen(self) -> Slice:
         return Slice(

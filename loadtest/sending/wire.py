@@ -112,6 +112,8 @@ class EventReader:
         self._done = self._failed = False
         self.times: list[float] = []
         """When each piece of text came; of an answer without any, when that was said."""
+        self.written_at = 0.0
+        """When its last token came, which may have no text: the token that ends a text has none."""
         self.usage: dict[str, Any] = {}
 
     @property
@@ -133,8 +135,10 @@ class EventReader:
         try:
             data = json.loads(event)
             choices = data["choices"]
-            if choices and (_has_text(choices[0]) or (choices[0]["finish_reason"] and not self.times)):
-                self.times.append(now)
+            if choices and (_has_text(choices[0]) or choices[0]["finish_reason"]):
+                self.written_at = now
+                if _has_text(choices[0]) or not self.times:
+                    self.times.append(now)
             self.usage = data.get("usage") or self.usage
         except (ValueError, LookupError, TypeError, AttributeError):
             self._failed = True

@@ -12,13 +12,13 @@ from loadtest_rig import behave, running_server
 from config.errors import SpecError
 from config.load import parse_spec
 from config.spec import Spec
-from loadtest.judging import Objective, Status, decided_early, judge, pieces_of
+from loadtest.judging import Objective, Status, decided_early, judge, pieces_of, pool
 from loadtest.judging.slo import objective_of
 from loadtest.measuring import Measurement, merge
 from loadtest.reporting import verdict_lines
 from loadtest.running import RunOptions, Where, run
 from loadtest.scheduling import Schedule
-from loadtest.sending import Body, Expected, LoadPlan, Request
+from loadtest.sending import Body, Expected, Heard, LoadPlan, Request
 from loadtest.sending.recorder import Recorder
 from loadtest.sending.wire import AnswerReader, EventReader
 
@@ -93,6 +93,25 @@ def test_an_answer_without_a_word_has_a_beginning() -> None:
     assert (reader.is_whole, reader.times) == (True, [2.0])
 
 
+def test_the_token_that_ends_a_text_took_its_step_too() -> None:
+    moments = iter([0.0, 0.1, 0.2, 0.2, 0.2])
+    reader = EventReader(lambda: next(moments))
+    usage = b'data: {"choices": [], "usage": {"completion_tokens": 3}}\n\n'
+    for data in (event(), event(), event("", "stop"), usage, b"data: [DONE]\n\n"):
+        reader.hear(data)
+    counted = Heard(5000, None, None)
+    counted.add(0.0, 0.2, reader, None)
+    assert counted.frozen().pace.mean_ms == pytest.approx(100)
+
+
+def test_tokens_that_came_after_the_window_took_their_time() -> None:
+    slow = recorded([(10_000, 20)] * 1000)
+    for measured in (slow, pool([slow, slow])):
+        pieces = pieces_of(measured)
+        assert pieces is not None
+        assert pieces.tokens_per_s == pytest.approx(11_000 / 20.19)
+
+
 def recorded(answers: Sequence[tuple[float, float]], part: int = 0, parts: int = 1, **objective: float) -> Measurement:
     """A run of an answer every 10 ms, each with its time to the first of 11 pieces and from one to the next, in ms."""
     limits = OBJECTIVE.model_copy(update=objective).limits
@@ -120,7 +139,8 @@ def test_the_figures_are_those_of_what_came() -> None:
     pieces = pieces_of(measured)
     assert pieces is not None
     assert [each.p99 for each in (pieces.ttft, pieces.itl, pieces.tpot)] == pytest.approx([100, 20, 20], rel=0.01)
-    assert (pieces.goodput, pieces.goodput_rps, pieces.tokens_per_s) == (1, 100, 1100)
+    assert (pieces.goodput, pieces.goodput_rps) == (1, 100)
+    assert pieces.tokens_per_s == pytest.approx(11_000 / 10.29)
     assert measured.streams is not None
     assert measured.streams.gaps.count == 10_000
     verdict = judge(measured, OBJECTIVE)
