@@ -200,7 +200,7 @@ def read_program(spec: Spec, file: Path) -> torch.export.ExportedProgram:
         return torch.export.load(file)
     except Exception as err:
         raise SourceError(
-            f"{spec.file}: `model.source`: `{file}` is no exported program: {str(err).splitlines()[0]}",
+            f"{spec.file}: `model.source`: `{file}` is not an exported program: {str(err).splitlines()[0]}",
             hint="torch.export.save(torch.export.export(model, example), 'program.pt2')",
         ) from err
 

@@ -45,7 +45,7 @@ _PLAIN = (
     f"{PROMPT} there was a fisher who lived by the harbour. One morning she found a silver key in the sand, and nobody "
     "knew whose it was."
 )
-_NO_NUMBERS = "the model's scores are no numbers: its weights are broken; no MAR was written"
+_NO_NUMBERS = "the model's scores are not numbers: its weights are broken; no MAR was written"
 _ANOTHER_ALONE = "the compiled decoder writes another text alone than beside others; no MAR was written"
 # More tokens would change the figure little, and packaging would take minutes; so many at once, for each of them gives
 # every token that the model knows a score.
@@ -93,7 +93,7 @@ def _ends(folder: Folder, staged: Path, tokens: Tokens) -> tuple[int, ...]:
     if (staged / _GENERATION).is_file():
         config = json.loads((staged / _GENERATION).read_text(encoding="utf-8"))
         if not isinstance(config, dict):
-            raise UnknownModel(f"`{_GENERATION}` holds no object")
+            raise UnknownModel(f"`{_GENERATION}` is not a JSON object")
         if config.get("eos_token_id") is not None:
             where, given = _GENERATION, config["eos_token_id"]
     ends = given if isinstance(given, list) else [] if given is None else [given]

@@ -48,7 +48,7 @@ def read_folder(path: Path, *, weights: bool = True) -> Folder:
     tokenizer = _read_json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").exists() else {}
     for name, data in ((CONFIG, config), ("tokenizer_config.json", tokenizer)):
         if "auto_map" in data:
-            raise FolderRefused(f"`{path / name}`: `auto_map`: the model brings code of its own, which is not run")
+            raise FolderRefused(f"`{path / name}`: `auto_map`: the model comes with its own code, which is not run")
     if not (path / TOKENIZER).is_file():
         hint = "tokenizer.save_pretrained(FOLDER), with a fast tokenizer"
         raise FolderRefused(f"`{path}` has no `{TOKENIZER}`", hint)
@@ -69,5 +69,5 @@ def _read_json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as err:
         raise FolderRefused(f"`{file}` cannot be read as JSON") from err
     if not isinstance(data, dict):
-        raise FolderRefused(f"`{file}` holds no object")
+        raise FolderRefused(f"`{file}` is not a JSON object")
     return data

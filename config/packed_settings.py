@@ -53,7 +53,7 @@ def _packed(mar: Path, record: Record) -> dict[str, Any]:
     except (yaml.YAMLError, RecursionError) as err:
         raise ArchiveError(f"{mar}: `{_MODEL_CONFIG}`: not readable as YAML", hint="marina package SPEC") from err
     if not isinstance(settings, dict):
-        raise ArchiveError(f"{mar}: `{_MODEL_CONFIG}`: holds no mapping", hint="marina package SPEC")
+        raise ArchiveError(f"{mar}: `{_MODEL_CONFIG}`: is not a mapping", hint="marina package SPEC")
     return _of_record(record) | settings
 
 

@@ -169,7 +169,7 @@ class EncoderHandler(Handler):
         width = self.record.outputs[0].shape[0]
         if body.get("dimensions") not in (None, width):
             got = body["dimensions"]
-            raise Unprocessable("embeddings have one width", field="dimensions", got=got, allowed=width)
+            raise Unprocessable("embeddings have a fixed length", field="dimensions", got=got, allowed=width)
         check_rows(len(texts), self.most_rows, "input")
         read = self.reader.read(texts)
         tokens = sum(len(encoding.ids) for _, encoding in read)

@@ -73,9 +73,9 @@ class Metrics:
         ).labels(record.name)
         self._positions = self._padded_positions = None
         if record.lengths is not None:
-            text = "Values along the dimension that varies that were computed, padding included"
+            text = "Values computed along the dimension that varies, including padding"
             self._positions = Counter("inference_positions", text, ["model"], registry=registry).labels(record.name)
-            text = "Those of inference_positions that were padding"
+            text = "Values computed along the dimension that varies that were padding"
             padding = Counter("inference_padding_positions", text, ["model"], registry=registry)
             self._padded_positions = padding.labels(record.name)
         self._gauges(record, kind)
@@ -144,7 +144,7 @@ def _reserve(directory: Path) -> None:
                 os.posix_fallocate(room.fileno(), 0, _FILE_BYTES)
             file.with_suffix(".new").rename(file)
     except OSError as err:
-        logger.warning("no room for this worker's metrics, it counts for itself alone: %s", err.strerror)
+        logger.warning("no disk space for this worker's metrics, so /metrics does not show them: %s", err.strerror)
         values.ValueClass = values.MutexValue
         for file in files:
             file.with_suffix(".new").unlink(missing_ok=True)

@@ -183,7 +183,7 @@ def _imported(name: str, file: Path) -> ModuleType:
     # Registered, because torch.export looks a class's module up there.
     origin = importlib.util.spec_from_file_location(name, file)
     if origin is None or origin.loader is None:
-        raise ImportError(f"`{file.name}` is no Python file")
+        raise ImportError(f"`{file.name}` is not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(origin)
     origin.loader.exec_module(module)
     return module

@@ -50,7 +50,7 @@ class TensorHandler(Handler):
             value = value["inputs"]
         if not isinstance(value, dict) or set(value) != names:
             # A client's own names are payload and stay out of the answer.
-            got = describe(value) + (f", {len(names & set(value))} by a known name" if isinstance(value, dict) else "")
+            got = describe(value) + (f", {len(names & set(value))} with known names" if isinstance(value, dict) else "")
             raise Unprocessable(
                 "the inputs are not those of the model", field="inputs", got=got, allowed=", ".join(sorted(names))
             )

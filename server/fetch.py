@@ -145,7 +145,7 @@ def _from_environment() -> str:
     url = os.environ.get(_VARIABLE, "")
     if urlsplit(url).scheme not in _SCHEMES:
         text = f"`{_VARIABLE}`: " + (
-            "not an address from `https://` on" if url else "missing in the Secret and in the environment"
+            "not an address that begins with `https://`" if url else "missing in the Secret and in the environment"
         )
         raise InputError(text, hint=f"kubectl create secret generic NAME --from-literal={_VARIABLE}=URL")
     return url

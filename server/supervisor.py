@@ -125,7 +125,7 @@ class Supervisor:
         self._end()
         after = f"stopped after {result.took_s:.1f} s"
         if result.reason is None:
-            self.say(f"{after}: all that was sent before the listener closed is answered")
+            self.say(f"{after}: every request that was sent before the listener closed is answered")
             return Exit.DRAINED
         unread = f" and {result.unread} answers that their clients did not read" if result.unread else ""
         self.say(f"{after} with {result.left} requests open{unread}: {result.reason}")

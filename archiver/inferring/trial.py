@@ -83,7 +83,7 @@ def run(
             shape = tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
             ran.error = f"an output is {shape} for {rows} rows, allowed: tensors with a row each"
         elif leaf.is_floating_point() and not leaf.isfinite().all():
-            ran.error = "an output is no finite number"
+            ran.error = "an output is not a finite number"
     if not ran.error:
         ran.outputs, ran.names = tuple(leaves), _names([path for path, _ in paths])
     return ran

@@ -42,13 +42,13 @@ def find_effects(name: str, data: bytes) -> Iterator[str]:
     if lower.endswith(_TEMPLATE_NAMES) and _TEMPLATE.search(data):
         yield f"{name}: a template that reaches for the inside of Python"
     if lower.endswith(".json") and _FOREIGN_CODE.search(data):
-        yield f"{name}: has code fetched from elsewhere"
+        yield f"{name}: fetches code from elsewhere"
     if lower.endswith(".pb") and (call := _TENSORFLOW.search(data)):
         yield f"{name}: a graph of TensorFlow's that calls `{call[0].decode()}`"
     if lower.endswith(".onnx") and _OUTSIDE.search(data):
-        yield f"{name}: has weights read from outside the model's folder"
+        yield f"{name}: reads weights from outside the model's folder"
     if lower.endswith(_SETTINGS) and _TRUST.search(data):
-        yield f"{name}: has code fetched from elsewhere, by `trust_remote_code`"
+        yield f"{name}: fetches code from elsewhere, by `trust_remote_code`"
     if _reaches_by_xml(data):
         yield f"{name}: XML with entities or files from elsewhere"
     if lower.endswith(".pth") and _START_LINE.match(data):
@@ -69,4 +69,4 @@ def _of_yaml(name: str, data: bytes) -> Iterator[str]:
     if len(_ALIAS.findall(data)) > _MOST_ALIASES:
         yield f"{name}: more than {_MOST_ALIASES} YAML aliases, which may stand for any number of values"
     if _OWN_PACKAGES.search(data):
-        yield f"{name}: has packages installed, by `useVenv`"
+        yield f"{name}: installs packages, by `useVenv`"

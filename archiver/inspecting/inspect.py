@@ -85,7 +85,7 @@ def _of_manifest(manifest: dict[str, Any], names: list[str]) -> list[str]:
         if given is None:
             continue
         if not isinstance(given, str):
-            texts.append(f"{MANIFEST}: `{key}` is no text")
+            texts.append(f"{MANIFEST}: `{key}` is not a text")
             continue
         for item in given.split(",") if key == "extraFiles" else [given]:
             file = item.partition(":")[0] if key == "handler" else item
@@ -94,7 +94,7 @@ def _of_manifest(manifest: dict[str, Any], names: list[str]) -> list[str]:
             if not there and not (key == "handler" and file in _BUILT_IN):
                 texts.append(f"{MANIFEST}: `{key}` names `{file}`, which is not in the archive")
     if model.get("requirementsFile"):
-        texts.append(f"{MANIFEST}: has packages installed, from `{model['requirementsFile']}`")
+        texts.append(f"{MANIFEST}: installs packages, from `{model['requirementsFile']}`")
     return texts
 
 

@@ -21,7 +21,7 @@ _FROM_MARK = frozenset({"LIST", "DICT", "FROZENSET"})
 # How many values lie on top of what they are put into.
 _INTO = {"APPEND": 1, "SETITEM": 2}
 _INTO_FROM_MARK = frozenset({"APPENDS", "SETITEMS", "ADDITEMS"})
-BY_EXTENSION = "imports by an extension code, which says nothing of what it is"
+BY_EXTENSION = "imports by an extension code, which does not say what is imported"
 _EXTENSIONS = frozenset({"EXT1", "EXT2", "EXT4"})
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _NOTHING = frozenset({"PROTO", "FRAME", "STOP"})

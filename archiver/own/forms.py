@@ -53,9 +53,9 @@ def _checked(where: str, form: object) -> Form:
         example = json.loads(json.dumps(form.example))
         Draft202012Validator.check_schema(schema)
     except (TypeError, ValueError) as err:
-        raise SourceError(f"{where}: is no JSON: {err}") from err
+        raise SourceError(f"{where}: is not JSON: {err}") from err
     except SchemaError as err:
-        raise SourceError(f"{where}: `{err.json_path}` is no JSON schema: {err.message}") from err
+        raise SourceError(f"{where}: `{err.json_path}` is not a JSON schema: {err.message}") from err
     if form.content_type != JSON and not isinstance(example, str | None):
         raise SourceError(
             f"{where}: its example is `{type(example).__name__}`, allowed for `{form.content_type}`: a text"

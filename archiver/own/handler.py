@@ -33,7 +33,7 @@ def own_handler(spec: Spec) -> type[Handler]:
         )
     if not (isinstance(handler, type) and issubclass(handler, Handler)):
         raise SourceError(
-            f"{where}: `{name}` is no handler",
+            f"{where}: `{name}` is not a handler",
             hint=f"class {name}(TensorHandler): …, with `from handlers import TensorHandler`",
         )
     return handler

@@ -26,7 +26,7 @@ def load_weights(where: str, source: str, network: nn.Module, file: Path) -> tup
     """Fills the network from the file; what was chosen in it. SourceError where nothing fits."""
     content = _read(where, file)
     if not isinstance(content, dict):
-        raise SourceError(f"{where}: `{file}` is no state dict, allowed: names to tensors")
+        raise SourceError(f"{where}: `{file}` is not a state dict, allowed: names to tensors")
     key, state, notes = _chosen(where, file, network, content)
     prefix = _prefix(network, state)
     if prefix:

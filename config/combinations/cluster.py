@@ -34,7 +34,7 @@ def _policy_is_rendered(spec: Spec) -> Conflicts:
     for name in ("clients", "egress"):
         if getattr(network, name) and not network.policy:
             field = f"kubernetes.network.{name}"
-            yield field, "given, but `policy` is `false`, so nothing would come of it", f"delete `{name}`"
+            yield field, "given, but `policy` is `false`, so it would have no effect", f"delete `{name}`"
 
 
 @rule("kubernetes.model", "kubernetes.create_namespace")

@@ -65,7 +65,7 @@ def _arguments_are_known(spec: Spec) -> Conflicts:
     for given, value in spec.text.vllm.args.items():
         field, name = f"text.vllm.args.{given}", given.removeprefix("--").replace("-", "_")
         if name in _SAID:
-            yield field, f"not here, for `{_SAID[name]}` says it", f"delete it, and set `{_SAID[name]}`"
+            yield field, f"not here: `{_SAID[name]}` sets it", f"delete it, and set `{_SAID[name]}`"
         elif name in _CODE or name.endswith(("_plugin", "_cls")):
             yield field, "not allowed: it runs code that is in no package", "delete it"
         elif given not in ARGUMENTS:

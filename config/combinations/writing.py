@@ -40,7 +40,7 @@ def _only_for_whole_answers(spec: Spec) -> Conflicts:
     if spec.serving.max_batch is not None:
         yield "serving.max_batch", "not for the `text` handler, which has slots", "delete it, and set `text.slots`"
     if spec.serving.max_worker_memory_mb is not None:
-        text = "not for the `text` handler, whose worker is in the middle of answers"
+        text = "not for the `text` handler, whose worker is never between answers"
         yield "serving.max_worker_memory_mb", text, "delete `max_worker_memory_mb`"
 
 
@@ -80,13 +80,13 @@ def _answers_fit_the_context(spec: Spec) -> Conflicts:
         reason = f"got {text.max_tokens}, but prompt and answer together have {text.context} tokens, `text.context`"
         yield "text.max_tokens", reason, "raise `text.context`, or lower `text.max_tokens`"
     if spec.model.writes and text.engine != "fake" and text.step_ms != Text.model_fields["step_ms"].default:
-        yield "text.step_ms", f"not for the engine `{text.engine}`, which takes the time it takes", "delete `step_ms`"
+        yield "text.step_ms", f"only for the engine `fake`, not `{text.engine}`", "delete `step_ms`"
 
 
 @rule("model.calibration", "text.max_perplexity")
 def _what_it_knows_is_there(spec: Spec) -> Conflicts:
     if spec.text is not None and spec.text.max_perplexity is not None and spec.model.calibration is None:
-        text = "missing: `text.max_perplexity` is of the texts in it"
+        text = "missing: `text.max_perplexity` is measured on its texts"
         yield "model.calibration", text, "add `calibration: ./texts`, a folder of `.txt` files with a text a line"
 
 

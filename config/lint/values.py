@@ -81,7 +81,7 @@ def _check_regex(key: Key, value: str) -> Iterator[Mistake]:
         re.compile(value)
     except re.error as err:
         if not re.search(r"\\[pPhHvVQ]|&&", value):  # Java has these, Python has not
-            text = f"got `{value}`, which is no regular expression ({err}); TorchServe stops at its start"
+            text = f"got `{value}`, which is not a regular expression ({err}); TorchServe stops at its start"
             yield Mistake(key.name, "error", "regex-format", text, f"{key.name}=(AWS_.*|.*SECRET.*)")
 
 

@@ -93,7 +93,7 @@ class Pod(Section):
     @field_validator("env")
     @classmethod
     def _variables(cls, variables: dict[str, str]) -> dict[str, str]:
-        _named(variables, _VARIABLE, "letters, digits, `_`, `.` and `-`, the first no digit")
+        _named(variables, _VARIABLE, "letters, digits, `_`, `.` and `-`, the first not a digit")
         return variables
 
     @field_validator("env_from")

@@ -9,26 +9,26 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 # Patterns, with the words that errors use for them.
 PATTERNS = {
-    r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$": "lower-case letters, digits and `-`, from a letter on, at most 40",
+    r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$": "at most 40 lower-case letters, digits and `-`, the first a letter",
     r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,30}[A-Za-z0-9])?$": "letters, digits, `.`, `_` and `-`, at most 32",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "a name of letters, digits and `_`",
     r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "a name of lower-case letters, digits, `-` and `.`",
     r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "`NAMESPACE/NAME`",
     r"^[^\s=:]+(=[^\s=:]*)?(:(NoSchedule|PreferNoSchedule|NoExecute))?$": "a taint such as `gpu=yes:NoSchedule`",
-    r"^https?://[^\s/?#]+[^\s?#]*$": "an address from `http://` or `https://` on",
+    r"^https?://[^\s/?#]+[^\s?#]*$": "an address that begins with `http://` or `https://`",
     r"^[^\s@:]([^\s]*[^\s:])?$": "a reference such as `registry.local/team/name:tag`",
     r"^\w[\w.-]*(/\w[\w.-]*)*$": "a path such as `models/digits.mar`",
     r"^(\*\.)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "a host name such as `digits.example.org` or `*.example.org`",
     r"^[a-z0-9]([-a-z0-9._:/]*[a-z0-9])?$": "a registry and a path such as `registry.local/team`",
     r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9][\w.-]{0,62}$": "a resource such as `nvidia.com/gpu`",
-    r"""^(https?://[^\s/?#"'<>\\]+[^\s#"'<>\\]*|\w[\w.-]*(/\w[\w.-]*)*)$""": "an address from `https://` on, or a path",
+    r"""^(https?://[^\s/?#"'<>\\]+[^\s#"'<>\\]*|\w[\w.-]*(/\w[\w.-]*)*)$""": "an address (`https://…`) or a path",
     r"^rediss?://([^\s/?#:@]+@)?(\[[0-9a-fA-F:]+\]|[^\s/?#:@\[\]]+)(:[0-9]{1,5})?(/[0-9]{1,3})?$": (
         "an address such as `redis://HOST:6379/0`, without a password"
     ),
     r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$": "a header's name of letters, digits and `-`",
     r"^[A-Z]{3}$": "three capital letters such as `USD`",
     r"^(100|[1-9]?[0-9])%$": "a whole number, or a share such as `25%`",
-    r"^(/[\w.-]+)+$": "a path from `/` on",
+    r"^(/[\w.-]+)+$": "a path that begins with `/`",
 }
 (
     _NAME,
@@ -53,7 +53,7 @@ PATTERNS = {
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 
 
-_SIGNS = "letters, digits, `-`, `_` and `.`, 63 at most, the first and the last no sign"
+_SIGNS = "letters, digits, `-`, `_` and `.`, at most 63, the first and the last a letter or digit"
 # How a check begins that finds fault with the key of an entry, after the key and `|`.
 AS_NAME = "as a name, allowed: "
 

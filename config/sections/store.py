@@ -69,7 +69,7 @@ class ModelStore(Section):
         if "@" in urlsplit(url).netloc:
             raise ValueError("allowed: an address without user and password, which all who may read pods could read")
         if not _ADDRESS.fullmatch(url):
-            allowed = "an address from `http://`, `https://`, `s3://` or `gs://` on, without a query"
+            allowed = "an address that begins with `http://`, `https://`, `s3://` or `gs://`, without a query"
             raise ValueError(f"allowed: {allowed}; a presigned one goes into `secret` as `MODEL_URL`")
         return url
 
@@ -82,7 +82,7 @@ class ModelStore(Section):
             )
         for name in ("secret", "cache"):
             if not self.downloads and getattr(self, name) is not None:
-                raise ValueError(f"{name}|but nothing is downloaded: delete it, or say `url`")
+                raise ValueError(f"{name}|but nothing is downloaded: delete it, or set `url`")
         if self.downloads and "path" in self.model_fields_set:
             raise ValueError("path|but what `url` names is no volume: put the path into it")
         return self

@@ -41,15 +41,14 @@ class CacheMetrics:
         requests = Counter(
             "inference_cache_requests",
             "Requests by where their answer came from: this worker's memory, Redis, the same request in one batch or "
-            "in the making, or the model; bypassed are those whose client asked for the model",
+            "still being written, or the model; `bypassed`: the client asked for the model",
             ["model", "result"],
             registry=registry,
         )
         self.requests = {result: requests.labels(model, result) for result in RESULTS}
         failures = Counter(
             "inference_cache_failures",
-            "Times that Redis was late, unreachable, not asked because it was that just before, or held what is none "
-            "of ours",
+            "Times that Redis was late, unreachable, not asked because it had just failed, or held foreign data",
             ["model", "kind"],
             registry=registry,
         )

@@ -144,7 +144,7 @@ class Shared:
             except Unreachable as err:
                 self._failed("unreachable")
                 if not self._pause.is_on:
-                    logger.warning("Redis does not answer, answers are computed: %s", err)
+                    logger.warning("Redis does not answer, so answers are computed: %s", err)
                 self._pause.fail()
             else:
                 self._pause.succeed()

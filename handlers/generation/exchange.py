@@ -81,11 +81,11 @@ class Whole:
 
 
 Open: TypeAlias = Stream | Pending | Routed | Recalling
-LOST = "the engine failed, and another one starts"
-_STOPS = "the server stops, and the answer was not complete in the time that it had"
+LOST = "the engine failed and is started again"
+_STOPS = "the server stopped before the answer was complete"
 STOPPED = Whole(error_body(_STOPS, 503, code="server_stopped"), 503, retry_after_s=1)
 FAILED = Whole(error_body("the server failed at this answer", 500, code="internal"), 500)
-_UNKEPT_TEXT = "the answer is complete, and its conversation was not kept: the next turn would not know of it"
+_UNKEPT_TEXT = "the answer is complete, but its conversation was not stored: the next turn will not know of it"
 _UNKEPT = Whole(error_body(_UNKEPT_TEXT, 503, code="conversation_not_kept"), 503, retry_after_s=1)
 # Of an answer in a conversation: how many messages were known before.
 RECALLED = f"{CONVERSATION}-Messages"
@@ -105,7 +105,7 @@ def refusing() -> Iterator[None]:
 def recalling(continued: Continued, sessions: Sessions | None) -> Recalling:
     """Begins to read a conversation, or Refused where none is kept."""
     if sessions is None:
-        text = f"this server keeps no conversations: send all messages, and no `{CONVERSATION}`"
+        text = f"this server keeps no conversations: send all messages, without `{CONVERSATION}`"
         raise Refused(text, param=CONVERSATION, code="unsupported_parameter")
     return Recalling(continued, Recalled(sessions, continued.conversation, continued.messages))
 

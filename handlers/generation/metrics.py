@@ -40,7 +40,7 @@ class TextMetrics:
         self._read, self._written = tokens.labels(model, "prompt"), tokens.labels(model, "generated")
         ends = Counter(
             "inference_sequences_ended",
-            "Answers that ended: by the model or a stop string, at their length, by an error, or as the client left",
+            "Answers that ended: by the model or a stop string, at their length, by an error, or when the client left",
             ["model", "reason"],
             registry=registry,
         )
@@ -59,7 +59,7 @@ class TextMetrics:
             # There is one worker, and what it says goes with it.
             return Gauge(name, text, ["model", *labels], registry=self._base.registry, multiprocess_mode="livemax")
 
-        sequences = gauge("inference_sequences", "Answers in the making", "state")
+        sequences = gauge("inference_sequences", "Answers being written", "state")
         self._running, self._waiting = sequences.labels(model, "running"), sequences.labels(model, "waiting")
         self._cached = gauge("inference_cached_tokens", "Tokens in the engine's cache").labels(model)
         self._cache = gauge("inference_cache_tokens", "Tokens that the engine's cache has room for").labels(model)

@@ -52,7 +52,7 @@ class Scheduler:
         # A batch that took all the room would have interactive requests refused.
         room = self._room if wish.priority == INTERACTIVE else max(1, self._room // 2)
         if waiting >= room:
-            raise Busy(f"{waiting} requests wait already", wait_s)
+            raise Busy(f"{waiting} requests are already waiting", wait_s)
         if wish.deadline is not None:
             end_s = wait_s + self._own_s(wish)
             if now + end_s > wish.deadline:

@@ -180,8 +180,7 @@ def open_sessions(
         return None
     counter = Counter(
         "inference_conversations",
-        "Requests that named a conversation: it began, it went on, the store could not be read, or the turn not be "
-        "kept",
+        "Requests that named a conversation: it began, it went on, the store could not be read, or not be written",
         ["model", "result"],
         registry=registry,
     )

@@ -60,7 +60,7 @@ class ChatTemplate:
         finally:
             sys.settrace(before)
         if len(prompt) > LONGEST_TEXT:
-            raise TemplateRefused("the chat template makes too long a prompt of these messages")
+            raise TemplateRefused("the chat template makes a prompt that is too long of these messages")
         return prompt
 
 
@@ -103,10 +103,10 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" or (operator == "%" and isinstance(left, str)):
-            raise SecurityError(f"`{operator}` is not for templates")
+            raise SecurityError(f"`{operator}` is not allowed in chat templates")
         if operator == "*":
             if not (isinstance(left, int | float) and isinstance(right, int | float)):
-                raise SecurityError("text and lists cannot be repeated in templates")
+                raise SecurityError("chat templates must not repeat texts or lists")
             if isinstance(left, int) and isinstance(right, int):
                 _check_size(left.bit_length() + right.bit_length(), _MOST_BITS)
         if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
@@ -189,9 +189,9 @@ def _check_size(size: int, most: int = LONGEST_TEXT) -> None:
 def _check_method(text: str, method: str) -> None:
     """What fills a text up to a width makes any length of it."""
     if method in ("center", "expandtabs", "ljust", "rjust", "translate", "zfill"):
-        raise SecurityError(f"`{method}` is not for templates")
+        raise SecurityError(f"`{method}` is not allowed in chat templates")
     if method in ("format", "format_map") and _WIDE.search(text):
-        raise SecurityError("a format with a width of its own is not for templates")
+        raise SecurityError("a format with a width is not allowed in chat templates")
 
 
 def _join(values: Iterable[Any], between: str = "", attribute: str | int | None = None) -> str:
@@ -227,7 +227,7 @@ def _tojson(value: Any, **options: Any) -> str:
 
 def _strftime_now(form: str) -> str:
     if _WIDE_DATE.search(form):
-        raise SecurityError("a date with a width of its own is not for templates")
+        raise SecurityError("a date format with a width is not allowed in chat templates")
     return date.today().strftime(form)
 
 

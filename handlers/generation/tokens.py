@@ -92,7 +92,7 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
         return {}
     config = json.loads((folder / TOKENIZER_CONFIG).read_text(encoding="utf-8"))
     if not isinstance(config, Mapping):
-        raise ValueError(f"`{TOKENIZER_CONFIG}` holds no object")
+        raise ValueError(f"`{TOKENIZER_CONFIG}` is not a JSON object")
     return config
 
 

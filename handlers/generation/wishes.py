@@ -198,13 +198,11 @@ def _is_text(part: object) -> bool:
 def _max_tokens(given: Mapping[str, Any], limits: Limits, prompt: int) -> int:
     name = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
     if given.get("max_tokens", given.get(name)) != given.get(name):
-        text = "`max_tokens`: another than `max_completion_tokens`, of which one is enough"
+        text = "`max_tokens`: differs from `max_completion_tokens`: give only one of them"
         raise Refused(text, param="max_tokens")
     room = limits.context - prompt
     if room < 1:
-        text = (
-            f"the prompt has {prompt} tokens or more, allowed: at most {limits.context - 1}, so that one more has room"
-        )
+        text = f"the prompt has {prompt} tokens or more, allowed: at most {limits.context - 1}, so that one more fits"
         raise Refused(text, param="prompt", code="context_length_exceeded")
     wanted = _whole(given, name, None, 1, limits.max_tokens)
     if wanted is None:
@@ -276,5 +274,5 @@ def _legible(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as err:
-        raise Refused("the text holds half a character", param=where) from err
+        raise Refused("the text is not valid Unicode", param=where) from err
     return text

@@ -49,7 +49,7 @@ def exchange(handler: Asked, request: Request, until: float) -> Exchange:
     tensors = _tensors(value["inputs"], bytes_after)
     expected = handler.tensor_names
     if tensors.keys() != expected:
-        got = f"{len(tensors)}, {len(expected & tensors.keys())} by a known name"
+        got = f"{len(tensors)}, {len(expected & tensors.keys())} with known names"
         raise Unprocessable(
             "the inputs are not those of the model", field="inputs", got=got, allowed=", ".join(sorted(expected))
         )
@@ -103,7 +103,7 @@ def _tensors(inputs: Sequence[Mapping[str, Any]], after: memoryview) -> dict[str
     for item in inputs:
         name, datatype, shape = item["name"], item["datatype"], item["shape"]
         if not isinstance(name, str) or name in tensors:
-            raise Unprocessable("each input needs a name of its own", field="inputs")
+            raise Unprocessable("each input needs its own name", field="inputs")
         if not isinstance(datatype, str) or (datatype not in TYPES and datatype != "BYTES"):
             allowed, got = ", ".join((*TYPES, "BYTES")), datatype if isinstance(datatype, str) else describe(datatype)
             raise Unprocessable("the datatype is unknown", field="datatype", got=got, allowed=allowed)
@@ -151,7 +151,7 @@ def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvi
             got, allowed = f"{len(data)} bytes", f"{count * dtype.itemsize} bytes"
             raise Malformed("the binary data does not have its tensor's size", field=name, got=got, allowed=allowed)
         if dtype.kind == "b" and max(data, default=0) > 1:
-            raise Malformed("a boolean is a byte of 0 or 1", field=name)
+            raise Malformed("a boolean must be a byte of 0 or 1", field=name)
         return Tensor(name, shape, np.frombuffer(data, dtype).reshape(shape))
     elements: list[bytes] = []
     while len(data) >= 4 and len(elements) < count:
@@ -164,7 +164,7 @@ def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvi
         raise Malformed(
             "the binary data does not hold its elements",
             field=name,
-            allowed=f"{count} times a length of 4 bytes and so many",
+            allowed=f"{count} times a length in 4 bytes, and as many bytes",
         )
     return Tensor(name, shape, elements=tuple(elements))
 
@@ -179,10 +179,10 @@ def _wanted(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
     for item in outputs if isinstance(outputs, list) else [outputs]:
         name = item.get("name") if isinstance(item, Mapping) else None
         if not isinstance(name, str):
-            raise Unprocessable("an output is asked for by its name", field="outputs", got=describe(item))
+            raise Unprocessable("an output has no name", field="outputs", got=describe(item))
         parameters = _parameters(item)
         if "classification" in parameters:
-            raise Unprocessable("classification is not offered", field="outputs", allowed="binary_data")
+            raise Unprocessable("classification is not supported", field="outputs", allowed="binary_data")
         wanted[name] = bool(parameters.get("binary_data", binary))
     return wanted, binary
 
@@ -191,7 +191,7 @@ def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of a request, an input or an output."""
     parameters = item.get("parameters") or {}
     if not isinstance(parameters, Mapping):
-        raise Unprocessable("parameters are an object", field="parameters", got=describe(parameters))
+        raise Unprocessable("parameters must be an object", field="parameters", got=describe(parameters))
     return parameters
 
 

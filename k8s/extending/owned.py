@@ -9,17 +9,17 @@ from typing import Any
 
 from config.spec import Spec
 
-_PROBE = "an answer of the model makes a pod ready, and a start that takes its time is not ended"
-_MEASURED = "what was measured holds for it: `kubernetes.resources` changes it with the evidence in view"
+_PROBE = "a pod is ready after a real inference, and a slow start is not killed"
+_MEASURED = "it was measured with these: change `kubernetes.resources` instead, which is checked against the evidence"
 # Fields of the pod and of the server's container, and what holds only while they are as rendered.
 _OF_POD = {
     "terminationGracePeriodSeconds": "it covers the drain: `serving.drain_timeout_s` changes both",
 }
 _OF_SERVER = {
-    "args": "the server reads its spec and its package by it",
+    "args": "it tells the server its spec and its package",
     "command": "the supervisor drains and says when it is ready",
     "image": "it holds the package that was measured: `marina image` names another",
-    "lifecycle": "the supervisor drains by itself, and a hook takes from the grace period",
+    "lifecycle": "the supervisor drains by itself, and a hook takes time from the grace period",
     "livenessProbe": _PROBE,
     "readinessProbe": _PROBE,
     "resources": _MEASURED,

@@ -65,7 +65,7 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     )
     start_min = _start_min(spec)
     return [
-        Alert("NoData", "page", f"absent({ready})", "Prometheus sees no pod of it", for_="3m"),
+        Alert("NoData", "page", f"absent({ready})", "Prometheus sees none of its pods", for_="3m"),
         Alert("NoPodReady", "page", f"sum by (namespace) ({ready}) == 0", "no pod is ready", for_="3m"),
         Alert("PodNotReady", "ticket", f"{ready} == 0", _pod("is not ready"), for_=f"{start_min}m"),
         Alert(
@@ -79,7 +79,7 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
             "PodsUnseen",
             "ticket",
             f"count by (namespace) ({ready}) < on (namespace) sum by (namespace) ({available})",
-            "Prometheus sees {{ $value }} pods, fewer than serve",
+            "Prometheus sees {{ $value }} pods, fewer than there are",
             for_="10m",
         ),
         Alert(
@@ -119,7 +119,7 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     ]
     if spec.model.on_mismatch == "jit" and spec.model.compile == "aot":
         recompiled = queries.of("inference_artifact_info", 'compile="aot"', 'artifact!="aot"')
-        text = _pod("compiled the model itself, the packaged artifact does not fit its node")
+        text = _pod("compiled the model again, because the packaged artifact does not fit its node")
         alerts.append(Alert("Recompiled", "ticket", f"max by (namespace, pod) ({recompiled}) == 1", text))
     return alerts
 
@@ -182,7 +182,7 @@ def _autoscaler_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     if spec.scaling.min_replicas == spec.scaling.max_replicas:
         return [blind]
     by = "on (namespace, horizontalpodautoscaler)"
-    text = "the autoscaler wants {{ $value }} pods and may not have more"
+    text = "the autoscaler wants {{ $value }} pods, the most that it may have"
     return [blind, Alert("AutoscalerAtMax", "ticket", f"{wanted} >= {by} {most}", text, for_="15m")]
 
 

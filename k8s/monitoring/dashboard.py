@@ -130,7 +130,7 @@ def _traffic(spec: Spec, queries: Queries) -> list[Panel]:
         ),
         Panel(
             "Failed and shed",
-            "Shares of all answers that the service owes.",
+            "Shares of all answers but those to requests that were the client's fault.",
             "percentunit",
             tuple(
                 Query(f"({queries.answers_or_zero(matcher)}) / {queries.answers(OWED)}", name)
@@ -216,7 +216,7 @@ def _stages(queries: Queries) -> list[Panel]:
         ),
         Panel(
             "Log lines dropped",
-            "Lines of the server's log that nobody read in time; requests are counted all the same.",
+            "Log lines dropped because nobody read them in time; requests are still counted.",
             "cps",
             (Query(queries.rate(queries.of("marina_log_lines_dropped_total"), "pod"), "{{pod}}"),),
         ),

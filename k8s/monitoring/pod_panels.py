@@ -16,7 +16,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
     pods = [
         Panel(
             "Requests per pod",
-            "What the autoscaler looks at; the line is what it aims at.",
+            "What the autoscaler scales by; the line is its target.",
             "reqps",
             (Query(queries.arrivals("pod"), "{{pod}}"),),
             limits=(target,) if target else (),

@@ -60,7 +60,7 @@ class _Around:
 
 
 def selectors(expression: str) -> list[Selector]:
-    """Every selector of an expression, in order; InputError when it is no PromQL."""
+    """Every selector of an expression, in order; InputError when it is not PromQL."""
     try:
         tree = parse(expression)
     except ValueError as err:

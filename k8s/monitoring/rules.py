@@ -41,8 +41,8 @@ LEAST_BAD = 10
 _BAD = {
     "inference_failed": "requests fail",
     "inference_slow": "answers are over the objective",
-    "inference_late_first": "answers begin over the objective",
-    "inference_long_gaps": "tokens come over the objective after the one before",
+    "inference_late_first": "first tokens are over the objective",
+    "inference_long_gaps": "gaps between tokens are over the objective",
 }
 _SHARES = (0.5, 0.9, 0.99)
 # Under Prometheus' five minutes of patience with an old sample.

@@ -17,13 +17,15 @@ def spared_panels(spec: Spec, queries: Queries) -> list[Panel]:
         about = "Where answers came from: a worker's memory, Redis, the same request in one batch, or the model."
         panels.append(_by(queries, "result", "Kept answers", about, CACHE))
     if cache and cache.redis:
-        about = "Times that Redis was late, unreachable or not asked because of that, or held what is none of ours."
+        about = "Times that Redis was late, unreachable or not asked because of that, or held foreign data."
         panels.append(_by(queries, "kind", "Redis", about, FAILURES))
     if text and text.route:
         about = f"What came of prompts that are for `{text.route.to}`; those that came back were answered here."
         panels.append(_by(queries, "result", "Short prompts", about, ROUTED))
     if text and text.sessions:
-        about = "Requests that named a conversation: it began, it went on, could not be read, or its turn not be kept."
+        about = (
+            "Requests that named a conversation: it began, it went on, it could not be read, or could not be stored."
+        )
         panels.append(_by(queries, "result", "Conversations", about, CONVERSATIONS))
     return panels
 

@@ -17,7 +17,7 @@ def text_panels(spec: Spec, queries: Queries) -> list[Panel]:
         _latency("First text", "From a request's arrival to its first token.", FIRST, first_ms, queries),
         _latency("Between tokens", "From one token of an answer to the next.", GAP, gap_ms, queries),
         Panel(
-            "Answers in the making",
+            "Answers being written",
             "Answers that have a slot, and requests that wait for one.",
             "none",
             (Query(queries.sequences(RUNNING), "running"), Query(queries.sequences(WAITING), "waiting")),

@@ -119,7 +119,7 @@ def _go_back(placement: Placement, hold: Hold, options: RolloutOptions, record: 
     if before is None:
         hold.save(phase="failed", message=text, holder="")
         record.running = 0
-        record.next = f"marina deploy {placement.typed} once it is mended, or marina delete {placement.typed}"
+        record.next = f"marina deploy {placement.typed} once it is fixed, or marina delete {placement.typed}"
         return
     progress.say(f"failed: {record.error}\ngoing back to revision {before.number}")
     record.back = back = start_record("rollback", placement)

@@ -133,14 +133,16 @@ def _rejected(name: str, text: str) -> Cause:
         hint = (
             "the namespace's `pod-security.kubernetes.io/enforce` label decides; marina's own pods satisfy `restricted`"
         )
-        return Cause("pod-security", name, f"no pod was let in: it violates Pod Security {violation}", True, hint=hint)
+        return Cause(
+            "pod-security", name, f"no pod was admitted: it violates Pod Security {violation}", True, hint=hint
+        )
     if "exceeded quota" in text:
         quota = "exceeded quota" + text.partition("exceeded quota")[2]
-        return Cause("quota", name, f"no pod was let in: {quota}", hint="kubectl describe resourcequota")
+        return Cause("quota", name, f"no pod was admitted: {quota}", hint="kubectl describe resourcequota")
     if _LIMIT_RANGE.search(text):
-        return Cause("limit-range", name, f"no pod was let in: {text}", True, hint="kubectl describe limitrange")
+        return Cause("limit-range", name, f"no pod was admitted: {text}", True, hint="kubectl describe limitrange")
     if "admission webhook" in text or "ValidatingAdmissionPolicy" in text:
-        return Cause("admission", name, f"no pod was let in: {text}", "denied" in text)
+        return Cause("admission", name, f"no pod was admitted: {text}", "denied" in text)
     return Cause("not-created", name, f"no pod could be made: {text}")
 
 
@@ -164,7 +166,7 @@ def _of_waiting(pod: Document, view: View) -> Iterator[Cause]:
             return
     for event in reversed(view.about(pod)):
         if event.get("reason") in ("FailedMount", "FailedAttachVolume"):
-            yield Cause("volume", name, f"a volume is not there: {event['message']}")
+            yield Cause("volume", name, f"a volume is missing: {event['message']}")
             return
         if event.get("reason") == "FailedCreatePodSandBox":
             yield Cause("sandbox", name, f"its node cannot start it: {event['message']}")

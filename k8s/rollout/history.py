@@ -121,7 +121,7 @@ class Store:
         if state.held and state.holder != holder:
             raise Refused(
                 f"`{self._name}` is being changed by {state.holder} right now; its hold lasts until {state.until}",
-                hint="wait for it; a process that was killed lets go within a minute",
+                hint="wait for it; the hold of a killed process ends within a minute",
             )
         return self.save(replace(state, holder=holder))
 

@@ -44,7 +44,9 @@ def pod_metrics(cluster: Cluster, plan: Plan, pod: str) -> str:
 def _served(cluster: Cluster, plan: Plan, pod: str) -> str:
     if sha256 := served_package(cluster, plan.namespace, [pod], _ASKED_S):
         return sha256
-    raise ClusterError(f"{pod} cannot be asked which package it serves, neither through the API server nor forwarded")
+    raise ClusterError(
+        f"{pod} cannot be asked which package it serves, neither by the API server nor by a port-forward"
+    )
 
 
 @contextmanager

@@ -15,10 +15,10 @@ from k8s.manifests import SUPPORTED_VERSIONS
 # Objects of these groups help to watch the service; it runs without them.
 _OPTIONAL = {
     "monitoring.coreos.com": "no metrics are collected, no rule and no alert is evaluated: install the Prometheus "
-    "operator, or say `monitoring.monitor: annotations`",
+    "operator, or set `monitoring.monitor: annotations`",
 }
 _INSTALL = {
-    "keda.sh": "install KEDA (https://keda.sh), or say `scaling.autoscaler: hpa`",
+    "keda.sh": "install KEDA (https://keda.sh), or set `scaling.autoscaler: hpa`",
     "gateway.networking.k8s.io": "install the Gateway API and a controller of it, or leave `kubernetes.route` out",
 }
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
@@ -143,7 +143,7 @@ def _nodes(cluster: Cluster, documents: list[Document]) -> tuple[list[str], list
             continue
         texts = [f"`{name}`, which lacks {', '.join(labels)}" for name, labels in sorted(candidates.others.items())]
         if candidates.nodes:
-            return [f"no pod comes to node {text}" for text in texts[:_MOST_NODES]], []
+            return [f"no pod can run on node {text}" for text in texts[:_MOST_NODES]], []
         text = f"no node has what the pods select: {'; '.join(texts[:_MOST_NODES])}"
         hint = (
             "label the nodes (Node Feature Discovery labels their cpus), or change `model.cpu_target`, "
@@ -185,10 +185,10 @@ def _metrics(cluster: Cluster, documents: list[Document]) -> Iterator[Blocker]:
     }
     served = cluster.groups() if wanted else set()
     if _METRICS in wanted and (why := _unserved(cluster, _METRICS, served)):
-        hint = "install prometheus-adapter with the rendered values, or say `scaling.autoscaler: none`"
+        hint = "install prometheus-adapter with the rendered values, or set `scaling.autoscaler: none`"
         yield Blocker("custom-metrics", f"the autoscaler's rate cannot be asked: {why}", hint, acceptable=True)
     if _EXTERNAL_METRICS in wanted and (why := _unserved(cluster, _EXTERNAL_METRICS, served)):
-        hint = "give prometheus-adapter the rendered values, or say `scaling.forecast: none`"
+        hint = "give prometheus-adapter the rendered values, or set `scaling.forecast: none`"
         yield Blocker(_NO_EXTERNAL_METRICS, f"the autoscaler's forecast cannot be asked: {why}", hint, acceptable=True)
     if _RESOURCE_METRICS in wanted and (why := _unserved(cluster, _RESOURCE_METRICS, served)):
         text = f"the autoscaler's cpu cannot be asked: {why}"

@@ -111,10 +111,10 @@ def _phase(state: State) -> str:
     if state.phase == "deployed":
         return f"revision {state.current}"
     if state.phase == "deleting":
-        return "half deleted: marina delete goes on"
+        return "half deleted: marina delete finishes it"
     # A run that was killed could not say so; its hold has ended since.
     phase = "interrupted" if state.phase == "deploying" else state.phase
-    before = f"; the last that came up is {state.current}" if state.current else ""
+    before = f"; the last that became ready is {state.current}" if state.current else ""
     return f"revision {state.trying or state.current} {phase}{before}"
 
 

@@ -28,11 +28,11 @@ from k8s.verify.rule import Violation
 _KNOWN = ("le", "model", "model_name")
 _HINTS = {
     "metric-collision": "rename the label where the metric is made",
-    "metric-edge": "serve with the same release of Marina as the rules are made with",
-    "metric-label": "serve with the same release of Marina as the rules are made with",
-    "metric-missing": "send an inference first; then serve with the same release as the rules are made with",
+    "metric-edge": "serve with the same release of Marina that made the rules",
+    "metric-label": "serve with the same release of Marina that made the rules",
+    "metric-missing": "send an inference first; then serve with the same release of Marina that made the rules",
     "metric-model": "give the address of a server of this spec",
-    "metric-type": "serve with the same release of Marina as the rules are made with",
+    "metric-type": "serve with the same release of Marina that made the rules",
 }
 _TIMEOUT_S = 10.0
 
@@ -133,4 +133,4 @@ def _read_page(where: str) -> str:
             text: str = answer.read().decode()
             return text
     except (OSError, ValueError) as err:
-        raise InputError(f"{where}: no page of metrics there: {err}", hint="marina serve SPEC") from err
+        raise InputError(f"{where}: there is no page of metrics: {err}", hint="marina serve SPEC") from err

@@ -183,7 +183,7 @@ def read_file(file: Path) -> list[LocatedDocument]:
             documents.append(document)
         else:
             missing = "`kind`" if document.api_version else "`apiVersion`" if document.kind else "`apiVersion`, `kind`"
-            problems.append(Problem(str(file), lines[()], "", f"no object of Kubernetes: {missing} missing", _HINT))
+            problems.append(Problem(str(file), lines[()], "", f"not a Kubernetes object: {missing} missing", _HINT))
     if problems:
         raise SpecError(problems)
     return documents

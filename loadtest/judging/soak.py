@@ -104,8 +104,8 @@ def _of_all(
         shown, grown = trend(blocks, kind), _grown(kind, name, blocks, run)
         if shown == "FAIL" and _still_fills(blocks, kind, run, fills.get(name, 0)):
             shown = "INVALID"
-            what = "a heap does that fills" if name == _JAVA else "buffers do that fill"
-            text = f"{grown}, as {what} with the first {_FULL_AFTER:,} requests"
+            what = "a heap does while it fills" if name == _JAVA else "buffers do while they fill"
+            text = f"{grown}, as {what} in the first {_FULL_AFTER:,} requests"
             reasons.append(Reason(id="settles", text=f"{text}: a longer soak tells whether that ends"))
         elif shown == "FAIL":
             reasons.append(Reason(id=f"{kind}-grows", text=f"{grown} and never fell back"))

@@ -150,7 +150,7 @@ def _has_text(choice: dict[str, Any]) -> bool:
 
 def _parse_head(data: bytes) -> _Head:
     if not data.startswith(b"HTTP/1.") or not data[9:12].isdigit():
-        raise BrokenAnswer("what came is no HTTP/1 answer")
+        raise BrokenAnswer("the answer is not HTTP/1")
     status, lines = int(data[9:12]), data.lower().split(b"\r\n")
     length: int | None = 0 if status in (204, 304) else None
     chunked, keep_alive = False, data.startswith(b"HTTP/1.1")
@@ -158,7 +158,7 @@ def _parse_head(data: bytes) -> _Head:
         name, _, value = line.partition(b":")
         if name == b"content-length":
             if not value.strip().isdigit():
-                raise BrokenAnswer("content-length is no number")
+                raise BrokenAnswer("content-length is not a number")
             length = int(value)
         elif name == b"transfer-encoding":
             chunked = b"chunked" in value

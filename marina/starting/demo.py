@@ -194,7 +194,7 @@ class _NotPassed(Refused):
 
     def __init__(self, verdict: Any) -> None:
         reasons = "\n".join(f"  {reason.id}: {reason.text}" for reason in verdict.every_reason())
-        again = "close what else computes on this machine and type it again"
+        again = "stop what else computes on this machine and try again"
         super().__init__(f"{verdict.status}\n{reasons}", hint=again if verdict.status == "INVALID" else None)
         self.exit_code = verdict.exit_code
 

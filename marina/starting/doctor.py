@@ -84,7 +84,7 @@ def report(findings: Sequence[Finding]) -> str:
             lines.append(f"{'':<23}type: {finding.hint}")
     missing = missing_locally(findings)
     if missing:
-        lines.append(f"\npackage, serve and loadtest lack {', '.join(missing)}")
+        lines.append(f"\npackage, serve and loadtest need {', '.join(missing)}")
     else:
         lines.append("\npackage, serve and loadtest have all they need")
     return "\n".join(lines)

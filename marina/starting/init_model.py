@@ -127,7 +127,7 @@ def settled(spec: Path, name: str, start: Start, sample: str) -> Start:
         if batch != start.only_batch:
             tried.notes.append(f"`batch_sizes` is [1]: {why[0]}")
         if mode == "eager":
-            tried.notes.append(f"`compile: eager` runs its file in the worker, for it cannot be compiled: {why[-1]}")
+            tried.notes.append(f"`compile: eager` runs its file in the worker, as it cannot be compiled: {why[-1]}")
         return tried
     raise next(filter(None, (*mixing.values(), unexported)), AssertionError)
 

@@ -81,7 +81,7 @@ class Child:
         if code is not None and code < 0:
             name = signal.Signals(-code).name
             hint = (
-                "if nobody sent it, the kernel did: raise `kubernetes.resources.memory`"
+                "if nobody sent it, memory ran out: raise `kubernetes.resources.memory`"
                 if code == -signal.SIGKILL
                 else None
             )

@@ -75,7 +75,7 @@ class Frontend:
                 True, tuple(Worker(*fact) for fact in facts), int(data["jobQueueStatus"]["pendingRequests"])
             )
         except (ValueError, LookupError) as err:
-            raise NoAnswerError(f"describe answered what is no description: {err}") from err
+            raise NoAnswerError(f"TorchServe's description of the model cannot be read: {err}") from err
 
     def counters(self) -> Counters:
         """What has arrived so far, shed requests included, unknown models not."""

@@ -115,7 +115,7 @@ def _takes(record: Record) -> str:
         return "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
     if record.text is not None:
         paths = ", ".join(f"`{path}`" for path in routes(record).values())
-        return f"OpenAI's JSON, here by its form, and at {paths}"
+        return f"OpenAI's JSON for a chat or a completion; clients send it to {paths}"
     if record.handler == "tensor":
         return "JSON with the inputs by name" + (", the bare array, or .npy" if len(record.inputs) == 1 else "")
     if record.encoding is not None:
@@ -124,7 +124,7 @@ def _takes(record: Record) -> str:
             if record.encoding.task == "rerank"
             else "JSON with `text`, a list of texts, or text"
         )
-    return f"what {record.handler} takes, {'as it says below' if record.takes else 'such as the sample'}"
+    return f"what {record.handler} takes, {'as declared below' if record.takes else 'such as the sample'}"
 
 
 def _asset(name: str) -> str:

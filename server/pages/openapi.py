@@ -17,12 +17,12 @@ from server.pages.schemas import ANY, JSON, Schema, answer_types, body_types, is
 
 _EVENTS = "text/event-stream"
 _REFUSALS = {
-    "400": "the bytes are not what they claim to be: broken, cut short, no JSON",
+    "400": "the body cannot be read: broken, cut short, or not JSON",
     "413": "over a limit; a body of more than {limit} bytes is not read",
     "415": "a kind of body that this model does not take",
     "422": "well formed, but of the wrong shape, type or range",
-    "500": "the model's fault, for this request alone",
-    "503": "no worker is there, or the queue is full and the request was shed",
+    "500": "the model failed at this request",
+    "503": "no worker is ready, or the queue is full and the request was shed",
     "507": "out of memory, also after the batch was split",
 }
 _NOT_ACCEPTABLE = {"406": "the answer cannot be given in the form that `Accept` asks for"}
@@ -67,7 +67,7 @@ def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
         answers[_EVENTS] = ANY
         responses["200"]["content"] = content(answers)
         for status in ("400", "404", "413", "503"):
-            responses[status] = answer("refused, in OpenAI's shape", JSON, refused_schema())
+            responses[status] = answer("an error in OpenAI's form", JSON, refused_schema())
     types, example = body_types(record), body_example(record)
     kind = JSON if record.takes is None else record.takes.content_type
     body = {"required": True, "content": content(types, {} if example is None else {kind: example})}
@@ -81,7 +81,7 @@ def _refusals(record: Record) -> dict[str, Any]:
     responses = {status: refusal(why.format(limit=limit)) for status, why in sorted(refusals.items())}
     if is_own(record) or record.text is not None:
         # Its errors are its own to choose.
-        responses["default"] = {"description": "an answer of the handler's own", "content": content({"*/*": ANY})}
+        responses["default"] = {"description": "an answer in the handler's own form", "content": content({"*/*": ANY})}
     return responses
 
 
@@ -104,7 +104,7 @@ def _writing(record: Record) -> dict[str, Any]:
 def _trying(record: Record) -> dict[str, Any]:
     """The same through the supervisor, for the page: what it refuses itself comes on top."""
     tried = _inference(record, "try", "The same inference, sent on by the supervisor for the page")
-    for status, why in (("403", "asked for by a page of another site"), ("411", "a body without its length")):
+    for status, why in (("403", "sent by a page of another site"), ("411", "the request has no `Content-Length`")):
         tried["responses"][status] = refusal(why)
     return tried
 
@@ -112,7 +112,7 @@ def _trying(record: Record) -> dict[str, Any]:
 def _pages() -> dict[str, Any]:
     ready = {
         status: answer(why, JSON, reference("Readiness"))
-        for status, why in (("200", "every worker is there and has answered"), ("503", "not so; `missing` says why"))
+        for status, why in (("200", "every worker is there and has answered"), ("503", "not ready; `missing` says why"))
     }
     package = answer("the package", JSON, reference("Package"))
     live = object_of({"live": {"const": True}, "state": {"type": "string"}})
@@ -127,7 +127,7 @@ def _pages() -> dict[str, Any]:
 _WORKERS = object_of({"declared": {"type": "integer"}, "ready": {"type": "integer"}})
 _SCHEMAS: dict[str, Schema] = {
     "Refusal": object_of({"error": {"type": "string"}})
-    | {"description": "What is wrong, and where it helps `field`, `got`, `allowed` and `hint`."},
+    | {"description": "What is wrong, with `field`, `got`, `allowed` and `hint` where they help."},
     "Readiness": object_of(
         {
             "ready": {"type": "boolean"},

@@ -28,11 +28,11 @@ def protocols(record: Record, refusals: dict[str, Any]) -> dict[str, Any]:
     v1, v2 = f"/v1/models/{record.name}", f"/v2/models/{record.name}"
     return {
         f"{v1}:predict": {"post": _asked("predictV1", "KServe's V1", _v1(record), refusals)},
-        v1: {"get": _ready("modelV1", "Whether the model is ready, as V1 asks", _NAMED)},
+        v1: {"get": _ready("modelV1", "Whether the model is ready, in V1", _NAMED)},
         f"{v2}/infer": {"post": _asked("inferV2", "The Open Inference Protocol, V2", _v2(record), refusals)},
         v2: {"get": operation("modelV2", "The model's inputs and outputs", answer("they", JSON, _METADATA))},
-        f"{v2}/ready": {"get": _ready("modelReadyV2", "Whether the model is ready, as V2 asks", _READY)},
-        "/v2": {"get": operation("serverV2", "The server, as V2 asks", answer("its name", JSON, _NAMED))},
+        f"{v2}/ready": {"get": _ready("modelReadyV2", "Whether the model is ready, in V2", _READY)},
+        "/v2": {"get": operation("serverV2", "The server, in V2", answer("its name", JSON, _NAMED))},
         "/v2/health/live": {
             "get": operation("liveV2", "Whether it runs", answer("it does", JSON, object_of({"live": {"const": True}})))
         },
@@ -49,7 +49,7 @@ def _asked(name: str, text: str, form: tuple[Schema, Any, Schema], refusals: dic
 
 def _ready(name: str, text: str, schema: Schema) -> dict[str, Any]:
     asked = operation(name, text, answer("it is", JSON, schema))
-    asked["responses"]["503"] = refusal("it is not, or not yet")
+    asked["responses"]["503"] = refusal("not ready, or not yet")
     return asked
 
 

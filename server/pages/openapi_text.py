@@ -15,7 +15,7 @@ _FORM: Schema = {
     "properties": {"type": {"enum": ["json_object", "text"]}},
     "required": ["type"],
     "additionalProperties": False,
-    "description": "Or `json_schema` beside `json_schema: {name, schema}`: the answer matches that schema",
+    "description": "Or `json_schema`, with `json_schema: {name, schema}` beside it: the answer matches that schema",
 }
 _END: Schema = {"enum": ["length", "stop", None]}
 

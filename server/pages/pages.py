@@ -63,7 +63,7 @@ def serve_pages(
 
 
 _MISDIRECTED = json_answer(
-    421, {"error": "asked for by the name of another site", "field": "host", "allowed": "localhost, or an address"}
+    421, {"error": "the `Host` header names another site", "field": "host", "allowed": "localhost, or an address"}
 )
 
 
@@ -120,11 +120,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(_MISDIRECTED)
             return
         if self._is_foreign():
-            self._refuse(json_answer(403, {"error": "asked for by a page of another site"}))
+            self._refuse(json_answer(403, {"error": "sent by a page of another site"}))
             return
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
-            self._refuse(json_answer(411, {"error": "a body without its length", "field": "content-length"}))
+            self._refuse(json_answer(411, {"error": "the request has no `Content-Length`", "field": "content-length"}))
             return
         if int(length) > form.limit_bytes:
             allowed = f"at most {form.limit_bytes} bytes"

@@ -47,7 +47,7 @@ def create_run_directory(parent: Path | None = None) -> RunDirectory:
         text = f"`TMPDIR`: got `{parent}`, too long for TorchServe's sockets, allowed: at most {longest} characters"
         raise InputError(text, hint="TMPDIR=/tmp")
     if str(parent).count("$$") > 1:
-        text = f"`TMPDIR`: got `{parent}`, but TorchServe puts a variable in for what stands between `$$` and `$$`"
+        text = f"`TMPDIR`: got `{parent}`, but TorchServe replaces what is between `$$` and `$$` with a variable"
         raise InputError(text, hint="TMPDIR=/tmp")
     for leftover in parent.glob(f"{prefix}*.lock"):
         _remove_if_dead(leftover)

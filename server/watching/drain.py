@@ -63,13 +63,13 @@ def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Call
     begin = time.monotonic()
     server.end_connections()
     if propagation_s > 0:
-        say(f"draining: not ready; serving on for {propagation_s:g} s while load balancers learn of it")
+        say(f"draining: no longer ready, still serving for {propagation_s:g} s while load balancers learn of it")
     if server.second_signal_within(propagation_s):
         return _cut(server, "a second signal", begin)
     if server.turn_away():
         _wait_until_accepted(server)
     server.close_listener()
-    say("draining: no new connections; answering what is open")
+    say("draining: no new connections; answering the open requests")
     closed, last = time.monotonic(), None
     while True:
         # The sockets first: what they had received by then has been counted when the count is answered.

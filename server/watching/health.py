@@ -16,7 +16,7 @@ from server.system import Identity, identify, is_stopped
 
 # TorchServe answers describe in milliseconds, under overload in hundreds of them; after this it hangs.
 STALE_S = 30.0
-_STOPPED = "stopped by a signal, until it is told to go on"
+_STOPPED = "stopped by SIGSTOP, until it gets SIGCONT"
 
 Generation = frozenset[tuple[str, Identity | None]]
 

@@ -80,10 +80,15 @@ class Page:
 
     def _torchserve(self) -> list[Family]:
         labels: Labels = {"model_name": self.spec.name, "model_version": self.spec.version}
-        seen, own = self._asking.counters, "of all answered requests, the supervisor's own included."
+        seen, own = self._asking.counters, "of all answered requests, including the supervisor's own."
         arrivals = self.traffic.arrivals(seen.arrivals)
         return [
-            ("ts_inference_requests_total", "counter", "Requests that arrived, shed ones too.", [(labels, arrivals)]),
+            (
+                "ts_inference_requests_total",
+                "counter",
+                "Requests that arrived, shed ones included.",
+                [(labels, arrivals)],
+            ),
             ("ts_inference_latency_seconds_total", "counter", f"Time in TorchServe {own}", [(labels, seen.latency_s)]),
             ("ts_queue_latency_seconds_total", "counter", f"Time before a worker {own}", [(labels, seen.queue_s)]),
         ]
@@ -105,7 +110,12 @@ class Page:
         package = {"model": self.spec.name, "version": self.spec.version, "sha256": facts.sha256}
         families: list[Family] = [
             ("marina_ready", "gauge", "1 while /ready says 200.", alone(self.health.ready)),
-            ("marina_torchserve_answers", "gauge", "0 where TorchServe's figures are old.", alone(asking.answered)),
+            (
+                "marina_torchserve_answers",
+                "gauge",
+                "0 while TorchServe does not answer: its figures are old.",
+                alone(asking.answered),
+            ),
             ("marina_in_flight", "gauge", "Requests whose client waits for its answer.", alone(in_flight)),
             ("marina_connections", "gauge", "Connections to the inference port.", alone(asking.open.connections)),
             (
@@ -114,7 +124,7 @@ class Page:
                 "Connections that were refused because no other connection was idle.",
                 alone(asking.open.refused),
             ),
-            ("marina_queued", "gauge", "Requests without a worker, as last described.", alone(self.health.queued)),
+            ("marina_queued", "gauge", "Requests that wait for a worker.", alone(self.health.queued)),
             ("marina_worker_recycles_total", "counter", "Workers renewed for their memory.", alone(facts.recycled())),
             (
                 "marina_worker_recycles_failed_total",
@@ -122,8 +132,18 @@ class Page:
                 "Renewals that a worker did not take up or finish in time.",
                 alone(facts.recycles_failed()),
             ),
-            ("marina_log_lines_dropped_total", "counter", "Lines that nobody read.", alone(facts.dropped_lines())),
-            ("marina_disk_free_bytes", "gauge", "Room under the server's files.", alone(facts.disk_free_bytes())),
+            (
+                "marina_log_lines_dropped_total",
+                "counter",
+                "Log lines that nobody read in time.",
+                alone(facts.dropped_lines()),
+            ),
+            (
+                "marina_disk_free_bytes",
+                "gauge",
+                "Free disk space for the server's files.",
+                alone(facts.disk_free_bytes()),
+            ),
             ("marina_package_info", "gauge", "The MAR that is served.", [(package, 1)]),
         ]
         if facts.ready_after_s is not None:
@@ -151,6 +171,6 @@ class Page:
         memory = [({"process": name}, resident_bytes(pid)) for name, pid in pids.items()]
         files = [({"process": name}, open_files(pid)) for name, pid in pids.items()]
         return [
-            ("marina_resident_memory_bytes", "gauge", "Resident memory beside the workers.", memory),
-            ("marina_open_files", "gauge", "Open files and connections beside the workers.", files),
+            ("marina_resident_memory_bytes", "gauge", "Resident memory of Java and the supervisor.", memory),
+            ("marina_open_files", "gauge", "Open files and connections of Java and the supervisor.", files),
         ]

@@ -245,7 +245,7 @@ def test_a_folder_with_code_or_pickles_is_refused(folder: Callable[[str], Path])
     text, file = SPEC.format(task="classify", encoding="{max_tokens: 8}"), model.parent / "spec.yaml"
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "modeling.Evil"}}))
-    with pytest.raises(SpecError, match="the model brings code of its own, which is not run"):
+    with pytest.raises(SpecError, match="the model comes with its own code, which is not run"):
         parse_spec(text, file)
     (model / "config.json").write_text(json.dumps(config))
     (model / "model.safetensors").rename(model / "pytorch_model.bin")

@@ -50,8 +50,8 @@ def written(folder: Path, takes: str = TAKES, gives: str = GIVES) -> Spec:
     ("takes", "said"),
     [
         pytest.param('{"type": "object"}', "got `dict`, allowed: a `Form`", id="no form"),
-        pytest.param('Form({"type": "objct"})', "`$.type` is no JSON schema: 'objct' is not", id="no schema"),
-        pytest.param('Form({"type": {1}})', "is no JSON: Object of type set is not JSON serializable", id="no JSON"),
+        pytest.param('Form({"type": "objct"})', "`$.type` is not a JSON schema: 'objct' is not", id="no schema"),
+        pytest.param('Form({"type": {1}})', "is not JSON: Object of type set is not JSON serializable", id="no JSON"),
         pytest.param(
             'Form({"type": "object", "required": ["a"]}, {})',
             "its example does not fit its schema: `$`: 'a' is a required property",

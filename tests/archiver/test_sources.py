@@ -103,7 +103,7 @@ def test_a_network_is_in_evaluation_mode(folder: Path) -> None:
                      "`ema`, `epoch`, `student`, allowed: names to tensors, or one state dict under a key\n\n"
                      "hint: torch.save(torch.load(FILE)['KEY'], NEW-FILE), with the KEY of the weights to serve",
                      id="a checkpoint with several"),
-        pytest.param({"model.weights": "./list.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/list.pt` is no state dict, "
+        pytest.param({"model.weights": "./list.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/list.pt` is not a state dict, "
                      "allowed: names to tensors", id="a list"),
         pytest.param({"model.weights": "./other.pt"}, "DIR/spec.yaml: `model.weights`: `DIR/other.pt` does not fit "
                      '`./model.py:build`: Missing key(s) in state_dict: "layer.weight", "layer.bias".; Unexpected '
@@ -197,7 +197,7 @@ def test_of_several_state_dicts_the_one_under_a_usual_key_is_taken_and_the_other
 def test_a_file_that_is_no_program_says_how_one_is_made(folder: Path) -> None:
     (folder / "p.pt2").write_bytes(b"no program")
     text = message(folder, {"model.source": "./p.pt2", "model.weights": None})
-    assert "`DIR/p.pt2` is no exported program" in text
+    assert "`DIR/p.pt2` is not an exported program" in text
     assert "torch.export.save" in text
 
 

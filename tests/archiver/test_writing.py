@@ -151,7 +151,7 @@ def test_weights_that_are_no_numbers_are_refused(compiled: tuple[Draft, Path], s
     assert draft.text is not None
     draft = draft.model_copy(update={"precision": "bf16", "text": draft.text.model_copy(update={"engine": engine})})
     spoil(staged / "model", "model.norm.weight", lambda norm: norm * float("nan"))
-    with pytest.raises(AgreementError, match="the model's scores are no numbers"):
+    with pytest.raises(AgreementError, match="the model's scores are not numbers"):
         compare_text(draft, staged, staged / "model")
 
 
@@ -177,7 +177,7 @@ def test_a_model_that_reads_no_better_than_by_guessing_is_said_to_where_nobody_s
         ([0, -1], None, "`eos_token_id` in `config.json`"),
         (0, {"eos_token_id": [0, True]}, "`eos_token_id` in `generation_config.json`"),
         (0, {"eos_token_id": 2**40}, "`eos_token_id` in `generation_config.json`"),
-        (0, [], "`generation_config.json` holds no object"),
+        (0, [], "`generation_config.json` is not a JSON object"),
     ],
 )
 def test_an_end_that_no_answer_comes_to_is_refused(

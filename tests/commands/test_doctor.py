@@ -55,7 +55,7 @@ def test_what_is_missing_is_said_with_what_to_type() -> None:
     assert "type: unset JAVA_HOME, or point it at a Java 11 or newer\n" in done.stdout
     assert "-- c++ compiler        `no-such-compiler`: not installed\n" in done.stdout
     assert "type: apt-get install g++\n" in done.stdout
-    assert done.stdout.endswith("\npackage, serve and loadtest lack java, c++ compiler\n")
+    assert done.stdout.endswith("\npackage, serve and loadtest need java, c++ compiler\n")
 
 
 def test_every_probe_that_finds_nothing_says_for_whom_that_matters(monkeypatch: pytest.MonkeyPatch) -> None:

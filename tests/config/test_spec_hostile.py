@@ -62,7 +62,7 @@ def test_a_file_that_does_not_end_is_not_read_whole() -> None:
     ],
 )
 def test_a_runbook_is_an_address_or_a_path(address: str) -> None:
-    with pytest.raises(SpecError, match="allowed: an address from `https://` on, or a path"):
+    with pytest.raises(SpecError, match=r"allowed: an address \(`https://…`\) or a path"):
         make_spec({"kubernetes.monitoring.runbook_url": address})
 
 

@@ -49,7 +49,7 @@ ERRORS: list[Any] = [
     pytest.param({"serving.max_batch": 2}, "`serving.max_batch`: not for the `text` handler, which has slots\n\n"
                  "hint: delete it, and set `text.slots`", id="a batch"),
     pytest.param({"serving.max_worker_memory_mb": 900}, "`serving.max_worker_memory_mb`: not for the `text` handler, "
-                 "whose worker is in the middle of answers\n\nhint: delete `max_worker_memory_mb`", id="a new worker"),
+                 "whose worker is never between answers\n\nhint: delete `max_worker_memory_mb`", id="a new worker"),
     pytest.param({"serving.workers": 2}, "`serving.workers`: got 2, allowed for the `text` handler: 1, for one worker "
                  "would keep the other waiting\n\nhint: workers: 1, with more `threads`", id="two workers"),
     pytest.param({"serving.device": "cuda", "kubernetes.resources.gpu": 1}, "`serving.device`: got `cuda`, allowed for "
@@ -57,7 +57,7 @@ ERRORS: list[Any] = [
                  id="a GPU"),
     pytest.param({"text.max_tokens": 2048}, "`text.max_tokens`: got 2048, but prompt and answer together have 2048 "
                  "tokens, `text.context`\n\nhint: raise `text.context`, or lower `text.max_tokens`", id="no prompt"),
-    pytest.param({"text.step_ms": 5}, "`text.step_ms`: not for the engine `torch`, which takes the time it takes\n\n"
+    pytest.param({"text.step_ms": 5}, "`text.step_ms`: only for the engine `fake`, not `torch`\n\n"
                  "hint: delete `step_ms`", id="a step of the engine's own"),
     pytest.param({"text": {"engine": "fake", "step_ms": 100}}, "`serving.drain_timeout_s`: got 30, but the longest "
                  "answer takes 51.2 s\n\nhint: raise it, or lower `text.max_tokens`", id="a drain that cuts answers"),
@@ -140,7 +140,7 @@ def test_a_folder_is_read_with_its_files(tmp_path: Path) -> None:
     [
         ({}, "has no `config.json`"),
         ({"config__json": "{"}, "cannot be read as JSON"),
-        ({"config__json": [1]}, "holds no object"),
+        ({"config__json": [1]}, "is not a JSON object"),
         ({"config__json": {"auto_map": {}}}, "brings code of its own"),
         ({"config__json": {}, "tokenizer_config__json": {"auto_map": {}}}, "brings code of its own"),
         ({"config__json": {}}, "has no `tokenizer.json`"),

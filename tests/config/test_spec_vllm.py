@@ -51,8 +51,8 @@ ERRORS: list[Any] = [
     pytest.param(arguments(enforce_eager=1), "`text.vllm.args.enforce_eager`: got `1`, allowed: true or false",
                  id="a switch that is none"),
     pytest.param({"text.vllm.args": {"quantization": ["awq"]}}, "`text.vllm.args.quantization", id="a list"),
-    pytest.param({"text.vllm.python": "python"}, "`text.vllm.python`: got `python`, allowed: a path from `/` on",
-                 id="a Python that is nowhere"),
+    pytest.param({"text.vllm.python": "python"}, "`text.vllm.python`: got `python`, allowed: "
+                 "a path that begins with `/`", id="a Python that is nowhere"),
     pytest.param({"text": {"engine": "torch", "vllm": {}}}, "`text.vllm`: given, but `text.engine` is `torch`\n\n"
                  "hint: engine: vllm", id="for another engine"),
     pytest.param({"model.precision": "int8"}, "`model.precision`: got `int8`, allowed for the `text` handler with "

@@ -184,10 +184,13 @@ def test_tensors_go_past_the_bodies_of_an_own_handler(loud):
 
 BROKEN = [
     ({"inputs": []}, "named tensors are needed in `inputs`"),
-    ({"inputs": [tensor("value", ROW)]}, "the inputs are not those of the model in `inputs`: got 1, 0 by a known name"),
+    (
+        {"inputs": [tensor("value", ROW)]},
+        "the inputs are not those of the model in `inputs`: got 1, 0 with known names",
+    ),
     ({"inputs": [tensor("values", ROW, "FP8")]}, "the datatype is unknown"),
     ({"inputs": [tensor("values", ROW) | {"datatype": {}}]}, "the datatype is unknown"),
-    ({"inputs": [tensor("values", ROW)], "parameters": "x"}, "parameters are an object"),
+    ({"inputs": [tensor("values", ROW)], "parameters": "x"}, "parameters must be an object"),
     (
         {"inputs": [{"name": "values", "shape": [2, 3], "datatype": "FP32", "parameters": [1]}]},
         "parameters are an object in",
@@ -202,7 +205,7 @@ BROKEN = [
     ({"inputs": [tensor("values", ROW + 100)]}, "a number is out of range in `values`"),
     ({"inputs": [tensor("values", ROW, data=[True] * 6)]}, "a value is of the wrong type"),
     ({"inputs": [tensor("values", np.zeros((65, 2, 3)))]}, "too many in one request"),
-    ({"inputs": [tensor("values", ROW)] * 2}, "each input needs a name of its own"),
+    ({"inputs": [tensor("values", ROW)] * 2}, "each input needs its own name"),
 ]
 
 

@@ -115,9 +115,9 @@ def test_what_is_merged_in_is_there_and_has_its_line(tmp_path: Path) -> None:
         pytest.param(
             "a: [1", "a.yaml:1: not readable as YAML: expected ',' or ']', but got '<stream end>'", id="no YAML"
         ),
-        pytest.param("a: 1\n", "a.yaml:1: no object of Kubernetes: `apiVersion`, `kind` missing", id="no object"),
-        pytest.param("- 1\n", "a.yaml:1: no object of Kubernetes: `apiVersion`, `kind` missing", id="a list"),
-        pytest.param("kind: A\n", "a.yaml:1: no object of Kubernetes: `apiVersion` missing", id="no API version"),
+        pytest.param("a: 1\n", "a.yaml:1: not a Kubernetes object: `apiVersion`, `kind` missing", id="no object"),
+        pytest.param("- 1\n", "a.yaml:1: not a Kubernetes object: `apiVersion`, `kind` missing", id="a list"),
+        pytest.param("kind: A\n", "a.yaml:1: not a Kubernetes object: `apiVersion` missing", id="no API version"),
         pytest.param(OBJECT + "kind: B\n", "a.yaml:4: `kind`: given twice, first on line 2", id="a key given twice"),
     ],
 )

@@ -145,7 +145,7 @@ EXPECTED = Expected(form="json", keys=("top_indices",))
         pytest.param(200, b"{}", "malformed", id="key missing"),
         pytest.param(200, b"[1]", "malformed", id="no object"),
         pytest.param(200, b"\xff", "malformed", id="no text"),
-        pytest.param(503, b'{"error":"overloaded: the queue is full, or no worker is there"}', "shed", id="shed"),
+        pytest.param(503, b'{"error":"overloaded: the queue is full, or no worker is ready"}', "shed", id="shed"),
         pytest.param(
             503,
             b'{"message": "Model \\"m\\" has no worker to serve inference request"}',

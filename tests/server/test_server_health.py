@@ -64,7 +64,7 @@ def test_a_stopped_worker_is_noticed_at_once_and_is_well_when_it_goes_on(
     assert health.ready
     processes[0].send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, processes[0].pid, os.WSTOPPED | os.WNOWAIT)
-    assert health.missing() == ["worker 9000: stopped by a signal, until it is told to go on"]
+    assert health.missing() == ["worker 9000: stopped by SIGSTOP, until it gets SIGCONT"]
     processes[0].send_signal(signal.SIGCONT)
     os.waitid(os.P_PID, processes[0].pid, os.WCONTINUED | os.WNOWAIT)
     assert health.ready
@@ -79,7 +79,7 @@ def test_a_stopped_torchserve_is_noticed_at_once_and_is_well_when_it_goes_on(
         assert health.ready
         java.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, java.pid, os.WSTOPPED | os.WNOWAIT)
-        assert health.missing() == ["TorchServe: stopped by a signal, until it is told to go on"]
+        assert health.missing() == ["TorchServe: stopped by SIGSTOP, until it gets SIGCONT"]
         java.send_signal(signal.SIGCONT)
         os.waitid(os.P_PID, java.pid, os.WCONTINUED | os.WNOWAIT)
         assert health.ready

@@ -40,7 +40,7 @@ class IrisHandler(Handler):
     def decode(self, request: Request) -> list[np.ndarray]:
         body = request.json()
         if not isinstance(body, dict):
-            raise Unprocessable("the body is no object", got=type(body).__name__, allowed=", ".join(FIELDS))
+            raise Unprocessable("the body is not an object", got=type(body).__name__, allowed=", ".join(FIELDS))
         return [np.array([_length(body, field) for field in FIELDS], dtype=np.float32)]
 
     def encode(self, outputs: list[np.ndarray], request: Request) -> Answer:

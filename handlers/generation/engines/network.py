@@ -131,12 +131,12 @@ class Weights:
     def check_copies(self) -> None:
         """UnknownModel where weights are there twice and differ; these are read."""
         if self.shape.tied and HEAD in self._files and not torch.equal(self._get(HEAD), self.embedding):
-            raise UnknownModel(f"`tie_word_embeddings`: got `true`, but `{HEAD}` is another than `{EMBEDDING}`")
+            raise UnknownModel(f"`tie_word_embeddings`: got `true`, but `{HEAD}` differs from `{EMBEDDING}`")
 
     def _check_layer(self, prefix: str, hidden: int) -> None:
         shape, attention = self.shape, f"{prefix}self_attn."
         if f"{attention}o_proj.bias" in self._files:
-            raise UnknownModel("`attention_bias`: the output of the attention has one, which is not computed")
+            raise UnknownModel("`attention_bias`: the attention's output has a bias, which Marina does not compute")
         inner = shape.inner or self.size(f"{prefix}mlp.gate_proj.weight")[0]
         rows = {"q": shape.heads * shape.head_size, "k": shape.kv_heads * shape.head_size}
         rows["v"] = rows["k"]
@@ -161,10 +161,10 @@ class Weights:
         rest = self._files.keys() - self._expected - ({HEAD} if self.shape.tied else set())
         for name in sorted(rest):
             if not name.endswith(_RATES):
-                raise UnknownModel(f"`{name}`: the weights have it, and by `{CONFIG}` nothing is computed with it")
+                raise UnknownModel(f"`{name}`: the weights have it, but by `{CONFIG}` nothing uses it")
             rates, theirs = _rates(self.shape), self._file(name).get_tensor(name).float()
             if rates.shape != theirs.shape or not torch.allclose(rates, theirs, rtol=0.01):
-                raise UnknownModel(f"`rope_theta`: got `{self.shape.rope_theta:g}`, but `{name}` is of another")
+                raise UnknownModel(f"`rope_theta`: got `{self.shape.rope_theta:g}`, but `{name}` was made with another")
 
     def _expect(self, name: str, *wanted: int) -> None:
         if (got := self.size(name)) != wanted:

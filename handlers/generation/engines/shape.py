@@ -114,7 +114,7 @@ def read_shape(folder: Path) -> Shape:
     """The network's shape, or UnknownModel."""
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     if not isinstance(config, Mapping):
-        raise UnknownModel(f"`{CONFIG}` holds no object")
+        raise UnknownModel(f"`{CONFIG}` is not a JSON object")
     # What is null is not said.
     config = {name: value for name, value in config.items() if value is not None}
     kind = _check_kind(config)
@@ -158,7 +158,7 @@ def _check_kind(config: Mapping[str, Any]) -> str:
     if (family := config.get("model_type", kind)) != kind:
         raise UnknownModel(f"`model_type`: got `{family}`, but `architectures` is `{names[0]}`")
     if "auto_map" in config:
-        raise UnknownModel("`auto_map`: the model brings code of its own, which is not run")
+        raise UnknownModel("`auto_map`: the model comes with its own code, which is not run")
     if config.get("quantization_config"):
         raise UnknownModel("`quantization_config`: allowed: weights that are not quantised")
     windows = config.get("layer_types", [])
@@ -182,7 +182,7 @@ def _read_rope(config: Mapping[str, Any], longest: int) -> Mapping[str, Any]:
     if not isinstance(rope, Mapping):
         raise UnknownModel(f"`{where}`: allowed: an object")
     if any(config[name] != rope for name in places):
-        raise UnknownModel("`rope_scaling`: another than `rope_parameters`, of which one is enough")
+        raise UnknownModel("`rope_scaling`: differs from `rope_parameters`: give only one of them")
     rope = {name: value for name, value in rope.items() if value is not None}
     kind = rope_kind(rope)
     if kind not in ROPES:
@@ -193,7 +193,7 @@ def _read_rope(config: Mapping[str, Any], longest: int) -> Mapping[str, Any]:
     if missing := sorted(needed - rope.keys()):
         raise UnknownModel(f"`{where}.{missing[0]}`: missing, `{kind}` needs it")
     if unknown := sorted(rope.keys() - _OF_EVERY_ROPE - needed - further):
-        raise UnknownModel(f"`{where}.{unknown[0]}`: nothing that `{kind}` computes")
+        raise UnknownModel(f"`{where}.{unknown[0]}`: `{kind}` does not use it")
     _check_values(rope, _STRETCHED, f"{where}.")
     _check_stretch(rope, config, longest, where)
     return rope

@@ -26,7 +26,7 @@ def describe(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
 def check(folder: Path, files: Mapping[str, Mapping[str, Any]], *, whole: bool) -> None:
     """Raises OtherWeights unless all files are there; without `whole` by their sizes and beginnings."""
     if not folder.is_dir():
-        raise OtherWeights(f"`text.vllm.weights`: `{folder}` is no folder here; is its volume mounted?")
+        raise OtherWeights(f"`text.vllm.weights`: `{folder}` is not a folder here; is its volume mounted?")
     if extra := sorted({file.name for file in folder.glob("*.safetensors")} - files.keys()):
         raise OtherWeights(f"`{folder / extra[0]}` is not in the package")
     for name, expected in sorted(files.items()):
@@ -34,10 +34,10 @@ def check(folder: Path, files: Mapping[str, Mapping[str, Any]], *, whole: bool) 
         if not file.is_file():
             raise OtherWeights(f"`{file}` is missing")
         if (size := file.stat().st_size) != expected["bytes"]:
-            raise OtherWeights(f"`{file}` has {size} bytes, packaged were {expected['bytes']}")
+            raise OtherWeights(f"`{file}` has {size} bytes, but the packaged file has {expected['bytes']}")
         key, limit = ("sha256", None) if whole else ("head", _HEAD)
         if (sha256 := _sha256(file, limit)) != expected[key]:
-            raise OtherWeights(f"`{file}` is another than the packaged one: {key} {sha256}, not {expected[key]}")
+            raise OtherWeights(f"`{file}` differs from the packaged file: {key} {sha256}, not {expected[key]}")
 
 
 def _sha256(file: Path, limit: int | None = None) -> str:

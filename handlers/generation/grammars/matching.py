@@ -47,7 +47,7 @@ class Matching:
         mask = np.unpackbits(bits, bitorder="little").astype(bool)
         mask[self._never] = False
         if not mask.any():
-            raise GrammarFailed("nothing may come next")
+            raise GrammarFailed("no token may come next")
         return mask
 
     def _check(self) -> None:

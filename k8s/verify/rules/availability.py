@@ -46,7 +46,7 @@ def _kept(budget: LocatedDocument, least: int) -> int | None:
 @TOPIC.rule(
     "pdb-blocks-drain",
     "error",
-    what="A PodDisruptionBudget lets no pod go.",
+    what="A PodDisruptionBudget allows no eviction.",
     why="A node with one of the pods can never be drained, so it can never be updated.",
     fix="maxUnavailable: 1",
 )
@@ -60,8 +60,8 @@ def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "pdb-against-scaler",
     "error",
-    what="A PodDisruptionBudget lets no pod go while an autoscaler runs its fewest.",
-    why="At night, when nodes are drained, no pod may be evicted.",
+    what="A PodDisruptionBudget allows no eviction while an autoscaler is at its minimum.",
+    why="While traffic is low, no node with one of the pods can be drained.",
     fix="maxUnavailable: 1, or more `minReplicas`",
 )
 def _blocks_scaled(application: Application, _: Scope) -> Iterator[Remark]:
@@ -94,7 +94,7 @@ def _budget_selector(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "pdb-missing",
     "warning",
-    what="Several pods serve, and no PodDisruptionBudget is about them.",
+    what="Several pods serve, and no PodDisruptionBudget selects them.",
     why="Draining two nodes may take all of them away at once.",
     fix="add a PodDisruptionBudget with `maxUnavailable: 1` and the workload's selector",
 )
@@ -123,8 +123,8 @@ def _replicated(application: Application) -> Iterator[Workload]:
 @TOPIC.rule(
     "rollout-capacity",
     "warning",
-    what="A rollout takes pods away before their successors are ready.",
-    why="The load of a full service falls on fewer pods, and a pod that starts slowly makes it long.",
+    what="A rollout removes pods before the new ones are ready.",
+    why="The full load falls on fewer pods for as long as the new ones take to start.",
     fix="strategy: {rollingUpdate: {maxUnavailable: 0, maxSurge: 25%}}",
 )
 def _capacity(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -146,7 +146,7 @@ def _capacity(application: Application, scope: Scope) -> Iterator[Remark]:
     "progress-deadline",
     "error",
     what="A rollout is given up before a pod may have started.",
-    why="The startup probe still waits when the Deployment already reports failure: a rollback for nothing.",
+    why="The Deployment reports failure while the startup probe still waits: a needless rollback.",
     fix="`progressDeadlineSeconds` over what the startup probe allows",
 )
 def _progress(application: Application, _: Scope) -> Iterator[Remark]:

@@ -24,7 +24,7 @@ _CLUSTER_WIDE = re.compile(
     "schema",
     "error",
     what="A field is unknown, of another type, or missing, in some of the Kubernetes versions looked at.",
-    why="A server tells of its own version only, or drops the field in silence: the next upgrade shows it.",
+    why="A cluster checks against its own version only, or silently drops the field: you notice at the next upgrade.",
     fix="`kubectl explain KIND.FIELD` has the fields; leave a version out with `--kubernetes`",
 )
 def _schema(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -43,7 +43,7 @@ def _schema(application: Application, scope: Scope) -> Iterator[Remark]:
     "api-version",
     "error",
     what="Some of the Kubernetes versions looked at do not have the kind in this API version.",
-    why="Today's cluster takes it, and the one after the next upgrade, or a customer's older one, does not.",
+    why="Today's cluster takes it, but the next version, or an older one, may not.",
     fix="write the API version that all of them have; `kubectl convert` rewrites old objects",
 )
 def _api_version(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -67,7 +67,7 @@ def _api_version(application: Application, scope: Scope) -> Iterator[Remark]:
     "kind-unknown",
     "error",
     what="No schema is known for a custom resource.",
-    why="Nobody has looked at its fields: a misspelt one would only show in the cluster.",
+    why="Its fields were not checked: a misspelt one shows only in the cluster.",
     fix="put its CustomResourceDefinition into the folder: its schema is used",
 )
 def _kind_unknown(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -84,7 +84,7 @@ def _kind_unknown(application: Application, scope: Scope) -> Iterator[Remark]:
     "duplicate-object",
     "error",
     what="Two objects have the same kind, namespace and name.",
-    why="The second overwrites the first, whichever that is.",
+    why="One overwrites the other, and which one depends on the order.",
     fix="delete one of the two, or give it another name",
 )
 def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
@@ -101,7 +101,7 @@ def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
     "namespace-mixed",
     "warning",
     what="Objects that belong together are in several namespaces, or some of them in none.",
-    why="A Service, policy or budget reaches pods of its own namespace only; what names none lands in kubectl's.",
+    why="A Service, policy or budget reaches pods of its own namespace only; kubectl chooses one where none is given.",
     fix="write the same `metadata.namespace` in each of them",
 )
 def _namespace(application: Application, _: Scope) -> Iterator[Remark]:

@@ -15,7 +15,7 @@ TOPIC = Topic("Evidence")
     "package-differs",
     "error",
     what="The pods are annotated with another package than the one that was built.",
-    why="What was measured and what is deployed are two things.",
+    why="What is deployed is not what was measured.",
     fix="`marina manifests SPEC` again, after `marina image SPEC`",
 )
 def _package(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -24,7 +24,7 @@ def _package(application: Application, scope: Scope) -> Iterator[Remark]:
         node = workload.template.at("metadata", "annotations", PACKAGE_ANNOTATION)
         if package and node.value != package.sha256:
             got = f"got `{str(node.value)[:12]}…`" if node.given else "missing"
-            yield Remark(node, f"{got}, built was `{package.sha256[:12]}…`")
+            yield Remark(node, f"{got}, but built was `{package.sha256[:12]}…`")
 
 
 @TOPIC.rule(

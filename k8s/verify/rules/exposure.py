@@ -41,7 +41,7 @@ def _exposed(application: Application, _: Scope) -> Iterator[Remark]:
     "service-public",
     "warning",
     what="A Service is reachable from outside of the cluster.",
-    why="TorchServe has no limit of connections, no timeout for idle ones, and no authentication for replicas.",
+    why="TorchServe limits no connections, closes no idle ones, and has no authentication that works with replicas.",
     fix="type: ClusterIP, and a Gateway or Ingress in front",
 )
 def _public(application: Application, _: Scope) -> Iterator[Remark]:
@@ -56,8 +56,8 @@ def _public(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "policy-missing",
     "warning",
-    what="No NetworkPolicy closes the pods that serve, for requests that come in or for those that go out.",
-    why="Every pod of the cluster reaches every port of theirs, and a model may send anything anywhere.",
+    what="No NetworkPolicy limits what may reach the pods that serve, or what they may reach.",
+    why="Every pod of the cluster reaches all of their ports, and a model may send anything anywhere.",
     fix="a NetworkPolicy with the workload's selector and `policyTypes: [Ingress, Egress]`",
 )
 def _no_policy(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -106,7 +106,7 @@ def _open(application: Application, _: Scope) -> Iterator[Remark]:
     "policy-blocks-port",
     "error",
     what="A NetworkPolicy closes the port that a Service, or a monitor, needs.",
-    why="Clients time out, or Prometheus sees nothing and the autoscaler stands still.",
+    why="Clients time out, or Prometheus sees nothing and the autoscaler does nothing.",
     fix="an ingress rule with the port of the container",
 )
 def _blocks(application: Application, _: Scope) -> Iterator[Remark]:

@@ -56,8 +56,8 @@ def _read(text: str) -> list[Selector]:
 @TOPIC.rule(
     "expression-invalid",
     "error",
-    what="An expression is no PromQL.",
-    why="Prometheus refuses the whole file of rules, and KEDA never gets a number.",
+    what="An expression is not PromQL.",
+    why="Prometheus refuses the whole file of rules, and KEDA never gets a value.",
     fix="`promtool check rules FILE` points at the place",
 )
 def _expression(application: Application, _: Scope) -> Iterator[Remark]:
@@ -72,7 +72,7 @@ def _expression(application: Application, _: Scope) -> Iterator[Remark]:
     "metric-unknown",
     "error",
     what="An expression names a metric that the server does not have.",
-    why="The alert never fires, and nobody sees the difference between good and blind.",
+    why="The alert never fires, which looks as if all were well.",
     fix="`curl POD:8090/metrics` has the names; `marina verify SPEC --live URL` compares them",
 )
 def _unknown(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -89,7 +89,7 @@ def _unknown(application: Application, scope: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "metric-misused",
     "error",
-    what="A rule uses a metric against its nature: a counter without a rate, a gauge with one, a label it lacks.",
+    what="A rule uses a metric wrongly: a counter without a rate, a gauge with one, or a label that it does not have.",
     why="The expression is always true, always false, or empty.",
     fix="`rate(COUNTER[5m])`; a gauge as it is; labels that the metrics page shows",
 )
@@ -169,7 +169,7 @@ def _made(application: Application) -> set[str] | None:
 @TOPIC.rule(
     "keda-trigger",
     "error",
-    what="A Prometheus trigger of KEDA lacks its address, its query or its threshold.",
+    what="A Prometheus trigger of KEDA has no address, query or threshold.",
     why="KEDA refuses the ScaledObject, and makes no autoscaler.",
     fix="metadata: {serverAddress: http://…, query: …, threshold: '…'}",
 )

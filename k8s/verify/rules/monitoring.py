@@ -69,7 +69,7 @@ def _scraped(application: Application, monitor: LocatedDocument) -> list[set[str
     "monitor-port",
     "error",
     what="A monitor names a port that what it selects does not have.",
-    why="The operator makes a scrape of it that finds no target.",
+    why="Prometheus finds nothing to scrape.",
     fix="write the port's name: of the container for a PodMonitor, of the Service for a ServiceMonitor",
 )
 def _monitor_port(application: Application, _: Scope) -> Iterator[Remark]:

@@ -64,7 +64,7 @@ def _line(command: Place) -> str:
     "liveness-of-model",
     "error",
     what="Liveness asks the model.",
-    why="A full queue or a slow request looks like death: the kubelet kills pods under load, one after another.",
+    why="A full queue or a slow request looks like a dead pod: the kubelet kills pods under load, one after another.",
     fix="ask whether the process answers at all: `/live` of Marina's supervisor, `/ping` of a bare TorchServe",
 )
 def _live_model(application: Application, _: Scope) -> Iterator[Remark]:
@@ -131,7 +131,7 @@ def _startup(application: Application, scope: Scope) -> Iterator[Remark]:
     "probe-timing",
     "warning",
     what="A probe's timeout is longer than its period.",
-    why="The next question is due before the last one is given up: failures are noticed later than the numbers say.",
+    why="The next probe is due before the last one times out: failures are noticed later than the numbers say.",
     fix="`timeoutSeconds` of at most `periodSeconds`",
 )
 def _timing(application: Application, _: Scope) -> Iterator[Remark]:

@@ -145,7 +145,7 @@ def _host_ports(workload: Workload) -> Iterator[tuple[Place, str]]:
 
 @_control(
     "pod-privileged",
-    what="A container may do what the node may, or sees the kernel unmasked.",
+    what="A container has the rights of the node, or sees parts of `/proc` that are otherwise hidden.",
     fix="delete `privileged: true`, `procMount`, and options of SELinux, AppArmor or Windows that open it",
 )
 def _privileged(workload: Workload) -> Iterator[tuple[Place, str]]:

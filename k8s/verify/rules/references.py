@@ -84,7 +84,7 @@ def _named_by(pod: Pod) -> Iterator[str]:
 @TOPIC.rule(
     "claim-shared",
     "error",
-    what="Several pods mount a claim that one node may mount.",
+    what="Several pods mount a claim that only one node may mount.",
     why="A second pod on another node waits forever, and a rollout never ends.",
     fix="accessModes: [ReadOnlyMany] or [ReadWriteMany], or the model in the image",
 )
@@ -134,7 +134,7 @@ def _keys(application: Application, _: Scope) -> Iterator[Remark]:
     "volume-unused",
     "warning",
     what="A pod has a volume that no container mounts.",
-    why="It is made, or waited for, and serves nobody; often the mount is misspelt or forgotten.",
+    why="It has no use; often the mount is misspelt or forgotten.",
     fix="mount it, or delete it",
 )
 def _unused(application: Application, _: Scope) -> Iterator[Remark]:

@@ -31,8 +31,8 @@ def sources(spec: Place) -> Iterator[tuple[str, Place]]:
 @TOPIC.rule(
     "replicas-owned",
     "error",
-    what="`spec.replicas` is written where an autoscaler owns it.",
-    why="Every apply throws the service back to that number, under full load too.",
+    what="`spec.replicas` is set although an autoscaler owns it.",
+    why="Every apply sets the service back to that number, even under full load.",
     fix="delete `spec.replicas`",
 )
 def _owned(application: Application, _: Scope) -> Iterator[Remark]:
@@ -45,7 +45,7 @@ def _owned(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "scaler-target",
     "error",
-    what="What an autoscaler scales is not there.",
+    what="What an autoscaler scales does not exist.",
     why="It does nothing, and says so only in its own events.",
     fix="scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: NAME}",
 )
@@ -64,7 +64,7 @@ def _target(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "scaler-twice",
     "error",
-    what="Two autoscalers scale the same workload; a ScaledObject makes a HorizontalPodAutoscaler of its own.",
+    what="Two autoscalers scale the same workload; a ScaledObject creates its own HorizontalPodAutoscaler.",
     why="They undo each other's work, again and again.",
     fix="keep one of them, with the metrics of both",
 )
@@ -79,8 +79,8 @@ def _twice(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "scaler-bounds",
     "error",
-    what="An autoscaler may take the last pod of a Service away.",
-    why="Requests are what it scales by, and without a pod none is counted: nothing wakes the service up again.",
+    what="An autoscaler may remove the last pod of a Service.",
+    why="It scales by requests, and without a pod none are counted: the service never comes back.",
     fix="at least 1 pod at rest",
 )
 def _bounds(application: Application, _: Scope) -> Iterator[Remark]:
@@ -147,7 +147,7 @@ def _no_container(application: Application, _: Scope) -> Iterator[Remark]:
     "scaler-safety-net",
     "warning",
     what="An autoscaler has only metrics that come from a monitoring system.",
-    why="When that has no answer, nothing scales up, however busy the pods are.",
+    why="When that fails, nothing scales up, however busy the pods are.",
     fix="a second metric, `type: ContainerResource` with cpu; for KEDA a `cpu` trigger, or `fallback`",
 )
 def _net(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -168,7 +168,7 @@ def _net(application: Application, scope: Scope) -> Iterator[Remark]:
     "scaler-memory-only",
     "warning",
     what="An autoscaler looks at the memory and at nothing else.",
-    why="A model server's memory does not follow its load and is never given back: pods come late, and none goes.",
+    why="A model server's memory does not follow its load: pods are added late and never removed.",
     fix="the requests of a pod a second, and the cpu",
 )
 def _memory_only(application: Application, _: Scope) -> Iterator[Remark]:
@@ -186,7 +186,7 @@ def _memory_only(application: Application, _: Scope) -> Iterator[Remark]:
     "scaler-behavior",
     "error",
     what="An autoscaler may not add pods.",
-    why="The API server takes it, and the service never grows: it is sheds and late answers that say so.",
+    why="The API server takes it, and the service never grows: under load, requests are shed and answered late.",
     fix="`selectPolicy: Disabled` for scaling down only",
 )
 def _behavior(application: Application, _: Scope) -> Iterator[Remark]:
@@ -205,8 +205,8 @@ def _directions(application: Application) -> Iterator[tuple[str, Place]]:
 @TOPIC.rule(
     "scaler-flaps",
     "warning",
-    what="An autoscaler takes pods away sooner than it adds them, or sooner than one could start.",
-    why="A short dip costs pods that are missing a moment later, and come back only after a cold start.",
+    what="An autoscaler removes pods sooner than it adds them, or sooner than one could start.",
+    why="After a short dip, pods are missing, and come back only after a cold start.",
     fix="scaleDown: {stabilizationWindowSeconds: 300} or more, and more than for scaling up",
 )
 def _flaps(application: Application, scope: Scope) -> Iterator[Remark]:

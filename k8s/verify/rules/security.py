@@ -44,7 +44,7 @@ def _writable(application: Application, _: Scope) -> Iterator[Remark]:
     "token-mounted",
     "warning",
     what="A pod gets a token for the API server.",
-    why="A model server has nothing to ask it; who takes over the server has the token.",
+    why="A model server does not need it; whoever takes over the server gets the token.",
     fix="automountServiceAccountToken: false",
 )
 def _token(application: Application, _: Scope) -> Iterator[Remark]:
@@ -79,7 +79,7 @@ def _is_secret(value: str) -> bool:
     "image-digest",
     "warning",
     what="An image has no digest.",
-    why="Whoever may push may exchange what runs, and what was measured then says nothing of it, whatever the tag.",
+    why="Whoever may push can replace the image under the same tag, and what was measured no longer holds.",
     fix="registry/name:VERSION@sha256:DIGEST; `marina image SPEC --push` records the digest",
 )
 def _digest(application: Application, _: Scope) -> Iterator[Remark]:

@@ -29,7 +29,7 @@ final class Jobs {
                 }
             }
         } catch (IllegalAccessException err) {
-            LOG.warn("cannot look into the queue", err);
+            LOG.warn("TorchServe's queue cannot be read", err);
         }
     }
 
@@ -43,7 +43,7 @@ final class Jobs {
             field.setAccessible(true);
             return field;
         } catch (ReflectiveOperationException | RuntimeException err) {
-            LOG.warn("no queue of TorchServe's is known: what clients asked that have left is computed", err);
+            LOG.warn("TorchServe's queue cannot be read: requests of clients that have left are still computed", err);
             return null;
         }
     }

@@ -20,7 +20,7 @@ import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** An error in the kit's form, {@code {"error", "field", "got", "allowed", "hint"}}: never a body, never Java's words. */
+/** An error in Marina's form, {@code {"error", "field", "got", "allowed", "hint"}}: never a body, never Java's words. */
 final class Refusal {
     private static final Logger LOG = LoggerFactory.getLogger("marina.door");
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
@@ -44,7 +44,7 @@ final class Refusal {
 
     static Refusal form(Settings settings) {
         Refusal refusal =
-                new Refusal(415, "a form is no body for this model; curl sends this type where it is told no other")
+                new Refusal(415, "this model does not take forms; curl sends this type unless it is told another")
                         .with("field", "content-type")
                         .with("got", "application/x-www-form-urlencoded");
         refusal.body.add("allowed", GSON.toJsonTree(settings.types));
@@ -69,7 +69,7 @@ final class Refusal {
 
     /** A request that is not about anything here, as `OPTIONS *` or `CONNECT`. */
     static Refusal target(Settings settings) {
-        return new Refusal(400, "the request's target is no path").with("allowed", settings.predictions);
+        return new Refusal(400, "the request's target is not a path").with("allowed", settings.predictions);
     }
 
     /** What the HTTP decoder could make nothing of. */
@@ -80,13 +80,14 @@ final class Refusal {
                     ? new Refusal(414, "the request line is too long").with("allowed", "at most 4096 bytes")
                     : new Refusal(431, "the headers are too large").with("allowed", "at most 8192 bytes");
         }
-        return new Refusal(400, inHead ? "the request's head is no HTTP" : "the body's chunks are no HTTP");
+        String part = inHead ? "the request's head is" : "the body's chunks are";
+        return new Refusal(400, part + " not valid HTTP");
     }
 
     /** What to answer instead of an error that TorchServe itself answers; null for what a handler answers. */
     static Refusal instead(FullHttpResponse answer, Request request, Settings settings) {
         if (answer.status().code() == 417) {
-            return new Refusal(417, "the expectation is not known").with("allowed", "100-continue");
+            return new Refusal(417, "the value of `Expect` is unknown").with("allowed", "100-continue");
         }
         if (answer.content().readableBytes() > LONGEST || !isJson(answer.headers())) {
             return null;
@@ -115,7 +116,7 @@ final class Refusal {
             case "InternalServerException":
                 return new Refusal(status, ofWorker(status, message));
             case "ServiceUnavailableException":
-                return new Refusal(503, "overloaded: the queue is full, or no worker is there");
+                return new Refusal(503, "overloaded: the queue is full, or no worker is ready");
             case "ModelNotFoundException":
                 return new Refusal(404, "no such model").with("allowed", settings.predictions);
             case "ModelVersionNotFoundException":

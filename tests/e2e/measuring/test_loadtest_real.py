@@ -51,4 +51,4 @@ def test_a_real_server_is_started_identified_loaded_and_stopped(spec: Spec, out:
     measurement = outcome.runs[0].measurement
     assert (measurement.good, measurement.errors) == (3000, {})
     assert (outcome.tested.cold_start_s or 0) > 0.5
-    assert "all that was sent before the listener closed is answered" in (out / "server.log").read_text()
+    assert "every request that was sent before the listener closed is answered" in (out / "server.log").read_text()

@@ -14,7 +14,7 @@ from waiting import ask, eventually, metric, samples, scan, total
 from server import Exit
 
 pytestmark = pytest.mark.e2e
-SHED = "overloaded: the queue is full, or no worker is there"
+SHED = "overloaded: the queue is full, or no worker is ready"
 
 MINUTE_S, WINDOW_S = 60, 3
 QUEUE, HEAP_MB = 50, 128

@@ -50,7 +50,7 @@ def test_a_stopped_torchserve_is_told_by_both_pages_until_it_goes_on(start_tiny:
     os.kill(java, signal.SIGSTOP)
     try:
         missing = eventually(lambda: server.readiness()[1]["missing"])
-        assert missing[0] == "TorchServe: stopped by a signal, until it is told to go on"
+        assert missing[0] == "TorchServe: stopped by SIGSTOP, until it gets SIGCONT"
         assert metric(server, "marina_torchserve_answers") == 0
         assert metric(server, "marina_ready") == 0
     finally:
@@ -66,7 +66,7 @@ def test_a_stopped_worker_is_told_without_a_request_until_it_goes_on(start_tiny:
     os.kill(worker, signal.SIGSTOP)
     try:
         missing = eventually(lambda: server.readiness()[1]["missing"])
-        assert missing == ["worker 9000: stopped by a signal, until it is told to go on"]
+        assert missing == ["worker 9000: stopped by SIGSTOP, until it gets SIGCONT"]
     finally:
         os.kill(worker, signal.SIGCONT)
     server.wait_ready(180)

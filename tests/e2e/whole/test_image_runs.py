@@ -141,7 +141,7 @@ def test_it_serves_read_only_as_a_plain_user_without_a_network_and_drains(digits
         assert len(answered) > before
         assert running.process.wait(timeout=60) == 0
     log = (tmp_path / "log").read_text(encoding="utf-8")
-    assert "all that was sent before the listener closed is answered" in log
+    assert "every request that was sent before the listener closed is answered" in log
 
 
 def test_it_serves_as_any_user_and_has_no_shell_to_start(digits: Image, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_the_death_of_vllm_is_noticed_in_a_step_and_without_one(python: str, mod
 def test_a_step_without_an_end_ends_vllm(python: str, model: Path) -> None:
     engine = made(python, model, step_timeout_s=2)
     engine.add("a", [1, HANGS], Sampling())
-    with pytest.raises(EngineGone, match="vLLM said nothing for 2 s, and was ended"):
+    with pytest.raises(EngineGone, match="vLLM did not answer for 2 s, and was ended"):
         steps(engine, 1)
     assert is_gone(engine._process.pid)
 
@@ -204,10 +204,10 @@ def test_mounted_weights_are_those_that_were_packaged(tmp_path: Path) -> None:
         stream.seek(2_500_000)
         stream.write(b"other")
     check(tmp_path, files, whole=False)
-    with pytest.raises(OtherWeights, match="is another than the packaged one: sha256"):
+    with pytest.raises(OtherWeights, match="differs from the packaged file: sha256"):
         check(tmp_path, files, whole=True)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(OtherWeights, match="is another than the packaged one: head"):
+    with pytest.raises(OtherWeights, match="differs from the packaged file: head"):
         check(tmp_path, files, whole=False)
     (tmp_path / "b.safetensors").touch()
     with pytest.raises(OtherWeights, match=r"b\.safetensors` is not in the package"):

@@ -335,7 +335,7 @@ def test_pods_that_admission_refuses_are_told_with_its_words(cluster: Rig) -> No
     record = cluster.deploy(*documents())
     assert record.waited
     assert [cause.kind for cause in record.waited.causes] == ["pod-security"]
-    said = 'no pod was let in: it violates Pod Security "restricted:latest": runAsNonRoot != true'
+    said = 'no pod was admitted: it violates Pod Security "restricted:latest": runAsNonRoot != true'
     assert record.waited.causes[0].text == said
     assert record.error == "0 new and 0 ready of 1 pods, and waiting will not change it"
 
@@ -343,7 +343,7 @@ def test_pods_that_admission_refuses_are_told_with_its_words(cluster: Rig) -> No
 def test_the_first_revision_that_fails_stays_to_be_looked_at(cluster: Rig) -> None:
     record = cluster.deploy(*documents("crashing:1"))
     assert (record.result, record.back, record.running) == ("failed", None, 0)
-    assert record.next == "marina deploy spec.yaml once it is mended, or marina delete spec.yaml"
+    assert record.next == "marina deploy spec.yaml once it is fixed, or marina delete spec.yaml"
     assert cluster.state.phase == "failed"
     assert cluster.deploy(*documents("good:2")).result == "deployed"
     assert [name for name in cluster.fake.names("ConfigMap", SPACE) if ".r" in name] == ["marina.shells.r2"]

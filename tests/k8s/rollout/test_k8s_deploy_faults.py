@@ -333,7 +333,7 @@ def test_a_deploy_that_was_killed_lets_go_after_a_minute(cluster: Rig, monkeypat
     hold = Hold(store, store.hold(load_state(cluster.placement), "killed"))
     hold.save(phase="deploying", trying=2, last=2)
     monkeypatch.undo()
-    assert "revision 2 interrupted; the last that came up is 1" in cluster.status().to_text()
+    assert "revision 2 interrupted; the last that became ready is 1" in cluster.status().to_text()
     assert cluster.deploy(*documents("good:2")).revision == 3
 
 

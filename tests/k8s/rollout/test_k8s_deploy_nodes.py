@@ -43,7 +43,7 @@ def test_nodes_that_pods_cannot_come_to_are_named_before_anything_changes(cluste
     put_nodes(cluster, new={AVX2: "true"}, old={})
     record = cluster.deploy(*wanting(nodeSelector={AVX2: "true", "kubernetes.io/arch": "amd64"}))
     assert record.result == "deployed"
-    assert f"no pod comes to node `old`, which lacks {AVX2}=true" in record.site["notes"]
+    assert f"no pod can run on node `old`, which lacks {AVX2}=true" in record.site["notes"]
 
 
 def test_pods_that_no_node_can_take_are_not_deployed_unless_that_is_accepted(cluster: Rig) -> None:

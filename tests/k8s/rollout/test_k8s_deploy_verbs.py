@@ -202,7 +202,7 @@ def test_a_revision_that_fails_ends_with_1_and_says_why(
     assert "failed deploy of digits revision 2 in marina (context fake): " in text
     assert "ended with code 3, 3 restarts" in text
     assert run("status", spec, cluster) == 1
-    assert "revision 2 failed; the last that came up is 1" in capsys.readouterr().out
+    assert "revision 2 failed; the last that became ready is 1" in capsys.readouterr().out
 
 
 def test_what_verify_calls_an_error_is_said_before_anything_is_changed(cluster: Rig) -> None:

@@ -123,7 +123,7 @@ ROWS: list[Any] = [
     (
         "a volume",
         view(pod(), events=(event("FailedMount", 'MountVolume.SetUp failed: configmap "c" not found'),)),
-        ("volume", 'a volume is not there: MountVolume.SetUp failed: configmap "c" not found', False),
+        ("volume", 'a volume is missing: MountVolume.SetUp failed: configmap "c" not found', False),
     ),
     (
         "an eviction",
@@ -133,7 +133,7 @@ ROWS: list[Any] = [
     (
         "a quota",
         view(events=(event("FailedCreate", 'pods "a" is forbidden: exceeded quota: q, used: 4, limited: 4', "new"),)),
-        ("quota", "no pod was let in: exceeded quota: q, used: 4, limited: 4", False),
+        ("quota", "no pod was admitted: exceeded quota: q, used: 4, limited: 4", False),
     ),
     (
         "a LimitRange",
@@ -148,7 +148,7 @@ ROWS: list[Any] = [
                 ),
             )
         ),
-        ("limit-range", "no pod was let in: maximum memory usage per Container is 1Gi, but limit is 2Gi", True),
+        ("limit-range", "no pod was admitted: maximum memory usage per Container is 1Gi, but limit is 2Gi", True),
     ),
     (
         "a service account that is not there",
@@ -166,7 +166,7 @@ ROWS: list[Any] = [
                 }
             ]
         ),
-        ("admission", 'no pod was let in: admission webhook "w" denied the request: no', True),
+        ("admission", 'no pod was admitted: admission webhook "w" denied the request: no', True),
     ),
 ]
 
