@@ -49,7 +49,7 @@ PROGRAM = "program.pt2"
 
 @dataclass(frozen=True)
 class Built:
-    """A staged package: its record as far as it is known, and how its answers are held against eager fp32."""
+    """A staged package: its record as far as it is known, and how its answers are compared with eager fp32."""
 
     draft: Draft
     comparing: str

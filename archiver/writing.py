@@ -159,7 +159,7 @@ def known_texts(spec: Spec) -> list[str]:
 def compare_text(draft: Draft, staged: Path, original: Path, known: Sequence[str] = ()) -> Agreement:
     """The engine's likeliest next tokens against those of the `original` folder's model in fp32, on texts that the
     engine has written with its slots full, and the perplexity of those that it should know; AgreementError where a
-    compiled engine writes otherwise alone, or what is computed are no numbers. What cannot be run here is not judged,
+    compiled engine writes otherwise alone, or the scores are not numbers. What cannot be run here is not judged,
     and the record says so."""
     record = parse_record(draft.to_data())
     text = record.text

@@ -86,7 +86,7 @@ class ToolMissing(MarinaError):
 
 
 class ClusterError(MarinaError):
-    """Raised when a cluster cannot be reached, does not allow what is needed, or lacks it."""
+    """Raised when a cluster cannot be reached, does not allow what is needed, or does not have it."""
 
 
 class Refused(MarinaError):

@@ -14,7 +14,7 @@ _PICKLED = (".bin", ".ckpt", ".h5", ".msgpack", ".pickle", ".pkl", ".pt", ".pth"
 
 
 class FolderRefused(Exception):
-    """The folder is no model that can be packed; `hint` is what to do."""
+    """The folder is not a model that can be packed; `hint` is what to do."""
 
     def __init__(self, text: str, hint: str | None = None) -> None:
         super().__init__(text)

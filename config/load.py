@@ -141,8 +141,8 @@ def _without_other_types(errors: list[tuple[ErrorDetails, Location]]) -> list[tu
 
 
 def _is_known(location: Location, broken: set[Location]) -> bool:
-    """Whether a place was already complained about: an item that is wrong is named itself, and what its list then lacks
-    is no second problem; nor is a field that is missing because its name is misspelt."""
+    """Whether a place was already complained about: an item that is wrong is named itself, and what its list then
+    misses is not a second problem; nor is a field that is missing because its name is misspelt."""
     return any(known[: len(location)] == location for known in broken)
 
 

@@ -83,7 +83,7 @@ class _Reader:
 
 
 def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int], list[Problem]]:
-    """The data, the line of every location, and the problems found on the way; SpecError when it is no mapping."""
+    """The data, the line of every location, and the problems found on the way; SpecError when it is not a mapping."""
     with _reading(text, file):
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(node, yaml.MappingNode):
@@ -96,7 +96,7 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int]
 
 @contextmanager
 def _reading(text: str, file: str) -> Iterator[None]:
-    """What is wrong with a text that is no YAML, with its line."""
+    """What is wrong with a text that is not YAML, with its line."""
     too_deep = f"{file}: not readable as YAML: nested too deep"
     if _BRACKETS.search(text):
         raise InputError(too_deep)

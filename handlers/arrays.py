@@ -96,7 +96,7 @@ def fit(array: Array, spec: TensorSpec) -> Array:
 
 
 def _may_become(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Whole numbers of any width, if the range fits, and also for fractions; booleans are no numbers."""
+    """Whole numbers of any width, if the range fits, and also for fractions; booleans are not numbers."""
     if "b" in (source.kind, target.kind):
         return source.kind == target.kind
     return source.kind in "iu" or np.can_cast(source, target, "same_kind")

@@ -106,7 +106,7 @@ def without_dataclasses(outputs: Any) -> Any:
 
 
 def _flat(outputs: object) -> tuple[torch.Tensor, ...]:
-    """The tensors in their order; what a model left out, such as a loss, is no output."""
+    """The tensors in their order; what a model left out, such as a loss, is not an output."""
     leaves = [leaf for leaf in pytree.tree_leaves(without_dataclasses(outputs)) if leaf is not None]
     return tuple(leaf.to(torch.float32) if leaf.dtype in (torch.bfloat16, torch.float16) else leaf for leaf in leaves)
 

@@ -1,7 +1,7 @@
 """Batches from TorchServe's connection, as `ts.protocol.otf_message_handler.retrieve_msg` gives them.
 
 That one asks the kernel for every length and every header by itself, forty times a request, and logs a line a batch.
-This one reads what is there, and cuts it up in memory."""
+This one reads what has arrived, and cuts it up in memory."""
 
 import logging
 import os

@@ -28,8 +28,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Form:
-    """What a handler of your own takes, or gives: the JSON schema of a body, with an example that fits it. Of what is
-    no JSON, the content type and an example as text."""
+    """What a handler of your own takes, or gives: the JSON schema of a body, with an example that fits it. For other
+    bodies, the content type and an example as text."""
 
     schema: Mapping[str, Any] = field(default_factory=dict)
     example: Any = None

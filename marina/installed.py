@@ -1,4 +1,4 @@
-"""What this installation lacks for a verb, and how it is added."""
+"""What is missing in this installation for a verb, and how to add it."""
 
 from __future__ import annotations
 

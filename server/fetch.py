@@ -118,7 +118,7 @@ def _as_os_error(kind: type[Exception]) -> Iterator[None]:
 
 
 class _Final(OSError):
-    """What an object store will say again: there is no such object, or not for this one who asks."""
+    """What an object store will say again: there is no such object, or the client may not read it."""
 
 
 def _stays(err: Exception) -> bool:

@@ -46,7 +46,7 @@ class Layout:
 
 
 def read_layout(file: Path) -> Layout:
-    """The image in a tar; InputError when it is none, or when a layer is not what the configuration promises."""
+    """The image in a tar; InputError when it is not an image, or a layer is not what the configuration promises."""
     with _opened(file) as archive:
         manifest, config_name = _manifest(archive, file)
         config = json.loads(_blob(archive, config_name).read())

@@ -92,7 +92,7 @@ def parse_given(text: str) -> Given:
 
 
 def arguments_of(network: nn.Module, given: Sequence[Given]) -> list[Argument]:
-    """The arguments that inputs are given for, in their order; InputError where one is no tensor."""
+    """The arguments that inputs are given for, in their order; InputError where one is not a tensor."""
     parameters = list(inspect.signature(network.forward).parameters.values())
     arguments: list[Argument] = []
     names = {value.name for value in given}

@@ -106,7 +106,7 @@ def equal(left: tuple[torch.Tensor, ...], right: tuple[torch.Tensor, ...]) -> bo
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """What a model prints or warns of is none of a trial's business."""
+    """Hides what a model prints, and its warnings."""
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

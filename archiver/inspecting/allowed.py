@@ -1,6 +1,6 @@
 """What a pickle may import: exactly what torch's weights-only unpickler allows by default.
 
-Written out, and held against torch by a test, because `inspect` runs without torch.
+Written out, and compared with torch by a test, because `inspect` runs without torch.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _SYSTEM_CALLS = re.compile(
 
 
 def find_code(name: str, data: bytes, *, is_recorded: bool) -> Iterator[str]:
-    """What a person has to read before the file is loaded, where it is no Python; `is_recorded`: the record of the
+    """What a person has to read before the file is loaded, where it is not Python; `is_recorded`: the record of the
     archive names it as one that the server loads."""
     yield from find_effects(name, data)
     if data.startswith(_NATIVE) or _NATIVE_NAMES.search(name):

@@ -1,4 +1,5 @@
-"""What in a file that is no Python has other programs run something: names, first bytes, and what stands in texts."""
+"""What makes other programs run something, in a file that is not Python: names, first bytes, and what stands in
+texts."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _FILES_IN_MANIFEST = ("handler", "modelFile", "serializedFile", "configFile", "e
 
 
 def inspect(mar: Path) -> Report:
-    """Reads a MAR whole; ArchiveError when it is none."""
+    """Reads a whole MAR; ArchiveError when it is not one."""
     try:
         budget = Budget.of(mar.stat().st_size)
         with zipfile.ZipFile(mar) as archive:

@@ -22,7 +22,7 @@ _KINDS = {ord(opcode.code): (opcode.name, opcode.arg.n if opcode.arg else 0) for
 
 def read_opcodes(data: bytes, at: int) -> Iterator[tuple[str, bytes, int]]:
     """Name, argument and end of each opcode from a position on, up to STOP; earlier where an unpickler would fail, at a
-    byte that is no opcode or at an argument that is cut off."""
+    byte that is not an opcode or at an argument that is cut off."""
     while at < len(data):
         name, length = _KINDS.get(data[at], ("", 0))
         at += 1

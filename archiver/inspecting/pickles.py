@@ -59,7 +59,8 @@ def _streams(data: bytes) -> Iterator[Stream]:
 
 
 def _judged(name: str, stream: Stream, modules: frozenset[str]) -> Pickle | None:
-    """What is to be said of a stream; None when it is none, or only plain data in a file that need not be a pickle."""
+    """What is to be said of a stream; None when it is not a pickle, or only plain data in a file that need not be
+    one."""
     refused = [value for value in stream.imports if not value.allowed]
     # Numbers begin like this too: a code that nobody has registered ends the loading, and registering is a call itself.
     is_chance = not stream.complete and stream.protocol < 2

@@ -1,4 +1,4 @@
-"""Programs of torch that are no pickles: flatbuffers of TorchScript, and the JSON of `torch.export`.
+"""Programs of torch that are not pickles: flatbuffers of TorchScript, and the JSON of `torch.export`.
 
 torch evaluates texts of that JSON as Python while it loads it: the expressions of sizes, the guards, and the names that
 it writes source from. So each of them has to be plainly arithmetic, or plainly a name.

@@ -193,7 +193,7 @@ class _Reader(ast.NodeVisitor):
                 self._attribute(node, rest[-1], call, is_called=call is not None)
 
     def _attribute(self, node: ast.AST, name: str, call: ast.Call | None, *, is_called: bool = False) -> None:
-        """An attribute of something that is no module."""
+        """An attribute of something that is not a module."""
         is_hidden = name.startswith("__") and name.endswith("__")
         is_own = name in self._archive.attributes and name not in known().acting and not is_hidden
         rule = known().calls.get(f".{name}")

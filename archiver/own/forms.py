@@ -1,4 +1,4 @@
-"""What an own handler declares, `takes` and `gives`: held against JSON Schema, its examples, and the answer to the
+"""What an own handler declares, `takes` and `gives`: checked against JSON Schema, its examples and the answer to the
 sample, so that `/docs` and `/openapi.json` say nothing that does not hold."""
 
 from __future__ import annotations

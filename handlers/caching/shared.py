@@ -78,7 +78,7 @@ class _Question:
 
 
 class Shared:
-    """`failed` is told of what went wrong, by kind; in the thread of who asks, or in its own."""
+    """`failed` is told of what went wrong, by kind, in the caller's thread or in its own."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class Stream:
 
     @property
     def error(self) -> "Whole | None":
-        """Why there is no more of an answer that is not complete."""
+        """Why an answer ended before it was complete."""
         if self.is_lost:
             return Whole(error_body(LOST, 503, code="engine_failed"), 503, retry_after_s=1)
         if self.is_cut:
@@ -46,8 +46,8 @@ class Stream:
 
 @dataclass(frozen=True)
 class Pending:
-    """A request whose answer begins when its schema is compiled. TorchServe hears nothing of it before: what it hears
-    first is the status."""
+    """A request whose answer begins when its schema is compiled. TorchServe is told nothing before, because the first
+    thing that it is told is the status."""
 
     arrival: Arrival
     awaited: Compiling
@@ -56,7 +56,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class Routed:
-    """A request whose answer another server was asked for, and has not begun; TorchServe hears nothing of it before."""
+    """A request whose answer another server was asked for, and has not begun; TorchServe is told nothing before."""
 
     arrival: Arrival
     awaited: Forwarded

@@ -167,7 +167,7 @@ def _response(connection: http.client.HTTPConnection, letter: Letter) -> http.cl
 
 
 def _whole(body: bytes) -> bytes:
-    """An answer that came at once; cut short it is none."""
+    """An answer that came whole; NotWritten where it is cut short."""
     try:
         if "choices" in orjson.loads(body):
             return body

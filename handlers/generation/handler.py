@@ -293,8 +293,8 @@ class TextHandler:
             writing.cancel()
 
     def _send_piece(self, request_id: str, stream: Stream, index: int, context: Context) -> tuple[bytes, bool | None]:
-        """What can be sent, and whether it is the last: None where it is the first, too, and no stream is needed. For
-        TorchServe a first piece that is the last of a stream is no answer at all."""
+        """What can be sent, and whether it is the last: None where it is the first, too, and no stream is needed.
+        TorchServe takes a first piece that is also the last of a stream for no answer at all."""
         error = stream.error
         if error is FAILED:
             self.metrics.refused("internal")

@@ -36,7 +36,7 @@ class Awaited(Protocol):
 
 
 class Watcher(Protocol):
-    """What is told of every token; in the loop's thread, or in that of who cancels."""
+    """What is told of every token; in the loop's thread, or in that of the one who cancels."""
 
     def token(self, sequence: Sequence, gap_s: float | None) -> None: ...
 
@@ -101,7 +101,7 @@ class Loop:
             self._changed.notify_all()
 
     def cancel(self, wish: str) -> None:
-        """Its client is gone: the slot is free before the next step. One that has ended is none of the loop's."""
+        """Its client is gone: the slot is free before the next step. One that has ended is ignored."""
         with self._changed:
             self._forget(wish)
 

@@ -45,7 +45,7 @@ class Keeping:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it ended by itself: one that a deadline has cut off is no answer to another request."""
+        """Whether it ended by itself: one that a deadline has cut off must not answer another request."""
         count = sum(len(piece.tokens) for piece in self.pieces)
         return self.pieces[-1].end == "stop" or (self.pieces[-1].end == "length" and count >= self.max_tokens)
 

@@ -1,4 +1,4 @@
-"""Who gets the next free slot, and who is told at once that there is no use in waiting.
+"""Which request gets the next free slot, and which is refused at once because waiting is useless.
 
 Interactive requests go before those of a batch, short prompts before long ones; who has waited long goes before all of
 them, so that nobody waits for ever. Estimates are made of the steps measured so far: what was never measured refuses
@@ -16,7 +16,7 @@ _NEWEST = 0.1
 
 
 class Busy(Exception):
-    """No use in waiting: `retry_after_s` is when there may be room."""
+    """Waiting is useless: `retry_after_s` is when there may be room."""
 
     def __init__(self, reason: str, retry_after_s: float) -> None:
         super().__init__(reason)

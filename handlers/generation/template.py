@@ -31,7 +31,7 @@ _WIDE, _WIDE_DATE = re.compile(r"\{[^{}]*(\{|\d{3})"), re.compile(r"\d{3}")
 
 
 class TemplateRefused(Exception):
-    """The template does not take these messages, or is none that can be run."""
+    """The template does not take these messages, or cannot be run."""
 
 
 class ChatTemplate:
@@ -128,7 +128,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class _Watched(NodeTransformer):
-    """`a ~ b` is no operator that can be watched, and `[a, b]` is none: they become filters that are."""
+    """The operator `a ~ b` and the list `[a, b]` cannot be watched: they become filters, which can."""
 
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
         return self._bound(node)

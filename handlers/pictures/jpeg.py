@@ -48,7 +48,7 @@ class Frame:
 
 
 def read_frame(body: bytes | bytearray) -> Frame:
-    """Raises for what is no complete header; struct.error and IndexError for one that is cut short."""
+    """Raises for a header that is not complete; struct.error and IndexError for one that is cut short."""
     at, turned, frame = 2, 1, b""
     progressive = False
     for _ in range(_MAX_SEGMENTS):

@@ -173,7 +173,7 @@ class Cluster:
         return self._ask(send).document
 
     def logs(self, namespace: str, pod: str, container: str, *, previous: bool, lines: int) -> str:
-        """The end of a container's output; empty when there is none to be had."""
+        """The end of a container's output; empty when it cannot be read."""
         path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/log"
         query = f"container={quote(container)}&tailLines={lines}" + ("&previous=true" if previous else "")
         try:

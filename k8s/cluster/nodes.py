@@ -14,7 +14,7 @@ from k8s.cluster.reference import Document
 
 @dataclass(frozen=True)
 class Fitting:
-    """Nodes that pods may come to, and the others, each with what it lacks."""
+    """Nodes that pods may run on, and the others, each with what is missing on it."""
 
     nodes: tuple[str, ...]
     others: dict[str, tuple[str, ...]]

@@ -66,7 +66,7 @@ def unselected(cluster: Cluster, documents: Iterable[Document], namespace: str) 
 
 
 def prometheus_labels(cluster: Cluster) -> str:
-    """Which pod monitors the operator's Prometheus servers select; empty where there are none to be seen."""
+    """Which pod monitors the operator's Prometheus servers select; empty where none can be seen."""
     servers = _items(cluster, _OPERATOR, "Prometheus", "")
     return selected_labels(servers, "PodMonitor") if servers else ""
 

@@ -129,7 +129,7 @@ def _steps(pointer: str) -> list[str]:
 
 
 def _same(left: Any, other: Any) -> bool:
-    """Equal as JSON: a truth is no number."""
+    """Equal as JSON: a boolean is not a number."""
     if isinstance(left, dict) and isinstance(other, dict):
         return left.keys() == other.keys() and all(_same(left[key], other[key]) for key in left)
     if isinstance(left, list) and isinstance(other, list):

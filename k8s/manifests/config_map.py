@@ -1,6 +1,6 @@
 """The part of a spec that a pod reads, as the ConfigMap holds it.
 
-Objectives, scaling and the rest of the cluster's settings are not in it: a change of theirs is no reason to start pods.
+Objectives, scaling and the rest of the cluster's settings are not in it: changing them starts no new pods.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ EXPECTED_METRIC = "inference_expected_requests_per_second"
 
 
 def adapter_values(spec: Spec) -> dict[str, Any]:
-    """Values for the chart `prometheus-community/prometheus-adapter`; `rules.custom` is what an adapter that is already
-    there lacks."""
+    """Values for the chart `prometheus-community/prometheus-adapter`; `rules.custom` is what to add to an adapter that
+    is already there."""
     address, external = urlsplit(spec.scaling.prometheus), external_rules(spec)
     return {
         "prometheus": {

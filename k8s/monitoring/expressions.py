@@ -147,7 +147,7 @@ class Queries:
 
     def queue_time(self) -> str:
         """Mean time that a request waits for a worker, seconds. Under a request a second it says too little: an idle
-        pod's 0 / 0 is no number, and autoscalers want one."""
+        pod's 0 / 0 is not a number, and autoscalers need one."""
         return f"{self.rate(self.of('ts_queue_latency_seconds_total'))} / clamp_min({self.arrivals()}, 1)"
 
     def recorded(self, name: str) -> str:

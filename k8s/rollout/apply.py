@@ -1,4 +1,4 @@
-"""Server-side apply of documents: all on trial first, then in the order of who needs whom."""
+"""Server-side apply of documents: all on trial first, then in the order in which they need each other."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _confirm(
     record: Rollout,
     progress: Progress,
 ) -> None:
-    """Nothing to change, and nothing is written; what is there must still serve."""
+    """Nothing to change, and nothing is written; what runs must still serve."""
     record.take(wait_and_infer(placement, documents, release.request, options, progress))
     record.changes = [Change(Ref.of(document), "none") for document in ordered(documents)]
     if record.error:

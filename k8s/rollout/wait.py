@@ -42,7 +42,7 @@ class WaitResult:
 
     complete: bool
     why: str
-    """The sentence about it: what is there, or what is not."""
+    """The sentence about it: what is there, or what is missing."""
     pods: tuple[PodState, ...]
     causes: tuple[Cause, ...] = ()
     seconds: float = 0.0

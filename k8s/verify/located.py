@@ -199,7 +199,7 @@ def _items(document: LocatedDocument) -> list[LocatedDocument]:
 
 
 def is_settings(document: LocatedDocument) -> bool:
-    """Whether this is a file of prometheus-adapter's settings, which is no object of a cluster."""
+    """Whether this is a file of prometheus-adapter's settings, which is not an object of a cluster."""
     return not document.kind and bool(adapter_rules(document))
 
 

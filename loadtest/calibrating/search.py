@@ -38,7 +38,7 @@ class Search(Part):
     seed: int = 0
     timeout_s: Annotated[float, Field(gt=0)] | None = None
     tolerance: Annotated[float, Field(gt=0, lt=1)] = knee.TOLERANCE
-    """Half of the knee's interval, as a share of it: long runs go on until it is no wider."""
+    """Half of the knee's interval, as a share of it: long runs go on until it is that narrow."""
 
     def length_s(self, rate: float, objective: Objective) -> float:
         """How long a run at `rate` must be to be judged."""

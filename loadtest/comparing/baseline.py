@@ -1,6 +1,7 @@
 """Two stored verdicts as a comparison: of the same load on the same machine, or it says in what they differ.
 
-Both had the same arrivals, so that each stretch of a run can be held against the same stretch of the other, as a round.
+Both had the same arrivals, so that each stretch of a run can be compared with the same stretch of the other, as a
+round.
 """
 
 from __future__ import annotations

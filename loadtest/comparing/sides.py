@@ -106,7 +106,7 @@ def _of_verdict(file: Path, new: Contender, out: Path) -> Contender:
 
 
 def read_outcome(file: Path, option: str) -> Outcome:
-    """A stored verdict; InputError when it is none."""
+    """A stored verdict; InputError for another file."""
     try:
         return Outcome.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as err:

@@ -23,7 +23,7 @@ class Costs(Part):
 
     @property
     def judged(self) -> float | None:
-        """What the budget is held against."""
+        """What is compared with the budget."""
         return self.at_target or self.at_seen
 
     @property

@@ -78,8 +78,8 @@ class Pieces(Part):
     tokens_per_s: float
     """Until the last answer ended: what a server wrote after the window, it wrote later."""
     cached_share: float
-    """Of the prompts' tokens, those that the server did not compute again: more of them than your clients would
-    repeat flatter it."""
+    """Of the prompts' tokens, those that the server did not compute again: if your clients repeat less, they see a
+    worse result."""
     heard_late_ms: float | None
     """How late the generator heard of what came, p99."""
 

@@ -36,7 +36,7 @@ def _grew(run: Measurement) -> bool:
 
 
 def more_came(run: Measurement) -> bool:
-    """Whether the last fifth was asked for more than the first, as a trace may: then it is no wonder that it waits."""
+    """Whether the last fifth was asked for more than the first, as a trace may: then waiting is expected."""
     fifth = len(run.slices) // _PARTS
     first, last = (sum(piece.due for piece in pieces) for pieces in (run.slices[:fifth], run.slices[-fifth:]))
     return last - first > _BY_CHANCE * math.sqrt(last + first)

@@ -57,7 +57,7 @@ def check_text(check: Check) -> str:
 
 
 def beside_text(check: Check) -> str:
-    """What is said beside a figure: its interval, or why more than the limit is no growth."""
+    """What is said beside a figure: its interval, or why more than the limit does not count as growth."""
     if _is_unsteady(check):
         return _UNSTEADY
     return interval_text(check) if check.interval else ""

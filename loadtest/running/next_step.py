@@ -1,4 +1,4 @@
-"""What to type after a verdict that is no PASS."""
+"""What to type after a FAIL or INVALID."""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ class Client:
         self._resting: list[Connection] = []
 
     def send(self, which: int = 0, hear: Hear | None = None) -> HttpAnswer:
-        """One request with one of the bodies, and its answer, whose chunks are heard as they come; it is never sent
-        twice, a lost one must be seen."""
+        """One request with one of the bodies, and its answer, whose chunks are read as they arrive; it is never sent
+        twice, because a lost one must be seen."""
         connection = self._take()
         try:
             answer = connection.exchange(self._data[which], hear)

@@ -17,7 +17,7 @@ _OURS = ("cache-control", "connection", "content-length", "content-type", "trans
 
 
 def header_of(text: str, environment: Mapping[str, str]) -> Header:
-    """The header that `Name: value` asks for; InputError when it is none, or a variable in it is not set."""
+    """The header that `Name: value` asks for; InputError when it is not a header, or a variable in it is not set."""
     name, colon, value = (part.strip() for part in text.partition(":"))
     if not colon or not _NAME.fullmatch(name):
         raise InputError("`--header`: not a header, allowed: `NAME: VALUE`, such as `Authorization: Bearer $TOKEN`")

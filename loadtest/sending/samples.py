@@ -72,7 +72,7 @@ def _bodies(spec: Spec, file: Path, weight: float, record: Record | None) -> lis
 
 
 def _in_events(bodies: Iterable[Body], spec: Spec, shares: Mapping[int, float]) -> Iterator[Body]:
-    """Each body in each length, as a stream unless it says that it is none."""
+    """Each body in each length, as a stream unless it says `"stream": false`."""
     for body in bodies:
         try:
             wish = json.loads(body.body)

@@ -1,4 +1,4 @@
-"""Reads one HTTP/1.1 answer from the bytes of a connection, however they are cut, and the events in it as they come.
+"""Reads one HTTP/1.1 answer from the bytes of a connection, however they are cut, and the events in it as they arrive.
 No I/O.
 
 Lean on purpose: one process must read thousands of small answers a second and leave the core to the server.

@@ -152,6 +152,10 @@ def _notes(start: Any, finished: Any) -> list[str]:
     notes = [f"the model takes {', '.join(taken)}"] if taken else []
     if start.picture:
         notes.append(f"the model takes pictures, {' x '.join(map(str, start.picture))}")
+    if start.source.startswith("torchvision:") and start.weights == "random":
+        notes.append(
+            "its weights are random; for real answers set `model.weights` in the spec, such as `IMAGENET1K_V1`"
+        )
     return [*notes, *finished.notes]
 
 

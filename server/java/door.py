@@ -1,4 +1,4 @@
-"""The supervisor's hand on the inference port: its socket, and orders to the door that stands there inside Java.
+"""How the supervisor controls the inference port: its socket, and orders to the door inside Java.
 
 The supervisor makes the listening socket and keeps a handle of it, for a listener that closes resets every connection
 in its queue: made, perhaps with a request on it, and not accepted yet. So when the end comes, the listener is bound to

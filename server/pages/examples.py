@@ -1,4 +1,4 @@
-"""Bodies that a model takes, made from the record of its package, as examples for who reads the description."""
+"""Bodies that a model takes, made from the record of its package, as examples for readers of the description."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Bounded:
 
 def is_trusted(host: str | None) -> bool:
     """Whether a Host header can be what a browser sends to a page of ours: the name of another site that leads here
-    (DNS rebinding) is none. Addresses are fine, for nobody else owns them."""
+    (DNS rebinding) cannot. Addresses are fine, because nobody else owns them."""
     if host is None:
         return True
     name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]

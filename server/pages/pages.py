@@ -166,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         return json_answer(404, {"error": "no such page", "allowed": sorted({*self.routes, *self.forms})})
 
     def _is_foreign(self) -> bool:
-        """A browser names the site that a request comes from; what is no browser does not."""
+        """A browser names the site that a request comes from; other clients do not."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site", "same-origin")
         return site not in ("same-origin", "none") or (
             origin is not None and urlsplit(origin).netloc != self.headers.get("Host")
@@ -193,4 +193,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, *_: object) -> None:
-        """Probes are no news."""
+        """Nothing: probes are not worth a line."""

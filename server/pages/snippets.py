@@ -1,4 +1,4 @@
-"""What to type to ask this server from one's own code: each a whole program that runs as it stands."""
+"""Programs that ask this server: each is complete and runs as it is."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _answer_file(record: Record) -> str | None:
 
 
 def _triton(record: Record, server: str) -> str | None:
-    """With what the model takes: a picture, texts, or arrays of zeros to put one's own values into."""
+    """With what the model takes: a picture, texts, or arrays of zeros to put your own values into."""
     file = Path(record.sample.file).name
     lines = ["import numpy as np", "import tritonclient.http as triton", ""]
     if record.handler == "image" and record.sample.content_type.startswith("image/"):

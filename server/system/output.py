@@ -1,4 +1,4 @@
-"""Lines for stderr, from any thread, never waiting for whoever reads them: the oldest unread ones are dropped."""
+"""Lines for stderr, from any thread, without ever waiting for a reader: the oldest unread ones are dropped."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Whether the pod may be sent requests: every declared worker is READY and alive, and the model has answered since the
-last of them started. Being busy is no reason; a TorchServe that is too busy to describe itself keeps its last word.
+last of them started. Being busy is not a reason; a TorchServe that is too busy to describe itself keeps its last word.
 
 Describing is slow (on a GPU it runs nvidia-smi), so a death is noticed from /proc, at every look.
 """
@@ -122,7 +122,7 @@ class Health:
             return self._proven is not None
 
     def missing(self) -> list[str]:
-        """What readiness lacks, in words; looks for deaths first."""
+        """What is missing for readiness, in words; looks for deaths first."""
         with self._lock:
             self.look()
             if self._out:

@@ -36,7 +36,7 @@ class Guesser:
         self._read = len(tokens)
 
     def guess(self, tokens: Sequence[int], most: int) -> list[int]:
-        """The tokens after those that were heeded, at most so many; none where it has no guess."""
+        """The tokens after those that it has read, at most so many; empty without a guess."""
         if self._next is None:
             return []
         guesses: list[int] = []

@@ -1,4 +1,4 @@
-"""The weights of a network of Llama's kind, held against what its configuration says of them, and how far positions
+"""The weights of a network of Llama's kind, checked against its configuration, and how far positions
 turn vectors."""
 
 import json

@@ -33,7 +33,7 @@ class Sampler:
 
     @property
     def is_late(self) -> bool:
-        """Whether there is no use in scores, because it is not known yet what may come next."""
+        """Whether scores are useless, because it is not known yet which tokens may come next."""
         return self._is_late and not self.is_ready()
 
     def is_ready(self, patience_s: float = 0) -> bool:

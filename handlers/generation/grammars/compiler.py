@@ -1,4 +1,5 @@
-"""Schemas, compiled once: tried by a process with a bound on its time, then kept for whoever asks for them again."""
+"""Schemas, compiled once: tried by a process with a bound on its time, then kept for the next request with the same
+schema."""
 
 import json
 import select
@@ -117,7 +118,7 @@ class Grammars:
         return Compiling(future, is_known=known is not None)
 
     def begin(self, compiled: Compiling) -> Grammar:
-        """For one answer; GrammarRefused where the schema is none that can be kept to."""
+        """For one answer; GrammarRefused where the schema cannot be enforced."""
         return Matching(compiled.matcher.result().deep_copy(), self._searching, self._never)
 
     def close(self) -> None:

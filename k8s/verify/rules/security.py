@@ -71,7 +71,7 @@ def _secret(application: Application, _: Scope) -> Iterator[Remark]:
 
 
 def _is_secret(value: str) -> bool:
-    """A switch such as TS_DISABLE_TOKEN_AUTHORIZATION is none."""
+    """False for a switch such as TS_DISABLE_TOKEN_AUTHORIZATION."""
     return bool(value) and value.lower() not in ("true", "false")
 
 
