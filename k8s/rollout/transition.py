@@ -69,7 +69,7 @@ def wait_and_infer(
     if not waited.complete:
         return Transition(waited=waited, error=waited.why)
     if request is None:
-        progress.say("note: no sample is at hand, so no inference is sent")
+        progress.say("note: no sample is known, so no inference is sent")
         return Transition(waited=waited)
     running = [pod.name for pod in waited.pods if pod.phase == "Running"]
     with progress.step("infer the sample"):

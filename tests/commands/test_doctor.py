@@ -92,7 +92,7 @@ def test_the_exit_code_is_of_the_local_flow_alone(
     assert marina.main(["doctor", "--quiet"]) == 0
     monkeypatch.setattr("marina.starting.doctor_local.LOCAL", (lambda: [Finding("b", "broken", "dead", local=True)],))
     assert marina.main(["doctor", "--quiet"]) == 1
-    assert "lack b" in capsys.readouterr().out
+    assert "need b" in capsys.readouterr().out
 
 
 def test_a_report_shows_hints_only_for_what_is_not_there() -> None:

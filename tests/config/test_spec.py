@@ -23,8 +23,8 @@ ERRORS: list[Any] = [
                  "hint: add `name` to the spec; `marina check --fields` says what it means", id="a missing field"),
     pytest.param({"model": None}, "spec.yaml:1: `model`: missing\n\n"
                  "hint: add `model` to the spec; `marina check --fields` says what it means", id="a missing section"),
-    pytest.param({"name": "Shells"}, "spec.yaml:1: `name`: got `Shells`, allowed: lower-case letters, digits and `-`, "
-                 "from a letter on, at most 40", id="a name that is no DNS label"),
+    pytest.param({"name": "Shells"}, "spec.yaml:1: `name`: got `Shells`, allowed: at most 40 "
+                 "lower-case letters, digits and `-`, the first a letter", id="a name that is no DNS label"),
     pytest.param({"version": 1.0}, "spec.yaml:5: `version`: got `1.0`, allowed: text\n\n"
                  'hint: put it in quotes: version: "1.0"', id="a number where text is meant"),
     pytest.param({"version": "a b"}, "spec.yaml:5: `version`: got `a b`, allowed: letters, digits, `.`, `_` and `-`, "

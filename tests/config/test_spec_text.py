@@ -39,8 +39,8 @@ ERRORS: list[Any] = [
                  "of a `text` model compiles nothing\n\nhint: delete `on_mismatch`", id="compiling in the worker"),
     pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for the `text` handler, whose model is all in its "
                  "folder\n\nhint: delete `labels`", id="labels"),
-    pytest.param({"text.max_perplexity": 2}, "`model.calibration`: missing: `text.max_perplexity` is of the texts in "
-                 "it\n\nhint: add `calibration: ./texts`, a folder of `.txt` files with a text a line",
+    pytest.param({"text.max_perplexity": 2}, "`model.calibration`: missing: `text.max_perplexity` is measured on "
+                 "its texts\n\nhint: add `calibration: ./texts`, a folder of `.txt` files with a text a line",
                  id="a bound on texts that nobody names"),
     pytest.param({"text.max_perplexity": 1}, "`text.max_perplexity`: got `1`, allowed: more than 1",
                  id="less than one token to choose from"),
@@ -141,8 +141,8 @@ def test_a_folder_is_read_with_its_files(tmp_path: Path) -> None:
         ({}, "has no `config.json`"),
         ({"config__json": "{"}, "cannot be read as JSON"),
         ({"config__json": [1]}, "is not a JSON object"),
-        ({"config__json": {"auto_map": {}}}, "brings code of its own"),
-        ({"config__json": {}, "tokenizer_config__json": {"auto_map": {}}}, "brings code of its own"),
+        ({"config__json": {"auto_map": {}}}, "comes with its own code"),
+        ({"config__json": {}, "tokenizer_config__json": {"auto_map": {}}}, "comes with its own code"),
         ({"config__json": {}}, "has no `tokenizer.json`"),
         (GOOD, "has no `.safetensors`"),
         (GOOD | {"pytorch_model__bin": ""}, "and `pytorch_model.bin` may hold code"),

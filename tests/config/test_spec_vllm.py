@@ -39,7 +39,7 @@ ERRORS: list[Any] = [
     pytest.param({"text.vllm": {"args": {"--trust-remote-code": True}}}, "not allowed: it runs code that is in no "
                  "package", id="the model's own code, as on a command line"),
     pytest.param(arguments(worker_extension_cls="evil.Worker"), "not allowed: it runs code", id="a class of one's own"),
-    pytest.param(arguments(max_model_len=4096), "`text.vllm.args.max_model_len`: not here, for `text.context` says it"
+    pytest.param(arguments(max_model_len=4096), "`text.vllm.args.max_model_len`: not here: `text.context` sets it"
                  "\n\nhint: delete it, and set `text.context`", id="what another field says"),
     pytest.param(arguments(tensor_paralel_size=2), "hint: tensor_parallel_size: 2", id="a misspelt one"),
     pytest.param({"text.vllm": {"args": {"--tensor-parallel-size": 2}}}, "hint: tensor_parallel_size: 2",

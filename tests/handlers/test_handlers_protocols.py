@@ -193,11 +193,11 @@ BROKEN = [
     ({"inputs": [tensor("values", ROW)], "parameters": "x"}, "parameters must be an object"),
     (
         {"inputs": [{"name": "values", "shape": [2, 3], "datatype": "FP32", "parameters": [1]}]},
-        "parameters are an object in",
+        "parameters must be an object in",
     ),
     (
         {"inputs": [tensor("values", ROW)], "outputs": [{"name": "out", "parameters": 1}]},
-        "parameters are an object in `par",
+        "parameters must be an object in `par",
     ),
     ({"inputs": [tensor("values", ROW, "BYTES", data=["a"] * 6)]}, "the type is wrong in `values`: got BYTES"),
     ({"inputs": [tensor("values", ROW, data=[1.0])]}, "the shape is wrong in `values`: got a list of 1"),

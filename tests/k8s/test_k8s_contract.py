@@ -195,7 +195,7 @@ def test_a_page_may_not_have_the_labels_of_a_scrape(label: str) -> None:
 
 
 def test_a_server_that_is_not_there_and_a_page_that_is_none_are_errors() -> None:
-    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/metrics: no page of metrics there"):
+    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/metrics: there is no page of metrics"):
         check_live(digits_spec(), "http://127.0.0.1:9")
     with pytest.raises(InputError, match="here: not a page of metrics"):
         check_page(digits_spec(), "<html>a page</html>", "here")

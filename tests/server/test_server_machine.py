@@ -62,7 +62,7 @@ def test_folder_that_cannot_be_written_to_is_an_error() -> None:
 
 
 def test_a_temporary_folder_that_torchserve_would_take_for_a_variable_is_refused() -> None:
-    with pytest.raises(InputError, match="TorchServe puts a variable in"):
+    with pytest.raises(InputError, match="TorchServe replaces what is between"):
         create_run_directory(Path("/tmp/a$$b$$"))
 
 

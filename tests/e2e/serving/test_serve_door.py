@@ -183,7 +183,7 @@ def test_from_the_start_of_the_drain_every_answer_ends_its_connection(start_tiny
         kept.sendall(posted(PATH, b"", b"{}"))
         assert read_answer(kept).headers["connection"] == "keep-alive"
         server.process.terminate()
-        eventually(lambda: "draining: not ready" in server.log.read_text())
+        eventually(lambda: "draining: no longer ready" in server.log.read_text())
         kept.sendall(posted(PATH, b"", b"{}"))
         answer = read_answer(kept)
         assert (answer.status, answer.headers["connection"]) == (200, "close")

@@ -181,7 +181,7 @@ def test_vllm_ends_with_the_process_that_started_it_in_the_middle_of_a_step(pyth
     ("settings", "message"),
     [
         ({"args": {"tensor_paralel_size": 2}}, "unexpected keyword argument 'tensor_paralel_size'"),
-        ({"weights": "/nowhere"}, "`text.vllm.weights`: `/nowhere` is no folder here; is its volume mounted"),
+        ({"weights": "/nowhere"}, "`text.vllm.weights`: `/nowhere` is not a folder here; is its volume mounted"),
     ],
 )
 def test_vllm_that_cannot_start_says_why(python: str, model: Path, settings: dict[str, Any], message: str) -> None:

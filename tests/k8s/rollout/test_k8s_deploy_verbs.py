@@ -232,7 +232,7 @@ def test_without_a_package_at_hand_no_inference_is_sent_and_that_is_said(
     (spec.parent / "out" / NAME / "model.mar").unlink()
     where = ["--kubeconfig", str(cluster.fake.kubeconfig), "--out", str(spec.parent / "out")]
     assert marina.main(["deploy", str(spec), *where]) == 0
-    assert "note: no sample is at hand, so no inference is sent" in capsys.readouterr().err
+    assert "note: no sample is known, so no inference is sent" in capsys.readouterr().err
     assert cluster.pod.asked == []
 
 
