@@ -95,7 +95,7 @@ bench-parts: setup  ## the parts of an answer, each with and without what was do
 bench-peers: setup  ## the same model behind FastAPI, LitServe, BentoML and Ray Serve
 	$(BIN)/python tests/bench/bench_peers.py $(ARGS)
 
-bench-encoder: setup  ## the language example behind the kit, TorchServe, FastAPI and BentoML
+bench-encoder: setup  ## the language example behind Marina, TorchServe, FastAPI and BentoML
 	$(BIN)/python tests/bench/encoder/bench_encoder.py $(ARGS)
 
 bench-attack: setup  ## thousands of hostile bodies and streams against a served model  (ARGS='--bodies 20000')

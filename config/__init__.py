@@ -1,2 +1,2 @@
-"""The spec, what TorchServe reads, and the errors. Anything may import this package; it imports none of ours, and
-never torch."""
+"""The spec, what TorchServe reads, and the errors. Anything may import this package; it imports no other package of
+Marina, and never torch."""

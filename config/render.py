@@ -135,7 +135,7 @@ def render_log4j2(spec: Spec) -> str:
     time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
     pattern = f"{time} %-5p %c{{1}} %m%n"
     if spec.serving.log == "json":
-        # The trace is named, or log4j puts it after the line, and that is no JSON.
+        # The trace is named, or log4j puts it after the line, which is not JSON.
         trace = '"trace":"%enc{%ex}{JSON}"'
         fields = (f'"time":"{time}"', '"level":"%p"', '"logger":"%c{1}"', '"message":"%enc{%m}{JSON}"', trace)
         pattern = "{" + ",".join(fields) + "}%n"

@@ -87,7 +87,7 @@ class Handler:
                 return Answer(self.words[outputs[0].argmax()].encode(), "text/plain")
 
     `takes = Form({"type": "string", "maxLength": 64}, "a text")` says what it takes, and `gives` what it answers: both
-    are shown on `/docs`, and `marina package` holds the answer to the sample against them.
+    are shown on `/docs`, and `marina package` checks the answer to the sample against them.
 
     A `RequestError` answers its request with a 4xx. Any other exception answers it with a 500 and leaves a trace in the
     log.
@@ -152,7 +152,7 @@ class Handler:
         self._batcher = Batcher(self.artifact, self.record.inputs, self.record.outputs, self.record.lengths)
         self._batcher.warm_up()
         self.most_rows = self._rows_in_time(context)
-        # Of a `decode` of one's own nobody knows what its bodies look like: only the path says that it is a protocol.
+        # What bodies a handler's own `decode` takes is not known: only the path says that it is a protocol.
         self._ours = type(self).decode.__module__.startswith("handlers.")
         self.rehearse()
         self.metrics = Metrics(self.record, self.artifact.kind, self.device)
@@ -255,8 +255,8 @@ class Handler:
         return max(1, int(min(_MOST_ROWS, in_time)))
 
     def rehearse(self) -> Answer | None:
-        """The sample goes the whole way, so that codecs are loaded too and a package that cannot answer never becomes
-        ready; what it was answered."""
+        """The sample takes every step of a request, so that codecs are loaded too and a package that cannot answer
+        never becomes ready; what it was answered."""
         sample = self.record.sample
         if sample is None:
             return None
@@ -270,7 +270,7 @@ class Handler:
 
 
 def _guard(step: Callable[..., T], *args: Any, request_id: str) -> T | Failure:
-    """The door for one request's exceptions: its neighbours must not notice."""
+    """Catches one request's exceptions: the others of its batch must not notice."""
     try:
         return step(*args)
     except (RequestError, AnswerError) as err:

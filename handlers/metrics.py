@@ -139,7 +139,7 @@ def _reserve(directory: Path) -> None:
         for file in files:
             if file.exists():  # of this worker before it was renewed
                 continue
-            # Under another name first: an empty file is none that the supervisor can read.
+            # Under another name first: the supervisor cannot read an empty file.
             with file.with_suffix(".new").open("wb") as room:
                 os.posix_fallocate(room.fileno(), 0, _FILE_BYTES)
             file.with_suffix(".new").rename(file)

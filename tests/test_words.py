@@ -28,7 +28,18 @@ NAMES = (
     "thing",
     "told",
 )
-PHRASES = ("everything that lacks", "a handler of one's own", "is what is there", "but not without the arrivals")
+PHRASES = (
+    "a handler of one's own",
+    "but not without the arrivals",
+    "everything that lacks",
+    "held against",
+    "in the making",
+    "is no JSON",
+    "is what is there",
+    "it is mended",
+    "none of ours",
+    "the kit",
+)
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Answers that were given before: kept in this worker and, where the spec names one, in a Redis that all workers share.
 
-A cache can only save work. Whatever is wrong with it, a request is answered as if there were none."""
+A cache can only save work. If it fails, requests are answered as without a cache."""
 
 from handlers.caching.cache import AnswerCache, Control, control_of, open_cache
 from handlers.caching.pause import Pause

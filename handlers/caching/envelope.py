@@ -1,7 +1,7 @@
-"""A value as it lies in Redis: when it was made, and a checksum that binds it to its key.
+"""The form of a value in Redis: when it was made, and a checksum that binds it to its key.
 
-What others wrote there, what was cut short, and what belongs to another key is nothing that we know. It is a checksum
-and no signature: whoever may write to that Redis may write answers."""
+What others wrote there, what was cut short, and what belongs to another key is not used. It is a checksum and no
+signature: whoever may write to that Redis may write answers."""
 
 from hashlib import blake2b
 

@@ -18,7 +18,7 @@ class Memory:
         """What all entries take."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, unless its time is over."""
+        """The value, unless it has expired."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -30,7 +30,8 @@ class Memory:
         return value
 
     def put(self, key: bytes, value: bytes, until: float) -> None:
-        """Takes it in, and as many of the oldest out as need be; one that has no room at all stays out."""
+        """Stores it, and removes as many of the oldest as necessary; one that is larger than all the room is not
+        stored."""
         self._drop(key)
         if len(value) + _OVERHEAD > self._max_bytes:
             return

@@ -1,11 +1,11 @@
-"""After a neighbour has failed, nobody asks it for a moment, and for longer after each further failure."""
+"""After a neighbour has failed, it is not asked for a moment, and for longer after each further failure."""
 
 import time
 from collections.abc import Callable
 
 
 class Pause:
-    """Used by several threads: each change is one assignment, and one that is lost costs a try."""
+    """Used by several threads: each change is one assignment, and a lost one costs a try."""
 
     def __init__(self, first_s: float, longest_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._first_s, self._longest_s, self._clock = first_s, longest_s, clock

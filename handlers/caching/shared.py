@@ -1,8 +1,9 @@
-"""Values in a Redis that all workers share, asked with little patience.
+"""Values in a Redis that all workers share, with short time limits.
 
 A thread of its own talks to it, because a name that is looked up or a connection that is made may take seconds, and no
-request may wait for that. Who asks waits 5 ms and goes on without; until the thread has its answer, nobody asks again.
-After a failure, and when it is late three times in a row, nobody asks for a moment, longer after each further one."""
+request may wait for that. A request waits 5 ms and goes on without it; until the thread has its answer, nobody asks
+again. After a failure, and when it is late three times in a row, nobody asks for a moment, longer after each further
+one."""
 
 import logging
 import threading

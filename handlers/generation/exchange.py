@@ -20,8 +20,8 @@ from handlers.generation.sessions import Recalled, Remembered, Sessions
 
 @dataclass
 class Stream:
-    """An open request: its answer in the making, what keeps it, how many messages of its conversation were known
-    before, and whether something of it was sent."""
+    """An open request: the answer that is being written, what keeps it, how many messages of its conversation were
+    known before, and whether something of it was sent."""
 
     answering: Answering
     writer: Verbatim

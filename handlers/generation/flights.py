@@ -1,4 +1,4 @@
-"""One answer for all who ask the same while it is written: it is computed once, and each of them reads it from its
+"""One answer for all clients that ask the same while it is written: it is computed once, and each reads it from its
 beginning. It ends before its time only when the last of them has left."""
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from handlers.generation.sequence import Answering, End, Piece, Wish
 
 @dataclass
 class Flight:
-    """An answer in the making: whose wish it is, what came of it so far, and who reads it."""
+    """An answer that is being written: for which request, what there is of it so far, and who reads it."""
 
     wish: Wish
     answering: Answering
@@ -48,7 +48,7 @@ class Reading:
 
 
 class Flights:
-    """The answers in the making that may be read by several; `submit` is how one begins. Used by one thread."""
+    """The answers being written that several clients may read; `submit` begins one. Used by one thread."""
 
     def __init__(self, submit: Callable[[Wish], Answering]) -> None:
         self._submit = submit
@@ -56,10 +56,10 @@ class Flights:
         self._readings: dict[str, Reading] = {}
 
     def begin(self, key: bytes, wish: Wish, *, joins: bool) -> tuple[Answering, bool]:
-        """The answer to a wish, and whether it was in the making before; raises as `submit` does.
+        """The answer to a wish, and whether it was already being written; raises as `submit` does.
 
-        Who has a deadline shares nothing, for it may cut an answer off; who is in more of a hurry does not wait for the
-        answer of a batch."""
+        A request with a deadline shares nothing, because the deadline may cut the answer off; an interactive one does
+        not wait for the answer of a batch."""
         if wish.deadline is not None:
             return self._submit(wish), False
         flight = self._flights.get(key) if joins else None
@@ -71,7 +71,7 @@ class Flights:
         return reading, is_joined
 
     def leave(self, reader: str) -> str | None:
-        """Somebody reads no more: whose wish nobody waits for any longer."""
+        """A client has left: the wishes that nobody waits for any longer."""
         reading = self._readings.pop(reader, None)
         if reading is None:
             return reader

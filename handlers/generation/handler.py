@@ -284,7 +284,7 @@ class TextHandler:
                 self._enter(request_id, STOPPED, whole)
 
     def _cancel(self, request_id: str) -> None:
-        """Whoever writes its answer need not go on."""
+        """Stops what writes its answer."""
         if nobodys := self._flights.leave(request_id):
             self.loop.cancel(nobodys)
         request = self._open[request_id]
@@ -329,7 +329,7 @@ class TextHandler:
         return Whole(orjson.dumps(model if name else {"object": "list", "data": [model]}))
 
     def rehearse(self) -> None:
-        """The sample goes the whole way, so that a package that cannot answer never becomes ready."""
+        """The sample takes every step of a request, so that a package that cannot answer never becomes ready."""
         if self.record.sample is None:
             return
         body = (self.directory / self.record.sample.file).read_bytes()

@@ -36,7 +36,7 @@ class Awaited(Protocol):
 
 
 class Watcher(Protocol):
-    """What is told of every token; in the loop's thread, or in that of the one who cancels."""
+    """What is called for every token; in the loop's thread, or in that of the one who cancels."""
 
     def token(self, sequence: Sequence, gap_s: float | None) -> None: ...
 
@@ -157,7 +157,8 @@ class Loop:
             self._tell_failure()
 
     def _prepare(self) -> bool:
-        """Who left is out and who waited is in; sleeps while nobody is there. False when it is to end."""
+        """Removes those that left and takes in those that waited; sleeps while there are none. False when it is to
+        end."""
         with self._changed:
             self._watcher.usage(self._engine.usage(), len(self._scheduler))
             if not self._changed.wait_for(lambda: self._closing or self._running or len(self._scheduler), _LOOK_S):
@@ -226,7 +227,7 @@ class Loop:
 
     @contextmanager
     def _alone(self, sequence: Sequence) -> Iterator[None]:
-        """What raises is the fault of this answer, which ends, and of no other."""
+        """An error is the fault of this answer, which ends, and of no other."""
         try:
             yield
         except Exception:

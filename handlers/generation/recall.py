@@ -37,7 +37,7 @@ class Written:
 
 @dataclass
 class Keeping:
-    """An answer in the making that is to be kept when it is whole."""
+    """An answer that is being written, and is kept when it is complete."""
 
     key: bytes
     max_tokens: int

@@ -1,4 +1,4 @@
-"""One answer in the making: what was asked, the tokens so far, the text that is whole, and why it ended."""
+"""One answer that is being written: what was asked, the tokens so far, the text that is whole, and why it ended."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol

@@ -103,7 +103,8 @@ class Cluster:
     def apply(
         self, document: Document, *, manager: str = MANAGER, force: bool = False, dry_run: bool = False
     ) -> Applied:
-        """Server-side apply: our fields become ours, what we no longer name goes, what others own is a conflict."""
+        """Server-side apply: Marina owns the fields that it names, those that it no longer names are removed, and
+        fields of other owners are a conflict."""
         ref = Ref.of(document)
         resource = self._served(ref.api_version, ref.kind)
         options = {"field_manager": manager, "force_conflicts": "true" if force else None}
@@ -143,11 +144,11 @@ class Cluster:
         return self._write(document, self._dynamic.create)
 
     def replace(self, document: Document) -> Document:
-        """Writes an object over the version it was read at; ApiError 409 when somebody else was faster."""
+        """Replaces an object in the version that was read; ApiError 409 when somebody else changed it meanwhile."""
         return self._write(document, self._dynamic.replace)
 
     def delete(self, ref: Ref, *, uid: str) -> bool:
-        """Deletes this very object, not one that took its name since; false when it is gone already."""
+        """Deletes this object, but not a newer one of the same name; false when it is already gone."""
         resource = self._served(ref.api_version, ref.kind)
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"} | {
             "preconditions": {"uid": uid}

@@ -1,4 +1,4 @@
-"""Which nodes of a cluster pods may come to, by their selector and their required affinity, as the scheduler reads
+"""Which nodes of a cluster pods may run on, by their selector and their required affinity, as the scheduler reads
 both."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Fitting:
 
 
 def fitting(cluster: Cluster, pod: Document) -> Fitting | None:
-    """Which nodes pods of a template's `spec` may come to; None where they may come to any, or nodes cannot be seen."""
+    """Which nodes pods of a template's `spec` may run on; None where they may run on any, or nodes cannot be seen."""
     affinity = (pod.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     selector: dict[str, str] = pod.get("nodeSelector") or {}

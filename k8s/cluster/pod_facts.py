@@ -16,7 +16,7 @@ from k8s.cluster.reference import Document, Ref
 
 @dataclass(frozen=True)
 class PodFacts:
-    """Of one pod and its server's container; None is what nobody says."""
+    """Of one pod and its server's container; None is what the cluster does not say."""
 
     cold_start_s: float | None
     """From the start of its container to ready; None after a restart, which has a start of its own."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MANAGER = "marina"
-"""Under this name the kit's fields are owned."""
+"""Under this name Marina's fields are owned."""
 
 Document = dict[str, Any]
 """An object as JSON has it."""

@@ -1,6 +1,6 @@
 """What a cluster has around a service: what its nodes offer, what a namespace may use, which labels Prometheus selects.
 
-Whoever may not look at these learns nothing of them, and is in nobody's way.
+Without the rights to read them, nothing is said about them, and a deployment goes on.
 """
 
 from __future__ import annotations

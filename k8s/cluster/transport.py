@@ -1,4 +1,4 @@
-"""Requests to one API server, tried again for as long as that can help. Knows addresses and answers, no objects."""
+"""Requests to one API server, tried again for as long as that can help. Knows addresses and answers, not objects."""
 
 from __future__ import annotations
 

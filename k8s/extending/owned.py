@@ -1,5 +1,5 @@
-"""What a patch may change, and should know that it does: fields of the pods that Marina derives, because readiness, the
-drain or what was measured hold for them as they are rendered."""
+"""Fields of the pods that Marina derives: a patch may change them, but readiness, the drain and what was measured hold
+only for the rendered values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_SERVER = {
 
 @dataclass(frozen=True)
 class Owned:
-    """A field that a patch changed although something holds only for what was rendered."""
+    """A field that a patch changed, and what holds only for the rendered value."""
 
     path: str
     """In a pod's template, as findings write it."""

@@ -102,7 +102,7 @@ def _patched(document: Manifest, change: dict[str, Any] | list[Any]) -> Any:
 
 
 def _checked(before: Manifest, after: Any, server: str) -> Manifest:
-    """The patched object; PatchError where a patch took what others find it by."""
+    """The patched object; PatchError where a patch changed fields by which other objects find it."""
     # Who does not change is named after what is in it.
     named = ("/data",) if before.get("immutable") else ()
     for path in (*_KEPT[""], *_KEPT.get(before["kind"], ()), *named):

@@ -100,7 +100,7 @@ def _merged_list(original: list[Any], patch: list[Any], keys: tuple[str, ...] | 
 def _identity(
     original: list[Any], patch: list[Any], keys: tuple[str, ...], path: str
 ) -> Callable[[dict[str, Any]], Any]:
-    """By what the items of a list are told apart: the first of the keys that an item has."""
+    """The field that tells the items of a list apart: the first of the keys that an item has."""
     key = next((key for key in keys for item in [*original, *patch] if isinstance(item, dict) and key in item), keys[0])
     for number, item in enumerate(patch):
         if key not in item and _DIRECTIVE not in item:
@@ -113,7 +113,7 @@ def _identity(
 
 
 def _in_order(old: dict[Any, Any], new: dict[Any, Any]) -> list[Any]:
-    """The order of the API server: what the patch names comes as early as it may, and before it what was before it."""
+    """The order of the API server: what the patch names comes as early as possible, after what was before it."""
     places = {key: place for place, key in enumerate(old)}
     result, others = [], [key for key in old if key not in new]
     for key in new:

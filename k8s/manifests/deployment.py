@@ -137,7 +137,7 @@ def _server(plan: Plan, mounts: list[V1VolumeMount]) -> V1Container:
 
 
 def _variables(plan: Plan) -> list[V1EnvVar]:
-    """What the server has to know and no file says."""
+    """What the server must know that is in no file."""
     keys = [(name, V1SecretKeySelector(name=secret, key="password")) for _, secret, name in plan.spec.redis if secret]
     return [V1EnvVar(name=name, value_from=V1EnvVarSource(secret_key_ref=key)) for name, key in keys]
 

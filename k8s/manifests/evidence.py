@@ -116,7 +116,7 @@ def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> 
 def suppose_evidence(
     evidence: EvidenceRecord | None, knee_rps: float | None, cold_start_s: float | None
 ) -> EvidenceRecord:
-    """What was measured, or nothing, as if the knee or the cold start had come to something else."""
+    """What was measured, or nothing, with another knee or cold start in its place."""
     if evidence is None:
         nothing = {"sha256": "", "package": None, "knee": None, "cold_start_s": None, "memory": None}
         zero = {"objective": {"p99_ms": 0, "error_rate": 0}, "machine": {"cores": 0}}
@@ -127,8 +127,8 @@ def suppose_evidence(
 
 
 def check_machine(spec: Spec, evidence: EvidenceRecord | None, accepted: Collection[str]) -> None:
-    """InputError where what was measured says nothing of a pod, because the server had other cores than one has;
-    `accepted` names what is taken all the same."""
+    """InputError where the measurement does not hold for a pod, because the server had other cores; `accepted` names
+    what is used nevertheless."""
     server = evidence.server if evidence else None
     if server is None:
         return

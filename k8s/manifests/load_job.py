@@ -130,7 +130,7 @@ def _config(plan: Plan, job: LoadJob) -> V1ConfigMap:
 
 
 def _meeting_point(plan: Plan, job: LoadJob) -> V1Service:
-    """Gives the pods names; they need them before they are ready."""
+    """Gives the pods names, which they need before they are ready."""
     port = V1ServicePort(name="load", port=PORT, target_port=PORT, protocol="TCP")
     return V1Service(
         api_version="v1",

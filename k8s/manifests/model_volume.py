@@ -46,7 +46,7 @@ def volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
 
 
 def secrets(plan: Plan) -> list[V1Volume]:
-    """The credentials, which the loader alone mounts: the server, which strangers talk to, has none."""
+    """The credentials, which the loader alone mounts: the server, which clients talk to, has none."""
     store = plan.spec.kubernetes.model
     if store is None or store.secret is None:
         return []

@@ -1,4 +1,5 @@
-"""How requests come in, and what else may not: the Service, the NetworkPolicy, and the route of a Gateway."""
+"""How requests come in, and how everything else is kept out: the Service, the NetworkPolicy, and the route of a
+Gateway."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def service(plan: Plan) -> V1Service:
 
 
 def pages_service(plan: Plan) -> V1Service:
-    """The supervisors' pages, one by one, for a ServiceMonitor; clients have no business there."""
+    """The supervisors' pages, one by one, for a ServiceMonitor; not for clients."""
     ports = [_service_port(PAGES, plan.ports.supervisor)]
     return V1Service(
         api_version="v1",

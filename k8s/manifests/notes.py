@@ -1,5 +1,5 @@
-"""What a person should know about a plan: where a number is a guess, and what to type to have it measured; and of the
-numbers that were derived, each with its reason."""
+"""What a person should know about a plan: which numbers are guesses, what to type to measure them, and the reason of
+each derived number."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def notes(plan: Plan) -> list[Note]:
 
 
 def derived(plan: Plan) -> list[Derived]:
-    """The numbers that nobody wrote."""
+    """The derived numbers, which are not in the spec."""
     cold, serving, scaling = plan.cold_start_s, plan.spec.serving, plan.spec.scaling
     start = "unmeasured" if cold is None else f"cold start {cold:.1f} s"
     numbers = [

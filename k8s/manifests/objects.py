@@ -121,8 +121,8 @@ def _dashboard(plan: Plan) -> V1ConfigMap:
 
 
 def _namespace(plan: Plan) -> V1Namespace:
-    """The namespace refuses what the `restricted` profile forbids. It may hold more services than this one, so nothing
-    in it is of this one."""
+    """The namespace refuses what the `restricted` profile forbids. It may hold other services, so nothing in it is
+    specific to this one."""
     levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
     named = {
         "app.kubernetes.io/name": plan.namespace,

@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def ports(self) -> Ports:
-        """The image's command line leaves the base as it is."""
+        """The image's command line does not change the base."""
         return Ports()
 
     @property

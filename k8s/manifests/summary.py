@@ -1,4 +1,4 @@
-"""What `marina manifests` prints: the files, the numbers nobody wrote, and what to type next."""
+"""What `marina manifests` prints: the files, the derived numbers, and what to type next."""
 
 from __future__ import annotations
 

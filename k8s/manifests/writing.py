@@ -94,7 +94,7 @@ def _kustomizations(files: Files) -> dict[str, str]:
 
 
 def replace_folder(folder: Path, texts: dict[str, str]) -> None:
-    """Writes beside the place and moves, so that nobody applies half of it."""
+    """Writes to a temporary place and moves it, so that nobody applies half of it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         fresh, old = Path(temporary) / "fresh", Path(temporary) / "old"

@@ -37,7 +37,7 @@ def plain(*objects: BaseModel) -> list[dict[str, Any]]:
 
 def custom(api_version: str, kind: str, metadata: BaseModel, spec: dict[str, Any]) -> dict[str, Any]:
     """A custom resource, which the `kubernetes` client has no type for; what is written is checked against the schemas
-    that come with the kit."""
+    that come with Marina."""
     return {"apiVersion": api_version, "kind": kind, "metadata": plain(metadata)[0], "spec": spec}
 
 

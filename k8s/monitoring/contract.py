@@ -1,7 +1,7 @@
 """The metric contract: every series that a rule, a panel or the adapter names must exist, with that type and labels.
 
 What is named is read from the expressions themselves; what exists is declared in `catalogue`. `k8s/verify/live.py`
-holds the declaration against the page of a running server.
+compares the declaration with the page of a running server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Expression:
 
 @dataclass(frozen=True)
 class Need:
-    """One series that the kit counts on: its declaration, the labels that are used, and by what."""
+    """One series that Marina uses: its declaration, the labels that are used, and by what."""
 
     series: Series
     labels: frozenset[str]
@@ -83,7 +83,7 @@ def adapter_query(rule: dict[str, Any], namespace: str, pods: str = ".*") -> str
 
 
 def metric_contract(spec: Spec) -> list[Need]:
-    """Every series that is named, by name; InputError when one is unknown or used against its nature."""
+    """Every series that is named, by name; InputError when one is unknown or used in a wrong way."""
     recorded = {rule["record"] for group in recording_rules(spec) for rule in group["rules"]}
     labels: dict[str, set[str]] = {}
     places: dict[str, dict[str, None]] = {}

@@ -19,7 +19,7 @@ _DURATION = "inference_request_duration_seconds"
 
 
 def dashboard_identity(namespace: str, name: str) -> str:
-    """By what Grafana knows the dashboard of a service again."""
+    """The identifier by which Grafana recognises the dashboard of a service."""
     return hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,7 @@
 """Every PromQL expression is made here: for rules with the spec's own names, for the dashboard with its variables.
 
-Failed is what the service owes an answer for: codes of 500 and more, shed requests (503) too. Codes of 400 are the
-clients' and count neither as failed nor as answered. How fast it is, is asked of good answers only: an error is quick.
+Failed is what is the service's fault: codes of 500 and more, shed requests (503) too. Codes of 400 are the clients' and
+count neither as failed nor as answered. How fast it is, is asked of good answers only: an error is quick.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from k8s.rollout.inference import CanaryRequest
 
 SCHEMA = "marina.state/1"
 KEPT = 3
-# A deploy renews its hold while it works; one that was killed lets go by itself.
+# A deploy renews its hold while it works; the hold of a killed one expires.
 HOLD_S = 60
 # An object in a cluster holds 1 MiB at most, with its metadata.
 _LARGEST = 1_000_000

@@ -145,7 +145,7 @@ class Workload:
 
     @property
     def ours(self) -> bool:
-        """Whether the kit made it: its supervisor is the server's parent, so stops are drained."""
+        """Whether Marina made it: its supervisor is the server's parent, so stops are drained."""
         return any(name.startswith("marina/") for name in self.template.at("metadata", "annotations").texts)
 
 

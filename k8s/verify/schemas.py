@@ -50,7 +50,7 @@ class Schemas:
     """What is known about the kinds of some documents."""
 
     def __init__(self, documents: Iterable[LocatedDocument] = ()) -> None:
-        """CustomResourceDefinitions among the documents add their schemas, and win over those of the kit. The documents
+        """CustomResourceDefinitions among the documents add their schemas, and win over those of Marina. The documents
         are kept by whoever asks."""
         self._custom = _shipped() | {key: schema for document in documents for key, schema in _defined(document)}
         self._found: dict[tuple[int, str], list[SchemaMistake]] = {}

@@ -20,7 +20,7 @@ from marina.terminal import as_typed
 # A busy machine may take several runs to a verdict; a demo does not wait for ever.
 _WARMUP_S, _LONGEST_S = 3.0, 120.0
 _WITHOUT_OBJECTIVE_RPS = 20.0
-# The example that is installed with the kit, for a demo outside of the repository.
+# The example that is installed with Marina, for a demo outside of the repository.
 _INSTALLED_SPEC = Path(__file__).parents[2] / DEFAULT_SPEC
 _OUT = BUILD / "demo"
 _STAGES = ("check", "package", "serve", "load", "verdict", "manifests", "verify")
@@ -31,7 +31,7 @@ def add_verbs(verbs: Any) -> None:
     added = verb(
         verbs,
         demo,
-        "go the whole way once: check, package, serve, load, manifests, verify",
+        "do every step once: check, package, serve, load, manifests, verify",
         "marina demo",
         "marina demo my/spec.yaml",
     )

@@ -18,7 +18,7 @@ _OUT_OF_MEMORY = 3
 
 
 class Child:
-    """One running TorchServe. Only the thread that made it may reap."""
+    """One running TorchServe. Only the thread that made it may reap it."""
 
     def __init__(self, launch: Launch, *, traffic: Traffic, log: RequestLog, output: Output) -> None:
         self._directory = launch.directory

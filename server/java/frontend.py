@@ -19,7 +19,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class NoAnswerError(Exception):
-    """Raised when TorchServe does not answer: not up yet, too busy, or gone. What that means is the caller's to say."""
+    """Raised when TorchServe does not answer: not up yet, too busy, or gone. The caller decides what that means."""
 
 
 @dataclass(frozen=True)

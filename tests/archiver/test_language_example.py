@@ -1,4 +1,4 @@
-"""The encoder that the kit ships: what it gets right of sentences that it was not trained on."""
+"""The encoder that Marina ships: what it gets right of sentences that it was not trained on."""
 
 import json
 import zipfile

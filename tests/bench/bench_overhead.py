@@ -1,4 +1,4 @@
-"""What the kit's `tensor` handler costs: a model that does nothing through it, against a handler that does nothing.
+"""What Marina's `tensor` handler costs: a model that does nothing through it, against a handler that does nothing.
 
     python tests/bench/bench_overhead.py [--rounds 5]
 

@@ -1,4 +1,4 @@
-"""The parts of an answer, one at a time in one process: each as the kit does it, and as it would be done without.
+"""The parts of an answer, one at a time in one process: each as Marina does it, and as it would be done without.
 
     python tests/bench/bench_parts.py
 
@@ -66,7 +66,7 @@ def reading(size: int) -> dict[str, float]:
     from handlers.receive import Receiver
 
     data, times_us = message(bytes(size)), {}
-    for name, read in (("TorchServe's reader", retrieve_msg), ("the kit's reader", Receiver().receive)):
+    for name, read in (("TorchServe's reader", retrieve_msg), ("Marina's reader", Receiver().receive)):
         ours, theirs = socket.socketpair()
         writer = os.fork()
         if writer == 0:

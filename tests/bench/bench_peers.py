@@ -1,9 +1,9 @@
-"""The same network for the same photo behind FastAPI, LitServe, BentoML and Ray Serve, and behind the kit.
+"""The same network for the same photo behind FastAPI, LitServe, BentoML and Ray Serve, and behind Marina.
 
     python tests/bench/bench_peers.py [--rounds 5] [--only ray]
 
-Each peer twice: as its own quick start has it, and with the kit's int8 artifact and decoding, a worker a core and its
-own batching where it has one. They are installed into `build/peers/venv`, with the kit's torch.
+Each peer twice: as its own quick start has it, and with Marina's int8 artifact and decoding, a worker a core and its
+own batching where it has one. They are installed into `build/peers/venv`, with Marina's torch.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def main() -> None:
     mar = kit_mar(spec, ROOT / "build" / "bench-serve" / "resnet50-int8")
     with zipfile.ZipFile(mar) as archive:
         archive.extractall(HOME / "artifact")
-    # The peers get what the kit sets for its workers, threads and allocator too.
+    # The peers get what Marina sets for its workers, threads and allocator too.
     settings = {
         name: value
         for name, value in worker_environment(spec, mar).items()

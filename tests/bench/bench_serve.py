@@ -1,4 +1,4 @@
-"""ResNet-50 over HTTP, one photo: the handler of a tutorial, TorchServe's stock handler, and the kit's ways to compile.
+"""ResNet-50 over HTTP, one photo: the handler of a tutorial, TorchServe's stock handler, and Marina's ways to compile.
 
     python tests/bench/bench_serve.py [--rounds 5] [--only int8 --only bf16]
 
@@ -131,7 +131,7 @@ def report(
     course: Course,
     parts: dict[str, float],
 ) -> None:
-    """The table, the ratios that the kit promises, and the files."""
+    """The table, the ratios that Marina promises, and the files."""
     print("\n" + table(rows, COLUMNS) + "\n")
     compared = ratios(measured)
     for name, quotient in compared.items():

@@ -19,7 +19,7 @@ class Raw:
 
     @property
     def error(self) -> dict[str, object]:
-        """Its body in the kit's form."""
+        """Its body in Marina's form."""
         answer = json.loads(self.body)
         assert isinstance(answer, dict)
         assert isinstance(answer["error"], str)

@@ -105,7 +105,7 @@ def without(kind: str) -> Change:
 
 
 def bare(objects: Objects) -> None:
-    """Makes of the kit's pods what somebody else would make of a stock image."""
+    """Makes of Marina's pods what somebody else would make of a stock image."""
     template = next(document for document in objects if document["kind"] == "Deployment")["spec"]["template"]
     template["metadata"].pop("annotations")
     template["spec"]["containers"][0]["image"] = "registry.local/torchserve:0.12@sha256:" + "a" * 64

@@ -14,8 +14,8 @@ _MARGIN = 1.1
 
 
 class Guesser:
-    """Of one text. What it would have guessed is held against what came, whether or not that was of use to anybody, so
-    it costs nothing to know when guesses are worth computing."""
+    """Guesses for one text. Every guess is compared with the text that followed, even if it was not computed, so it
+    costs nothing to know when guesses are worth computing."""
 
     def __init__(self) -> None:
         # The place after the newest of each few tokens.

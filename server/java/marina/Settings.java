@@ -6,7 +6,7 @@ import org.pytorch.serve.util.ConfigManager;
 
 /** What a door has to know of this server. */
 final class Settings {
-    /** Where one is to ask, for who asked somewhere else. */
+    /** Which paths to ask, for a client that asked another one. */
     final String predictions;
     /** Where OpenAI's paths for texts are; empty where the model writes none. */
     final String texts;

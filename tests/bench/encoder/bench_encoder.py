@@ -1,9 +1,9 @@
-"""The language example's encoder behind the kit, TorchServe with a handler of its own kind, FastAPI and BentoML.
+"""The language example's encoder behind Marina, TorchServe with a handler of its own kind, FastAPI and BentoML.
 
     python tests/bench/encoder/bench_encoder.py [--rounds 5] [--only fastapi]
 
 The others run the same folder by `transformers` in fp32, with a worker a core and a thread each; TorchServe and BentoML
-batch. They are installed into `build/encoder-peers/venv`, on top of the kit's own environment. All answer one sentence.
+batch. They are installed into `build/encoder-peers/venv`, on top of Marina's own environment. All answer one sentence.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def peer(name: str, workers: int) -> Contestant:
 
 
 def _mar(workers: int) -> Path:
-    """An archive as TorchServe's archiver makes it, with batches as large as the kit's."""
+    """An archive as TorchServe's archiver makes it, with batches as large as Marina's."""
     store = HOME / "store"
     store.mkdir(parents=True, exist_ok=True)
     settings = store / "model-config.yaml"
@@ -89,7 +89,7 @@ def _mar(workers: int) -> Path:
 
 
 def install() -> None:
-    """The others in an environment of their own, which has the kit's packages behind its own."""
+    """The others in an environment of their own, which has Marina's packages behind its own."""
     done = BIN.parent / ".installed"
     if done.exists() and done.stat().st_mtime >= (THEIRS / "requirements.txt").stat().st_mtime:
         return

@@ -1,4 +1,4 @@
-"""What the cluster's monitoring would see: a real Prometheus reads real pods, through the kit's own expressions."""
+"""What the cluster's monitoring would see: a real Prometheus reads real pods, through Marina's own expressions."""
 
 import bisect
 import json

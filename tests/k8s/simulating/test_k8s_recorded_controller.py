@@ -1,6 +1,6 @@
 """What the HorizontalPodAutoscaler's controller of Kubernetes 1.36 did, looking every 15 s: the simulation does it too.
 
-The autoscalers are the kit's own for the digits example at 70 requests/s, with other windows, policies, tolerances and
+The autoscalers are Marina's own for the digits example at 70 requests/s, with other windows, policies, tolerances and
 bounds; pods took a while to start, and metrics came, went, and lay on the edges of the tolerance.
 """
 
