@@ -113,7 +113,7 @@ def doubts(draft: Draft, staged: Path) -> Iterator[str]:
     elif end is not None and end not in ends:
         yield (
             f"`eos_token_id` is {listed(ends)}, and the `eos_token` of the tokenizer is `{end}`: answers may go on "
-            "behind it"
+            "after it"
         )
 
 

@@ -245,7 +245,7 @@ class Handler:
         if len(answer.body) > self.record.max_response_bytes:
             raise AnswerTooLarge
         if not _CONTENT_TYPE.fullmatch(answer.content_type):
-            raise ValueError("encode() gave a content type that is no legal header value")
+            raise ValueError("encode() gave a content type that is not a legal header value")
         return answer
 
     def _rows_in_time(self, context: Context) -> int:

@@ -23,8 +23,8 @@ from loadtest.reporting import pieces_lines, verdict_lines
 from loadtest.sending import TIMEOUT, Heard
 
 CLOSED_LOOP_WARNING = (
-    "closed loop: a user waits for its answer before it sends again, so a server that stands still gets no requests "
-    "and these figures flatter it; for a verdict that counts: marina loadtest"
+    "closed loop: a user waits for its answer before it sends again, so a server that stalls gets fewer requests "
+    "and these figures look better than they are; for a verdict: marina loadtest"
 )
 _KEY = "marina"
 # In the context of a request: the events of its answer.

@@ -48,7 +48,7 @@ def _of_name(info: zipfile.ZipInfo) -> Iterator[str]:
     if _UNICODE_NAME in _extra_fields(info.extra):
         yield f"{name}: has a second name beside its own"
     if name != info.orig_filename:
-        yield f"{name}: its name goes on behind a zero byte"
+        yield f"{name}: its name goes on after a zero byte"
     if not name.isprintable():
         yield f"{name}: its name holds characters that are not to be seen"
 

@@ -46,7 +46,7 @@ class Dns(Section):
     @model_validator(mode="after")
     def _somebody_to_ask(self) -> Dns:
         if self.policy == "None" and not self.nameservers:
-            raise ValueError("allowed: `nameservers` with `policy: None`, where nobody else is asked")
+            raise ValueError("allowed: `nameservers` with `policy: None`, because no other server is asked")
         return self
 
 

@@ -84,5 +84,5 @@ class ModelStore(Section):
             if not self.downloads and getattr(self, name) is not None:
                 raise ValueError(f"{name}|but nothing is downloaded: delete it, or set `url`")
         if self.downloads and "path" in self.model_fields_set:
-            raise ValueError("path|but what `url` names is no volume: put the path into it")
+            raise ValueError("path|but `url` is not a volume: put the path into the address")
         return self

@@ -44,7 +44,7 @@ def connect(
     name = context or active["name"]
     if not settings.verify_ssl:
         warn(
-            f"warning: context `{name}` skips the check of the server's certificate: whoever is between can read and "
+            f"warning: context `{name}` skips the check of the server's certificate: anybody on the way can read and "
             "change everything; give its `certificate-authority-data` instead of `insecure-skip-tls-verify`"
         )
     return Cluster(Transport(settings, name))

@@ -104,7 +104,7 @@ def _identity(
     key = next((key for key in keys for item in [*original, *patch] if isinstance(item, dict) and key in item), keys[0])
     for number, item in enumerate(patch):
         if key not in item and _DIRECTIVE not in item:
-            raise PatchError(f"{path}/{number}", f"missing: `{key}`, which says what item of the list is meant")
+            raise PatchError(f"{path}/{number}", f"missing: `{key}`, which tells the items of the list apart")
 
     def identity(item: dict[str, Any]) -> Any:
         return item.get(key)

@@ -112,7 +112,7 @@ def misuses(selector: Selector, recorded: set[str]) -> Iterator[str]:
             yield f"`{selector.name}`: has no label `{label}`"
     counts, rated = series.kind in ("counter", "histogram"), selector.function in _RATES
     if counts and not rated and selector.function != "absent" and not _discovers(selector):
-        yield f"`{selector.name}`: a counter only rises, its rate was meant"
+        yield f"`{selector.name}`: a counter only rises: use its rate"
     if rated and not counts:
         yield f"`{selector.name}`: {selector.function} of a gauge"
 

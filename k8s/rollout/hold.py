@@ -71,12 +71,12 @@ def held(placement: Placement, state: State, record: Rollout, progress: Progress
                 yield hold
         except KeyboardInterrupt:
             record.result, record.error = "interrupted", f"interrupted at {now()}"
-            record.next = f"marina {record.verb} {placement.typed} goes on"
+            record.next = f"marina {record.verb} {placement.typed} continues"
             if current := hold.state.current:
                 record.next += f", marina rollback {placement.typed} goes back to revision {current}"
             with suppress(MarinaError):
                 hold.save(phase="interrupted", message=f"{record.verb} was {record.error}", holder="")
-            progress.say(f"the cluster goes on with what was applied; {record.next}")
+            progress.say(f"the cluster keeps what was applied; {record.next}")
             raise
         except MarinaError as err:
             with suppress(MarinaError):

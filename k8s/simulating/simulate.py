@@ -75,7 +75,7 @@ def _autoscaler(plan: Plan) -> Hpa:
     where = f"{plan.spec.file}: `scaling"
     metric = plan.spec.scaling.metric
     if metric in ("queue_time", "waiting"):
-        text = f"{where}.metric`: got `{metric}`, but nobody knows how long requests wait below the knee"
+        text = f"{where}.metric`: got `{metric}`, but how long requests wait below the knee is not known"
         raise InputError(text, hint="simulate `metric: requests`, which scales before requests wait")
     for manifest in (document for documents in render(plan).values() for document in documents):
         if manifest["kind"] in ("HorizontalPodAutoscaler", "ScaledObject"):
@@ -89,7 +89,7 @@ def _service(plan: Plan, supposed: Supposed) -> tuple[Service, list[str]]:
     measured, target = plan.evidence.knee if plan.evidence else None, plan.target_rps_per_pod
     if measured is None and target is None:
         hint = f"marina calibrate {spec.file}, or --knee RPS"
-        raise InputError("nothing was measured, so nobody knows how many requests/s a pod can hold", hint=hint)
+        raise InputError("nothing was measured, so how many requests/s a pod can hold is not known", hint=hint)
     knee = measured.rps if measured else (target or 0) / spec.scaling.headroom
     cold_start_s = plan.cold_start_s
     if measured is None:

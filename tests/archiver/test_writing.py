@@ -198,7 +198,7 @@ def test_an_end_that_no_answer_comes_to_is_refused(
         (None, "no `eos_token_id` in `config.json` or `generation_config.json`: every answer is as long as it may be"),
         (
             [7, 5],
-            "`eos_token_id` is `5`, `7`, and the `eos_token` of the tokenizer is `0`: answers may go on behind it",
+            "`eos_token_id` is `5`, `7`, and the `eos_token` of the tokenizer is `0`: answers may go on after it",
         ),
         ([7, 0], ""),
     ],

@@ -174,7 +174,7 @@ ERRORS: list[Any] = [
                  id="a MAR from two places"),
     pytest.param({"kubernetes.model": {}}, "spec.yaml:6: `kubernetes.model`: got `{}`, allowed: exactly one of `claim`, `image`, `url`, or `secret` alone with `MODEL_URL` in it",
                  id="a MAR from nowhere"),
-    pytest.param({"kubernetes.model": {"url": "https://s/m", "path": "x"}}, "spec.yaml:8: `kubernetes.model.path`: got `x`, but what `url` names is no volume: put the path into it",
+    pytest.param({"kubernetes.model": {"url": "https://s/m", "path": "x"}}, "spec.yaml:8: `kubernetes.model.path`: got `x`, but `url` is not a volume: put the path into the address",
                  id="a path beside a URL"),
     pytest.param({"kubernetes.model": {"claim": "x", "path": "../x"}}, "spec.yaml:8: `kubernetes.model.path`: got `../x`, allowed: a path such as `models/digits.mar`",
                  id="a path out of the volume"),

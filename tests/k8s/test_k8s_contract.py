@@ -106,8 +106,8 @@ def test_a_need_says_what_asks_for_it() -> None:
 
 MISUSES = [
     ("rate(marina_ready[5m])", "`marina_ready`: rate of a gauge"),
-    ("sum(ts_inference_requests_total)", "`ts_inference_requests_total`: a counter only rises, its rate was meant"),
-    (f"histogram_quantile(0.9, {HISTOGRAM}_bucket)", f"`{HISTOGRAM}_bucket`: a counter only rises, its rate was meant"),
+    ("sum(ts_inference_requests_total)", "`ts_inference_requests_total`: a counter only rises: use its rate"),
+    (f"histogram_quantile(0.9, {HISTOGRAM}_bucket)", f"`{HISTOGRAM}_bucket`: a counter only rises: use its rate"),
     ("marina_redy", "`marina_redy`: unknown metric, did you mean `marina_ready`?"),
     (HISTOGRAM, f"`{HISTOGRAM}`: unknown metric"),
     ("marina_ready_bucket", "`marina_ready_bucket`: unknown metric"),

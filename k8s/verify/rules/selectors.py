@@ -41,7 +41,7 @@ def _changing(application: Application, _: Scope) -> Iterator[Remark]:
     "service-port",
     "error",
     what="A Service sends to a port that its pods do not declare.",
-    why="A name that nobody declares is no endpoint; a number that nobody declares is most likely a mistake.",
+    why="A name that no container declares has no endpoint; a number that none declares is most likely a mistake.",
     fix="write the name of a container's port as `targetPort`",
 )
 def _service_port(application: Application, _: Scope) -> Iterator[Remark]:

@@ -87,7 +87,7 @@ def test_the_merge_keys_are_those_of_kubernetes() -> None:
 # A patch that cannot be applied, and the whole sentence about it.
 IMPOSSIBLE: list[Any] = [
     ({"containers": ["x"]}, "`/containers/0`: got `x`, allowed: a mapping, as the items of this list are"),
-    ({"containers": [{"image": "x"}]}, "`/containers/0`: missing: `name`, which says what item of the list is meant"),
+    ({"containers": [{"image": "x"}]}, "`/containers/0`: missing: `name`, which tells the items of the list apart"),
     ({"a": {"$patch": "drop"}}, "`/a`: `$patch`: got `drop`, allowed: `delete`, `merge`, `replace`"),
     (
         {"$retainKey": []},

@@ -80,7 +80,7 @@ REFUSED: list[Any] = [
     ({}, "allowed: exactly one of `claim`, `image`, `url`, or `secret` alone with `MODEL_URL` in it"),
     ({"claim": "c", "secret": "s"}, "`kubernetes.model.secret`: got `s`, but nothing is downloaded"),
     ({"claim": "c", "cache": {"claim": "d"}}, "`kubernetes.model.cache`: "),
-    ({"url": "https://s/x", "path": "y"}, "`kubernetes.model.path`: got `y`, but what `url` names is no volume"),
+    ({"url": "https://s/x", "path": "y"}, "`kubernetes.model.path`: got `y`, but `url` is not a volume"),
     ({"url": "https://s/x", "cache": {}}, "allowed: exactly one of `claim`, `host_path`"),
     ({"url": "https://s/x", "cache": {"host_path": "var"}}, "allowed: a path such as `/var/cache/marina`"),
     ({"url": "https://s/x", "cache": {"host_path": "/var"}}, "but the Namespace that is rendered forbids `hostPath`"),

@@ -317,7 +317,7 @@ def test_an_interrupted_deploy_says_so_in_the_cluster_and_the_next_one_goes_on(
     process.send_signal(which)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "marina deploy spec.yaml goes on, marina rollback spec.yaml goes back to revision 1" in said
+    assert "marina deploy spec.yaml continues, marina rollback spec.yaml goes back to revision 1" in said
     state = cluster.state
     assert (state.phase, state.trying, state.current, state.holder) == ("interrupted", 2, 1, "")
     assert '"result": "interrupted"' in record.read_text()
