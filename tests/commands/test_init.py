@@ -236,7 +236,7 @@ def test_the_only_model_of_a_file_needs_no_name(here: Path) -> None:
 
 def test_a_name_that_kubernetes_would_refuse_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert marina.main(["init", "My_Model"]) == 2
-    assert "error: `NAME`: got `My_Model`, allowed: lower-case letters, digits and `-`" in capsys.readouterr().err
+    assert "error: `NAME`: got `My_Model`, allowed: at most 40 lower-case letters, digits" in capsys.readouterr().err
 
 
 def test_what_is_no_python_in_our_packages_is_installed_too() -> None:

@@ -103,8 +103,8 @@ YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
         ({"rope_scaling": {"type": "linear"}}, "`rope_scaling.factor`: missing, `linear` needs it"),
         ({"rope_scaling": {"type": "linear", "factor": 0.5}}, "`rope_scaling.factor`: got `0.5`, allowed: a number fr"),
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "`rope_scaling.factor`: got `2`"),
-        ({"rope_scaling": {"mrope_section": [1]}}, "`rope_scaling.mrope_section`: nothing that `default` computes"),
-        ({"rope_scaling": YARN | {"short_factor": [1]}}, "`rope_scaling.short_factor`: nothing that `yarn` computes"),
+        ({"rope_scaling": {"mrope_section": [1]}}, "`rope_scaling.mrope_section`: `default` does not use it"),
+        ({"rope_scaling": YARN | {"short_factor": [1]}}, "`rope_scaling.short_factor`: `yarn` does not use it"),
         ({"rope_scaling": YARN | {"rope_type": "linear"}}, "`rope_scaling.type`: got `yarn`, but `rope_type` is `lin"),
         ({"rope_scaling": YARN | {"beta_fast": 1}}, "`rope_scaling.beta_slow`: allowed: less than `beta_fast`"),
         ({"rope_scaling": YARN | {"original_max_position_embeddings": 1024}}, "got 1024, allowed: at most `max_posi"),
@@ -113,7 +113,7 @@ YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
             {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": 64, "low_freq_factor": 4}},
             "`rope_scaling.low_freq_factor`: allowed: less than",
         ),
-        ({"rope_parameters": YARN, "rope_scaling": YARN | {"factor": 2.0}}, "`rope_scaling`: another than `rope_para"),
+        ({"rope_parameters": YARN, "rope_scaling": YARN | {"factor": 2.0}}, "`rope_scaling`: differs from `rope_para"),
         ({"rope_parameters": {"rope_theta": 5000.0}}, "`rope_theta`: got `10000`, but `rope_parameters.rope_theta` i"),
         ({"rope_scaling": ["yarn"]}, "`rope_scaling`: allowed: an object"),
     ],
@@ -148,7 +148,7 @@ def test_weights_that_are_there_twice_are_the_same(tales: Path) -> None:
     add(tales, **{"lm_head.weight": embedding.clone()})
     check_weights(tales)
     add(tales, **{"lm_head.weight": embedding * 2})
-    with pytest.raises(UnknownModel, match=r"`tie_word_embeddings`: got `true`, but `lm_head.weight` is another"):
+    with pytest.raises(UnknownModel, match=r"`tie_word_embeddings`: got `true`, but `lm_head.weight` differs"):
         check_weights(tales)
 
 

@@ -59,7 +59,7 @@ def test_what_a_pod_holds_is_what_was_measured() -> None:
 
 
 def test_what_was_never_measured_is_asked_for_or_named() -> None:
-    with pytest.raises(InputError, match="nobody knows how many requests/s a pod can hold"):
+    with pytest.raises(InputError, match="how many requests/s a pod can hold is not known"):
         simulate(planned(), Supposed(2))
     outcome = simulate(planned({"scaling.target_rps_per_pod": 70}), Supposed(2))
     assert outcome.service.knee_rps == pytest.approx(100)

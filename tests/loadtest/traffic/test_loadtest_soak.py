@@ -132,8 +132,8 @@ def test_what_fills_with_the_first_requests_is_no_leak_until_it_goes_on_after_th
     status, (reason,) = judged(soaked(little))
     assert status == "INVALID"
     assert reason == (
-        "settles: the memory of worker 9000 grew from 49 MB to 51 MB in 6.67 minutes, as buffers do that fill with "
-        "the first 100,000 requests: a longer soak tells whether that ends"
+        "settles: the memory of worker 9000 grew from 49 MB to 51 MB in 6.67 minutes, as buffers do while they "
+        "fill in the first 100,000 requests: a longer soak tells whether that ends"
     )
     many = tuple(each.model_copy(update={"due": 600}) for each in soaked().seconds)
     status, (reason,) = judged(soaked(little, seconds=many))
@@ -155,7 +155,7 @@ def test_a_heap_that_fills_with_the_first_requests_is_no_leak_of_java_but_of_a_w
     status, (reason,) = growing("torchserve")
     assert status == "INVALID"
     assert reason.startswith("settles: the memory of torchserve grew from 44")
-    assert "as a heap does that fills with the first 100,000 requests" in reason
+    assert "as a heap does while it fills in the first 100,000 requests" in reason
     assert growing("torchserve", due=600)[0] == growing("worker 9000")[0] == "FAIL"
 
 
