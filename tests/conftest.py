@@ -6,10 +6,10 @@ import signal
 
 import hypothesis
 import pytest
-from packages import packaged_digits
+from packages import COMPILED, packaged_digits
 from side_by_side import longest_first, set_aside
 from side_by_side import pytest_runtest_logreport as pytest_runtest_logreport
-from specs import ROOT, Packaged
+from specs import Packaged
 
 # A shell ignores it for what it runs in the background, and so would every server that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -25,7 +25,7 @@ hypothesis.settings.load_profile("any machine")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # What one test has compiled, no other compiles again, and nothing of the user's own cache is in it.
-os.environ.setdefault("MARINA_CACHE", str(ROOT / "build" / "compiled"))
+os.environ.setdefault("MARINA_CACHE", str(COMPILED))
 
 
 @pytest.hookimpl(trylast=True)

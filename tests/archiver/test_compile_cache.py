@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from packages import cache_of_nothing_compiled
 from specs import digits_spec
 from tools import needs
 
@@ -121,9 +122,11 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cache")
-def test_a_second_package_of_the_same_graph_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_package_of_the_same_graph_compiles_nothing(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs("g++", package="g++")
+    cache_of_nothing_compiled(cache)
     calls = tmp_path / "calls"
     (compiler := tmp_path / "c++").write_text(f'#!/bin/sh\necho "$#" >> {calls}\nexec g++ "$@"\n', encoding="utf-8")
     compiler.chmod(0o755)

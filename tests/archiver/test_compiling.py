@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from packages import cache_of_nothing_compiled
 from specs import digits_spec
 from tools import needs
 
@@ -36,7 +37,7 @@ class Model(torch.nn.Module):
 @pytest.fixture
 def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
     """Three programs that nothing has compiled yet, on a machine with room for two at once."""
-    monkeypatch.setenv("MARINA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MARINA_CACHE", str(cache_of_nothing_compiled(tmp_path / "cache")))
     monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
     monkeypatch.setattr(side_by_side, "free_memory", lambda: 64_000_000_000)
     spec = digits_spec()

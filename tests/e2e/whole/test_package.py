@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from packages import cache_of_nothing_compiled
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from specs import ROOT, Packaged, digits_spec
@@ -122,7 +123,8 @@ def test_two_builds_are_the_same_to_the_byte(variant: str, packaged: Packaged, t
     text = (example / "spec.yaml").read_text(encoding="utf-8").replace("precision: fp32", "precision: int8")
     (example / "spec.yaml").write_text(text.replace("compile: aot", f"compile: {'jit' if variant == 'jit' else 'aot'}"))
     command = [sys.executable, "-m", "marina", "package", str(example / "spec.yaml"), "--out", str(tmp_path / "build")]
-    subprocess.run([*command, "--quiet"], check=True, cwd=ROOT, env=os.environ | {"MARINA_CACHE": "off"})
+    empty = {"MARINA_CACHE": str(cache_of_nothing_compiled(tmp_path / "cache"))}
+    subprocess.run([*command, "--quiet"], check=True, cwd=ROOT, env=os.environ | empty)
     second = read_package(tmp_path / "build/digits")
     differing = {name for name, sha in first.record.files.items() if second.record.files.get(name) != sha}
     assert differing == set()
