@@ -102,7 +102,7 @@ def _unknown(name: str, section: Location) -> tuple[str, str | None]:
     known = _known_fields(section)
     close = nearest(name, known)
     if not section and name in _SEVERAL:
-        hint = "a spec for each model, and one route for all of them (`kubernetes.route`)"
+        hint = "a spec for each model, and one route for all (`kubernetes.route`); see docs/08-several-models.md"
         return "unknown field: a spec describes one model", hint
     return f"unknown field, did you mean `{close}`?" if close else f"unknown field, allowed: {listed(known)}", None
 

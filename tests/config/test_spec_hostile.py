@@ -109,7 +109,8 @@ def test_several_models_in_a_spec_are_told_where_to_read(key: str) -> None:
         make_spec({key: [{"source": "torchvision:resnet18"}], "model": None})
     first = caught.value.problems[-1]
     assert (first.field, first.text) == (key, "unknown field: a spec describes one model")
-    assert first.hint == "a spec for each model, and one route for all of them (`kubernetes.route`)"
+    assert first.hint
+    assert first.hint.endswith("(`kubernetes.route`); see docs/08-several-models.md")
 
 
 def test_a_torchvision_model_that_is_not_there_is_named_with_the_nearest() -> None:
