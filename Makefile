@@ -134,6 +134,9 @@ bench-speculation: setup  ## an answer with guesses of what comes next and witho
 bench-promises: setup  ## prompts that begin alike, who goes first, and a Redis that dies  (ARGS=priorities)
 	$(BIN)/python tests/bench/text/bench_promises.py $(ARGS)
 
+bench-clients: setup  ## what the load test and guidellm measure of the same server, in turns (ARGS='--only fake')
+	$(BIN)/python tests/bench/text/bench_clients.py $(ARGS)
+
 check-vllm: setup  ## our program around a real vLLM               (VLLM_PYTHON=FILE, a Python that has it)
 	VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/pytest --quiet -rs tests/handlers/generation/test_generation_vllm_real.py
 
