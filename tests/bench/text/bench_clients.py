@@ -27,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / each) for each in ("", "e2e", "bench"))]
 
+import process_tree  # noqa: E402
 import torch  # noqa: E402
 from board import Column, against, median, ratio_text, table  # noqa: E402
 from packages import packaged_tales, tales_changes  # noqa: E402
@@ -281,6 +282,7 @@ def main() -> int:
     parser.add_argument("--tolerance", type=float, default=0.05)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench-clients")
     args = parser.parse_args()
+    process_tree.unwind_on_sigterm()
     args.out = args.out.resolve()
     args.out.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {"machine": this_machine().model_dump(), "loads": {}}
