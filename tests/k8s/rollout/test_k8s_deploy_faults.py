@@ -271,7 +271,7 @@ def test_a_kubeconfig_that_skips_the_check_of_certificates_is_warned_of_once(
     assert not [each for each in caught if issubclass(each.category, urllib3.exceptions.InsecureRequestWarning)]
     lines = capfd.readouterr().err.splitlines()
     assert [line[:70] for line in lines if line.startswith("warning:")] == [
-        "warning: context `fake` skips the check of the server's certificate: w"
+        "warning: context `fake` skips the check of the server's certificate: a"
     ]
 
 
