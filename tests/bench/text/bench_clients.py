@@ -1,12 +1,14 @@
-"""Whether two clients see the same server alike: ours and guidellm, in turns, with the same requests at the same times.
+"""Whether clients see the same server alike: ours, guidellm and a bare one, in turns, with the same requests at the
+same times.
 
     python tests/bench/text/bench_clients.py [--only fake int8] [--arrivals constant poisson] [--rounds 5]
 
-The server writes tales, with an engine of steps of a set time and with the compiled one. Both clients send the same
+The server writes tales, with an engine of steps of a set time and with the compiled one. All clients send the same
 prompts for answers of the same lengths, at the arrivals that we draw, which guidellm replays. From its record of each
-request the same figures are made as ours; what it prints itself is beside them. Exit code 1 when a figure differs by
-more than `--tolerance`, interval and all, and by more than 4 ms or what a client is late by its own account (`small`),
-or when a request of ours fails.
+request the same figures are made as ours; what it prints itself is beside them. Where it and we differ, the bare client
+says who is right (`bare_client.py`). Exit code 1 when a figure of ours differs from both by more than `--tolerance`,
+interval and all, or when a request of ours fails. The time a token of the compiled engine takes is shown and not
+judged: a token takes it half a millisecond, and the server sends text that goes on every 20 ms.
 """
 
 from __future__ import annotations
@@ -44,10 +46,10 @@ GUIDELLM = "guidellm==0.8.1"
 RATES = {"fake": 20.0, "int8": 20.0}
 WORDS, LENGTHS = (5, 60), (16, 24, 24, 48)
 TIMEOUT_S = 60.0
+# Whose tokens come several at a time.
+IN_PIECES = ("int8",)
 # guidellm takes all requests at its start, and sends those late that are due meanwhile.
 LEAD_S = 3.0
-# What a client in Python takes for a request on a busy core.
-OWN_MS = 4.0
 # What a request has to meet for goodput, ms: the longest answers take longer than they may.
 FIRST_MS, PACE_MS = 500.0, 100.0
 RESPONSE_MS = {"fake": 700.0, "int8": 700.0}
@@ -137,9 +139,7 @@ def ours(server: Running, load: Load) -> Figures:
 
 def theirs(server: Running, load: Load, python: Path, out: Path) -> Figures:
     """The load as guidellm sends it, in one process of its own."""
-    names = ("relative_timestamp", "prompt", "output_tokens_count")
-    rows = [dict(zip(names, (due + LEAD_S, *what), strict=True)) for due, *what in load.rows]
-    (out / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_requests(out / "prompts.jsonl", load, LEAD_S)
     backend: dict[str, object] = {"kind": "openai_http", "target": server.url, "model": "tales"}
     backend |= {"request_format": "/v1/completions"}
     backend |= {"validate_backend": False, "timeout": TIMEOUT_S, "extras": {"body": {"temperature": 0}}}
@@ -147,7 +147,7 @@ def theirs(server: Running, load: Load, python: Path, out: Path) -> Figures:
         "backend": backend,
         # Its own arrivals at a rate may begin before the moment that it counts from.
         "profile": {"kind": "replay", "schedule_turn": "timestamp"},
-        "constraints": [{"kind": "max_requests", "count": len(rows)}],
+        "constraints": [{"kind": "max_requests", "count": len(load.prompts)}],
         "data": [{"kind": "json_file", "path": str(out / "prompts.jsonl")}],
         "outputs": [{"kind": "json", "path": str(out / "guidellm.json")}],
     }
@@ -199,6 +199,36 @@ def their_figures(benchmark: Mapping[str, Any], load: Load) -> Figures:
     }
 
 
+def bare(server: Running, load: Load, out: Path) -> Figures:
+    """The load as a client with nothing in it sends it, in a process of its own."""
+    write_requests(out / "bare.jsonl", load, 0)
+    command = [sys.executable, str(Path(__file__).with_name("bare_client.py")), str(server.ports.inference)]
+    subprocess.run([*command, out / "bare.jsonl", out / "bare.json"], check=True, preexec_fn=go_first)
+    answers = json.loads((out / "bare.json").read_text(encoding="utf-8"))
+    first, pace, response, lag = (Histogram() for _ in range(4))
+    for (_, _, tokens), answer in zip(load.rows, answers, strict=True):
+        first.add(answer["first"] * 1000)
+        pace.add((answer["last"] - answer["first"]) * 1000 / (tokens - 1))
+        response.add(answer["ended"] * 1000)
+        lag.add(answer["sent"] * 1000)
+    return {
+        **_spread("ttft", first),
+        **_spread("tpot", pace),
+        "response_p50": response.percentile(0.5),
+        "response_p99": response.percentile(0.99),
+        "good": len(answers),
+        "lag_p50": lag.percentile(0.5),
+        "lag_p99": lag.percentile(0.99),
+    }
+
+
+def write_requests(file: Path, load: Load, lead_s: float) -> None:
+    """For a client that reads them from a file; all due by so much later."""
+    names = ("relative_timestamp", "prompt", "output_tokens_count")
+    rows = [dict(zip(names, (due + lead_s, *what), strict=True)) for due, *what in load.rows]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
 def go_first() -> None:
     """Before the server, where both need the same core: ours does so by itself."""
     with suppress(PermissionError):
@@ -224,53 +254,57 @@ def environment_of_theirs(out: Path) -> Path:
 
 
 def compare(server: Running, variant: str, arrivals: Arrivals, args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
-    """The rounds of both clients, and whether they agree."""
+    """The rounds of all clients, and whether they agree."""
     python = environment_of_theirs(args.out)
     clients: dict[str, Callable[[Load], Figures]] = {
         "marina": lambda load: ours(server, load),
         "guidellm": lambda load: theirs(server, load, python, args.out),
+        "bare": lambda load: bare(server, load, args.out),
     }
     rounds: dict[str, list[Figures]] = {name: [] for name in clients}
     ours(server, draw(variant, arrivals, 40, seed=0))
     for number in range(1, args.rounds + 1):
         load = draw(variant, arrivals, args.requests, seed=number)
-        # Who goes first has the server as the other left it.
-        for name in sorted(clients, reverse=number % 2 == 0):
+        # Who goes first has the server as another left it.
+        names = list(clients)
+        for name in names[number % 3 :] + names[: number % 3]:
             rounds[name].append(clients[name](load))
             told = ", ".join(f"{key} {value:,.4g}" for key, value in rounds[name][-1].items() if value is not None)
             print(f"{variant}, {arrivals}, round {number}, {name}: {told}", file=sys.stderr, flush=True)
-    return rounds, judged(f"{variant}, {arrivals}", rounds, args)
+    return rounds, judged(variant, arrivals, rounds, args)
 
 
-def judged(title: str, rounds: Mapping[str, Sequence[Figures]], args: argparse.Namespace) -> bool:
-    """Prints what both saw, and whether it is the same."""
+def judged(variant: str, arrivals: Arrivals, rounds: Mapping[str, Sequence[Figures]], args: argparse.Namespace) -> bool:
+    """Prints what all saw, and whether it is the same."""
     rows, agree = {}, True
     for key, name in {**JUDGED, **SHOWN}.items():
         seen = {client: [each.get(key) for each in figures] for client, figures in rounds.items()}
         row: dict[str, Any] = {client: median(values) for client, values in seen.items()}
         if key in JUDGED:
-            quotient = against(*([value or 0.0 for value in seen[client]] for client in ("guidellm", "marina")))
-            is_near = abs(quotient.value - 1) <= args.tolerance
-            may_be_near = quotient.low <= 1 + args.tolerance and quotient.high >= 1 - args.tolerance
-            is_small = abs((row["marina"] or 0) - (row["guidellm"] or 0)) <= resolution_ms(key, rounds)
-            word = "" if is_near else "  small" if is_small else "  unsure" if may_be_near else "  differs"
-            row["ratio"] = ratio_text(quotient) + word
-            agree &= is_near or is_small or may_be_near
+            row["ratio"], is_near = compared(seen, "guidellm", args.tolerance)
+            if None not in seen["bare"]:
+                row["to bare"], is_near_bare = compared(seen, "bare", args.tolerance)
+                is_near |= is_near_bare
+            agree &= is_near or (variant in IN_PIECES and key.startswith("tpot"))
         rows[name] = row
     whole = all(each["good"] == args.requests for each in rounds["marina"])
-    columns = [Column(name, name, "{:,.4g}") for name in ("marina", "guidellm", "ratio")]
-    print(f"\n{title}\n{table(rows, columns)}", "" if whole else "some requests failed", sep="\n", flush=True)
+    columns = [Column(name, name, "{:,.4g}") for name in ("marina", "guidellm", "ratio", "bare", "to bare")]
+    print(
+        f"\n{variant}, {arrivals}\n{table(rows, columns)}",
+        "" if whole else "some requests failed",
+        sep="\n",
+        flush=True,
+    )
     return agree and whole
 
 
-def resolution_ms(key: str, rounds: Mapping[str, Sequence[Figures]]) -> float:
-    """What a client may be wrong by: one that sends late reads as late, and some time of a request is its own."""
-    name, _, which = key.partition("_")
-    if name not in ("ttft", "tpot", "response"):
-        return 0.0
-    lag = "lag_p99" if which == "p99" else "lag_p50"
-    late = max(OWN_MS, *(median([each[lag] for each in figures]) or 0.0 for figures in rounds.values()))
-    return late / (min(LENGTHS) - 1) if name == "tpot" else late
+def compared(seen: Mapping[str, Sequence[float | None]], other: str, tolerance: float) -> tuple[str, bool]:
+    """Ours by another's, in words, and whether it may be the same."""
+    quotient = against(*([value or 0.0 for value in seen[client]] for client in (other, "marina")))
+    if abs(quotient.value - 1) <= tolerance:
+        return ratio_text(quotient), True
+    may_be_near = quotient.low <= 1 + tolerance and quotient.high >= 1 - tolerance
+    return f"{ratio_text(quotient)}  {'unsure' if may_be_near else 'differs'}", may_be_near
 
 
 def main() -> int:
@@ -296,7 +330,7 @@ def main() -> int:
                 record["loads"][f"{variant}, {arrivals}"] = rounds
                 agree &= same
     write_json(args.out / "bench.json", record)
-    print(f"load of the machine: {os.getloadavg()[0]:.1f}; " + ("both agree" if agree else "they differ"))
+    print(f"load of the machine: {os.getloadavg()[0]:.1f}; " + ("they agree" if agree else "they differ"))
     return 0 if agree else 1
 
 
