@@ -2,6 +2,8 @@ SPEC ?= config/examples/digits/spec.yaml
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+# Whoever looks on sees what is downloaded, how large it is and how far it is.
+QUIETLY := $(shell test -t 2 || echo --quiet)
 
 # Where it is set, each of a thousand processes that the tests start would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,7 +17,9 @@ help:  ## list the targets
 setup: $(VENV)/.installed  ## one virtual environment with everything in it
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@echo "installs torch, TorchServe, its Java, Locust and what these need into $(VENV): some 150 packages and 2.5 GB," \
+		"and several GB more where pip finds the torch for CUDA"
+	$(BIN)/pip install $(QUIETLY) --constraint constraints.txt --editable '.[dev]'
 	@echo 'import archiver.torchvision_import as finder; finder.install()' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/marina.pth"
 	@command -v $${CXX:-g++} >/dev/null || echo "note: no g++ here; 'compile: aot' and 'jit' need one (apt-get install g++)"
 	@touch $@

@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from specs import ROOT
+from tools import needs
 
 import marina
 from config.errors import MarinaError
@@ -143,6 +145,20 @@ def test_a_command_that_is_printed_for_a_path_with_a_space_works_as_it_is(
     assert marina.main(["serve", "my models/spec.yaml"]) == 2
     hint = capsys.readouterr().err.splitlines()[-1]
     assert parser().parse_args(shlex.split(hint)[2:]).spec == Path("my models/spec.yaml")
+
+
+def test_setup_shows_what_it_downloads_to_whoever_looks_on(tmp_path: Path) -> None:
+    needs("make", package="make")
+    terminal, other_end = os.openpty()
+    said = []
+    for stderr in (other_end, subprocess.DEVNULL):
+        command = ["make", "--dry-run", "setup", f"VENV={tmp_path}"]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
+        said.append(done.stdout)
+    os.close(terminal)
+    os.close(other_end)
+    assert all("2.5 GB" in text for text in said)
+    assert ["--quiet" in text for text in said] == [False, True]
 
 
 def test_the_columns_of_make_help_hold_every_target() -> None:
