@@ -20,6 +20,13 @@ from typing import Any
 AHEAD_S = 1.0
 
 
+def body_of(prompt: str, tokens: int) -> bytes:
+    """What guidellm sends."""
+    wish = {"model": "tales", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+    wish |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    return json.dumps(wish).encode()
+
+
 async def ask(port: int, body: bytes, due: float) -> dict[str, float]:
     """Seconds from when a request was due to when it was sent, to its first text, its last, and its end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -53,9 +60,8 @@ async def ask_all(port: int, rows: list[dict[str, Any]]) -> list[dict[str, float
     began = time.monotonic() + AHEAD_S
     asked = []
     for row in rows:
-        wish = {"model": "tales", "prompt": row["prompt"], "max_tokens": row["output_tokens_count"], "temperature": 0}
-        wish |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
-        asked.append(ask(port, json.dumps(wish).encode(), began + row["relative_timestamp"]))
+        body = body_of(row["prompt"], row["output_tokens_count"])
+        asked.append(ask(port, body, began + row["relative_timestamp"]))
     return await asyncio.gather(*asked)
 
 
