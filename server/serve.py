@@ -28,11 +28,11 @@ from server.java import (
     room_for_connections,
 )
 from server.pages import (
-    HTML,
     Answer,
     Docs,
     body_types,
     door_pages,
+    html_answer,
     json_answer,
     metrics_answer,
     serve_pages,
@@ -187,7 +187,7 @@ class _Server:
             return json_answer(200 if body["ready"] else 503, body)
 
         routes = self._docs.routes() if self._docs else {}
-        start = Answer(200, start_page(record, docs=self._docs is not None, pages="").encode(), HTML)
+        start = html_answer(start_page(record, docs=self._docs is not None, ports=self._ports, pages=""))
         return routes | {
             "/": lambda: start,
             "/live": lambda: json_answer(200, {"live": True, "state": supervisor.state}),

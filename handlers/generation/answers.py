@@ -89,7 +89,7 @@ class Writer(Verbatim):
     def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
         data = self._head | {"choices": choices}
         if self._asked.include_usage:
-            data["usage"] = self._usage() if self._asked.counts_on else usage
+            data["usage"] = self._usage() if self._asked.usage_so_far else usage
         return b"data: " + orjson.dumps(data) + b"\n\n"
 
     def _choice(self, piece: Piece) -> dict[str, Any]:

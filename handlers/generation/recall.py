@@ -102,7 +102,7 @@ class Recall:
             stream=False,
             include_usage=False,
             with_logprobs=False,
-            counts_on=False,
+            usage_so_far=False,
         )
         return key_of(self._cache.package, ["text", repr(plain)])
 

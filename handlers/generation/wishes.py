@@ -53,8 +53,8 @@ _ROLES = ("assistant", "developer", "system", "user")
 
 @dataclass(frozen=True)
 class Asked:
-    """A request of OpenAI's, checked and in tokens; with `counts_on` every event has the usage so far; `schema` is what
-    its answer has to match, as JSON's text."""
+    """A request of OpenAI's, checked and in tokens; with `usage_so_far` every event has it; `schema` is what its answer
+    has to match, as JSON's text."""
 
     form: Form
     prompt: tuple[int, ...]
@@ -64,7 +64,7 @@ class Asked:
     stream: bool
     include_usage: bool
     with_logprobs: bool
-    counts_on: bool = False
+    usage_so_far: bool = False
     schema: str | None = None
 
 
@@ -104,8 +104,8 @@ def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Aske
         max_tokens=max_tokens,
         ignore_eos=ignore_eos,
     )
-    usage, counts_on = _stream_options(given, stream)
-    return Asked(form, prompt, max_tokens, sampling, _stop(given), stream, usage, with_logprobs, counts_on, schema)
+    usage, so_far = _stream_options(given, stream)
+    return Asked(form, prompt, max_tokens, sampling, _stop(given), stream, usage, with_logprobs, so_far, schema)
 
 
 def check_model(given: object, served: str) -> None:

@@ -168,7 +168,7 @@ def pieces_of(measurement: Measurement) -> Pieces | None:
         tpot=latency_of(streams.pace),
         goodput=streams.met / max(1, measurement.planned),
         goodput_rps=streams.met / measurement.asked_s,
-        tokens_per_s=streams.tokens / max(measurement.asked_s, streams.took_s),
+        tokens_per_s=streams.tokens / measurement.written_s,
         cached_share=streams.cached_tokens / max(1, streams.prompt_tokens),
         heard_late_ms=measurement.loop_lag.percentile(0.99),
     )

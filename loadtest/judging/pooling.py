@@ -34,7 +34,7 @@ def pool(runs: Sequence[Measurement]) -> Measurement:
 
 def _pooled_streams(runs: Sequence[Measurement]) -> Streams | None:
     streams = merge_streams(run.streams for run in runs)
-    took_s = sum(max(run.asked_s, run.streams.took_s) for run in runs if run.streams)
+    took_s = sum(run.written_s for run in runs if run.streams)
     return streams and streams.model_copy(update={"took_s": took_s})
 
 

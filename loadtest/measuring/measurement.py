@@ -139,6 +139,11 @@ class Measurement(Part):
         return self.failed / self.finished if self.finished else None
 
     @property
+    def written_s(self) -> float:
+        """The window, or longer where the last answer ended after it."""
+        return max(self.asked_s, self.streams.took_s if self.streams else 0.0)
+
+    @property
     def held_rps(self) -> float:
         """Good answers a second, counting only what came in time."""
         return self.in_time / self.asked_s

@@ -135,10 +135,12 @@ class EventReader:
         try:
             data = json.loads(event)
             choices = data["choices"]
-            if choices and (_has_text(choices[0]) or choices[0]["finish_reason"]):
-                self.written_at = now
-                if _has_text(choices[0]) or not self.times:
-                    self.times.append(now)
+            if choices:
+                has_text = _has_text(choices[0])
+                if has_text or choices[0]["finish_reason"]:
+                    self.written_at = now
+                    if has_text or not self.times:
+                        self.times.append(now)
             self.usage = data.get("usage") or self.usage
         except (ValueError, LookupError, TypeError, AttributeError):
             self._failed = True

@@ -21,7 +21,7 @@ from config.record import Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.openapi import openapi
 from server.pages.openapi_text import routes
-from server.pages.pages import Answer, Post, json_answer
+from server.pages.pages import Answer, Post, html_answer, json_answer
 from server.pages.snippets import programs
 
 _ASSETS = Path(__file__).parent.parent / "assets"
@@ -93,7 +93,7 @@ class Docs:
             script=script,
         )
         headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-        return Answer(200, text.encode(), "text/html; charset=utf-8", headers)
+        return html_answer(text, headers)
 
     def _facts(self) -> dict[str, object]:
         """What the page's script has to know."""

@@ -9,8 +9,9 @@ from typing import Any
 
 from config.record import Port, Record
 from config.render import Ports
+from server.pages.pages import HTML
 
-_JSON, HTML = "application/json", "text/html; charset=utf-8"
+_JSON = "application/json"
 DATATYPES = {
     "bool": "BOOL",
     "float16": "FP16",
@@ -34,7 +35,10 @@ def door_pages(record: Record, *, ports: Ports, docs: bool) -> dict[str, dict[st
     known = {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "marina"}], "models": [name]}
     return {
         # The door puts in the name it was reached by.
-        "/": {"type": HTML, "body": start_page(record, docs=docs, pages=f"http://{{HOST}}:{ports.supervisor}")},
+        "/": {
+            "type": HTML,
+            "body": start_page(record, docs=docs, ports=ports, pages=f"http://{{HOST}}:{ports.supervisor}"),
+        },
         "/v1/models": _page(known),
         f"/v1/models/{name}": _page(named, named | {"ready": False, "error": f"{name} is not ready"}),
         "/v2": _page({"name": "marina", "version": "1", "extensions": ["binary_tensor_data"]}),
@@ -80,8 +84,10 @@ def _page(value: dict[str, Any], unready: dict[str, Any] | None = None) -> dict[
     return page | ({"unready": json.dumps(unready) + "\n"} if unready else {})
 
 
-def start_page(record: Record, *, docs: bool, pages: str) -> str:
+def start_page(record: Record, *, docs: bool, ports: Ports, pages: str) -> str:
     """What a browser shows at `/` of either port; `pages` leads to the port of the pages, or is empty there."""
+    # Links to another port need the name of the host, which only the door knows.
+    where = "" if pages else f"<p>On port {ports.inference}:</p>"
     try_it = (
         f'<p><a href="{pages}/docs">Try it</a></p>' if docs else "<p><code>--docs</code> adds a page to try it.</p>"
     )
@@ -91,7 +97,7 @@ def start_page(record: Record, *, docs: bool, pages: str) -> str:
     metadata = f'<a href="/v2/models/{name}">metadata</a> ' if pages else ""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title><link rel="icon" href="data:,">'
-        f"<h1>{name} {html.escape(record.version)}</h1>{try_it}<ul>{rows}</ul>"
+        f"<h1>{name} {html.escape(record.version)}</h1>{try_it}{where}<ul>{rows}</ul>"
         f'<p>{metadata}<a href="{pages}/ready">ready</a> <a href="{pages}/metrics">metrics</a> '
         f'<a href="{pages}/package">package</a></p></html>\n'
     )

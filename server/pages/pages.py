@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedReader
+from types import MappingProxyType
 from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
 from server.pages.listening import BODIES, HEAD_BYTES, Bounded, PagesServer, is_trusted
 
+HTML = "text/html; charset=utf-8"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -40,6 +42,11 @@ class Post:
 def json_answer(status: int, data: object) -> Answer:
     """A page of JSON, one line."""
     return Answer(status, json.dumps(data).encode() + b"\n")
+
+
+def html_answer(text: str, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
+    """A page for a browser."""
+    return Answer(200, text.encode(), HTML, headers)
 
 
 def metrics_answer(text: str) -> Answer:

@@ -8,6 +8,7 @@ from pathlib import Path
 from config.record import Record
 from server.pages.door_pages import DATATYPES
 from server.pages.openapi_text import routes
+from server.pages.schemas import JSON
 
 
 def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str, str]]:
@@ -29,7 +30,7 @@ def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str,
 
 
 def _curl(record: Record, server: str, pages: str) -> str:
-    file, kind, answer = Path(record.sample.file).name, record.sample.content_type, _answer_file(record)
+    file, kind, answer = _files(record)
     to_file = f" -o {answer}" if answer else ""
     return (
         f"curl -so {file} {pages}/docs/sample\n"
@@ -38,7 +39,7 @@ def _curl(record: Record, server: str, pages: str) -> str:
 
 
 def _python(record: Record, server: str) -> str:
-    file, kind, answer = Path(record.sample.file).name, record.sample.content_type, _answer_file(record)
+    file, kind, answer = _files(record)
     shown = record.handler in ("image", "tensor") or record.encoding is not None
     as_json = shown and kind != "application/x-npy"
     show = "print(json.load(urlopen(request)))" if as_json else "print(urlopen(request).read())"
@@ -54,7 +55,7 @@ def _python(record: Record, server: str) -> str:
 
 
 def _requests(record: Record, server: str) -> str:
-    file, kind, answer = Path(record.sample.file).name, record.sample.content_type, _answer_file(record)
+    file, kind, answer = _files(record)
     shown = f'Path("{answer}").write_bytes(answer.content)' if answer else "print(answer.text)"
     return (
         ("from pathlib import Path\n\n" if answer else "") + "import requests\n\n"
@@ -67,7 +68,7 @@ def _requests(record: Record, server: str) -> str:
 
 
 def _javascript(record: Record, server: str) -> str:
-    file, kind, answer = Path(record.sample.file).name, record.sample.content_type, _answer_file(record)
+    file, kind, answer = _files(record)
     shown = "console.log(answer.status, await answer.text());"
     if answer:
         shown = f'await writeFile("{answer}", Buffer.from(await answer.arrayBuffer()));'
@@ -82,11 +83,12 @@ def _javascript(record: Record, server: str) -> str:
     )
 
 
-def _answer_file(record: Record) -> str | None:
-    """Where an answer goes that no terminal can show, such as a picture."""
-    if record.gives is None or record.gives.content_type.partition("/")[0] in ("application", "text"):
-        return None
-    return f"answer{guess_extension(record.gives.content_type) or '.bin'}"
+def _files(record: Record) -> tuple[str, str, str | None]:
+    """The sample's file and content type, and where an answer goes that no terminal can show, such as a picture."""
+    answer = None
+    if record.gives is not None and not record.gives.content_type.startswith(("text/", JSON)):
+        answer = f"answer{guess_extension(record.gives.content_type) or '.bin'}"
+    return Path(record.sample.file).name, record.sample.content_type, answer
 
 
 def _triton(record: Record, server: str) -> str | None:

@@ -33,7 +33,7 @@ WRITING = Writing(
     ends=(0,),
 )
 TAKES = Form(content_type="application/json", json_schema={"required": ["a"]}, example={"a": 1})
-PNG = Form(content_type="image/png", json_schema={})
+PNG, BYTES = (Form(content_type=kind, json_schema={}) for kind in ("image/png", "application/octet-stream"))
 KINDS: dict[str, dict[str, Any]] = {
     "tensor": {"handler": "tensor", "inputs": (X, KEEP), "outputs": (X,)},
     "lengths": {"handler": "tensor", "inputs": (IDS,), "outputs": (IDS,)},
@@ -41,6 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "writes": {"handler": "text", "text": WRITING},
     "own": {"handler": "mine:Mine", "inputs": (X,), "outputs": (X,)},
     "declared": {"handler": "mine:Mine", "inputs": (X,), "outputs": (X,), "takes": TAKES, "gives": TAKES},
+    "bytes": {"handler": "mine:Mine", "inputs": (X,), "outputs": (X,), "gives": BYTES},
     "mask": {"handler": "mine:Mine", "inputs": (X,), "outputs": (X,), "gives": PNG},
 } | {
     task: {
@@ -98,7 +99,7 @@ def test_the_description_is_openapi_and_its_examples_fit(kind: str) -> None:
         Draft202012Validator(each["schema"]).validate(each["example"])
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"own", "mask", "writes"}))
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"bytes", "mask", "own", "writes"}))
 def test_every_way_to_ask_has_an_example(kind: str) -> None:
     paths = described(kind)["paths"]
     asked = ["/predictions/shells", "/v1/models/shells:predict", "/v2/models/shells/infer"]
@@ -138,7 +139,8 @@ def test_openais_clients_are_shown_where_they_are_answered(kind: str, base: str)
 
 def test_a_picture_that_is_answered_is_written_to_a_file() -> None:
     addresses = {"server": "http://127.0.0.1:8080", "pages": "http://127.0.0.1:8090"}
-    shown, of_text = (programs(record_of(kind), **addresses) for kind in ("mask", "declared"))
+    shown, of_bytes, of_text = (programs(record_of(kind), **addresses) for kind in ("mask", "bytes", "declared"))
     for name in ("curl", "python", "requests", "javascript"):
         assert "answer.png" in shown[name][1], name
+        assert "answer.bin" in of_bytes[name][1], name
         assert "answer.json" not in of_text[name][1], name

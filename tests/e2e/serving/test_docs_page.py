@@ -82,6 +82,7 @@ def test_the_sample_is_there_and_its_answer_is_shown_with_its_time(docs: Browser
 def test_the_start_page_of_the_same_port_leads_there(page: Browser, digits_server: Running) -> None:
     page.open(f"{digits_server.pages}/")
     page.until("document.querySelector('a')?.textContent")
+    assert f"On port {digits_server.ports.inference}:" in page.run("document.body.textContent")
     page.click("a")
     page.until("document.getElementById('file')?.textContent")
 
