@@ -132,6 +132,9 @@ bench-streams: setup  ## time between tokens and tokens a second, streamed throu
 bench-text: setup  ## a step of writing and the reading of a prompt, of our engines and of others'  (ARGS=--quick)
 	$(BIN)/python tests/bench/text/bench_text.py $(ARGS)
 
+bench-text-http: setup  ## language models over HTTP, of our server and of others', with 1, 8 and 32 streams  (ARGS=--quick)
+	$(BIN)/python tests/bench/text/bench_text_http.py $(ARGS)
+
 bench-speculation: setup  ## an answer with guesses of what comes next and without, in turns  (ARGS=--quick)
 	$(BIN)/python tests/bench/text/bench_speculation.py $(ARGS)
 

@@ -265,7 +265,7 @@ def check_agreement(spec: Spec, agreed: Agreement) -> None:
             f"{spec.file}: `model.precision`: the perplexity of {spec.model.precision} is "
             f"{agreed.perplexity_ratio:.4f} times that of fp32 on {agreed.count} tokens, allowed: "
             f"{LARGEST_PERPLEXITY_RATIO:g}; no MAR was written",
-            hint="precision: fp32",
+            hint="precision: int8" if spec.model.precision == "int4" else "precision: fp32",
         )
     if agreed.agreement is not None and agreed.agreement < spec.model.min_agreement:
         hint = "use another `precision`, calibrate on more of the real inputs, or lower `min_agreement`"

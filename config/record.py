@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from config.cpu_targets import CpuTarget
 from config.errors import ArchiveError, InputError
 from config.mar import open_mar
-from config.sections import Image
+from config.sections import Image, Precision
 
 RECORD = "marina.json"
 SCHEMA = "marina.package/1"
@@ -187,7 +187,7 @@ class Draft(Document):
     source: str
     weights: str | None = None
     handler: str
-    precision: Literal["bf16", "fp16", "fp32", "int8"]
+    precision: Precision
     compile: Literal["aot", "eager", "export", "jit"]
     on_mismatch: Literal["fail", "jit"]
     device: Literal["cpu", "cuda"]

@@ -180,8 +180,8 @@ class Spec(Section):
         return max(1, math.floor(self.cores))
 
     def for_first_look(self) -> Spec:
-        """The spec as it is packaged without compiling and without int8's calibration: slow, but at once."""
-        precision = "fp32" if self.model.precision == "int8" else self.model.precision
+        """The spec as it is packaged without compiling and without whole numbers: slow, but at once."""
+        precision = "fp32" if self.model.precision in ("int4", "int8") else self.model.precision
         if self.model.compile not in ("aot", "jit"):
             return self
         # Apart from classifiers, a language model runs without being exported.

@@ -24,6 +24,10 @@ hypothesis.settings.load_profile("any machine")
 # Every process that a test starts would compile our modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Before torch is imported: its threads wait asleep for each other. Awake they take the cores from the other tests, and
+# that was more than half of what a small model's answers took.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # What one test has compiled, no other compiles again, and nothing of the user's own cache is in it.
 os.environ.setdefault("MARINA_CACHE", str(COMPILED))
 

@@ -25,9 +25,9 @@ from config.record import Package, read_package
 ONE_SIZE: dict[str, Any] = {"model.batch_sizes": [8]}
 VARIANTS: dict[str, dict[str, Any]] = {
     "fp32": {},
-    "bf16": {"model.precision": "bf16"},
+    "bf16": {"model.precision": "bf16", **ONE_SIZE},
     "int8": {"model.precision": "int8"},
-    "jit": {"model.compile": "jit", "model.precision": "int8"},
+    "jit": {"model.compile": "jit", "model.precision": "int8", **ONE_SIZE},
     "export": {"model.compile": "export"},
     "eager": {"model.compile": "eager"},
     # Both oneDNN's kernels and the compiler's are in it.

@@ -14,7 +14,8 @@ from archiver.toolchain import compiler_version, find_compiler
 from config.cpu_targets import CpuTarget
 from config.errors import ToolMissing
 
-SOURCE = Path(__file__).with_name("decoder.cpp")
+_FOLDER = Path(__file__).parent
+_SOURCE, _HEADERS = _FOLDER / "decoder.cpp", sorted(_FOLDER.glob("*.h"))
 _FLAGS = (
     *("-x", "c++", "-std=c++17", "-O3", "-fopenmp", "-fPIC", "-shared"),
     # Errors of arithmetic are not asked for, so that all of it can be done in vectors.
@@ -27,15 +28,17 @@ _FLAGS = (
 def compile_decoder(target: CpuTarget, file: Path) -> None:
     """Puts the library at `file`, from the cache where it was compiled before."""
     compiler = find_compiler()
-    flags, source = [*_FLAGS, *compiler_flags(target)], SOURCE.read_bytes()
-    made_by = [compiler_version(), flags, processor() if target == "native" else "", hashlib.sha256(source).hexdigest()]
+    flags, source = [*_FLAGS, *compiler_flags(target)], _SOURCE.read_bytes()
+    read = hashlib.sha256(source + b"".join(header.read_bytes() for header in _HEADERS)).hexdigest()
+    made_by = [compiler_version(), flags, processor() if target == "native" else "", read]
     key = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()
     if taken_out(key, file):
         return
     with tempfile.TemporaryDirectory(prefix="marina-compile-", dir=file.parent) as scratch:
         made = Path(scratch, file.name)
         # Read from its input: no path of this machine gets into it.
-        done = subprocess.run([compiler, *flags, "-", "-o", str(made)], input=source, capture_output=True)
+        command = [compiler, *flags, "-I", str(_FOLDER), "-", "-o", str(made)]
+        done = subprocess.run(command, input=source, capture_output=True)
         if done.returncode != 0:
             reason = done.stderr.decode(errors="replace").strip().splitlines()[:1]
             text = f"`{compiler}` cannot compile the decoder: {' '.join(reason) or 'no message'}"

@@ -96,10 +96,11 @@ def _crop_fits_resize(spec: Spec) -> Conflicts:
         )
 
 
-@rule("model.precision", "serving.device")
+@rule("model.precision", "model.handler", "serving.device")
 def _precision_fits_device(spec: Spec) -> Conflicts:
     device, precision = spec.serving.device, spec.model.precision
-    if precision not in PRECISIONS[device]:
+    # `_what_writes` says which models that write may have it.
+    if precision not in PRECISIONS[device] and not (precision == "int4" and spec.model.writes):
         yield "model.precision", f"got `{precision}` on `{device}`, allowed: {listed(PRECISIONS[device])}", None
 
 

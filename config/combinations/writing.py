@@ -52,10 +52,10 @@ def _what_writes(spec: Spec) -> Conflicts:
     if spec.vllm is not None:
         allowed: tuple[str, ...] = ("bf16", "fp16", "fp32")
     else:
-        allowed = ("bf16", "fp32", "int8") if model.compile == "aot" else ("bf16", "fp32")
+        allowed = ("bf16", "fp32", "int4", "int8") if model.compile == "aot" else ("bf16", "fp32")
     if model.precision not in allowed:
         text = f"got `{model.precision}`, allowed for the `text` handler with `compile: {model.compile}`: "
-        yield "model.precision", text + listed(allowed), "compile: aot" if model.precision == "int8" else None
+        yield "model.precision", text + listed(allowed), "compile: aot" if model.precision in ("int4", "int8") else None
     if model.compile not in ("aot", "eager"):
         text = f"got `{model.compile}`, allowed for the `text` handler: `aot`, `eager`"
         yield "model.compile", text, "compile: aot"

@@ -7,7 +7,7 @@ from config.sections.cost import Cost
 from config.sections.deployment import Kubernetes, Scaling
 from config.sections.encoding import Encoding
 from config.sections.extension import Patch, Pod
-from config.sections.model import Dtype, Image, Model, Tensor
+from config.sections.model import Dtype, Image, Model, Precision, Tensor
 from config.sections.objective import Load, Slo
 from config.sections.section import AS_NAME, PATTERNS, Name, Section, Version
 from config.sections.serving import Serving
@@ -30,6 +30,7 @@ __all__ = [
     "Name",
     "Patch",
     "Pod",
+    "Precision",
     "Scaling",
     "Section",
     "Serving",

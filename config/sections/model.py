@@ -11,6 +11,7 @@ from config.sections.encoding import Encoding
 from config.sections.section import Count, Identifier, Section, Share
 from config.sections.varying import Varying
 
+Precision = Literal["bf16", "fp16", "fp32", "int4", "int8"]
 Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
 
 
@@ -110,8 +111,9 @@ class Model(Section):
     """Names of the model's outputs, in order; default: `output`, or `output_0`, `output_1` … Lands in the record."""
     labels: str | None = None
     """`imagenet`, or a text file with one label on each line; default: answers have no labels. Lands in the MAR."""
-    precision: Literal["bf16", "fp16", "fp32", "int8"] = "fp32"
-    """fp32, bf16 or int8 on cpu; fp32, fp16 or bf16 on cuda. Compiled into the artifact."""
+    precision: Precision = "fp32"
+    """fp32, bf16 or int8 on cpu, and int4 for a compiled `text` model; fp32, fp16 or bf16 on cuda. Compiled into the
+    artifact."""
     compile: Literal["aot", "eager", "export", "jit"] = "aot"
     """aot: compiled when packaged; jit: compiled when a worker starts, from a shipped cache; export: the exported
     program runs as it is; eager: not exported either, the files of `./file.py:factory`, or torch's own kernels

@@ -11,6 +11,7 @@ from handlers.generation.engine import Token
 from handlers.generation.sequence import Piece
 from handlers.generation.tokens import Tokens
 from handlers.generation.wishes import Asked
+from handlers.generation.words import BROKEN
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 _DONE = b"data: [DONE]\n\n"
@@ -110,7 +111,7 @@ class Writer(Verbatim):
     def _logprobs(self, tokens: Iterable[Token]) -> dict[str, Any]:
         if self._asked.form == "chat":
             return {"content": [self._of_chat(token) for token in tokens], "refusal": None}
-        named = [(self._tokens.name(token.token), token) for token in tokens]
+        named = [(self._written(token.token), token) for token in tokens]
         offsets = []
         for _, token in named:
             offsets.append(self._told)
@@ -118,9 +119,16 @@ class Writer(Verbatim):
         return {
             "tokens": [name for name, _ in named],
             "token_logprobs": [token.logprob for _, token in named],
-            "top_logprobs": [{self._tokens.name(at): value for at, value in token.likeliest} for _, token in named],
+            "top_logprobs": [{self._written(at): value for at, value in token.likeliest} for _, token in named],
             "text_offset": offsets,
         }
+
+    def _written(self, token: int) -> str:
+        """Its text, or as OpenAI writes it the bytes of half a character, which would all be the same text."""
+        name = self._tokens.name(token)
+        if BROKEN not in name:
+            return name
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self._tokens.bytes_of(token))
 
     def _of_chat(self, token: Token) -> dict[str, Any]:
         likeliest = [self._named(at, value) for at, value in token.likeliest]

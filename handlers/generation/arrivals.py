@@ -1,5 +1,6 @@
 """A request as it arrives: its body, its path and its headers, read into what is asked for."""
 
+import json
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -8,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from handlers.caching import Control, control_of
-from handlers.generation.refusals import Refused
+from handlers.generation.refusals import Refused, named
 from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
 from handlers.generation.sessions import Message, Turn
 from handlers.generation.tokens import Tokens
@@ -23,6 +24,8 @@ ROUTED = "X-Marina-Routed"
 CONVERSATION = "X-Conversation"
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_VALUES = 2_000_000
+# Of bodies; a client that names none means JSON, and so does one that says no more than that it sends bytes.
+_TYPES = ("", "application/json", "application/octet-stream")
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,12 @@ class Arrivals:
             raise Refused(f"no such page, allowed: {', '.join((*_ROUTES, 'v1/models'))}", status=404)
         try:
             request = Request(row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=_MAX_VALUES)
+            _check_headers(request)
             body = request.json()
         except RequestError as err:
             text = ": ".join(str(part) for part in (err.details["error"], err.details["got"]) if part is not None)
             raise Refused(text, status=err.status) from err
+        _check_names_once(request)
         in_body: Form = "chat" if isinstance(body, Mapping) and "messages" in body else "completion"
         form = _ROUTES.get(path, in_body)
         conversation = request.headers.get(CONVERSATION)
@@ -99,11 +104,47 @@ class Arrivals:
         )
 
 
+def _check_headers(request: Request) -> None:
+    """Nothing is unpacked here, and no other kind of body is taken for JSON."""
+    if (coding := request.headers.get("content-encoding", "identity").strip().lower()) not in ("", "identity"):
+        text = f"`Content-Encoding`: got {named(coding)}, allowed: a body that is not compressed"
+        raise Refused(text, param="Content-Encoding", status=415)
+    if (kind := request.content_type) not in _TYPES:
+        text = f"`Content-Type`: got {named(kind)}, allowed: `application/json`"
+        raise Refused(text, param="Content-Type", status=415)
+
+
+class _Twice(Exception):
+    """A name that is twice in one object."""
+
+
+def _check_names_once(request: Request) -> None:
+    """Of two values for one name a parser takes either, so nobody knows which one was meant."""
+    if request.is_decoded:
+        return
+    try:
+        # Numbers were read before, and one of many digits takes long.
+        json.loads(request.body, object_pairs_hook=_once, parse_int=str, parse_float=str)
+    except _Twice as err:
+        (name,) = err.args
+        raise Refused(f"the name {named(name)} is twice in one object, allowed: once", param=name[:80]) from err
+    except RecursionError as err:
+        raise Refused("the body is nested too deeply") from err
+
+
+def _once(pairs: list[tuple[str, object]]) -> None:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise _Twice(name)
+        seen.add(name)
+
+
 def _priority(header: str, text: str | None) -> int:
     if text is None:
         return INTERACTIVE
     if text not in _PRIORITIES:
-        raise Refused(f"`{header}`: allowed: `batch`, `interactive`", param=header)
+        raise Refused(f"`{header}`: got {named(text)}, allowed: `batch`, `interactive`", param=header)
     return _PRIORITIES[text]
 
 
@@ -112,5 +153,6 @@ def _deadline(text: str | None) -> float | None:
     if text is None:
         return None
     if not (text.isdecimal() and len(text) <= 10 and 1 <= int(text) <= 86_400_000):
-        raise Refused("`X-Request-Timeout-Ms`: allowed: 1 to 86400000", param="X-Request-Timeout-Ms")
+        name = "X-Request-Timeout-Ms"
+        raise Refused(f"`{name}`: got {named(text)}, allowed: 1 to 86400000", param=name)
     return time.monotonic() + int(text) / 1000

@@ -120,7 +120,7 @@ class Forwarded:
             if mark and (self.has_begun or _has_text(events)):
                 self._pass_on(events + mark)
                 held = rest
-                if _DONE in events:
+                if _DONE in events.split(b"\n\n"):
                     return
             if not data:
                 raise ConnectionError("the answer ended in the middle")

@@ -1,6 +1,11 @@
-"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. What was sent is told in a few words: a
+number as it is, a text by what it is."""
+
+from collections.abc import Mapping
 
 import orjson
+
+_LONGEST_NAME = 80
 
 
 class Refused(Exception):
@@ -22,10 +27,36 @@ class Refused(Exception):
     @property
     def kind(self) -> str:
         """What the metrics call it."""
-        return {404: "not_found", 413: "too_large", 503: "busy", 500: "internal"}.get(self.status, "malformed")
+        kinds = {404: "not_found", 413: "too_large", 415: "unsupported", 503: "busy", 500: "internal"}
+        return kinds.get(self.status, "malformed")
 
     def body(self) -> bytes:
         return error_body(self.message, self.status, self.param, self.code)
+
+
+def unfit(where: str, value: object, allowed: str, *, param: str | None = None) -> Refused:
+    """What a value should have been that is not."""
+    return Refused(f"`{where}`: got {in_few_words(value)}, allowed: {allowed}", param=param or where)
+
+
+def in_few_words(value: object) -> str:
+    """A value in a few words."""
+    if isinstance(value, bool | int | float):
+        return f"`{as_json(value)}`"
+    if isinstance(value, str):
+        return "a text" if value else "an empty text"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return "an object" if isinstance(value, Mapping) else "nothing"
+
+
+def named(value: object) -> str:
+    """A value that stands for a choice: a text as it is, where it is short."""
+    return f"`{value[:_LONGEST_NAME]}`" if isinstance(value, str) and value else in_few_words(value)
+
+
+def as_json(value: object) -> str:
+    return orjson.dumps(value).decode()
 
 
 def error_body(message: str, status: int, param: str | None = None, code: str | None = None) -> bytes:

@@ -55,7 +55,11 @@ class Route:
         if self._pause.is_on:
             self._results["skipped"].inc()
             return None
-        letter = self._letter(arrival)
+        try:
+            letter = self._letter(arrival)
+        except TypeError:
+            # It is deeper than can be written.
+            return None
         return Forwarded(letter, ended=self._count, changed=self._changed, is_abandoned=self._is_abandoned)
 
     def _letter(self, arrival: Arrival) -> Letter:

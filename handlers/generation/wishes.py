@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from handlers.generation.engine import Sampling
 from handlers.generation.grammars import read_schema
-from handlers.generation.refusals import Refused
+from handlers.generation.refusals import Refused, as_json, in_few_words, named, unfit
 from handlers.generation.template import TemplateRefused
 from handlers.generation.tokens import Tokens
 
@@ -49,6 +49,9 @@ _MOST_STOPS, _LONGEST_STOP, _MOST_MESSAGES = 4, 200, 1000
 _MOST_LOGPROBS: dict[Form, int] = {"completion": 5, "chat": 20}
 _STREAM_OPTIONS = {"include_usage", "include_obfuscation", "continuous_usage_stats"}
 _ROLES = ("assistant", "developer", "system", "user")
+# OpenAI's answers and clients add these to the message of an assistant, and clients send it back as it is: lists of
+# nothing, and what the client for JavaScript has made of the text.
+_EMPTY, _MADE_OF_TEXT = ("annotations", "tool_calls"), "parsed"
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,14 @@ class Limits:
 def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Asked:
     """The request, or Refused with the parameter's name."""
     if not isinstance(body, Mapping):
-        raise Refused("the body is not a JSON object")
+        raise Refused(f"the body: got {in_few_words(body)}, allowed: an object")
     # What is null is not there: clients send it for what they were not told.
     given = {str(name): value for name, value in body.items() if value is not None}
     _check_names(given, form)
     check_model(given.get("model", limits.model), limits.model)
+    _check_notes(given)
     prompt = _prompt(given, form, tokens, limits)
-    max_tokens = _max_tokens(given, limits, len(prompt))
+    max_tokens = _max_tokens(given, form, limits, len(prompt))
     stream = _flag(given, "stream")
     with_logprobs, logprobs = _logprobs(given, form)
     schema = read_schema(given.get("response_format"))
@@ -111,7 +115,7 @@ def read_asked(body: object, form: Form, tokens: Tokens, limits: Limits) -> Aske
 def check_model(given: object, served: str) -> None:
     """Refused where another model is asked for than the one that is served."""
     if given != served:
-        text = f"the model `{str(given)[:80]}` does not exist, allowed: `{served}`"
+        text = f"the model {named(given)} does not exist, allowed: `{served}`"
         raise Refused(text, param="model", code="model_not_found", status=404)
 
 
@@ -120,10 +124,20 @@ def _check_names(given: Mapping[str, Any], form: Form) -> None:
     for name, value in given.items():
         if name in neutral:
             if not any(type(value) is type(allowed) and value == allowed for allowed in _as_given(neutral[name])):
-                only = " or ".join(f"`{allowed}`" for allowed in neutral[name])
-                raise Refused(f"`{name}` is not supported, allowed: {only}", param=name, code="unsupported_parameter")
+                only = " or ".join(f"`{as_json(allowed)}`" for allowed in neutral[name])
+                got = named(value) if isinstance(neutral[name][0], str) else in_few_words(value)
+                text = f"`{name}` is not supported: got {got}, allowed: {only}"
+                raise Refused(text, param=name, code="unsupported_parameter")
         elif name not in _TAKEN[form]:
             raise Refused(f"`{name[:80]}` is not supported", param=name[:80], code="unsupported_parameter")
+
+
+def _check_notes(given: Mapping[str, Any]) -> None:
+    """What nobody reads has a type, too."""
+    if not isinstance(user := given.get("user", ""), str):
+        raise unfit("user", user, "a text")
+    if not isinstance(metadata := given.get("metadata", {}), Mapping):
+        raise unfit("metadata", metadata, "an object")
 
 
 def _as_given(values: tuple[object, ...]) -> tuple[object, ...]:
@@ -149,15 +163,25 @@ def _text(prompt: object, tokens: Tokens, most: int) -> list[int]:
         prompt = prompt[0]
     if isinstance(prompt, str):
         return tokens.encode(_legible(prompt, "prompt"), most=most)
-    if isinstance(prompt, list) and all(type(token) is int and 0 <= token < tokens.count for token in prompt):
+    allowed = f"a text, or a list of tokens from 0 to {tokens.count - 1}"
+    if not isinstance(prompt, list):
+        raise unfit("prompt", prompt, allowed)
+    wrong = next((place for place, token in enumerate(prompt) if not _is_token(token, tokens.count)), None)
+    if wrong is None:
         return prompt
-    raise Refused(f"`prompt`: allowed: a text, or a list of tokens from 0 to {tokens.count - 1}", param="prompt")
+    if isinstance(prompt[wrong], str | list):
+        raise Refused(f"`prompt`: got a list of {len(prompt)} prompts, allowed: {allowed}", param="prompt")
+    raise unfit(f"prompt[{wrong}]", prompt[wrong], f"a token from 0 to {tokens.count - 1}", param="prompt")
+
+
+def _is_token(token: object, count: int) -> bool:
+    return type(token) is int and 0 <= token < count
 
 
 def read_messages(messages: object) -> list[dict[str, str]]:
     """A conversation's messages, each with its role and its text."""
     if not isinstance(messages, list) or not 1 <= len(messages) <= _MOST_MESSAGES:
-        raise Refused(f"`messages`: allowed: a list of 1 to {_MOST_MESSAGES} messages", param="messages")
+        raise unfit("messages", messages, f"a list of 1 to {_MOST_MESSAGES} messages")
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
@@ -172,17 +196,26 @@ def _conversation(messages: object, tokens: Tokens, most: int) -> list[int]:
 
 
 def _message(message: object, where: str) -> dict[str, str]:
-    if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
-        raise Refused(f"`{where}.role`: allowed: {', '.join(f'`{role}`' for role in _ROLES)}", param=where)
-    extra = [name for name, value in message.items() if name not in ("role", "content") and value is not None]
-    if extra:
+    if not isinstance(message, Mapping):
+        raise unfit(where, message, "an object with `role` and `content`")
+    if (role := message.get("role")) not in _ROLES:
+        allowed = ", ".join(f"`{role}`" for role in _ROLES)
+        raise Refused(f"`{where}.role`: got {named(role)}, allowed: {allowed}", param=where)
+    if extra := [name for name, value in message.items() if not _says_nothing(role, name, value)]:
         raise Refused(f"`{where}.{str(extra[0])[:80]}` is not supported", param=where, code="unsupported_parameter")
     content = message.get("content")
     if isinstance(content, list) and all(map(_is_text, content)):
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
-        raise Refused(f"`{where}.content`: allowed: a text, or parts of type `text`", param=where)
-    return {"role": str(message["role"]), "content": _legible(content, where)}
+        raise unfit(f"{where}.content", content, "a text, or parts of type `text`", param=where)
+    return {"role": str(role), "content": _legible(content, where)}
+
+
+def _says_nothing(role: object, name: object, value: object) -> bool:
+    """Whether a field of a message adds nothing to its role and its content."""
+    if name in ("role", "content") or value is None:
+        return True
+    return role == "assistant" and (name == _MADE_OF_TEXT or (name in _EMPTY and value == []))
 
 
 def _is_text(part: object) -> bool:
@@ -195,7 +228,7 @@ def _is_text(part: object) -> bool:
     )
 
 
-def _max_tokens(given: Mapping[str, Any], limits: Limits, prompt: int) -> int:
+def _max_tokens(given: Mapping[str, Any], form: Form, limits: Limits, prompt: int) -> int:
     name = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
     if given.get("max_tokens", given.get(name)) != given.get(name):
         text = "`max_tokens`: differs from `max_completion_tokens`: give only one of them"
@@ -203,7 +236,7 @@ def _max_tokens(given: Mapping[str, Any], limits: Limits, prompt: int) -> int:
     room = limits.context - prompt
     if room < 1:
         text = f"the prompt has {prompt} tokens or more, allowed: at most {limits.context - 1}, so that one more fits"
-        raise Refused(text, param="prompt", code="context_length_exceeded")
+        raise Refused(text, param="messages" if form == "chat" else "prompt", code="context_length_exceeded")
     wanted = _whole(given, name, None, 1, limits.max_tokens)
     if wanted is None:
         return min(limits.max_tokens, room)
@@ -229,35 +262,51 @@ def _stream_options(given: Mapping[str, Any], stream: bool) -> tuple[bool, bool]
     options = given.get("stream_options")
     if options is None:
         return False, False
-    is_known = isinstance(options, Mapping) and not set(options) - _STREAM_OPTIONS
-    if not stream or not is_known or _flag(options, "include_obfuscation"):
-        text = '`stream_options`: allowed: {"include_usage": true} beside `stream`: true'
+    allowed = '`{"include_usage": true}` beside `"stream": true`'
+    if not isinstance(options, Mapping):
+        raise unfit("stream_options", options, allowed)
+    if not stream:
+        raise Refused(
+            f"`stream_options`: got an object, and no stream is asked for, allowed: {allowed}", param="stream_options"
+        )
+    if unknown := sorted(set(options) - _STREAM_OPTIONS):
+        raise Refused(
+            f"`stream_options.{unknown[0][:80]}` is not supported, allowed: {allowed}", param="stream_options"
+        )
+    flags = {name: _flag(options, name, "stream_options") for name in _STREAM_OPTIONS}
+    if flags["include_obfuscation"]:
+        text = "`stream_options.include_obfuscation` is not supported: got `true`, allowed: `false`"
         raise Refused(text, param="stream_options")
-    included = _flag(options, "include_usage")
-    return included, included and _flag(options, "continuous_usage_stats")
+    return flags["include_usage"], flags["include_usage"] and flags["continuous_usage_stats"]
 
 
 def _stop(given: Mapping[str, Any]) -> tuple[str, ...]:
     stop = given.get("stop", [])
     stops = [stop] if isinstance(stop, str) else stop
-    fits = isinstance(stops, list) and len(stops) <= _MOST_STOPS
-    if not fits or not all(isinstance(text, str) and 1 <= len(text) <= _LONGEST_STOP for text in stops):
-        text = f"`stop`: allowed: a text, or up to {_MOST_STOPS}, each of 1 to {_LONGEST_STOP} characters"
-        raise Refused(text, param="stop")
+    allowed = f"a text, or a list of up to {_MOST_STOPS}, each of 1 to {_LONGEST_STOP} characters"
+    if not isinstance(stops, list) or len(stops) > _MOST_STOPS:
+        raise unfit("stop", stop, allowed)
+    for text in stops:
+        if not isinstance(text, str) or not text:
+            raise Refused(f"`stop`: got {in_few_words(text)}, allowed: {allowed}", param="stop")
+        if len(text) > _LONGEST_STOP:
+            raise Refused(f"`stop`: got a text of {len(text)} characters, allowed: {allowed}", param="stop")
     return tuple(stops)
 
 
-def _flag(given: Mapping[str, Any], name: str) -> bool:
+def _flag(given: Mapping[str, Any], name: str, inside: str | None = None) -> bool:
     value = given.get(name, False)
+    if inside and value is None:
+        return False
     if not isinstance(value, bool):
-        raise Refused(f"`{name}`: allowed: true or false", param=name)
+        raise unfit(f"{inside}.{name}" if inside else name, value, "`true` or `false`", param=inside)
     return value
 
 
 def _number(given: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
     value = given.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise Refused(f"`{name}`: allowed: a number from {low:g} to {high:g}", param=name)
+        raise unfit(name, value, f"a number from {low:g} to {high:g}")
     return float(value)
 
 
@@ -266,7 +315,7 @@ def _whole(given: Mapping[str, Any], name: str, default: Any, low: int, high: in
     if value is default:
         return default
     if type(value) is not int or not low <= value <= high:
-        raise Refused(f"`{name}`: allowed: a whole number from {low} to {high}", param=name)
+        raise unfit(name, value, f"a whole number from {low} to {high}")
     return value
 
 

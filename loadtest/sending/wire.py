@@ -124,9 +124,10 @@ class EventReader:
     def hear(self, data: bytes) -> None:
         """Takes the next bytes of the body."""
         now = self._clock()
-        *events, self._rest = (self._rest + data).split(b"\n\n")
+        *events, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
         for event in events:
-            self._take(event.removeprefix(b"data: "), now)
+            if (event_data := _data_of(event)) is not None:
+                self._take(event_data, now)
 
     def _take(self, event: bytes, now: float) -> None:
         if event == b"[DONE]":
@@ -137,13 +138,21 @@ class EventReader:
             choices = data["choices"]
             if choices:
                 has_text = _has_text(choices[0])
-                if has_text or choices[0]["finish_reason"]:
+                if has_text or choices[0].get("finish_reason"):
                     self.written_at = now
                     if has_text or not self.times:
                         self.times.append(now)
             self.usage = data.get("usage") or self.usage
         except (ValueError, LookupError, TypeError, AttributeError):
             self._failed = True
+
+
+def _data_of(event: bytes) -> bytes | None:
+    """What an event says; None of what only keeps a connection open, as some servers send while nothing is written."""
+    if event.startswith(b"data: ") and b"\n" not in event:
+        return event[6:]
+    lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
+    return b"\n".join(lines) if lines else None
 
 
 def _has_text(choice: dict[str, Any]) -> bool:

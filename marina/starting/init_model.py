@@ -251,7 +251,8 @@ def _of_folder(source: str, folder: str, options: argparse.Namespace) -> Start:
     longest = read.longest or 512
     kind = str((read.config.get("architectures") or [""])[0])
     if options.task is None and kind.endswith(("ForCausalLM", "LMHeadModel")):
-        return Start(source, "text", longest=min(longest, 2048))
+        weights = sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
+        return Start(source, "text", longest=min(longest, 2048), weight_bytes=weights)
     task = options.task or "embed"
     if options.task is None and kind.endswith("ForSequenceClassification"):
         task = "rerank" if len(read.config.get("id2label") or "ab") == 1 else "classify"

@@ -12,7 +12,9 @@ _COMMENTS_FROM = 40
 _CORES = 2
 # An objective to start from, which a model that takes longer than most could not meet.
 _P99_MS, _RPS = 100, 20
-_WRITES_P99_MS, _WRITES_RPS = 5000, 1
+_FIRST_MS, _GAP_MS, _WRITES_RPS = 2000, 250, 10
+# A step reads every weight; so many bytes a second are little for two cores, and a sample's answer has so many tokens.
+_BYTES_S, _TOKENS, _SLOTS = 5e9, 16, 16
 # Of the time of one input: what waiting for others, and a busy machine, may make of it.
 _TIMES = 12
 
@@ -43,6 +45,8 @@ class Start:
     task: str | None = None
     longest: int | None = None
     """Tokens of a text, or of a language model's context."""
+    weight_bytes: int = 0
+    """Of a language model's files."""
     row_ms: float | None = None
     """What one input takes here, alone and not compiled; None where it was not tried."""
     notes: list[str] = field(default_factory=list)
@@ -69,11 +73,10 @@ def spec_text(name: str, start: Start, sample: str) -> str:
         *_compiled(start),
         ("serving:", ""),
         ("  device: cpu", "cpu | cuda"),
-        ("  workers: auto", "processes; auto: one for each core of `cpu` below"),
-        ("  max_batch_delay_ms: 2", "how long a request waits for others to share its batch"),
+        *_workers(start),
         ("slo:", "what the load test judges and the alerts watch"),
-        (f"  p99_ms: {_p99_ms(start)}", f"99 of 100 requests are answered within it{_tried(start)}"),
-        ("  error_rate: 0.001", ""),
+        *_limits(start),
+        (f"  error_rate: {0.01 if start.writes else 0.001}", ""),
         (f"  throughput_rps: {_throughput_rps(start):g}", "what one pod must hold"),
         ("load:", ""),
         (f"  sample: ./{sample}", "what the load test and the readiness inference send"),
@@ -85,24 +88,69 @@ def spec_text(name: str, start: Start, sample: str) -> str:
     return "".join(f"{text:<{_COMMENTS_FROM}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines)
 
 
+def _workers(start: Start) -> list[tuple[str, str]]:
+    if start.writes:
+        longest_s = (_first_ms(start) + _max_tokens(start) * _gap_ms(start)) / 1000
+        return [
+            ("  threads: auto", "of its one worker; auto: one for each core of `cpu` below"),
+            (f"  drain_timeout_s: {math.ceil(longest_s)}", "a stop waits so long for answers that are being written"),
+        ]
+    return [
+        ("  workers: auto", "processes; auto: one for each core of `cpu` below"),
+        ("  max_batch_delay_ms: 2", "how long a request waits for others to share its batch"),
+    ]
+
+
+def _limits(start: Start) -> list[tuple[str, str]]:
+    if start.writes:
+        return [
+            (f"  ttft_p99_ms: {_first_ms(start)}", "99 of 100 answers begin within it"),
+            (
+                f"  itl_p99_ms: {_gap_ms(start)}",
+                "from one piece of text to the next, 99 of 100",
+            ),
+            ("  goodput: 0.95", "of requests meet both"),
+        ]
+    return [(f"  p99_ms: {_p99_ms(start)}", f"99 of 100 requests are answered within it{_tried(start)}")]
+
+
 def _p99_ms(start: Start) -> int:
     """Above what one input takes, in steps of 50."""
-    if start.writes:
-        return _WRITES_P99_MS
-    return max(_P99_MS, math.ceil(_TIMES * (start.row_ms or 0) / 50) * 50)
+    return _rounded(_P99_MS, _TIMES * (start.row_ms or 0))
+
+
+def _rounded(least: int, milliseconds: float) -> int:
+    return max(least, math.ceil(milliseconds / 50) * 50)
+
+
+def _first_ms(start: Start) -> int:
+    return _rounded(_FIRST_MS, 20 * _step_ms(start))
+
+
+def _gap_ms(start: Start) -> int:
+    return _rounded(_GAP_MS, 4 * _step_ms(start))
+
+
+def _max_tokens(start: Start) -> int:
+    return min(512, (start.longest or 0) // 2)
+
+
+def _step_ms(start: Start) -> float:
+    """What a token of every answer takes at most."""
+    return start.weight_bytes / _BYTES_S * 1000
 
 
 def _throughput_rps(start: Start) -> float:
     """What takes half of a pod's cores at most."""
     if start.writes:
-        return _WRITES_RPS
+        held = 1000 * _SLOTS / (2 * _TOKENS * _step_ms(start)) if start.weight_bytes else _WRITES_RPS
+        return max(1, min(_WRITES_RPS, math.floor(held)))
     half = _CORES / 2 * 1000 / start.row_ms if start.row_ms else _RPS
     return min(_RPS, math.floor(half) if half >= 1 else float(f"{half:.1g}"))
 
 
 def _tried(start: Start) -> str:
-    slower = _p99_ms(start) > _P99_MS and not start.writes
-    return f"; one takes {start.row_ms:.0f} ms here, not compiled" if slower else ""
+    return f"; one takes {start.row_ms:.0f} ms here, not compiled" if _p99_ms(start) > _P99_MS else ""
 
 
 def _handler(start: Start) -> str:
@@ -122,7 +170,13 @@ def _weights(start: Start) -> list[tuple[str, str]]:
 
 def _compiled(start: Start) -> list[tuple[str, str]]:
     if start.writes:
-        return [("  compile: eager", ""), ("text:", ""), (f"  context: {start.longest}", "tokens of prompt and answer")]
+        return [
+            ("  precision: bf16", "fp32 | bf16 | int8 | int4"),
+            ("  compile: aot", "aot: compiled now | eager: not compiled, slower, fp32 or bf16"),
+            ("text:", ""),
+            (f"  context: {start.longest}", "tokens of prompt and answer"),
+            (f"  max_tokens: {_max_tokens(start)}", "of the longest answer"),
+        ]
     why = "eager: it cannot be exported, and runs as it is" if start.compile == "eager" else ""
     return [
         ("  precision: fp32", "cpu: fp32 | bf16 | int8; cuda: fp32 | fp16 | bf16"),

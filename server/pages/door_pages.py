@@ -31,8 +31,10 @@ def door_pages(record: Record, *, ports: Ports, docs: bool) -> dict[str, dict[st
     of_model, of_version = f"/v2/models/{name}", f"/v2/models/{name}/versions/{version}"
     metadata = _page(model_metadata(record))
     ready = _page({"ready": True}, {"ready": False, "error": f"{name} is not ready"})
-    named = {"name": name, "ready": True}
-    known = {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "marina"}], "models": [name]}
+    # KServe's fields and OpenAI's, whose clients want a time of creation too.
+    model = {"id": name, "object": "model", "created": 0, "owned_by": "marina"}
+    named = model | {"name": name, "ready": True}
+    known = {"object": "list", "data": [model], "models": [name]}
     return {
         # The door puts in the name it was reached by.
         "/": {
@@ -92,7 +94,9 @@ def start_page(record: Record, *, docs: bool, ports: Ports, pages: str) -> str:
         f'<p><a href="{pages}/docs">Try it</a></p>' if docs else "<p><code>--docs</code> adds a page to try it.</p>"
     )
     name = html.escape(record.name)
-    paths = (f"/predictions/{name}", f"/v1/models/{name}:predict", f"/v2/models/{name}/infer")
+    of_protocols = (f"/v1/models/{name}:predict", f"/v2/models/{name}/infer")
+    of_texts = ("/v1/completions", "/v1/chat/completions")
+    paths = (f"/predictions/{name}", *(of_protocols if record.text is None else of_texts))
     rows = "".join(f"<li><code>POST {path}</code></li>" for path in paths)
     metadata = f'<a href="/v2/models/{name}">metadata</a> ' if pages else ""
     return (

@@ -72,7 +72,7 @@ def answered_schema() -> Schema:
 
 
 def refused_schema() -> Schema:
-    """What the handler refuses is in OpenAI's shape; what does not reach it, in the server's own."""
+    """In OpenAI's shape, whoever refuses it."""
     fields: dict[str, Schema] = {"message": _TEXT, "type": _TEXT, "param": {}, "code": {}}
     error: Schema = {"type": "object", "properties": fields, "required": ["message", "type"]}
-    return {"type": "object", "properties": {"error": {"anyOf": [error, _TEXT]}}, "required": ["error"]}
+    return {"type": "object", "properties": {"error": error}, "required": ["error"]}

@@ -88,6 +88,17 @@ def test_a_compiled_decoder_is_packed_once_and_agrees_in_8_bits(compiled: tuple[
 
 
 @pytest.mark.slow
+def test_the_tales_agree_in_4_bits(tmp_path: Path) -> None:
+    spec = tales_spec({"model.precision": "int4", "model.compile": "aot", "text": TEXT, "model.min_agreement": 0.95})
+    agreed = compare_text(stage_text(spec, tmp_path), tmp_path, MODEL, known_texts(spec))
+    assert agreed.agreement > 0.95
+    assert agreed.perplexity_ratio == pytest.approx(1, abs=0.02)
+    check_agreement(spec, agreed)
+    with pytest.raises(AgreementError, match=r"perplexity of int4 is 1\.0300 times.*\n*.*hint: precision: int8"):
+        check_agreement(spec, agreed.model_copy(update={"perplexity_ratio": 1.03}))
+
+
+@pytest.mark.slow
 def test_a_decoder_that_answers_otherwise_beside_others_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
     draft, folder = compiled
     step = CompiledDecoder.step

@@ -64,18 +64,18 @@ def measure(
     patience = _Patience(course)
     for number in range(course.rounds):
         for name, act in (beside or {}).items():
-            with _alone(None, running):
+            with alone(None, running):
                 seen = act()
             measured[name].append(_said(number, name, seen))
         for name, started in running.items():
-            with _alone(started, running):
+            with alone(started, running):
                 seen = _one(started, course, number, patience)
             measured[name].append(_said(number, name, seen))
     return measured
 
 
 @contextmanager
-def _alone(started: Started | None, running: Mapping[str, Started]) -> Iterator[None]:
+def alone(started: Started | None, running: Mapping[str, Started]) -> Iterator[None]:
     """The other servers stand still meanwhile: idle ones look after themselves, some with a tenth of a core."""
     idle = [pid for other in running.values() if other is not started for pid in process_tree.tree(other.pid)]
     process_tree.send(signal.SIGSTOP, idle)

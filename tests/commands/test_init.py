@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
-from specs import ROOT
+from specs import ROOT, TALES
 
 import marina
 from config.load import load_spec
@@ -101,6 +102,30 @@ def test_what_it_writes_packages_at_once(
 def test_what_it_writes_passes_the_check(arguments: list[str], handler: str, here: Path) -> None:
     assert init(*arguments) == 0
     assert load_spec(here / "mine/spec.yaml").model.handler == handler
+
+
+def test_a_language_model_has_limits_for_its_size_and_nothing_to_warn_of(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = here / "model"
+    shutil.copytree(TALES.parent / "model", model)
+    assert init("--source", "hf:model") == 0
+    small = load_spec(here / "mine/spec.yaml")
+    assert (small.text.max_tokens, small.text.context, small.slo.itl_p99_ms, small.slo.throughput_rps) == (
+        256,
+        512,
+        250,
+        10,
+    )
+    assert marina.main(["check", "mine/spec.yaml"]) == 0
+    assert "warning" not in capsys.readouterr().err
+    # As large as the weights of a billion in bfloat16, of which a file system keeps nothing.
+    with (model / "more.safetensors").open("wb") as file:
+        file.truncate(2_200_000_000)
+    shutil.rmtree(here / "mine")
+    assert init("--source", "hf:model") == 0
+    large = load_spec(here / "mine/spec.yaml")
+    assert (large.slo.ttft_p99_ms, large.slo.itl_p99_ms, large.slo.throughput_rps) == (8850, 1800, 1)
 
 
 def test_it_says_what_to_type_next_and_all_of_it_parses(capsys: pytest.CaptureFixture[str]) -> None:

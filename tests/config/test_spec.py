@@ -30,7 +30,7 @@ ERRORS: list[Any] = [
     pytest.param({"version": "a b"}, "spec.yaml:5: `version`: got `a b`, allowed: letters, digits, `.`, `_` and `-`, "
                  "at most 32", id="a version with a space"),
     pytest.param({"model.precision": "fp8"}, "spec.yaml:5: `model.precision`: got `fp8`, allowed: `bf16`, `fp16`, "
-                 "`fp32`, `int8`", id="a word that is not one of the choices"),
+                 "`fp32`, `int4`, `int8`", id="a word that is not one of the choices"),
     pytest.param({"serving.workers": "3"}, 'spec.yaml:6: `serving.workers`: got `"3"`, allowed: `auto` or a number '
                  "above 0", id="a number in quotes"),
     pytest.param({"serving.queue": "many"}, "spec.yaml:6: `serving.queue`: got `many`, allowed: a whole number",
@@ -108,6 +108,8 @@ ERRORS: list[Any] = [
     pytest.param({"serving.device": "cuda", "kubernetes.resources.gpu": 1, "model.precision": "int8",
                   "model.calibration": "c"}, "spec.yaml:5: `model.precision`: got `int8` on `cuda`, allowed: `bf16`, "
                  "`fp16`, `fp32`", id="int8 on cuda"),
+    pytest.param({"model.precision": "int4"}, "spec.yaml:5: `model.precision`: got `int4` on `cpu`, allowed: `bf16`, "
+                 "`fp32`, `int8`", id="int4 of a classifier"),
     pytest.param({"model.precision": "int8"}, "spec.yaml:2: `model.calibration`: missing: `precision: int8` is "
                  "calibrated on real inputs\n\nhint: add `calibration: ./calibration`, a folder of pictures or `.npy` "
                  "inputs", id="int8 without calibration"),

@@ -94,7 +94,7 @@ def test_what_is_wrong_inside_of_a_misspelt_section_is_named_too() -> None:
     text = "name: a\nmodle:\n  source: torchvision:resnet18\n  weights: random\n  precision: fp8\n"
     assert errors_of(text) == [
         "spec.yaml:2: `modle`: unknown field, did you mean `model`?",
-        "spec.yaml:5: `model.precision`: got `fp8`, allowed: `bf16`, `fp16`, `fp32`, `int8`",
+        "spec.yaml:5: `model.precision`: got `fp8`, allowed: `bf16`, `fp16`, `fp32`, `int4`, `int8`",
     ]
 
 

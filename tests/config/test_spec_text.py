@@ -33,6 +33,8 @@ ERRORS: list[Any] = [
                  "`eager`\n\nhint: compile: aot", id="an exported one"),
     pytest.param({"model.precision": "int8"}, "`model.precision`: got `int8`, allowed for the `text` handler with "
                  "`compile: eager`: `bf16`, `fp32`\n\nhint: compile: aot", id="an 8-bit one that is not compiled"),
+    pytest.param({"model.precision": "int4"}, "`model.precision`: got `int4`, allowed for the `text` handler with "
+                 "`compile: eager`: `bf16`, `fp32`\n\nhint: compile: aot", id="a 4-bit one that is not compiled"),
     pytest.param({"text.engine": "aot"}, "`text.engine`: got `aot`, which needs `compile: aot`\n\n"
                  "hint: delete `engine`, or compile: aot", id="an engine that is not compiled"),
     pytest.param({"model.compile": "aot", "model.on_mismatch": "jit"}, "`model.on_mismatch`: got `jit`, but the worker "
@@ -85,8 +87,9 @@ def test_what_is_refused_says_what_to_type(changes: dict[str, Any], message: str
     assert message in str(raised.value)
 
 
-def test_the_engine_is_chosen_by_what_is_compiled() -> None:
-    changes = {"model.compile": "aot", "model.precision": "int8", "model.cpu_target": "x86-64-v3"}
+@pytest.mark.parametrize("precision", ["int4", "int8"])
+def test_the_engine_is_chosen_by_what_is_compiled(precision: str) -> None:
+    changes = {"model.compile": "aot", "model.precision": precision, "model.cpu_target": "x86-64-v3"}
     assert [spec_of(changes).writing.engine, spec_of().writing.engine] == ["aot", "torch"]
     assert spec_of(changes).completed()["text"]["engine"] == "aot"
 

@@ -65,6 +65,24 @@ def test_events_are_heard_however_the_bytes_are_cut() -> None:
         assert (reader.is_whole, reader.times, reader.usage) == (True, [1.0, 1.0], usage)
 
 
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        pytest.param(b": still here\n\n" + event(), b"data: [DONE]\n\n", id="comments"),
+        pytest.param(event().replace(b"data: ", b"data:"), b"data:[DONE]\n\n", id="no space"),
+        pytest.param(event().replace(b"\n", b"\r\n"), b"data: [DONE]\r\n\r\n", id="ends of lines as in HTTP"),
+        pytest.param(b"event: message\nid: 1\n" + event(), b"event: message\ndata: [DONE]\n\n", id="further fields"),
+        pytest.param(b'data: {"choices": [{"text": ""}]}\n\n' + event(), b"data: [DONE]\n\n", id="no reason"),
+    ],
+)
+def test_events_are_heard_however_a_server_writes_them(first: bytes, last: bytes) -> None:
+    for size in (1, 1000):
+        reader = EventReader(lambda: 1.0)
+        for at in range(0, len(first + last), size):
+            reader.hear((first + last)[at : at + size])
+        assert (reader.is_whole, reader.times) == (True, [1.0])
+
+
 def test_events_that_come_as_a_whole_are_heard() -> None:
     body = event() + event("", "stop") + b"data: [DONE]\n\n"
     reader = EventReader(lambda: 1.0)

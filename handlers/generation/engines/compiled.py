@@ -1,9 +1,9 @@
 """`text.engine: aot`: the network by the library that the packager compiled for its processor.
 
-Weights are laid out once, in panels as `archiver/native/decoder.cpp` reads them, and serve every number of rows."""
+Weights are laid out once, in panels as `archiver/native/matrices.h` has them, and serve every number of rows."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -12,10 +12,8 @@ from torch.nn.functional import pad
 from handlers.generation.engines.network import Weights, turns
 
 LIBRARY = "decoder.so"
-_KINDS = {"fp32": 0, "bf16": 1, "int8": 2}
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.bfloat16}
-_PANEL, _GROUP = 16, 64
-_LARGEST = 127
+_KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
+_PANEL, _GROUP, _FINE = 16, 64, 32
 
 
 class _Matrix(ctypes.Structure):
@@ -52,6 +50,7 @@ class CompiledDecoder:
         self._run = ctypes.CDLL(str(folder / LIBRARY)).decoder_step
         self._run.restype = None
         self._precision = precision
+        self._cache_dtype = torch.float32 if precision == "fp32" else torch.bfloat16
         # Whatever the library has the address of.
         self._held: list[torch.Tensor] = []
         self._caches: list[torch.Tensor] = []
@@ -59,12 +58,14 @@ class CompiledDecoder:
         shape = weights.shape
         self._cache_places = (slots, shape.kv_heads, _up(context, _PANEL))
         layers = [self._layer(weights, index) for index in range(shape.layers)]
-        embedding, head = self._matrix(weights.embedding), weights.head
+        # With int4 they have 8 bits, too: few weights that every answer depends on.
+        ends = "int8" if precision == "int4" else precision
+        embedding, head = self._matrix(weights.embedding, ends), weights.head
         cosines, sines = turns(shape, context)
         self._model = _Model(
             layers=(_Layer * len(layers))(*layers),
             embedding=embedding,
-            head=embedding if head is None else self._matrix(head),
+            head=embedding if head is None else self._matrix(head, ends),
             norm=self._address(weights.norm),
             cosines=self._address(cosines),
             sines=self._address(sines),
@@ -109,13 +110,16 @@ class CompiledDecoder:
     def _cache(self, size: int) -> int:
         """Room for so many numbers of every position and head."""
         slots, heads, room = self._cache_places
-        self._caches.append(torch.zeros(slots, heads, room * size, dtype=_DTYPES[self._precision]))
+        self._caches.append(torch.zeros(slots, heads, room * size, dtype=self._cache_dtype))
         return self._caches[-1].data_ptr()
 
     def _layer(self, weights: Weights, index: int) -> _Layer:
         layer, size = weights.layer(index), weights.shape.head_size
         return _Layer(
-            **{name: self._matrix(getattr(layer, name)) for name in ("query_key_value", "output", "gate_up", "down")},
+            **{
+                name: self._matrix(getattr(layer, name), self._precision)
+                for name in ("query_key_value", "output", "gate_up", "down")
+            },
             **{
                 name: self._address(getattr(layer, name))
                 for name in ("before_attention", "before_mlp", "query_norm", "key_norm")
@@ -125,26 +129,61 @@ class CompiledDecoder:
             values=self._cache(_up(size, _PANEL)),
         )
 
-    def _matrix(self, matrix: torch.Tensor) -> _Matrix:
+    def _matrix(self, matrix: torch.Tensor, precision: str) -> _Matrix:
         outputs, inputs = matrix.shape
         matrix = pad(matrix, (0, -inputs % _GROUP, 0, -outputs % _PANEL))
-        if self._precision == "fp32":
-            panels = matrix.view(-1, _PANEL, matrix.shape[1]).transpose(1, 2)
-            return _Matrix(self._address(panels), None, outputs, inputs)
-        scales = None
-        if self._precision == "int8":
-            scales = matrix.abs().amax(1) / _LARGEST
-            whole = (matrix / scales.clamp(min=1e-30)[:, None]).round().to(torch.int8)
-        else:
-            whole = matrix.to(torch.bfloat16)
-        pairs = whole.view(-1, _PANEL, matrix.shape[1] // 2, 2).transpose(1, 2)
-        return _Matrix(self._address(pairs), self._address(scales), outputs, inputs)
+        panels, scales = _LAYOUTS[precision](matrix.view(-1, _PANEL, matrix.shape[1]))
+        return _Matrix(self._address(panels), self._address(scales), outputs, inputs)
 
     def _address(self, tensor: torch.Tensor | None) -> int | None:
         if tensor is None:
             return None
         self._held.append(tensor.contiguous())
         return self._held[-1].data_ptr()
+
+
+# A matrix as panels of outputs, each of all inputs, and a scale for each output, or none.
+_Layout = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def _as_fp32(panels: torch.Tensor) -> _Layout:
+    return _together(panels, 1), None
+
+
+def _as_bf16(panels: torch.Tensor) -> _Layout:
+    return _together(panels.to(torch.bfloat16), 2), None
+
+
+def _as_int8(panels: torch.Tensor) -> _Layout:
+    scales = panels.abs().amax(-1) / 127
+    whole = (panels / scales.clamp(min=1e-30)[..., None]).round() + 128
+    return _together(whole.to(torch.uint8), 4), scales.flatten()
+
+
+def _as_int4(panels: torch.Tensor) -> _Layout:
+    count, outputs, inputs = panels.shape
+    blocks = panels.view(count, outputs, inputs // _GROUP, 2, _FINE)
+    # There are eight steps below zero and seven above it, so the largest weight, of whatever sign, is at -8.
+    largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
+    scales = (largest / -8).to(torch.bfloat16)
+    steps = blocks / torch.where(scales == 0, 1, scales.float())
+    lower, upper = (steps.round().clamp(-8, 7) + 8).to(torch.uint8).unbind(3)
+    fours = (lower | upper << 4).view(count, outputs, -1, _FINE // 4, 4).permute(0, 2, 3, 1, 4)
+    scale_bytes = scales.squeeze(-1).permute(0, 2, 3, 1).contiguous().view(torch.uint8)
+    return torch.cat([scale_bytes.flatten(2), fours.flatten(2)], -1), None
+
+
+def _together(panels: torch.Tensor, inputs: int) -> torch.Tensor:
+    """So many inputs of each output side by side."""
+    return panels.view(*panels.shape[:2], -1, inputs).transpose(1, 2)
+
+
+_LAYOUTS: dict[str, Callable[[torch.Tensor], _Layout]] = {
+    "fp32": _as_fp32,
+    "bf16": _as_bf16,
+    "int8": _as_int8,
+    "int4": _as_int4,
+}
 
 
 def _up(value: int, to: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import orjson
 
 from handlers.generation.grammars.trial import SPACE
-from handlers.generation.refusals import Refused
+from handlers.generation.refusals import Refused, named, unfit
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # Of a schema as text, bytes.
@@ -21,7 +21,9 @@ def read_schema(wanted: object) -> str | None:
     kind = wanted.get("type") if isinstance(wanted, Mapping) else None
     if not isinstance(wanted, Mapping) or not isinstance(kind, str) or kind not in _KEYS:
         allowed = ", ".join(f"`{name}`" for name in _KEYS)
-        raise Refused(f"`response_format.type`: allowed: {allowed}", param="response_format")
+        if not isinstance(wanted, Mapping):
+            raise unfit("response_format", wanted, f"an object whose `type` is one of {allowed}")
+        raise Refused(f"`response_format.type`: got {named(kind)}, allowed: {allowed}", param="response_format")
     _check_keys(wanted, _KEYS[kind], "response_format")
     if kind == "text":
         return None
@@ -33,19 +35,21 @@ def bounded(schema: str) -> str:
     return orjson.dumps({"x-guidance": {"whitespace_pattern": SPACE}} | orjson.loads(schema)).decode()
 
 
-def _schema(named: object) -> str:
+def _schema(given: object) -> str:
     where = "response_format.json_schema"
-    if not isinstance(named, Mapping):
-        raise Refused(f"`{where}`: allowed: an object with `name` and `schema`", param=where)
-    _check_keys(named, {"name", "description", "schema", "strict"}, where)
-    name, schema, strict = named.get("name"), named.get("schema"), named.get("strict")
+    if not isinstance(given, Mapping):
+        raise unfit(where, given, "an object with `name` and `schema`")
+    _check_keys(given, {"name", "description", "schema", "strict"}, where)
+    name, schema, strict = given.get("name"), given.get("schema"), given.get("strict")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise Refused(f"`{where}.name`: allowed: 1 to 64 letters, digits, `_` and `-`", param=f"{where}.name")
+        raise unfit(f"{where}.name", name, "1 to 64 letters, digits, `_` and `-`")
+    if not isinstance(description := given.get("description", ""), str | None):
+        raise unfit(f"{where}.description", description, "a text")
     # What is not strict may be held to its schema as well, and is.
     if strict is not None and not isinstance(strict, bool):
-        raise Refused(f"`{where}.strict`: allowed: true or false", param=f"{where}.strict")
+        raise unfit(f"{where}.strict", strict, "`true` or `false`")
     if not isinstance(schema, Mapping):
-        raise Refused(f"`{where}.schema`: allowed: an object, which is a JSON schema", param=f"{where}.schema")
+        raise unfit(f"{where}.schema", schema, "an object, which is a JSON schema")
     if "x-guidance" in schema:
         raise Refused(f"`{where}.schema`: `x-guidance` is not supported", param=f"{where}.schema")
     try:

@@ -23,6 +23,10 @@ SPACE = r"[\x20\x0A\x0D\x09]{0,12}"
 # What one token's search may cost, some milliseconds each: a step waits for nobody longer.
 _LIMITS = LLParserLimits(step_lexer_fuel=100_000, step_max_items=50_000, max_lexer_states=20_000)
 
+_PATTERN = "regex parse error"
+# What the library says, and what it means.
+_UNCLEAR = dict.fromkeys(("NoExtension", "NoExtensionBias"), "nothing fits it")
+
 
 def read_tokenizer(file: str, ends: list[int]) -> LLTokenizer:
     """As `tokenizers` saves it; raises ValueError where it is of an unknown kind."""
@@ -40,8 +44,13 @@ def compile_schema(tokenizer: LLTokenizer, schema: str) -> LLMatcher:
 
 
 def first_line(reason: str) -> str:
-    """The rest says how the compiler got there."""
-    return (reason.strip().splitlines() or ["no reason is known"])[0][:200]
+    """The rest says how the compiler got there, but what is wrong with a pattern comes last."""
+    lines = reason.strip().splitlines() or ["no reason is known"]
+    if lines[0] in _UNCLEAR:
+        return _UNCLEAR[lines[0]]
+    if lines[0].startswith(_PATTERN) and len(lines) > 1:
+        return f"a pattern cannot be read: {lines[-1].removeprefix('error: ')}"[:200]
+    return lines[0][:200]
 
 
 def _reason(tokenizer: LLTokenizer, schema: str) -> str:

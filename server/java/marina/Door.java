@@ -86,7 +86,7 @@ final class Door extends ChannelDuplexHandler {
 
     /** Answers what is no whole request; it is the last that this connection hears. */
     private void say(ChannelHandlerContext context, Refusal refusal) {
-        FullHttpResponse answer = refusal.answer(null);
+        FullHttpResponse answer = refusal.answer(null, settings);
         answer.headers().set(HttpHeaderNames.CONNECTION, HttpHeaderValues.CLOSE);
         closing = true;
         context.writeAndFlush(answer).addListener(done -> close(context));
@@ -187,6 +187,8 @@ final class Door extends ChannelDuplexHandler {
             refuse(context, Refusal.malformed(message.decoderResult().cause(), true), message);
         } else if (!current.addressed) {
             refuse(context, Refusal.target(settings), message);
+        } else if (current.wrongMethod) {
+            refuse(context, Refusal.method(), message);
         } else if (current.form) {
             refuse(context, Refusal.form(settings), message);
         } else if (current.declaredBytes < 0) {
@@ -251,7 +253,7 @@ final class Door extends ChannelDuplexHandler {
         ReferenceCountUtil.release(message);
         current.received = true;
         current.last = true;
-        context.channel().writeAndFlush(refusal.answer(null));
+        context.channel().writeAndFlush(refusal.answer(null, settings));
     }
 
     @Override
@@ -284,7 +286,7 @@ final class Door extends ChannelDuplexHandler {
         if (answer.status().code() >= 400 && answer instanceof FullHttpResponse) {
             Refusal instead = Refusal.instead((FullHttpResponse) answer, current, settings);
             if (instead != null) {
-                answer = instead.answer(message.headers());
+                answer = instead.answer(message.headers(), settings);
                 ReferenceCountUtil.release(message);
             }
         }

@@ -3,6 +3,7 @@ package marina;
 import com.google.gson.Gson;
 import com.google.gson.GsonBuilder;
 import com.google.gson.JsonElement;
+import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParseException;
 import com.google.gson.JsonParser;
@@ -16,16 +17,22 @@ import io.netty.handler.codec.http.HttpHeaders;
 import io.netty.handler.codec.http.HttpResponseStatus;
 import io.netty.handler.codec.http.HttpVersion;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** An error in Marina's form, {@code {"error", "field", "got", "allowed", "hint"}}: never a body, never Java's words. */
+/**
+ * An error in Marina's form, {@code {"error", "field", "got", "allowed", "hint"}}: never a body, never Java's words. Of a
+ * model that writes texts it is in OpenAI's form, as its handler's errors are.
+ */
 final class Refusal {
     private static final Logger LOG = LoggerFactory.getLogger("marina.door");
-    private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
+    private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().serializeNulls().create();
     private static final Set<String> TORCHSERVES = Set.of("code", "type", "message");
     private static final Set<String> WORDLESS = Set.of("code", "type");
+    private static final String TEXTS = "/v1/completions, /v1/chat/completions, /v1/models";
     /** The longest error of TorchServe's; what is longer is an answer of a handler. */
     private static final int LONGEST = 64 * 1024;
 
@@ -49,6 +56,10 @@ final class Refusal {
                         .with("got", "application/x-www-form-urlencoded");
         refusal.body.add("allowed", GSON.toJsonTree(settings.types));
         return refusal.with("hint", "curl -H 'Content-Type: " + settings.types.get(0) + "' --data-binary @FILE URL");
+    }
+
+    static Refusal method() {
+        return new Refusal(405, "no such method").with("allowed", "POST");
     }
 
     static Refusal tooLarge(Settings settings) {
@@ -122,7 +133,8 @@ final class Refusal {
             case "ModelVersionNotFoundException":
                 return new Refusal(404, "no such version of the model").with("allowed", settings.predictions);
             case "ResourceNotFoundException":
-                return new Refusal(404, "no such page").with("allowed", settings.predictions);
+                String pages = settings.texts.isEmpty() ? settings.predictions : TEXTS;
+                return new Refusal(404, "no such page").with("allowed", pages);
             case "MethodNotAllowedException":
                 return new Refusal(405, "no such method");
             case "OutOfMemoryError":
@@ -153,14 +165,48 @@ final class Refusal {
         return HttpHeaderValues.APPLICATION_JSON.contentEqualsIgnoreCase(headers.get(HttpHeaderNames.CONTENT_TYPE, ""));
     }
 
+    /** All that it says in one sentence, and the field beside it. */
+    private JsonObject openais() {
+        StringBuilder words = new StringBuilder(body.get("error").getAsString());
+        if (body.has("got")) {
+            words.append(": got ").append(body.get("got").getAsString());
+        }
+        if (body.has("allowed")) {
+            words.append(", allowed: ").append(listed(body.get("allowed")));
+        }
+        if (body.has("hint")) {
+            words.append("; ").append(body.get("hint").getAsString());
+        }
+        JsonObject error = new JsonObject();
+        error.addProperty("message", words.toString());
+        error.addProperty("type", status < 500 ? "invalid_request_error" : "server_error");
+        error.add("param", body.has("field") ? body.get("field") : JsonNull.INSTANCE);
+        error.add("code", JsonNull.INSTANCE);
+        JsonObject whole = new JsonObject();
+        whole.add("error", error);
+        return whole;
+    }
+
+    private static String listed(JsonElement value) {
+        if (!value.isJsonArray()) {
+            return value.getAsString();
+        }
+        List<String> all = new ArrayList<>();
+        value.getAsJsonArray().forEach(one -> all.add(one.getAsString()));
+        return String.join(", ", all);
+    }
+
     /** With `headers` of an answer that it replaces, or null. */
-    FullHttpResponse answer(HttpHeaders headers) {
-        byte[] text = (GSON.toJson(body) + "\n").getBytes(StandardCharsets.UTF_8);
+    FullHttpResponse answer(HttpHeaders headers, Settings settings) {
+        byte[] text = (GSON.toJson(settings.texts.isEmpty() ? body : openais()) + "\n").getBytes(StandardCharsets.UTF_8);
         FullHttpResponse answer =
                 new DefaultFullHttpResponse(
                         HttpVersion.HTTP_1_1, HttpResponseStatus.valueOf(status), Unpooled.wrappedBuffer(text));
         if (headers != null) {
             answer.headers().set(headers);
+        }
+        if (status == 405 && body.has("allowed")) {
+            answer.headers().set(HttpHeaderNames.ALLOW, body.get("allowed").getAsString());
         }
         answer.headers().set(HttpHeaderNames.CONTENT_TYPE, HttpHeaderValues.APPLICATION_JSON);
         answer.headers().set(HttpHeaderNames.CONTENT_LENGTH, text.length);

@@ -22,6 +22,7 @@ final class Request {
     /** Its target is a path, or an address with one. */
     final boolean addressed;
     final boolean inference;
+    final boolean wrongMethod;
     /** What the door answers itself, or null; and for which name of this server. */
     final Pages.Page page;
     final String host;
@@ -53,6 +54,7 @@ final class Request {
         String type = message.headers().get(HttpHeaderNames.CONTENT_TYPE, "").trim().toLowerCase();
         Route route = Route.of(message, settings);
         inference = route.inference;
+        wrongMethod = route.wrongMethod;
         page = route.page;
         form = type.startsWith("application/x-www-form-urlencoded") && !route.protocol;
         multipart = type.startsWith("multipart/");

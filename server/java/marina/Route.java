@@ -15,7 +15,10 @@ final class Route {
     private static final String PROTOCOL = "x-marina-protocol";
     private static final Pattern V1 = Pattern.compile("/v1/models/([^/:]+):predict");
     private static final Pattern V2 = Pattern.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?/infer");
-    private static final Pattern OPENAIS = Pattern.compile("/v1/(?:chat/)?completions");
+    private static final Pattern COMPLETIONS = Pattern.compile("/v1/(?:chat/)?completions");
+    /** Below a model's own path the handler reads it with any slashes around it. */
+    private static final Pattern WRITES = Pattern.compile("/+v1/(?:chat/)?completions/*");
+    private static final Pattern MODEL = Pattern.compile("/v1/models/[^/:]+");
     private static final Pattern TORCHSERVES = Pattern.compile("/(predictions|explanations)/.*|/invocations");
 
     /** Whether TorchServe asks a model for it. */
@@ -25,10 +28,13 @@ final class Route {
 
     /** The path says what the body is. */
     final boolean protocol;
+    /** It asks for a text, and not by POST: TorchServe would have the model write one whatever the method is. */
+    final boolean wrongMethod;
 
-    private Route(boolean inference, boolean protocol, Pages.Page page) {
+    private Route(boolean inference, boolean protocol, boolean wrongMethod, Pages.Page page) {
         this.inference = inference;
         this.protocol = protocol;
+        this.wrongMethod = wrongMethod;
         this.page = page;
     }
 
@@ -39,10 +45,11 @@ final class Route {
         int query = uri.indexOf('?');
         String path = query < 0 ? uri : uri.substring(0, query);
         HttpMethod method = message.method();
-        if (method.equals(HttpMethod.GET) || method.equals(HttpMethod.HEAD)) {
+        boolean reads = method.equals(HttpMethod.GET) || method.equals(HttpMethod.HEAD);
+        if (reads) {
             Pages.Page page = settings.pages.find(path);
             if (page != null) {
-                return new Route(false, false, page);
+                return new Route(false, false, false, page);
             }
         }
         String rest = query < 0 ? "" : uri.substring(query);
@@ -56,12 +63,18 @@ final class Route {
             protocol = "v2";
             path = "/predictions/" + v2.group(1) + (v2.group(2) == null ? "" : "/" + v2.group(2));
         }
-        if (path.equals("/v1/embeddings")) {
+        boolean writes = !settings.texts.isEmpty();
+        if (path.equals("/v1/embeddings") && !writes) {
             // As OpenAI's clients ask; there is one model, whatever they call it.
             path = settings.predictions;
             message.setUri(path + rest);
         }
-        if (!settings.texts.isEmpty() && OPENAIS.matcher(path).matches()) {
+        boolean wrongMethod = false;
+        if (writes) {
+            String below = path.startsWith(settings.texts) ? path.substring(settings.texts.length()) : path;
+            wrongMethod = WRITES.matcher(below).matches() && !method.equals(HttpMethod.POST);
+        }
+        if (writes && (COMPLETIONS.matcher(path).matches() || (reads && MODEL.matcher(path).matches()))) {
             path = settings.texts + path;
             message.setUri(path + rest);
         }
@@ -72,6 +85,6 @@ final class Route {
             message.headers().set(HttpHeaderNames.CONTENT_TYPE, "application/octet-stream");
         }
         boolean inference = TORCHSERVES.matcher(path).matches() && !method.equals(HttpMethod.OPTIONS);
-        return new Route(inference, protocol != null, null);
+        return new Route(inference, protocol != null, wrongMethod, null);
     }
 }

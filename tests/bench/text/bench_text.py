@@ -3,31 +3,33 @@
     python tests/bench/text/bench_text.py [--quick] [--only SIDE …] [--rounds 5] [--threads 1] [--out build/bench-text]
 
 The model has the shape of a Llama of 135 million weights, and random ones. Each side runs in a process of its own;
-OpenVINO GenAI and CTranslate2 come from a virtual environment that the first run makes below `--out`. The time of the
-processor is what counts; that of the clock is of a quiet machine only. The limits are of this machine, measured in the
-same run: weights of int8 read once a step, and fp32 products by torch, which whole numbers can pass. `--quick` takes a
-smaller shape and our engines.
+OpenVINO GenAI, CTranslate2 and llama.cpp come into a virtual environment that the first run makes below `--out`; a side
+that cannot be had is left out, with the reason. The time of the processor is what counts; that of the clock is of a
+quiet machine only. The limits are of this machine, measured in the same run: weights of int8 read once a step, and fp32
+products by torch, which whole numbers can pass. `--quick` takes a smaller shape and our engines.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "bench")]
 
+import text_peers  # noqa: E402
 import torch  # noqa: E402
 from board import Column, against, median, ratio_text, table, write_report  # noqa: E402
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
 
 from archiver.native import compile_decoder  # noqa: E402
 from archiver.torchvision_import import import_torchvision  # noqa: E402
+from config.record import write_json  # noqa: E402
 from handlers.generation import LIBRARY  # noqa: E402
 
 SHAPE = {
@@ -42,20 +44,9 @@ SHAPE = {
 }
 SMALL = SHAPE | {"vocab_size": 4096, "num_hidden_layers": 4}
 BATCHES, STEPS, PROMPT = (1, 8, 32), 16, 512
-OURS = ("aot:int8", "aot:bf16", "aot:fp32", "torch:bf16")
-OTHERS = ("openvino", "ctranslate2", "transformers:bfloat16")
-PEERS = ("openvino-genai", "ctranslate2", "optimum-intel", "nncf")
-CONVERT = {
-    "openvino": (
-        "from optimum.intel import OVModelForCausalLM as M, OVWeightQuantizationConfig as Q; "
-        "M.from_pretrained({model!r}, export=True, quantization_config=Q(bits=8), compile=False)"
-        ".save_pretrained({out!r})"
-    ),
-    "ctranslate2": (
-        "from ctranslate2.converters import TransformersConverter as T; "
-        "T({model!r}).convert({out!r}, quantization='int8')"
-    ),
-}
+SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+OURS = ("aot:int8", "aot:int4", "aot:bf16", "aot:fp32", "torch:bf16")
+OTHERS = ("openvino", "ctranslate2", "transformers:bfloat16", "llama.cpp")
 COLUMNS = [
     *(Column(f"step_{batch}", f"core-ms at {batch}") for batch in BATCHES),
     Column("prefill", f"prefill {PROMPT}, core-ms", "{:,.0f}"),
@@ -79,7 +70,7 @@ def main() -> None:
     model = write_model(args.out / ("small" if args.quick else "model"), shape)
     reading, products = limits()
     with ExitStack() as stack:
-        running = {side: stack.enter_context(contestant(side, model, args)) for side in sides}
+        running = start(sides, model, args, stack)
         measured: dict[str, list[dict[str, float]]] = {side: [] for side in running}
         for number in range(args.rounds or (1 if args.quick else 5)):
             for side, process in running.items():
@@ -106,39 +97,48 @@ def main() -> None:
 
 
 def write_model(folder: Path, shape: dict[str, object]) -> Path:
-    """The model as `transformers` saves it, and the library of our engine beside it."""
+    """The model, and the library of our engine beside it."""
+    compile_decoder("native", write_weights(folder, shape) / LIBRARY)
+    return folder
+
+
+def write_weights(folder: Path, shape: dict[str, object]) -> Path:
+    """The model as `transformers` saves it, with a tokenizer to which each token is a word: `w3 w4 w5`."""
     if not (folder / "model.safetensors").exists():
         import_torchvision()
         from transformers import LlamaConfig, LlamaForCausalLM
 
         torch.manual_seed(0)
         LlamaForCausalLM(LlamaConfig(**shape)).to(torch.bfloat16).save_pretrained(folder)
-    compile_decoder("native", folder / LIBRARY)
+    if not (folder / "tokenizer.json").exists():
+        write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **SPECIAL})
+        names = {f"▁w{token}": token for token in range(len(SPECIAL), int(str(shape["vocab_size"])))}
+        names |= {name: token for token, name in enumerate(SPECIAL.values())}
+        tokenizer = Tokenizer(models.WordLevel(names, unk_token=SPECIAL["unk_token"]))
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
-def converted(side: str, model: Path, out: Path) -> tuple[Path, Path]:
-    """The Python that runs another's engine, and the model as that reads it."""
-    python, folder = out / "venv" / "bin" / "python", out / side
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", out / "venv"], check=True)
-        packages = next((out / "venv" / "lib").glob("python*")) / "site-packages"
-        # torch is ours; what is installed beside it goes before.
-        (packages / "ours.pth").write_text(f"{Path(torch.__file__).parent.parent}\n")
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *PEERS], check=True)
-    if not folder.exists():
-        before = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-        before += "from archiver.torchvision_import import import_torchvision as i; i(); "
-        code = CONVERT[side].format(model=str(model), out=f"{folder}.new")
-        subprocess.run([python, "-c", before + code], check=True, stdout=subprocess.DEVNULL)
-        shutil.move(f"{folder}.new", folder)
-    return python, folder
+def start(
+    sides: Sequence[str], model: Path, args: argparse.Namespace, stack: ExitStack
+) -> dict[str, subprocess.Popen[str]]:
+    """The sides that can be had; of others it is said why not."""
+    running = {}
+    for side in sides:
+        try:
+            running[side] = stack.enter_context(contestant(side, model, args))
+        except (subprocess.CalledProcessError, RuntimeError, OSError) as err:
+            print(f"{side}: left out: {' '.join(str(err).split())[-300:]}", file=sys.stderr, flush=True)
+    if not running:
+        sys.exit("no side is left")
+    return running
 
 
 @contextmanager
 def contestant(side: str, model: Path, args: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
     """A side that is ready; it waits for its turns."""
-    python, folder = converted(side, model, args.out) if side in CONVERT else (Path(sys.executable), model)
+    python, folder = text_peers.ready(side, model, args.out)
     command = [str(python), str(Path(__file__).with_name("contestant.py")), side, str(folder), str(args.threads)]
     begun = time.perf_counter()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -146,6 +146,8 @@ def contestant(side: str, model: Path, args: argparse.Namespace) -> Iterator[sub
         for line in process.stdout:
             if line == "ready\n":
                 break
+        else:
+            raise RuntimeError(f"its process ended with {process.wait()} before it was ready")
         print(f"{side}: ready after {time.perf_counter() - begun:.1f} s", file=sys.stderr, flush=True)
         yield process
         assert process.stdin is not None

@@ -2,6 +2,7 @@
 OpenAI's own client, a worker that dies, and a stop. The tests share one server, and the last one stops it."""
 
 import asyncio
+import http.client
 import json
 import os
 import signal
@@ -115,6 +116,7 @@ def test_openais_client_for_javascript_works_unchanged(server: Running) -> None:
     assert seen["pieces"] == seen["text"] != ""
     assert seen["streamed"] == seen["said"] != ""
     unsupported = {"kind": "BadRequestError", "status": 400, "code": "unsupported_parameter", "param": "n"}
+    assert seen["back"] == 4
     assert seen["two"] == unsupported
     assert seen["another"] == {"kind": "NotFoundError", "status": 404, "code": "model_not_found", "param": "model"}
     eventually(lambda: metric(server, "inference_sequences_ended_total", reason="cancelled") > before)
@@ -131,6 +133,33 @@ def test_openais_paths_are_at_the_root_too(server: Running) -> None:
         with pytest.raises(openai.NotFoundError) as unknown:
             client.chat.completions.create(model="another", messages=said)
         assert unknown.value.code == "model_not_found"
+
+
+def test_the_doors_own_answers_are_openais_too(server: Running) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        model = client.models.retrieve("tales")
+        assert (model.id, model.object, [each.created for each in client.models.list()]) == ("tales", "model", [0])
+        with pytest.raises(openai.NotFoundError) as unknown:
+            client.models.retrieve("another")
+        assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+        pages = "no such page, allowed: /v1/completions, /v1/chat/completions, /v1/models"
+        with pytest.raises(openai.NotFoundError, match=pages) as missing:
+            client.embeddings.create(model="tales", input="Once")
+        assert missing.value.type == "invalid_request_error"
+        with pytest.raises(openai.APIStatusError, match="the body is too large, allowed: at most") as large:
+            client.completions.create(model="tales", prompt="a" * 25_000_000)
+        assert (large.value.status_code, large.value.param) == (413, "body")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", PATH, f"{PATH}/"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_a_text_is_written_for_no_method_but_post(server: Running, method: str, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.ports.inference, timeout=60)
+    connection.request(method, path, json.dumps(wanted(2)), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    body = answer.read()
+    assert (answer.status, answer.getheader("Allow")) == (405, "POST")
+    assert body == b"" if method == "HEAD" else json.loads(body)["error"]["message"] == "no such method, allowed: POST"
 
 
 def test_openais_client_sees_its_own_errors(client: openai.OpenAI) -> None:

@@ -88,11 +88,11 @@ def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
 
 @pytest.fixture
 def quick(tmp_path: Path) -> Path:
-    """The digits example, not compiled."""
+    """The digits example as it is: neither compiled nor exported."""
     folder = tmp_path / "quick"
     shutil.copytree(DIGITS.parent, folder)
     data = yaml.safe_load(DIGITS.read_text(encoding="utf-8"))
-    data["model"] |= {"compile": "export"}
+    data["model"] |= {"compile": "eager"}
     (folder / "spec.yaml").write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
     return folder / "spec.yaml"
 

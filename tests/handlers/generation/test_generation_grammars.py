@@ -155,7 +155,8 @@ NEVER_KEPT: dict[str, Any] = {
     "a word that is not computed": ({"type": "array", "uniqueItems": True}, "uniqueItems"),
     "a type that is none": ({"type": "frog"}, "frog"),
     "another server's schema": ({"$ref": "http://localhost/schema"}, "localhost"),
-    "a schema that means itself": ({"$ref": "#"}, "."),
+    "a schema that means itself": ({"$ref": "#"}, "nothing fits it"),
+    "a pattern that cannot be read": ({"type": "string", "pattern": "a(?=b)"}, "cannot be read: look-around"),
 }
 
 

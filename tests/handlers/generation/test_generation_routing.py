@@ -119,6 +119,26 @@ def test_what_is_too_deep_to_be_sent_on_goes_without_what_nobody_reads(rounds: R
     assert body == b"".join(small.script)
 
 
+def test_what_is_too_deep_to_be_sent_on_is_read_here(rounds: Rounds, small: Small) -> None:
+    schema: object = {"type": "integer"}
+    for _ in range(126):
+        schema = {"properties": {"a": schema}}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    error = json.loads(rounds.ask(COMPLETIONS, asked(response_format=form)))["error"]
+    assert (rounds.status[rounds.last], error["param"], small.asked) == (400, "response_format", [])
+
+
+def test_an_answer_goes_on_after_a_text_that_looks_like_the_end_of_a_stream(rounds: Rounds, small: Small) -> None:
+    small.script = [event("data: [DONE]"), HANG, event(" and on", "stop"), DONE]
+    begin(rounds, "open")
+    while not rounds.bodies.get("open"):
+        rounds.round()
+    small.go_on.set()
+    while rounds.open:
+        rounds.round()
+    assert rounds.bodies["open"] == b"".join(piece for piece in small.script if piece != HANG)
+
+
 def test_a_short_prompt_is_answered_by_the_small_model_word_for_word(rounds: Rounds, small: Small) -> None:
     body = rounds.ask(COMPLETIONS, asked(stream=True), **{"X-Priority": "batch", "X-Request-Timeout-Ms": "60000"})
     assert body == b"".join(small.script)

@@ -1,5 +1,6 @@
 """Requests that are read wrongly with ease: each is refused by name, and none changes its meaning in silence."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -29,6 +30,7 @@ def part(**fields: object) -> dict[str, object]:
 
 
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": deep(300)}}
+DESCRIBED = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}, "description": ["x"]}}
 REFUSED = [
     (CHAT, {"messages": SAID, "max_tokens": 3, "max_completion_tokens": 4}, 400, "max_tokens"),
     (CHAT, {"messages": SAID, "max_tokens": "x", "max_completion_tokens": 4}, 400, "max_tokens"),
@@ -52,6 +54,15 @@ REFUSED = [
     (COMPLETIONS, {"prompt": {"a": 1}}, 400, "prompt"),
     (COMPLETIONS, {"prompt": "a", "model": ["tales"]}, 404, "model"),
     (COMPLETIONS, b"", 400, None),
+    (COMPLETIONS, b'{"prompt": "a", "seed": 1, "seed": 2}', 400, "seed"),
+    (CHAT, b'{"messages": [{"role": "user", "content": "a", "content": "b"}]}', 400, "content"),
+    (COMPLETIONS, b'{"prompt": "a", "metadata": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, None),
+    (COMPLETIONS, {"prompt": "a", "user": 1}, 400, "user"),
+    (COMPLETIONS, {"prompt": "a", "metadata": "a"}, 400, "metadata"),
+    (COMPLETIONS, {"prompt": "a", "response_format": DESCRIBED}, 400, "response_format.json_schema.description"),
+    (CHAT, {"messages": [{"role": "user", "content": "a" * 600}]}, 400, "messages"),
+    (CHAT, {"messages": [{"role": "user", "content": "a", "parsed": {}}]}, 400, "messages[0]"),
+    (CHAT, {"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}, 400, "messages[0]"),
     ("v1/models/another", b"", 404, "model"),
     ("v1/nothing", b"", 404, None),
     ("v1/embeddings", b"{", 404, None),
@@ -70,6 +81,9 @@ def test_what_would_be_read_otherwise_than_it_was_meant_is_refused(rounds: Round
     [
         (CHAT, {"messages": SAID, "max_tokens": 4, "max_completion_tokens": 4}),
         (CHAT, part(text="x")),
+        (CHAT, {"messages": [*SAID, {"role": "assistant", "content": "{}", "parsed": {"a": deep(150)}}, *SAID]}),
+        (CHAT, {"messages": [*SAID, {"role": "assistant", "content": "a", "annotations": [], "tool_calls": []}]}),
+        (COMPLETIONS, b'{"metadata": {"a": {"a": 1}, "b": [{"a": 2}, {"a": 3}]}, "prompt": "a", "max_tokens": 3}'),
         (COMPLETIONS, {"prompt": "a", "max_tokens": 3, "ignore_eos": False, "repetition_penalty": 1.0}),
         (CHAT, {"messages": SAID, "metadata": deep(300)}),
         (COMPLETIONS, {"prompt": "a\0b", "max_tokens": 3, "stop": "\0"}),
@@ -78,6 +92,58 @@ def test_what_would_be_read_otherwise_than_it_was_meant_is_refused(rounds: Round
 )
 def test_what_is_odd_and_right_is_answered(rounds: Rounds, path: str, body: object) -> None:
     assert "choices" in json.loads(rounds.ask(path, body))
+
+
+SEED = "`seed`: got a text, allowed: a whole number from -9223372036854775808 to 9223372036854775807"
+MODALITIES = '`modalities` is not supported: got a list of 1, allowed: `["text"]`'
+CHOICE = '`tool_choice` is not supported: got `required`, allowed: `"none"` or `"auto"`'
+ROLE = "`messages[0].role`: got `robot`, allowed: `assistant`, `developer`, `system`, `user`"
+PROMPT, CONTENT = "a text, or a list of tokens from 0 to 255", "a text, or parts of type `text`"
+STOPS = "a text, or a list of up to 4, each of 1 to 200 characters"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        (COMPLETIONS, [1], "the body: got a list of 1, allowed: an object"),
+        (COMPLETIONS, {"prompt": "a", "temperature": 3}, "`temperature`: got `3`, allowed: a number from 0 to 2"),
+        (COMPLETIONS, {"prompt": "a", "seed": "1"}, SEED),
+        (COMPLETIONS, {"prompt": "a", "n": "1"}, "`n` is not supported: got a text, allowed: `1`"),
+        (COMPLETIONS, {"prompt": "a", "echo": True}, "`echo` is not supported: got `true`, allowed: `false`"),
+        (CHAT, {"messages": SAID, "modalities": ["audio"]}, MODALITIES),
+        (CHAT, {"messages": SAID, "tool_choice": "required"}, CHOICE),
+        (COMPLETIONS, {"prompt": "a", "model": {"a": 1}}, "the model an object does not exist, allowed: `tales`"),
+        (COMPLETIONS, {"prompt": [1, 256]}, "`prompt[1]`: got `256`, allowed: a token from 0 to 255"),
+        (COMPLETIONS, {"prompt": ["a", "b"]}, f"`prompt`: got a list of 2 prompts, allowed: {PROMPT}"),
+        (COMPLETIONS, {}, f"`prompt`: got nothing, allowed: {PROMPT}"),
+        (COMPLETIONS, {"prompt": "a", "stop": ["a"] * 5}, f"`stop`: got a list of 5, allowed: {STOPS}"),
+        (COMPLETIONS, {"prompt": "a", "stop": ["a", ""]}, f"`stop`: got an empty text, allowed: {STOPS}"),
+        (COMPLETIONS, {"prompt": "a", "stop": "a" * 201}, f"`stop`: got a text of 201 characters, allowed: {STOPS}"),
+        (COMPLETIONS, {"prompt": "a", "stream": 1}, "`stream`: got `1`, allowed: `true` or `false`"),
+        (CHAT, {"messages": ["hi"]}, "`messages[0]`: got a text, allowed: an object with `role` and `content`"),
+        (CHAT, {"messages": [{"role": "robot"}]}, ROLE),
+        (CHAT, {"messages": [{"role": "user"}]}, f"`messages[0].content`: got nothing, allowed: {CONTENT}"),
+        (COMPLETIONS, b'{"n": 1, "seed": 1, "seed": 2}', "the name `seed` is twice in one object, allowed: once"),
+    ],
+)
+def test_an_error_says_where_it_is_what_was_sent_and_what_is_allowed(rounds: Rounds, path, body, message) -> None:
+    assert json.loads(rounds.ask(path, body))["error"]["message"] == message
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/octet-stream"])
+def test_json_is_read_whatever_else_its_type_says(rounds: Rounds, kind: str) -> None:
+    answer = json.loads(rounds.ask(COMPLETIONS, {"prompt": "a", "max_tokens": 1}, **{"content-type": kind}))
+    assert answer["usage"]["completion_tokens"] == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "value"), [("Content-Type", "text/plain"), ("Content-Type", "image/png"), ("Content-Encoding", "gzip")]
+)
+@pytest.mark.parametrize("body", [b'{"prompt": "a"}', gzip.compress(b'{"prompt": "a"}')], ids=["plain", "packed"])
+def test_a_body_of_another_kind_is_refused_by_its_header(rounds: Rounds, header: str, value: str, body: bytes) -> None:
+    error = json.loads(rounds.ask(COMPLETIONS, body, **{header.lower(): value}))["error"]
+    assert (rounds.status[rounds.last], error["param"]) == (415, header)
+    assert error["message"].startswith(f"`{header}`: got `{value}`, allowed: ")
 
 
 def test_a_model_is_shown_by_its_name(rounds: Rounds) -> None:

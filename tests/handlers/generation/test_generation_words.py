@@ -80,3 +80,6 @@ def test_logprobs_have_the_bytes_of_half_a_character(kind: str, tmp_path: Path) 
         body = {"prompt": prompt, "max_tokens": 6, "temperature": 0, "logprobs": 1}
         (choice,) = json.loads(rounds.ask("v1/completions", body))["choices"]
         assert (choice["text"], choice["logprobs"]["text_offset"]) == ("€€", [0, 0, 0, 1, 1, 1])
+        halves = [rf"bytes:\x{byte:02x}" for byte in "€€".encode()]
+        assert choice["logprobs"]["tokens"] == halves
+        assert [list(likeliest) for likeliest in choice["logprobs"]["top_logprobs"]] == [[half] for half in halves]

@@ -1,0 +1,250 @@
+// Products of rows and matrices.
+//
+// A matrix lies in panels of 16 outputs: [outputs / 16][inputs][16] in float, in pairs of inputs as bfloat16,
+// [outputs / 16][inputs / 2][16][2], and in fours as int8, [outputs / 16][inputs / 4][16][4]. Weights of int8 have 128
+// added, because processors multiply bytes without a sign by bytes with one.
+//
+// int4 lies in blocks of 64 inputs, [outputs / 16][inputs / 64], each with a scale for 32 inputs, [2][16] as bfloat16,
+// before its weights, [8][16][4]: a byte has one of the first 32 inputs in its lower half and one of the others in its
+// upper half, and 8 is added to each.
+#pragma once
+#include <type_traits>
+#include <vector>
+
+#include "vectors.h"
+
+namespace {
+
+constexpr int GROUP = 64, FINE = 32;  // inputs that share a scale as bytes: for weights of int8, and of int4
+constexpr int BLOCK = 96;             // rows that stay in the nearer cache while the panels pass
+#if defined(__AVX512BF16__)
+constexpr bool NARROWS = true;  // what meets weights in bfloat16 becomes such itself
+#else
+constexpr bool NARROWS = false;
+#endif
+constexpr float LARGEST = 127.0f;
+constexpr int OFFSET = 128, FINE_OFFSET = 8;  // what was added to weights
+
+struct Matrix {
+    const void* weights;
+    const float* scales;  // of every output, where weights are int8
+    int64_t outputs, inputs;
+};
+enum { FLOAT, BFLOAT, INT8, INT4 };
+
+// The bytes of a block of GROUP inputs and PANEL outputs in int4.
+struct Nibbles {
+    uint16_t scales[GROUP / FINE][PANEL];
+    uint8_t weights[FINE / 4][PANEL][4];
+};
+
+// Rows on their way into a matrix: as they are, as bfloat16, or as whole numbers with a scale for each group.
+struct Inputs {
+    int64_t wide, shared, groups, offset;
+    std::vector<float> plain, scales;
+    std::vector<uint16_t> narrowed;
+    std::vector<int8_t> whole;
+    std::vector<int32_t> excess;  // what the offset of the weights adds to a group's sum, to be taken off
+
+    Inputs(int64_t rows, int64_t inputs, int64_t kind)
+        : wide(up(inputs, GROUP)), shared(kind == INT4 ? FINE : GROUP), groups(wide / shared),
+          offset(kind == INT4 ? FINE_OFFSET : OFFSET) {
+        plain.resize(rows * wide);
+        if (kind == BFLOAT && NARROWS) narrowed.resize(rows * wide);
+        if (kind != INT8 && kind != INT4) return;
+        whole.resize(rows * wide);
+        scales.resize(rows * groups);
+        excess.resize(rows * groups);
+    }
+    float* row(int64_t at) { return &plain[at * wide]; }
+    void quantise(int64_t at) {
+        if (!narrowed.empty())
+            for (int64_t index = 0; index < wide; index++) narrow(row(at)[index], &narrowed[at * wide + index]);
+        if (!whole.empty())
+            for (int64_t group = 0; group < groups; group++) quantise_group(at, group);
+    }
+    void quantise_group(int64_t at, int64_t group) {
+        const float* from = row(at) + group * shared;
+        F most{};
+        for (int lane = 0; lane < shared; lane += LANES) {
+            F value = load<F>(from + lane);
+            most = larger(most, larger(value, -value));
+        }
+        float top = largest(most), factor = top > 0 ? LARGEST / top : 0;
+        scales[at * groups + group] = top / LARGEST;
+        I sum{};
+        for (int lane = 0; lane < shared; lane += LANES) {
+            // So large a number has no room for fractions: the sum is rounded to the nearest whole one.
+            I rounded = (I)(load<F>(from + lane) * factor + 12582912.0f) - 0x4b400000;
+            sum += rounded;
+            store(&whole[at * wide + group * shared + lane], __builtin_convertvector(rounded, B));
+        }
+        int32_t all = 0;
+        for (int lane = 0; lane < LANES; lane++) all += sum[lane];
+        excess[at * groups + group] = -offset * all;
+    }
+    // Where the sums of a group of some rows begin, and what makes them floats.
+    template <int R, int C> void begin(int64_t row, int64_t group, I (&sums)[R][C]) const {
+        for (int at = 0; at < R; at++)
+            for (I& part : sums[at]) part = I{} + excess[(row + at) * groups + group];
+    }
+    float scale(int64_t row, int64_t group) const { return scales[row * groups + group]; }
+};
+
+// Panels that lie one after the other.
+template <class T> struct Panels {
+    const T* first;
+    int64_t stride;
+    // What is multiplied by the inputs from `index` on, so many of which are `together`.
+    const T* part(int at, int64_t index, int together) const {
+        return first + at / PARTS * stride + index * PANEL + at % PARTS * LANES * together;
+    }
+};
+
+// The sums of R rows with P panels of a matrix.
+template <int R, int P> void tile(Panels<float> panels, const Inputs& in, int64_t row, F (&sum)[R][P * PARTS]) {
+    const float* from = &in.plain[row * in.wide];
+    for (int64_t index = 0; index < in.wide; index++) {
+        F weights[P * PARTS];
+        for (int part = 0; part < P * PARTS; part++) weights[part] = load<F>(panels.part(part, index, 1));
+        for (int at = 0; at < R; at++)
+            for (int part = 0; part < P * PARTS; part++) sum[at][part] += weights[part] * from[at * in.wide + index];
+    }
+}
+
+template <int R, int P> void tile(Panels<uint16_t> panels, const Inputs& in, int64_t row, F (&sum)[R][P * PARTS]) {
+#if defined(__AVX512BF16__)
+    const uint16_t* from = &in.narrowed[row * in.wide];
+    for (int64_t index = 0; index < in.wide; index += 2) {
+        __m512bh weights[P];
+        for (int part = 0; part < P; part++) weights[part] = (__m512bh)load<I>(panels.part(part, index, 2));
+        for (int at = 0; at < R; at++) {
+            __m512bh pair = (__m512bh)(I{} + load<int32_t>(from + at * in.wide + index));
+            for (int part = 0; part < P; part++)
+                sum[at][part] = (F)_mm512_dpbf16_ps((__m512)sum[at][part], weights[part], pair);
+        }
+    }
+#else
+    const float* from = &in.plain[row * in.wide];
+    for (int64_t index = 0; index < in.wide; index += 2)
+        for (int part = 0; part < P * PARTS; part++) {
+            W pair = load<W>(panels.part(part, index, 2));
+            F even = (F)(pair << 16), odd = (F)(pair & 0xffff0000);
+            for (int at = 0; at < R; at++) {
+                sum[at][part] += even * from[at * in.wide + index];
+                sum[at][part] += odd * from[at * in.wide + index + 1];
+            }
+        }
+#endif
+}
+
+template <int R, int P> void tile(Panels<uint8_t> panels, const Inputs& in, int64_t row, F (&sum)[R][P * PARTS]) {
+    const int8_t* from = &in.whole[row * in.wide];
+    for (int64_t group = 0; group < in.groups; group++) {
+        I whole[R][P * PARTS];
+        in.begin(row, group, whole);
+        for (int64_t index = group * GROUP; index < (group + 1) * GROUP; index += 4) {
+            I weights[P * PARTS];
+            for (int part = 0; part < P * PARTS; part++) weights[part] = load<I>(panels.part(part, index, 4));
+            for (int at = 0; at < R; at++) {
+                I four = I{} + load<int32_t>(from + at * in.wide + index);
+                for (int part = 0; part < P * PARTS; part++)
+                    whole[at][part] = dot(whole[at][part], weights[part], four);
+            }
+        }
+        for (int at = 0; at < R; at++)
+            for (int part = 0; part < P * PARTS; part++)
+                sum[at][part] += __builtin_convertvector(whole[at][part], F) * in.scale(row + at, group);
+    }
+}
+
+template <int R, int P> void tile(Panels<Nibbles> panels, const Inputs& in, int64_t row, F (&sum)[R][P * PARTS]) {
+    const int8_t* from = &in.whole[row * in.wide];
+    for (int64_t group = 0; group < in.groups; group++) {
+        const Nibbles* block = panels.first + group / 2;
+        I whole[R][P * PARTS];
+        in.begin(row, group, whole);
+        for (int four = 0; four < FINE / 4; four++) {
+            I weights[P * PARTS];
+            for (int part = 0; part < P * PARTS; part++) {
+                I both = load<I>(block[part / PARTS * panels.stride].weights[four][part % PARTS * LANES]);
+                weights[part] = both >> int(group % 2 * 4) & 0x0f0f0f0f;
+            }
+            for (int at = 0; at < R; at++) {
+                I inputs = I{} + load<int32_t>(from + at * in.wide + group * FINE + four * 4);
+                for (int part = 0; part < P * PARTS; part++)
+                    whole[at][part] = dot(whole[at][part], weights[part], inputs);
+            }
+        }
+        for (int part = 0; part < P * PARTS; part++) {
+            F scale = widen(&block[part / PARTS * panels.stride].scales[group % 2][part % PARTS * LANES]);
+            for (int at = 0; at < R; at++)
+                sum[at][part] += __builtin_convertvector(whole[at][part], F) * (scale * in.scale(row + at, group));
+        }
+    }
+}
+
+// As many panels as the registers hold sums of, for so many rows.
+constexpr int together(int64_t rows) { return LANES == 16 ? (rows <= 2 ? 4 : 2) : (rows == 1 ? 2 : 1); }
+
+struct Product {
+    const Matrix& matrix;
+    const Inputs& in;
+    float* out;
+    int64_t stride;
+    const float* bias;
+    bool add;
+
+    template <class T, int R, int P> void tile_of(int64_t panel, int64_t row) const {
+        int64_t stride_of_panels = std::is_same_v<T, Nibbles> ? in.wide / GROUP : PANEL * in.wide;
+        F sum[R][P * PARTS] = {};
+        tile<R, P>(Panels<T>{(const T*)matrix.weights + panel * stride_of_panels, stride_of_panels}, in, row, sum);
+        for (int at = 0; at < R; at++)
+            for (int part = 0; part < P * PARTS; part++) {
+                int64_t first = panel * PANEL + part * LANES;
+                F value = sum[at][part];
+                if (matrix.scales) value *= load<F>(matrix.scales + first);
+                if (bias) value += load<F>(bias + first);
+                float* to = out + (row + at) * stride + first;
+                store(to, add ? load<F>(to) + value : value);
+            }
+    }
+
+    template <class T, int R> void panels_of(int64_t panel, int64_t end, int64_t row) const {
+        for (; panel + together(R) <= end; panel += together(R)) tile_of<T, R, together(R)>(panel, row);
+        for (; panel < end; panel++) tile_of<T, R, 1>(panel, row);
+    }
+
+    template <class T> void rows_of(int64_t panel, int64_t end, int64_t row, int64_t rows) const {
+        switch (rows) {
+            case 1: return panels_of<T, 1>(panel, end, row);
+            case 2: return panels_of<T, 2>(panel, end, row);
+            case 3: return panels_of<T, 3>(panel, end, row);
+            case 4: return panels_of<T, 4>(panel, end, row);
+            case 5: return panels_of<T, 5>(panel, end, row);
+            default: return panels_of<T, 6>(panel, end, row);
+        }
+    }
+};
+
+// Called by all threads: each takes panels. Outputs are padded to whole panels, `stride` apart; `add` adds to what is
+// there.
+template <class T>
+void multiply(const Matrix& matrix, const Inputs& in, int64_t rows, float* out, int64_t stride,
+              const float* bias = nullptr, bool add = false) {
+    int64_t panels = up(matrix.outputs, PANEL) / PANEL, unit = together(rows);
+    Product product{matrix, in, out, stride, bias, add};
+    for (int64_t block = 0; block < rows; block += BLOCK) {
+        int64_t end = std::min(rows, block + BLOCK);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t panel = 0; panel < panels; panel += unit)
+            for (int64_t row = block, count; row < end; row += count) {
+                // As even as can be: eight rows are four and four.
+                count = up(end - row, ROWS) / ROWS;
+                count = up(end - row, count) / count;
+                product.rows_of<T>(panel, std::min(panels, panel + unit), row, count);
+            }
+    }
+}
+
+}  // namespace
