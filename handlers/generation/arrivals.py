@@ -14,6 +14,7 @@ from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
 from handlers.generation.sessions import Message, Turn
 from handlers.generation.tokens import Tokens
 from handlers.generation.wishes import Asked, Form, Limits, read_asked, read_messages
+from handlers.protocols import HEADER as PROTOCOL
 from handlers.request import Request
 from handlers.validation import RequestError
 
@@ -60,10 +61,14 @@ class Arrivals:
         self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
     ) -> Arrival | Continued:
         """The request, or Refused."""
+        pages = ", ".join((*_ROUTES, "v1/models"))
         if path and path not in _ROUTES:
-            raise Refused(f"no such page, allowed: {', '.join((*_ROUTES, 'v1/models'))}", status=404)
+            raise Refused(f"no such page, allowed: {pages}", status=404)
         try:
             request = Request(row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=_MAX_VALUES)
+            if (protocol := request.noted(PROTOCOL)) is not None:
+                text = f"this model writes text and has no KServe {protocol.upper()}, allowed: {pages}"
+                raise Refused(text, status=404)
             _check_headers(request)
             body = request.json()
         except RequestError as err:

@@ -56,7 +56,8 @@ class Scheduler:
         if wish.deadline is not None:
             end_s = wait_s + self._own_s(wish)
             if now + end_s > wish.deadline:
-                raise Busy(f"it would take {end_s:.1f} s, and {max(0.0, wish.deadline - now):.1f} s are left", wait_s)
+                left_ms = max(0.0, wish.deadline - now) * 1000
+                raise Busy(f"it would take {end_s * 1000:,.1f} ms, and {left_ms:,.1f} ms are left", wait_s)
         self._waiting[wish.id] = (wish, now)
 
     def take(self, now: float) -> Wish | None:

@@ -127,11 +127,8 @@ def contestant(side: str, model: Path, args: argparse.Namespace) -> Contestant:
         return marina(model, args.threads)
     port, folder = free_port_base(), args.out / "http" / side
     folder.mkdir(parents=True, exist_ok=True)
-    url, threads, environment = (
-        f"http://127.0.0.1:{port}/v1/completions",
-        str(args.threads),
-        {"OMP_NUM_THREADS": str(args.threads)},
-    )
+    url, threads = f"http://127.0.0.1:{port}/v1/completions", str(args.threads)
+    environment = {"OMP_NUM_THREADS": threads}
     python, converted = ready(side, model, args.out)
     if side == "llama.cpp":
         most = max(BATCHES)

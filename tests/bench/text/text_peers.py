@@ -73,17 +73,8 @@ def serving_packages(out: Path) -> Path:
     folder = out / "serving"
     if not folder.exists():
         shutil.rmtree(f"{folder}.new", ignore_errors=True)
-        install = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--only-binary",
-            ":all:",
-            "--target",
-            f"{folder}.new",
-        ]
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary", ":all:"]
+        install += ["--target", f"{folder}.new"]
         subprocess.run([*install, "fastapi", "uvicorn"], check=True)
         # It would bring a torch.
         subprocess.run([*install, "--no-deps", "accelerate"], check=True)

@@ -66,7 +66,7 @@ def test_a_full_room_says_when_a_slot_is_free() -> None:
 
 def test_a_deadline_counts_those_before_it() -> None:
     scheduler = full((wish("a", tokens=10), 0), step_s=1.0)
-    with pytest.raises(Busy):
+    with pytest.raises(Busy, match=r"it would take 25,000.0 ms, and 24,000.0 ms are left"):
         scheduler.submit(wish("late", tokens=5, deadline=24), 0, running=[10])
     scheduler.submit(wish("fits", tokens=5, deadline=26), 0, running=[10])
 

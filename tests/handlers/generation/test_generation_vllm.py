@@ -60,6 +60,15 @@ def steps(engine: VllmEngine, count: int) -> list[Token | NoToken]:
     return tokens
 
 
+def first_of(engine: VllmEngine, *names: str) -> dict[str, Token | NoToken]:
+    """The first token of each sequence; how many come of the others meanwhile is by chance."""
+    seen: dict[str, Token | NoToken] = {}
+    while not seen.keys() >= set(names):
+        for token in engine.step():
+            seen.setdefault(token.sequence, token)
+    return seen
+
+
 def is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
@@ -85,12 +94,12 @@ def test_sequences_get_tokens_side_by_side_until_they_are_cancelled(engine: Vllm
 def test_log_probabilities_are_told_where_they_are_asked_for(engine: VllmEngine) -> None:
     engine.add("silent", [5], Sampling())
     engine.add("own", [5], Sampling(logprobs=0))
-    first = {each.sequence: each for each in steps(engine, 4)}
+    first = first_of(engine, "silent", "own")
     assert first["silent"].logprob != first["silent"].logprob
     assert (first["own"].logprob, first["own"].likeliest) == (-0.3, ())
     engine.cancel("silent")
     engine.add("two", [5], Sampling(logprobs=2))
-    token = next(each for each in steps(engine, 20) if each.sequence == "two")
+    token = first_of(engine, "two")["two"]
     assert (token.token, token.logprob, token.likeliest) == (5, -0.3, ((6, -0.1), (7, -0.2)))
 
 

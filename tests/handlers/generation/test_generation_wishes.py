@@ -146,6 +146,14 @@ def test_a_body_of_another_kind_is_refused_by_its_header(rounds: Rounds, header:
     assert error["message"].startswith(f"`{header}`: got `{value}`, allowed: ")
 
 
+@pytest.mark.parametrize("protocol", ["v1", "v2"])
+def test_kserves_protocols_are_not_those_of_a_model_that_writes(rounds: Rounds, protocol: str) -> None:
+    error = json.loads(rounds.ask("", {"instances": [["Once"]]}, **{"x-marina-protocol": protocol}))["error"]
+    pages = "v1/completions, v1/chat/completions, v1/models"
+    assert error["message"] == f"this model writes text and has no KServe {protocol.upper()}, allowed: {pages}"
+    assert rounds.status[rounds.last] == 404
+
+
 def test_a_model_is_shown_by_its_name(rounds: Rounds) -> None:
     assert json.loads(rounds.ask("v1/models/tales", b""))["id"] == "tales"
 
