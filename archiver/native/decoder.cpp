@@ -44,6 +44,8 @@ struct Rows {
     int64_t count;
 };
 
+constexpr int QUERIES = 6;  // computed together: so many that meet the same keys
+
 // Tasks of the attention: queries of one sequence and one head of keys, as many as are computed together.
 struct Task {
     int64_t row, query, count, head;
@@ -54,9 +56,9 @@ std::vector<Task> tasks_of(const Model& model, const Rows& rows) {
     int64_t shared = model.heads / model.kv_heads;
     for (int64_t row = 0, end; row < rows.count; row = end) {
         for (end = row; end < rows.count && rows.slots[end] == rows.slots[row];) end++;
-        for (int64_t query = 0; query < (end - row) * shared; query += ROWS)
+        for (int64_t query = 0; query < (end - row) * shared; query += QUERIES)
             for (int64_t head = 0; head < model.kv_heads; head++)
-                tasks.push_back({row, query, std::min<int64_t>(ROWS, (end - row) * shared - query), head});
+                tasks.push_back({row, query, std::min<int64_t>(QUERIES, (end - row) * shared - query), head});
     }
     return tasks;
 }
@@ -180,7 +182,7 @@ struct Step {
         int64_t longest = up(*std::max_element(rows.positions, rows.positions + rows.count) + 1, PANEL);
 #pragma omp parallel num_threads(model.threads)
         {
-            std::vector<float> scores(ROWS * longest);
+            std::vector<float> scores(QUERIES * longest);
 #pragma omp for
             for (int64_t row = 0; row < rows.count; row++) embed<E>(row, tokens[row]);
             for (int64_t index = 0; index < model.count; index++) layer<T, C>(model.layers[index], scores.data());

@@ -138,14 +138,20 @@ template <int R, int P> void tile(Panels<uint16_t> panels, const Inputs& in, int
 #endif
 }
 
-template <int R, int P> void tile(Panels<uint8_t> panels, const Inputs& in, int64_t row, F (&sum)[R][P * PARTS]) {
+// Of whole numbers it is no part of its caller, so that a group's sums have the registers and `sum` is in memory. What
+// is multiplied next, the same place of the next panels, is fetched meanwhile.
+template <int R, int P>
+__attribute__((noinline)) void tile(Panels<uint8_t> panels, const Inputs& in, int64_t row, F (&sum)[R][P * PARTS]) {
     const int8_t* from = &in.whole[row * in.wide];
     for (int64_t group = 0; group < in.groups; group++) {
         I whole[R][P * PARTS];
         in.begin(row, group, whole);
         for (int64_t index = group * GROUP; index < (group + 1) * GROUP; index += 4) {
             I weights[P * PARTS];
-            for (int part = 0; part < P * PARTS; part++) weights[part] = load<I>(panels.part(part, index, 4));
+            for (int part = 0; part < P * PARTS; part++) {
+                weights[part] = load<I>(panels.part(part, index, 4));
+                __builtin_prefetch(panels.part(part + P * PARTS, index, 4));
+            }
             for (int at = 0; at < R; at++) {
                 I four = I{} + load<int32_t>(from + at * in.wide + index);
                 for (int part = 0; part < P * PARTS; part++)
@@ -158,7 +164,8 @@ template <int R, int P> void tile(Panels<uint8_t> panels, const Inputs& in, int6
     }
 }
 
-template <int R, int P> void tile(Panels<Nibbles> panels, const Inputs& in, int64_t row, F (&sum)[R][P * PARTS]) {
+template <int R, int P>
+__attribute__((noinline)) void tile(Panels<Nibbles> panels, const Inputs& in, int64_t row, F (&sum)[R][P * PARTS]) {
     const int8_t* from = &in.whole[row * in.wide];
     for (int64_t group = 0; group < in.groups; group++) {
         const Nibbles* block = panels.first + group / 2;
@@ -168,6 +175,7 @@ template <int R, int P> void tile(Panels<Nibbles> panels, const Inputs& in, int6
             I weights[P * PARTS];
             for (int part = 0; part < P * PARTS; part++) {
                 I both = load<I>(block[part / PARTS * panels.stride].weights[four][part % PARTS * LANES]);
+                __builtin_prefetch(block[(part / PARTS + P) * panels.stride].weights[four][part % PARTS * LANES]);
                 weights[part] = both >> int(group % 2 * 4) & 0x0f0f0f0f;
             }
             for (int at = 0; at < R; at++) {
@@ -215,15 +223,10 @@ struct Product {
         for (; panel < end; panel++) tile_of<T, R, 1>(panel, row);
     }
 
-    template <class T> void rows_of(int64_t panel, int64_t end, int64_t row, int64_t rows) const {
-        switch (rows) {
-            case 1: return panels_of<T, 1>(panel, end, row);
-            case 2: return panels_of<T, 2>(panel, end, row);
-            case 3: return panels_of<T, 3>(panel, end, row);
-            case 4: return panels_of<T, 4>(panel, end, row);
-            case 5: return panels_of<T, 5>(panel, end, row);
-            default: return panels_of<T, 6>(panel, end, row);
-        }
+    template <class T, int R = ROWS> void rows_of(int64_t panel, int64_t end, int64_t row, int64_t rows) const {
+        if constexpr (R > 1)
+            if (rows < R) return rows_of<T, R - 1>(panel, end, row, rows);
+        panels_of<T, R>(panel, end, row);
     }
 };
 
@@ -239,7 +242,7 @@ void multiply(const Matrix& matrix, const Inputs& in, int64_t rows, float* out, 
 #pragma omp for schedule(dynamic, 1)
         for (int64_t panel = 0; panel < panels; panel += unit)
             for (int64_t row = block, count; row < end; row += count) {
-                // As even as can be: eight rows are four and four.
+                // As even as can be: sixteen rows are eight and eight.
                 count = up(end - row, ROWS) / ROWS;
                 count = up(end - row, count) / count;
                 product.rows_of<T>(panel, std::min(panels, panel + unit), row, count);

@@ -11,13 +11,13 @@
 namespace {
 
 constexpr int PANEL = 16;
-constexpr int ROWS = 6;  // computed together: their sums and the weights fill the registers
 #if defined(__AVX512BW__)
 constexpr int LANES = 16;
 #else
 constexpr int LANES = 8;
 #endif
 constexpr int PARTS = PANEL / LANES;
+constexpr int ROWS = LANES == 16 ? 12 : 6;  // computed together: their sums and the weights fill the registers
 
 int64_t up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 

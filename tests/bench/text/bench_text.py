@@ -2,16 +2,18 @@
 
     python tests/bench/text/bench_text.py [--quick] [--only SIDE …] [--rounds 5] [--threads 1] [--out build/bench-text]
 
-The model has the shape of a Llama of 135 million weights, and random ones. Each side runs in a process of its own;
-OpenVINO GenAI, CTranslate2 and llama.cpp come into a virtual environment that the first run makes below `--out`; a side
-that cannot be had is left out, with the reason. The time of the processor is what counts; that of the clock is of a
-quiet machine only. The limits are of this machine, measured in the same run: weights of int8 read once a step, and fp32
-products by torch, which whole numbers can pass. `--quick` takes a smaller shape and our engines.
+The model has the shape of a Llama of 135 million weights, and random ones. Each side runs in a process of its own, with
+large pages, as our server has them; OpenVINO GenAI, CTranslate2 and llama.cpp come into a virtual environment that the
+first run makes below `--out`; a side that cannot be had is left out, with the reason. The time of the processor is what
+counts; that of the clock is of a quiet machine only. The limits are of this machine, measured in the same run: weights
+of int8 read once a step, and fp32 products by torch, which whole numbers can pass. `--quick` takes a smaller shape and
+our engines.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -140,8 +142,9 @@ def contestant(side: str, model: Path, args: argparse.Namespace) -> Iterator[sub
     """A side that is ready; it waits for its turns."""
     python, folder = text_peers.ready(side, model, args.out)
     command = [str(python), str(Path(__file__).with_name("contestant.py")), side, str(folder), str(args.threads)]
+    environment, pipe = {**os.environ, **text_peers.LARGE_PAGES}, subprocess.PIPE
     begun = time.perf_counter()
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line == "ready\n":

@@ -43,7 +43,7 @@ from contestants import Contestant, Started, command, kit  # noqa: E402
 from packages import built_once, home  # noqa: E402
 from rounds import alone  # noqa: E402
 from specs import make_spec  # noqa: E402
-from text_peers import ready, serving_packages  # noqa: E402
+from text_peers import LARGE_PAGES, ready, serving_packages  # noqa: E402
 
 from archiver.package import package  # noqa: E402
 from config.errors import MarinaError  # noqa: E402
@@ -128,7 +128,7 @@ def contestant(side: str, model: Path, args: argparse.Namespace) -> Contestant:
     port, folder = free_port_base(), args.out / "http" / side
     folder.mkdir(parents=True, exist_ok=True)
     url, threads = f"http://127.0.0.1:{port}/v1/completions", str(args.threads)
-    environment = {"OMP_NUM_THREADS": threads}
+    environment = {"OMP_NUM_THREADS": threads, **LARGE_PAGES}
     python, converted = ready(side, model, args.out)
     if side == "llama.cpp":
         most = max(BATCHES)

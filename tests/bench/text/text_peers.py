@@ -13,6 +13,8 @@ import torch
 from llama_gguf import llama_server, write_gguf
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
+# Our server gives its workers large pages, so every side gets them.
+LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 PACKAGES = ("openvino-genai", "ctranslate2", "optimum-intel", "nncf")
 CONVERT = {
     "openvino": (

@@ -41,6 +41,10 @@ LAYOUT = """(() => {
 })()"""
 
 
+# The sample's picture is there: a tiny one is shown larger, which moves what is below it.
+SHOWN = "document.getElementById('picture')?.classList.contains('tiny')"
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     chromium = needs("chromium", "chromium-browser", "google-chrome", package="chromium")
@@ -52,7 +56,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def docs(page: Browser, digits_server: Running) -> Browser:
     page.said.clear()
     page.open(f"{digits_server.pages}/docs")
-    page.until("document.getElementById('file').textContent")
+    page.until(SHOWN)
     return page
 
 
@@ -111,7 +115,7 @@ def test_a_refusal_is_shown_as_what_it_is(docs: Browser, tmp_path: Path) -> None
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_nothing_overlaps_or_sticks_out(page: Browser, digits_server: Running, width: int, dark: bool) -> None:
     page.open(f"{digits_server.pages}/docs", width=width, dark=dark)
-    page.until("document.getElementById('file').textContent")
+    page.until(SHOWN)
     page.click("#send")
     page.until("document.querySelectorAll('#classes li').length")
     layout = page.run(LAYOUT)
