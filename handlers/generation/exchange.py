@@ -112,7 +112,8 @@ def recalling(continued: Continued, sessions: Sessions | None) -> Recalling:
 
 class Pace:
     """Text that goes on is sent once in `every_s`. What was sent late does not delay what comes after it, or else every
-    delay would stay until two tokens come at once."""
+    delay would stay until two tokens come at once; and what was sent early, because an answer began or ended, does not
+    delay it further, or else many short answers would stop the long ones."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s, self._due = every_s, 0.0
@@ -121,7 +122,7 @@ class Pace:
         return max(0.0, self._due - now)
 
     def flush(self, now: float) -> None:
-        self._due = max(self._due, now - self._every_s) + self._every_s
+        self._due = min(max(self._due, now - self._every_s), now) + self._every_s
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,13 @@ def test_what_is_sent_late_delays_nothing_after_it() -> None:
     assert sent == [10, 12, 15, 16, 18, 19, 21, 23]
 
 
+def test_many_that_begin_and_end_do_not_stop_those_that_go_on() -> None:
+    pace = Pace(2)
+    for early in range(100):
+        pace.flush(10 + early / 100)
+    assert pace.wait_s(11) == pytest.approx(1.99)
+
+
 def test_interactive_goes_before_batch_and_short_before_long() -> None:
     scheduler = full(
         (wish("batch", length=1, priority=BATCH), 0), (wish("long", length=9), 0), (wish("short", length=2), 0.1)
