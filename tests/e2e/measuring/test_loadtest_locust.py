@@ -139,12 +139,13 @@ def test_a_worker_elsewhere_is_told_by_its_master(url: str, tmp_path: Path) -> N
         [*words, *spec, "--worker", "--master-host", "127.0.0.1", "--master-port", port], stderr=subprocess.DEVNULL
     )
     master = ("--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", "1")
-    code, out, said = locust(url, tmp_path, *master, "-u4", "-r4", "-t6s", "--pace", "100")
+    code, out, said = locust(url, tmp_path, *master, "-u4", "-r4", "-t6s", "--pace", "40")
     worker.wait(timeout=30)
     (stats,) = json.loads(out)
     assert f"{stats['num_requests']:,} requests" in said
-    # At the pace that only the master was given: as fast as it is answered it would be thousands.
-    assert 1800 < stats["num_requests"] <= 2600
+    # At the pace that only the master was given, which a busy machine keeps too: as fast as it is answered it would be
+    # thousands.
+    assert 600 < stats["num_requests"] <= 1040
     assert code in (0, 3), said
 
 
