@@ -132,15 +132,10 @@ struct Step {
                       padded, scores);
     }
 
-    template <class C> void attend_to(const Layer& layer, const Task& task, float* scores) {
-        switch (task.count) {
-            case 1: return attend<1, C>(layer, task, scores);
-            case 2: return attend<2, C>(layer, task, scores);
-            case 3: return attend<3, C>(layer, task, scores);
-            case 4: return attend<4, C>(layer, task, scores);
-            case 5: return attend<5, C>(layer, task, scores);
-            default: return attend<6, C>(layer, task, scores);
-        }
+    template <class C, int R = QUERIES> void attend_to(const Layer& layer, const Task& task, float* scores) {
+        if constexpr (R > 1)
+            if (task.count < R) return attend_to<C, R - 1>(layer, task, scores);
+        attend<R, C>(layer, task, scores);
     }
 
     void gate(int64_t row) {

@@ -19,6 +19,7 @@ from handlers.request import Request
 from handlers.validation import RequestError
 
 _ROUTES: dict[str, Form] = {"v1/completions": "completion", "v1/chat/completions": "chat"}
+_PAGES = ", ".join((*_ROUTES, "v1/models"))
 _PRIORITIES = {"interactive": INTERACTIVE, "batch": BATCH}
 # Set where a request is sent on, so that none goes in a circle; who sets it is answered by the model that it asked.
 ROUTED = "X-Marina-Routed"
@@ -61,13 +62,12 @@ class Arrivals:
         self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
     ) -> Arrival | Continued:
         """The request, or Refused."""
-        pages = ", ".join((*_ROUTES, "v1/models"))
         if path and path not in _ROUTES:
-            raise Refused(f"no such page, allowed: {pages}", status=404)
+            raise Refused(f"no such page, allowed: {_PAGES}", status=404)
         try:
             request = Request(row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=_MAX_VALUES)
             if (protocol := request.noted(PROTOCOL)) is not None:
-                text = f"this model writes text and has no KServe {protocol.upper()}, allowed: {pages}"
+                text = f"this model writes text and has no KServe {protocol.upper()}, allowed: {_PAGES}"
                 raise Refused(text, status=404)
             _check_headers(request)
             body = request.json()

@@ -266,13 +266,11 @@ def _stream_options(given: Mapping[str, Any], stream: bool) -> tuple[bool, bool]
     if not isinstance(options, Mapping):
         raise unfit("stream_options", options, allowed)
     if not stream:
-        raise Refused(
-            f"`stream_options`: got an object, and no stream is asked for, allowed: {allowed}", param="stream_options"
-        )
+        text = f"`stream_options`: got an object, and no stream is asked for, allowed: {allowed}"
+        raise Refused(text, param="stream_options")
     if unknown := sorted(set(options) - _STREAM_OPTIONS):
-        raise Refused(
-            f"`stream_options.{unknown[0][:80]}` is not supported, allowed: {allowed}", param="stream_options"
-        )
+        text = f"`stream_options.{unknown[0][:80]}` is not supported, allowed: {allowed}"
+        raise Refused(text, param="stream_options")
     flags = {name: _flag(options, name, "stream_options") for name in _STREAM_OPTIONS}
     if flags["include_obfuscation"]:
         text = "`stream_options.include_obfuscation` is not supported: got `true`, allowed: `false`"

@@ -105,10 +105,7 @@ def _limits(start: Start) -> list[tuple[str, str]]:
     if start.writes:
         return [
             (f"  ttft_p99_ms: {_first_ms(start)}", "99 of 100 answers begin within it"),
-            (
-                f"  itl_p99_ms: {_gap_ms(start)}",
-                "from one piece of text to the next, 99 of 100",
-            ),
+            (f"  itl_p99_ms: {_gap_ms(start)}", "from one piece of text to the next, 99 of 100"),
             ("  goodput: 0.95", "of requests meet both"),
         ]
     return [(f"  p99_ms: {_p99_ms(start)}", f"99 of 100 requests are answered within it{_tried(start)}")]

@@ -130,12 +130,8 @@ def test_what_is_too_deep_to_be_sent_on_is_read_here(rounds: Rounds, small: Smal
 
 def test_an_answer_goes_on_after_a_text_that_looks_like_the_end_of_a_stream(rounds: Rounds, small: Small) -> None:
     small.script = [event("data: [DONE]"), HANG, event(" and on", "stop"), DONE]
-    begin(rounds, "open")
-    while not rounds.bodies.get("open"):
-        rounds.round()
-    small.go_on.set()
-    while rounds.open:
-        rounds.round()
+    begin_to_write(rounds, "open")
+    go_on_to_the_end(rounds, small)
     assert rounds.bodies["open"] == b"".join(piece for piece in small.script if piece != HANG)
 
 
@@ -216,12 +212,8 @@ def test_a_small_model_that_is_away_is_not_asked_by_everyone(tmp_path, monkeypat
 
 def test_an_answer_that_breaks_off_ends_with_an_error_and_in_whole_events(rounds: Rounds, small: Small) -> None:
     small.script = [event("sma"), HANG, event("ll")[:-3], BREAK]
-    begin(rounds, "open")
-    while not rounds.bodies.get("open"):
-        rounds.round()
-    small.go_on.set()
-    while rounds.open:
-        rounds.round()
+    begin_to_write(rounds, "open")
+    go_on_to_the_end(rounds, small)
     first, error, done = events(rounds.bodies["open"])
     assert first["choices"][0]["text"] == "sma"
     assert (error["error"]["code"], done) == ("internal", "[DONE]")
@@ -233,11 +225,22 @@ def begin(rounds: Rounds, name: str) -> None:
     rounds.round({name: (body, {"url_path": COMPLETIONS, "content-type": "application/json"})})
 
 
+def begin_to_write(rounds: Rounds, name: str) -> None:
+    """Until its first text is there."""
+    begin(rounds, name)
+    while not rounds.bodies.get(name):
+        rounds.round()
+
+
+def go_on_to_the_end(rounds: Rounds, small: Small) -> None:
+    small.go_on.set()
+    while rounds.open:
+        rounds.round()
+
+
 def test_a_client_that_leaves_ends_the_answer_at_the_small_model(rounds: Rounds, small: Small) -> None:
     small.script = [event("sma"), HANG, *[event("x") * 1000] * 1000]
-    begin(rounds, "gone")
-    while not rounds.bodies.get("gone"):
-        rounds.round()
+    begin_to_write(rounds, "gone")
     rounds.round(left=["gone"])
     eventually(lambda: results(rounds) == {"cancelled": 1})
     small.go_on.set()
@@ -276,9 +279,7 @@ def test_when_nobody_asks_for_anything_any_more_the_answer_ends(
 
 def test_a_stop_ends_what_was_sent_on(rounds: Rounds, small: Small) -> None:
     small.script = [event("sma"), HANG]
-    begin(rounds, "open")
-    while not rounds.bodies.get("open"):
-        rounds.round()
+    begin_to_write(rounds, "open")
     small.script = [HANG]
     begin(rounds, "waiting")
     rounds.handler._closing.touch()
