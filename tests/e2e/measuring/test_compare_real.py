@@ -43,7 +43,7 @@ def test_a_later_server_fails_and_the_same_does_not(tmp_path: Path) -> None:
 def test_a_generator_that_spins_decides_nothing(tmp_path: Path) -> None:
     spec = parse_spec(SPEC.replace("p99_ms: 2000", "p99_ms: 50"), tmp_path / "spec.yaml", files=False)
     write_package(tmp_path / "build")
-    few = Pairing(rate=60, turn_s=0.25, warmup_s=0.1, max_duration_s=6)
+    few = Pairing(rate=20, turn_s=0.25, warmup_s=0.1, max_duration_s=6)
     with (
         running_server(tmp_path / "old") as old,
         running_server(tmp_path / "new") as new,

@@ -89,7 +89,7 @@ def test_a_generator_that_is_asked_for_more_than_it_can_send_makes_no_verdict(ve
 def test_a_generator_that_spins_beside_its_work_makes_no_verdict(verdict: Any, tmp_path: Path) -> None:
     (tmp_path / "spins").mkdir()
     with spinning_generator(tmp_path / "spins"):
-        outcome = verdict({}, p99_ms=50, rate=100, duration_s=3, max_duration_s=3)
+        outcome = verdict({}, p99_ms=50, rate=30, duration_s=3, max_duration_s=3)
     assert outcome.verdict.status == "INVALID"
     assert {"generator-saturated", "generator-stalled", "arrivals-late"} & set(reasons(outcome))
 
