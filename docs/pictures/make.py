@@ -1,7 +1,7 @@
-"""`make pictures`: the pictures of the README, drawn or taken of the real pages, each light and dark.
+"""`make pictures`: makes the pictures of the README and of `docs/`, each in a light and a dark version.
 
-The drawing of the parts needs nothing. The others come from a served package: its `/docs`, and the pages of its verdict
-and of its evidence, as chromium shows them.
+Draws the architecture as SVG, and takes screenshots of real pages with chromium: `/docs` of a server, the verdict of a
+load test, the evidence of a calibration.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ THEMES = {
         "ours": "#1b3658",
     },
 }
-WIDTH, HEIGHT = 940, 430
+WIDTH, HEIGHT = 940, 438
 PORT = 27600
 
 
 @dataclass(frozen=True)
 class Box:
-    """A part of the architecture: where it stands, and what is written in it."""
+    """A part of the architecture: the position and the text of its box."""
 
     x: int
     y: int
@@ -60,7 +60,7 @@ class Box:
 PARTS = (
     Box(20, 96, 130, 60, "Clients", ("Service, port 8080",)),
     Box(20, 236, 130, 76, "Load test", ("fixed schedule,", "verdict, knee"), ours=True),
-    Box(222, 84, 190, 84, "TorchServe's Java", ("our door: limits, exact counts", "queue, batches")),
+    Box(222, 84, 190, 84, "TorchServe's Java", ("the door: limits, exact counts", "queue, batches")),
     Box(472, 84, 190, 84, "Workers", ("handler: each request alone", "compiled artifact"), ours=True),
     Box(
         222,
@@ -68,19 +68,19 @@ PARTS = (
         440,
         76,
         "Supervisor, PID 1",
-        ("watches both, is ready or drains", "8090: /ready /metrics /docs"),
+        ("watches both, reports ready, drains", "8090: /ready /metrics /docs"),
         ours=True,
     ),
     Box(748, 236, 172, 76, "Prometheus", ("rules, alerts,", "dashboard")),
     Box(748, 84, 172, 84, "Autoscaler", ("requests/s of a pod", "against knee × headroom")),
 )
-# The way, what passes on it, where those words stand, and which end of them stands there.
+# The path, its label, the position of the label, and the label's text anchor.
 ARROWS = (
-    ("M150 126 L222 126", "requests", (186, 118), "middle"),
+    ("M150 126 L222 126", "requests", (177, 118), "middle"),
     ("M412 126 L472 126", "batches", (442, 118), "middle"),
     ("M317 236 L317 168", "socket, log lines", (325, 206), "start"),
-    ("M567 236 L567 168", "heartbeat, memory", (575, 206), "start"),
-    ("M748 274 L662 274", "scrapes", (705, 266), "middle"),
+    ("M545 168 L545 236", "heartbeat, memory", (553, 206), "start"),
+    ("M748 274 L662 274", "scrapes", (718, 266), "middle"),
     ("M834 236 L834 168", "rate of each pod", (826, 206), "end"),
     ("M150 258 L222 150", "", (0, 0), "start"),
     ("M834 84 L834 20 L443 20 L443 34", "more pods, or fewer", (640, 15), "middle"),
@@ -97,11 +97,11 @@ def architecture(theme: dict[str, str]) -> str:
             '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
             f'orient="auto-start-reverse"><path d="M0 0L8 4L0 8z" fill="{theme["line"]}"/></marker></defs>',
             f'<rect width="{WIDTH}" height="{HEIGHT}" rx="12" fill="{theme["page"]}"/>',
-            f'<rect x="198" y="34" width="490" height="302" rx="12" fill="none" stroke="{theme["line"]}" '
+            f'<rect x="204" y="34" width="484" height="302" rx="12" fill="none" stroke="{theme["line"]}" '
             'stroke-dasharray="5 5"/>',
-            _text(210, 56, "One pod of the Deployment", theme["soft"], 13),
+            _text(216, 56, "One pod of the Deployment", theme["soft"], 13),
             *(_box(part, theme) for part in PARTS),
-            *(_path(way, theme) for way, _, _, _ in ARROWS),
+            *(_path(path, theme) for path, _, _, _ in ARROWS),
             *(_text(*at, words, theme["soft"], 11, anchor) for _, words, at, anchor in ARROWS),
             *_flow(theme),
             "</svg>\n",
@@ -110,17 +110,17 @@ def architecture(theme: dict[str, str]) -> str:
 
 
 def _flow(theme: dict[str, str]) -> list[str]:
-    stages = ("spec", "check", "package", "loadtest", "calibrate", "image", "manifests", "verify", "deploy")
-    made = ("", "errors", "MAR", "verdict", "knee", "digest", "YAML", "rules", "or go back")
-    drawn = [_text(20, 372, "The way there", theme["soft"], 13)]
-    drawn.append(_text(920, 372, "filled: Marina's own", theme["soft"], 11, "end"))
-    for place, (stage, product) in enumerate(zip(stages, made, strict=True)):
-        x = 20 + place * 101
-        drawn.append(f'<rect x="{x}" y="384" width="84" height="36" rx="8" fill="{theme["ours"]}"/>')
-        drawn.append(_text(x + 42, 400 if product else 406, stage, theme["ink"], 12, "middle", weight=600))
-        drawn.append(_text(x + 42, 414, product, theme["soft"], 11, "middle"))
+    stages = ("spec", "check", "package", "serve", "loadtest", "calibrate", "image", "manifests", "verify", "deploy")
+    products = ("", "errors", "MAR", "ready", "verdict", "knee", "digest", "YAML", "rules", "or roll back")
+    drawn = [_text(20, 372, "The stages", theme["soft"], 13)]
+    drawn.append(_text(920, 372, "blue: Marina's own code", theme["soft"], 11, "end"))
+    for place, (stage, product) in enumerate(zip(stages, products, strict=True)):
+        x = 20 + round(place * 91.5)
+        drawn.append(f'<rect x="{x}" y="384" width="76" height="36" rx="8" fill="{theme["ours"]}"/>')
+        drawn.append(_text(x + 38, 400 if product else 406, stage, theme["ink"], 12, "middle", weight=600))
+        drawn.append(_text(x + 38, 414, product, theme["soft"], 11, "middle"))
         if place:
-            drawn.append(_path(f"M{x - 16} 402 L{x - 1} 402", theme))
+            drawn.append(_path(f"M{x - 14} 402 L{x - 1} 402", theme))
     return drawn
 
 
@@ -136,8 +136,8 @@ def _box(part: Box, theme: dict[str, str]) -> str:
     return "\n".join([f'<rect {frame} fill="{fill}" stroke="{theme["line"]}"/>', *lines])
 
 
-def _path(way: str, theme: dict[str, str]) -> str:
-    return f'<path d="{way}" fill="none" stroke="{theme["line"]}" stroke-width="1.4" marker-end="url(#head)"/>'
+def _path(path: str, theme: dict[str, str]) -> str:
+    return f'<path d="{path}" fill="none" stroke="{theme["line"]}" stroke-width="1.4" marker-end="url(#head)"/>'
 
 
 def _text(x: int, y: int, words: str, colour: str, size: int, anchor: str = "start", weight: int = 400) -> str:
@@ -146,7 +146,7 @@ def _text(x: int, y: int, words: str, colour: str, size: int, anchor: str = "sta
 
 
 def photograph(address: str, theme: str, size: tuple[int, int]) -> bytes:
-    """A page as chromium shows it to somebody who likes this theme, as WebP."""
+    """A screenshot of a page in this theme, as WebP."""
     with tempfile.TemporaryDirectory(prefix="marina-pictures-") as folder:
         shot = Path(folder) / "page.png"
         scheme = {"dark": 0, "light": 1}[theme]
@@ -164,11 +164,11 @@ def photograph(address: str, theme: str, size: tuple[int, int]) -> bytes:
 
 
 def main() -> int:
-    """Writes the pictures whose sources are there, and says what is missing for the others."""
+    """Makes the chosen pictures; ends with the largest exit code of the verbs that it ran."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("spec", nargs="?", default="config/examples/digits/spec.yaml", help="what is judged and shown")
-    parser.add_argument("--knee", default="config/examples/language/spec.yaml", help="what is calibrated")
-    parser.add_argument("--only", choices=("architecture", "verdict", "docs", "evidence"), help="one of them")
+    parser.add_argument("spec", nargs="?", default="config/examples/digits/spec.yaml", help="for the verdict and /docs")
+    parser.add_argument("--knee", default="config/examples/language/spec.yaml", help="for the evidence")
+    parser.add_argument("--only", choices=("architecture", "verdict", "docs", "evidence"), help="make only one")
     chosen = parser.parse_args()
     wanted = {chosen.only} if chosen.only else {"architecture", "verdict", "docs", "evidence"}
     if "architecture" in wanted:
@@ -177,7 +177,7 @@ def main() -> int:
     if wanted == {"architecture"}:
         return 0
     if not shutil.which("chromium"):
-        print("error: no chromium here, which takes the pictures of pages\n  apt-get install chromium", file=sys.stderr)
+        print("error: no chromium to take screenshots with\n  apt-get install chromium", file=sys.stderr)
         return 2
     ended = []
     if "verdict" in wanted:
@@ -190,7 +190,7 @@ def main() -> int:
 
 
 def _report(verb: str, spec: str, page: str, size: tuple[int, int]) -> int:
-    """A verb's page, where the machine was quiet enough for its answer to be PASS."""
+    """Runs a verb and takes a screenshot of its page, unless the verb ends with another exit code than 0."""
     for words in (["package", spec], [verb, spec]):
         print("marina", *words, file=sys.stderr)
         if code := subprocess.run([MARINA, *words], cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
