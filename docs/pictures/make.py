@@ -181,9 +181,9 @@ def main() -> int:
         return 2
     ended = []
     if "verdict" in wanted:
-        ended.append(_report("loadtest", chosen.spec, "verdict", (1072, 756)))
+        ended.append(_report("loadtest", chosen.spec, "verdict", (1072, 764)))
     if "evidence" in wanted:
-        ended.append(_report("calibrate", chosen.knee, "evidence", (1072, 722)))
+        ended.append(_report("calibrate", chosen.knee, "evidence", (1072, 738)))
     if "docs" in wanted:
         ended.append(_docs_page(chosen.spec))
     return max(ended)
@@ -211,7 +211,7 @@ def _docs_page(spec: str) -> int:
                     return server.returncode
                 time.sleep(0.2)
             for theme in THEMES:
-                _write(f"docs-{theme}.webp", photograph(f"http://127.0.0.1:{PORT + 10}/docs", theme, (1072, 472)))
+                _write(f"docs-{theme}.webp", photograph(f"http://127.0.0.1:{PORT + 10}/docs", theme, (1072, 468)))
         finally:
             server.terminate()
     return 0
