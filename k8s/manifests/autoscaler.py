@@ -1,4 +1,4 @@
-"""How many pods: the autoscaler, and how many of them may be taken away at once."""
+"""How many pods run: the autoscaler, for the HPA and KEDA, and the disruption budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kubernetes.client import (
 
 from config.quantity import canonical
 from k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
-from k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, Plan
+from k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, SCALE_UP_WINDOW_S, Plan
 from k8s.manifests.yaml_text import custom
 from k8s.monitoring import (
     EXPECTED_METRIC,
@@ -38,7 +38,7 @@ from k8s.monitoring import (
 
 
 def disruption_budget(plan: Plan) -> V1PodDisruptionBudget:
-    """One pod at a time may be evicted; one that is not ready never keeps a node from being drained."""
+    """Lets one pod at a time be evicted. A pod that is not ready never blocks the drain of a node."""
     return V1PodDisruptionBudget(
         api_version="policy/v1",
         kind="PodDisruptionBudget",
@@ -52,7 +52,7 @@ def disruption_budget(plan: Plan) -> V1PodDisruptionBudget:
 
 
 def autoscaler(plan: Plan) -> V2HorizontalPodAutoscaler:
-    """The HorizontalPodAutoscaler: the metric of the pods, and the cpu beside it; whichever asks for more pods wins."""
+    """The HorizontalPodAutoscaler, with the metric of the pods and their cpu; whichever asks for more pods wins."""
     scaling = plan.spec.scaling
     return V2HorizontalPodAutoscaler(
         api_version="autoscaling/v2",
@@ -69,9 +69,9 @@ def autoscaler(plan: Plan) -> V2HorizontalPodAutoscaler:
 
 
 def scaled_object(plan: Plan) -> dict[str, Any]:
-    """The same for KEDA, which asks Prometheus itself, and makes a HorizontalPodAutoscaler of its own."""
+    """The same for KEDA, which queries Prometheus itself and makes a HorizontalPodAutoscaler of its own."""
     scaling, triggers = plan.spec.scaling, _triggers(plan)
-    # Without an answer from Prometheus, what is there stays; KEDA can do that for averages only.
+    # If Prometheus does not answer, the current pods stay. KEDA supports that only for averages.
     fallback = {"failureThreshold": 3, "replicas": scaling.min_replicas, "behavior": "currentReplicasIfHigher"}
     averaged = any((trigger["type"], trigger["metricType"]) == ("prometheus", "AverageValue") for trigger in triggers)
     behavior = _behavior(plan).model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -88,18 +88,18 @@ def scaled_object(plan: Plan) -> dict[str, Any]:
 
 
 def _triggers(plan: Plan) -> list[dict[str, Any]]:
-    """What a ScaledObject looks at: queries of Prometheus, and the cpu."""
+    """The triggers of the ScaledObject: queries for Prometheus, and the cpu."""
     scaling, triggers = plan.spec.scaling, list[dict[str, Any]]()
-    if (wanted := plan.scaling_target) is not None:
-        queries = {keda_query(plan.spec): wanted}
+    if (target := plan.scaling_target) is not None:
+        queries = {keda_query(plan.spec): target}
         if scaling.forecast == "weekly":
-            queries[expected_query(plan.spec)] = wanted
+            queries[expected_query(plan.spec)] = target
         if scaling.metric == "waiting":
             queries[running_query(plan.spec)] = plan.target_running
         kind = "Value" if scaling.metric == "queue_time" else "AverageValue"
         for query, threshold in queries.items():
-            asked = {"serverAddress": scaling.prometheus, "query": query, "threshold": f"{threshold:g}"}
-            triggers.append({"type": "prometheus", "metricType": kind, "metadata": asked})
+            settings = {"serverAddress": scaling.prometheus, "query": query, "threshold": f"{threshold:g}"}
+            triggers.append({"type": "prometheus", "metricType": kind, "metadata": settings})
     if plan.cpu_percent is not None:
         settings = {"value": str(plan.cpu_percent), "containerName": SERVER_CONTAINER}
         triggers.append({"type": "cpu", "metricType": "Utilization", "metadata": settings})
@@ -107,10 +107,10 @@ def _triggers(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _pod_metrics(plan: Plan) -> list[V2MetricSpec]:
-    if (wanted := plan.scaling_target) is None:
+    if (target := plan.scaling_target) is None:
         return []
     identifier = V2MetricIdentifier(name=METRICS[plan.spec.scaling.metric])
-    metric_target = V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(wanted * 1000)}m"))
+    metric_target = V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(target * 1000)}m"))
     metrics = [V2MetricSpec(type="Pods", pods=V2PodsMetricSource(metric=identifier, target=metric_target))]
     if plan.spec.scaling.metric == "waiting":
         running = V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(plan.target_running * 1000)}m"))
@@ -125,8 +125,8 @@ def _pod_metrics(plan: Plan) -> list[V2MetricSpec]:
 
 
 def _cpu(plan: Plan) -> list[V2MetricSpec]:
-    """The server's own cpu: a sidecar's idle cores would hide a busy server, and an injected one without a cpu request
-    would leave a metric of the whole pod without a value."""
+    """The cpu of the server's container. In a metric of the whole pod, a sidecar's idle cores would hide a busy server,
+    and an injected sidecar without a cpu request would leave the metric without a value."""
     if plan.cpu_percent is None:
         return []
     utilization = V2MetricTarget(type="Utilization", average_utilization=plan.cpu_percent)
@@ -137,14 +137,14 @@ def _cpu(plan: Plan) -> list[V2MetricSpec]:
 def _behavior(plan: Plan) -> V2HorizontalPodAutoscalerBehavior:
     return V2HorizontalPodAutoscalerBehavior(
         scale_up=_rules(
-            plan.scale_up_window_s, Percent=SCALE_UP_PERCENT, Pods=SCALE_UP_PODS, period_s=plan.scale_up_period_s
+            SCALE_UP_WINDOW_S, Percent=SCALE_UP_PERCENT, Pods=SCALE_UP_PODS, period_s=plan.scale_up_period_s
         ),
         scale_down=_rules(plan.scale_down_window_s, Percent=SCALE_DOWN_PERCENT, period_s=plan.scale_down_period_s),
     )
 
 
 def _rules(window_s: int, *, period_s: int, **steps: int) -> V2HPAScalingRules:
-    """The largest of some steps, each a share of the pods or a number of them."""
+    """Scaling rules that allow the largest of the steps, which are in percent (`Percent`) or pods (`Pods`)."""
     policies = [V2HPAScalingPolicy(type=kind, value=value, period_seconds=period_s) for kind, value in steps.items()]
     return V2HPAScalingRules(stabilization_window_seconds=window_s, select_policy="Max", policies=policies)
 

@@ -1,4 +1,5 @@
-"""A load test inside the cluster: a Job whose pods send the load together, and what they need to find each other."""
+"""A load test inside the cluster: a Job whose pods send the load together, and the objects they need to find each other
+and the server."""
 
 from __future__ import annotations
 
@@ -41,30 +42,31 @@ LOAD_CONTAINER = "load"
 PORT = 5557
 _FOLDER, _FILE = "/load", "plan.json"
 _LARGEST_PLAN = 1_000_000
-# Pods that wait for a node and an image, and afterwards for the last answers.
-_BESIDES_S = 1200
-_KEPT_S = 3600
+# Time beside the load itself: pods wait for a node and an image before it, and for the last answers after it.
+_EXTRA_S = 1200
+_TTL_S = 3600
 
 
 @dataclass(frozen=True)
 class LoadJob:
-    """One run: what every pod is told, how many there are, and how long it takes."""
+    """One run: the load's plan, the number of pods that send it, and its duration."""
 
     name: str
-    """Of all its objects."""
+    """The name of all its objects."""
     image: str
     text: str
-    """The load's own plan, as JSON."""
+    """The load's plan as JSON, which every pod reads."""
     parts: int
     seconds: float
     selector: dict[str, str] | None = None
-    """Labels of the pods that are loaded; None: those of the plan."""
+    """Labels of the pods that the load is for; None for those of the plan."""
     ports: tuple[int, ...] = ()
-    """Where they listen; none: where the plan's do."""
+    """The ports of those pods; empty for the plan's inference port."""
 
 
 def load_objects(plan: Plan, job: LoadJob) -> list[dict[str, Any]]:
-    """The Job first: it owns the others, so that they go with it."""
+    """The objects, the Job first: it owns the others, so that they are deleted with it. Raises InputError if the load's
+    plan does not fit into a ConfigMap."""
     if len(job.text) > _LARGEST_PLAN:
         raise InputError(
             f"samples and trace make a plan of {len(job.text):,} bytes, and a ConfigMap holds {_LARGEST_PLAN:,}",
@@ -82,10 +84,10 @@ def _job(plan: Plan, job: LoadJob) -> V1Job:
             completion_mode="Indexed",
             completions=job.parts,
             parallelism=job.parts,
-            # A load of which a part was sent twice, or late, says nothing.
+            # If a part of the load were sent again, or late, the measurement would be worthless.
             backoff_limit=0,
-            active_deadline_seconds=int(job.seconds) + _BESIDES_S,
-            ttl_seconds_after_finished=_KEPT_S,
+            active_deadline_seconds=int(job.seconds) + _EXTRA_S,
+            ttl_seconds_after_finished=_TTL_S,
             template=V1PodTemplateSpec(metadata=V1ObjectMeta(labels=_labels(plan, job)), spec=_pod_spec(plan, job)),
         ),
     )
@@ -107,7 +109,8 @@ def _pod_spec(plan: Plan, job: LoadJob) -> V1PodSpec:
                 image=job.image,
                 image_pull_policy="IfNotPresent",
                 command=["python", "-m", "loadtest.sending.pod"],
-                # Which part a pod is, Kubernetes says in JOB_COMPLETION_INDEX. The first leads; this is its name.
+                # Kubernetes gives each pod the number of its part in JOB_COMPLETION_INDEX. The first pod leads the
+                # others, which reach it by this name.
                 args=[f"{_FOLDER}/{_FILE}", "--leader", f"{job.name}-0.{job.name}", "--port", str(PORT)],
                 resources=V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts)),
                 security_context=pod.container_security(),
@@ -130,7 +133,7 @@ def _config(plan: Plan, job: LoadJob) -> V1ConfigMap:
 
 
 def _meeting_point(plan: Plan, job: LoadJob) -> V1Service:
-    """Gives the pods names, which they need before they are ready."""
+    """A headless Service that gives the pods DNS names even before they are ready."""
     port = V1ServicePort(name="load", port=PORT, target_port=PORT, protocol="TCP")
     return V1Service(
         api_version="v1",
@@ -147,7 +150,7 @@ def _meeting_point(plan: Plan, job: LoadJob) -> V1Service:
 
 
 def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
-    """They talk to the server, to each other, and to the cluster's names."""
+    """Allows the pods to talk to the server, to each other and to DNS."""
     load = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=_selector(plan, job)))
     loaded = job.selector or selector_labels(plan)
     server = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=loaded))
@@ -160,7 +163,7 @@ def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
         spec=V1NetworkPolicySpec(
             pod_selector=V1LabelSelector(match_labels=_selector(plan, job)),
             policy_types=["Ingress", "Egress"],
-            # Under its Python name, `var_from`, the client drops the field without a word.
+            # Under its Python name, `var_from`, the client silently drops the field.
             ingress=[V1NetworkPolicyIngressRule.model_validate({"from": [load], "ports": together})],
             egress=[
                 V1NetworkPolicyEgressRule(to=[load], ports=together),

@@ -1,5 +1,5 @@
-"""The log shipper: a native sidecar (an init container that is restarted), there before the server's first line, gone
-after its last. It reads the files that the server keeps beside what it prints."""
+"""The log shipper: a native sidecar (an init container with `restartPolicy: Always`), which starts before the server
+and ends after it. It reads the log files that the server writes in addition to its output."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _FOLDER = "/var/log/marina"
 _SETTINGS = "/etc/shipper"
 
 
-def volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
-    """What the server writes its log to."""
+def log_volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
+    """The volume that the server writes its log to, with the mount. Empty without a log shipper."""
     if plan.spec.kubernetes.log_shipper is None:
         return []
-    # Two files, and room for what the shipper remembers of them.
+    # Two files, and room for the shipper's own state.
     return [(pod.scratch("logs", 2 * LOG_BYTES + 64 * MIB), V1VolumeMount(name="logs", mount_path=_FOLDER))]
 
 
 def sidecars(plan: Plan) -> list[V1Container]:
-    """The shipper."""
+    """The sidecar that ships the log. Empty without a log shipper."""
     shipper = plan.spec.kubernetes.log_shipper
     if shipper is None:
         return []
@@ -51,13 +51,13 @@ def sidecars(plan: Plan) -> list[V1Container]:
 
 
 def settings(plan: Plan) -> list[V1Volume]:
-    """The volume that only the shipper mounts."""
+    """The volume with the shipper's settings, which only the shipper mounts."""
     shipper = plan.spec.kubernetes.log_shipper
     if shipper is None or shipper.config_map is None:
         return []
     return [V1Volume(name="shipper", config_map=V1ConfigMapVolumeSource(name=shipper.config_map))]
 
 
-def arguments(plan: Plan) -> list[str]:
-    """Where the server keeps its log beside printing it."""
+def log_arguments(plan: Plan) -> list[str]:
+    """The server's arguments for also writing its log to a file. Empty without a log shipper."""
     return ["--log-file", f"{_FOLDER}/server.log"] if plan.spec.kubernetes.log_shipper else []

@@ -1,6 +1,6 @@
-"""How the MAR comes into the pod when it is not in the image: downloaded, from a claim, or from an image volume.
+"""How the MAR gets into the pod if it is not in the image: as a download, from a volume claim, or from an image volume.
 
-In each case an init container compares its checksum before the server starts.
+In each case an init container verifies its checksum before the server starts.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _KEYS = "/store"
 _VOLUME = "model"
 
 
-def volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
-    """The volume that holds the MAR, for the server."""
+def mar_volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
+    """The volume with the MAR, and its mount in the server. Empty if the MAR is in the image."""
     store = plan.spec.kubernetes.model
     if store is None:
         return []
     if store.downloads:
-        volume = _kept(store.cache) if store.cache else pod.scratch(_VOLUME, plan.loaded_bytes)
+        volume = _cache_volume(store.cache) if store.cache else pod.scratch(_VOLUME, plan.loaded_bytes)
     elif store.claim:
         claim = V1PersistentVolumeClaimVolumeSource(claim_name=store.claim, read_only=True)
         volume = V1Volume(name=_VOLUME, persistent_volume_claim=claim)
@@ -46,7 +46,8 @@ def volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
 
 
 def secrets(plan: Plan) -> list[V1Volume]:
-    """The credentials, which the loader alone mounts: the server, which clients talk to, has none."""
+    """The volume with the store's credentials. Only the loader mounts it: the server, which is open to clients, has
+    none."""
     store = plan.spec.kubernetes.model
     if store is None or store.secret is None:
         return []
@@ -54,7 +55,7 @@ def secrets(plan: Plan) -> list[V1Volume]:
 
 
 def loaders(plan: Plan) -> list[V1Container]:
-    """The init container: the server's image, which has all it takes, with a small program of its own."""
+    """The init container that fetches the MAR or verifies it. It runs the server's image with another program."""
     store = plan.spec.kubernetes.model
     if store is None or plan.package is None:
         return []
@@ -63,7 +64,7 @@ def loaders(plan: Plan) -> list[V1Container]:
     if store.secret:
         source += ["--secret", _KEYS]
         mounts.append(V1VolumeMount(name="store", mount_path=_KEYS, read_only=True))
-    # What was downloaded is in the page cache, which counts until the kernel wants it back.
+    # The page cache of the download counts towards the limit, but the kernel frees it when memory runs short.
     small = {"cpu": "100m", "memory": "256Mi"}
     return [
         V1Container(
@@ -79,13 +80,13 @@ def loaders(plan: Plan) -> list[V1Container]:
     ]
 
 
-def arguments(plan: Plan) -> list[str]:
-    """Where the server finds the MAR."""
+def mar_arguments(plan: Plan) -> list[str]:
+    """The server's arguments that say where the MAR is. Empty if it is in the image."""
     return ["--mar", _path(plan)] if plan.spec.kubernetes.model else []
 
 
 def port(plan: Plan) -> int | None:
-    """The port of the store that the loader must reach."""
+    """The store's port, which the loader must reach; None if it downloads nothing."""
     store = plan.spec.kubernetes.model
     if store is None or not store.downloads:
         return None
@@ -96,13 +97,13 @@ def port(plan: Plan) -> int | None:
 def _path(plan: Plan) -> str:
     store = plan.spec.kubernetes.model
     if store and store.cache and plan.package:
-        # Kept beside the others: one file for each package.
+        # The cache keeps several packages, each in a file of its own.
         return f"{_FOLDER}/{plan.package.sha256}.mar"
     return f"{_FOLDER}/{'model.mar' if store is None or store.downloads else store.path}"
 
 
-def _kept(cache: ModelCache) -> V1Volume:
-    """The volume that outlives a pod."""
+def _cache_volume(cache: ModelCache) -> V1Volume:
+    """The volume for downloads that outlives the pod."""
     if cache.claim:
         claim = V1PersistentVolumeClaimVolumeSource(claim_name=cache.claim)
         return V1Volume(name=_VOLUME, persistent_volume_claim=claim)

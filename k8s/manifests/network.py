@@ -1,5 +1,4 @@
-"""How requests come in, and how everything else is kept out: the Service, the NetworkPolicy, and the route of a
-Gateway."""
+"""How requests get in, and everything else is kept out: the Service, the NetworkPolicy, and the Gateway's route."""
 
 from __future__ import annotations
 
@@ -27,15 +26,15 @@ from k8s.manifests.labels import metadata, selector_labels
 from k8s.manifests.plan import Plan
 from k8s.manifests.yaml_text import custom
 
-# Every namespace has its name as a label, set by Kubernetes.
+# The label with its name that Kubernetes sets on every namespace.
 _NAMESPACE = "kubernetes.io/metadata.name"
-# Where a cloud's machines find their credentials; no model store is there.
+# Addresses where a cloud's machines find their credentials; no model store has one of them.
 _LINK_LOCAL = {"0.0.0.0/0": ["169.254.0.0/16"], "::/0": ["fe80::/10"]}
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 
 
 def service(plan: Plan) -> V1Service:
-    """Inference, and nothing else."""
+    """The Service for clients, which only has the inference port."""
     ports = [_service_port(INFERENCE, plan.ports.inference)]
     return V1Service(
         api_version="v1",
@@ -46,7 +45,7 @@ def service(plan: Plan) -> V1Service:
 
 
 def pages_service(plan: Plan) -> V1Service:
-    """The supervisors' pages, one by one, for a ServiceMonitor; not for clients."""
+    """A headless Service for the supervisors' pages, for a ServiceMonitor and not for clients."""
     ports = [_service_port(PAGES, plan.ports.supervisor)]
     return V1Service(
         api_version="v1",
@@ -57,8 +56,8 @@ def pages_service(plan: Plan) -> V1Service:
 
 
 def network_policy(plan: Plan) -> V1NetworkPolicy:
-    """Everything is closed, then opened: inference to clients, the pages to Prometheus, and what the model needs. The
-    kubelet of a pod's own node may always probe it."""
+    """Allows inference for clients, the pages for Prometheus, and the connections that the model needs; everything else
+    is closed. The kubelet of a pod's own node may always probe it."""
     network, monitoring = plan.spec.kubernetes.network, plan.spec.kubernetes.monitoring
     clients = [V1NetworkPolicyPeer(pod_selector=V1LabelSelector()), *map(_namespace, network.clients)]
     return V1NetworkPolicy(
@@ -78,7 +77,8 @@ def network_policy(plan: Plan) -> V1NetworkPolicy:
 
 
 def http_route(plan: Plan) -> dict[str, Any] | None:
-    """The route of a Gateway; it waits as long as the slowest answer may take, in the queue and in a worker."""
+    """The Gateway's route; None without one in the spec. Its timeout is as long as an answer may take, once for the
+    queue and once for the worker."""
     route = plan.spec.kubernetes.route
     if route is None:
         return None
@@ -105,12 +105,12 @@ def _egress(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
     if store and not rules:
         rules.append(_to(list(_LINK_LOCAL), store))
     stated = {int(entry.rpartition(":")[2]) for entry in plan.spec.kubernetes.network.egress}
-    rules += [_to_neighbour(plan, host, port) for host, port in _neighbours(plan) if port not in stated]
+    rules += [_to_host(plan, host, port) for host, port in _other_services(plan) if port not in stated]
     return [*rules, *dns_rules(plan)] if rules else []
 
 
-def _neighbours(plan: Plan) -> list[tuple[str, int]]:
-    """Host and port of what pods ask beside the model."""
+def _other_services(plan: Plan) -> list[tuple[str, int]]:
+    """Host and port of the services that pods use: Redis, and the model that short prompts are routed to."""
     text = plan.spec.text
     route = [text.route.address] if text and text.route else []
     addresses = [urlsplit(url) for url in [*(url for url, _, _ in plan.spec.redis), *route]]
@@ -118,8 +118,8 @@ def _neighbours(plan: Plan) -> list[tuple[str, int]]:
     return list(dict.fromkeys(places))
 
 
-def _to_neighbour(plan: Plan, host: str, port: int) -> V1NetworkPolicyEgressRule:
-    """To an address, to the namespace of a Service, or, for a name of which no more is known, to that port anywhere."""
+def _to_host(plan: Plan, host: str, port: int) -> V1NetworkPolicyEgressRule:
+    """Allows a port on an IP address, in the namespace of a Service, or, for any other host name, anywhere."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -132,7 +132,7 @@ def _to_neighbour(plan: Plan, host: str, port: int) -> V1NetworkPolicyEgressRule
 
 
 def dns_rules(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
-    """The way to the servers that pods ask for names."""
+    """Allows queries to the DNS servers in the spec."""
     rules = []
     for entry in plan.spec.kubernetes.network.dns:
         place, _, port = entry.rpartition(":")
@@ -141,7 +141,7 @@ def dns_rules(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
     return rules
 
 
-# Under their Python names, `var_from` and `var_except`, the client drops these two fields without a word.
+# Under their Python names, `var_from` and `var_except`, the client silently drops these two fields.
 def _from(peers: list[V1NetworkPolicyPeer], port: int) -> V1NetworkPolicyIngressRule:
     return V1NetworkPolicyIngressRule.model_validate({"from": peers, "ports": [_port(port)]})
 

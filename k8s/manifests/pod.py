@@ -1,4 +1,4 @@
-"""What a container of ours may do, and where it may write: nothing that the `restricted` profile forbids."""
+"""The security settings and volumes of Marina's containers, within the limits of the `restricted` profile."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from k8s.manifests.plan import Plan, in_mib
 
 
 def pod_security(plan: Plan) -> V1PodSecurityContext:
-    """For all containers of a pod; `fsGroup` lets the user read what volumes hold. Without a user in the spec the
-    namespace chooses all three."""
+    """The security settings of a pod. `fsGroup` lets the user read its volumes. Without a user in the spec, the
+    namespace chooses user, group and `fsGroup`."""
     user = plan.spec.kubernetes.run_as_user
     return V1PodSecurityContext(
         run_as_non_root=True,
@@ -33,7 +33,7 @@ def pod_security(plan: Plan) -> V1PodSecurityContext:
 
 
 def container_security() -> V1SecurityContext:
-    """For one container."""
+    """The security settings of one container."""
     return V1SecurityContext(
         allow_privilege_escalation=False,
         capabilities=V1Capabilities(drop=["ALL"]),
@@ -41,9 +41,9 @@ def container_security() -> V1SecurityContext:
     )
 
 
-def volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
-    """What the server always has: its configuration, and the one place where it may write; for vLLM's processes the
-    memory by which they speak with each other, of which a container has 64 MiB otherwise."""
+def base_volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
+    """The volumes that every server has, with their mounts: its configuration, and `/tmp`, the only place where it may
+    write. With vLLM also `/dev/shm`, by which its processes communicate and which otherwise has only 64 MiB."""
     shared = (_shared(plan.shared_bytes), V1VolumeMount(name="shm", mount_path="/dev/shm"))
     config = V1ConfigMapVolumeSource(name=config_name(plan), items=[V1KeyToPath(key=CONFIG_FILE, path=CONFIG_FILE)])
     return [
@@ -57,10 +57,10 @@ def volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
 
 
 def _shared(size: int) -> V1Volume:
-    """Memory that processes of a pod share, which counts as the pod's."""
+    """A volume of memory that the pod's processes share; it counts towards the pod's memory."""
     return V1Volume(name="shm", empty_dir=V1EmptyDirVolumeSource(medium="Memory", size_limit=in_mib(size)))
 
 
 def scratch(name: str, size: int) -> V1Volume:
-    """A folder that lives as long as its pod and may not grow beyond its size."""
+    """An empty folder that lives as long as its pod and may not grow beyond `size` bytes."""
     return V1Volume(name=name, empty_dir=V1EmptyDirVolumeSource(size_limit=in_mib(size)))

@@ -1,4 +1,4 @@
-"""What `helm test` runs: a pod that sends the package's sample through the Service, as a client would."""
+"""The objects of `helm test`: a pod that sends the package's sample through the Service, as a client would."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from kubernetes.client import (
 from config.mar import open_mar
 from k8s.manifests import Plan, container_security, plain, pod_security
 
-# An object in a cluster holds 1 MiB at most, in base64, and Helm keeps the whole chart in a Secret.
+# The sample is in base64, an object in a cluster holds at most 1 MiB, and Helm keeps the whole chart in one Secret.
 _LARGEST = 500_000
 _HOOK = {"helm.sh/hook": "test", "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded"}
-_ASK = """\
+_SEND_SAMPLE = """\
 import sys, urllib.request
 url, kind = sys.argv[1:]
 body = open("/sample/body", "rb").read()
@@ -35,8 +35,8 @@ with urllib.request.urlopen(request, timeout=60) as answer:
 
 
 def test_objects(plan: Plan, mar: Path) -> dict[str, list[dict[str, Any]]]:
-    """The sample as a ConfigMap and the pod that sends it; nothing where no package is at hand or its sample is too
-    large."""
+    """A ConfigMap with the sample, and the pod that sends it. Empty if there is no package or its sample is too large
+    for a ConfigMap."""
     if plan.package is None or not mar.is_file():
         return {}
     sample = plan.package.record.sample
@@ -55,7 +55,7 @@ def test_objects(plan: Plan, mar: Path) -> dict[str, list[dict[str, Any]]]:
     sender = V1Container(
         name="sender",
         image=plan.image,
-        command=["python", "-c", _ASK],
+        command=["python", "-c", _SEND_SAMPLE],
         args=[url, sample.content_type],
         resources=V1ResourceRequirements(requests=dict(small), limits=dict(small)),
         security_context=container_security(),
@@ -77,7 +77,7 @@ def test_objects(plan: Plan, mar: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _metadata(plan: Plan, name: str, *, weight: str) -> V1ObjectMeta:
-    # No label that the Service selects.
+    # None of these labels may match the Service's selector, or the Service would send requests to this pod.
     labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "marina"}
     annotations = _HOOK | {"helm.sh/hook-weight": weight}
     return V1ObjectMeta(name=name, namespace=plan.namespace, labels=labels, annotations=annotations)

@@ -10,7 +10,7 @@ import pytest
 from specs import digits_spec
 
 from config.spec import Spec
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan, make_plan
 
 SHA256 = "49346cd03cfd24a763998083b70aeead4faae86613ec9864a148abefc14dc4a1"
@@ -180,7 +180,7 @@ _RENDERED: dict[int, tuple[Plan, list[dict[str, Any]]]] = {}
 def documents(plan: Plan) -> list[dict[str, Any]]:
     """All objects of a plan, rendered once: for reading."""
     if id(plan) not in _RENDERED:
-        _RENDERED[id(plan)] = plan, [document for some in render(plan).values() for document in some]
+        _RENDERED[id(plan)] = plan, [document for some in render_objects(plan).values() for document in some]
     return list(_RENDERED[id(plan)][1])
 
 

@@ -224,7 +224,7 @@ TOLD = [
         "ContainerRestarts",
         RESTARTS,
         {"severity": "ticket", "pod": POD, "container": SERVER_CONTAINER},
-        f"pod {POD} restarted 3 times in an hour",
+        f"a container of pod {POD} restarted 3 times in an hour",
     ),
 ]
 

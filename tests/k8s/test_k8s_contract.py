@@ -15,7 +15,7 @@ from config.errors import InputError
 from config.latency import EDGES_S
 from config.spec import Spec
 from k8s.monitoring.adapter import METRICS, RUNNING_METRIC, adapter_rules, adapter_values
-from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, series_of
+from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, page_series
 from k8s.monitoring.contract import adapter_query, all_expressions, metric_contract, misuses
 from k8s.monitoring.promql import selectors
 from k8s.verify.live import check_live, check_page
@@ -49,7 +49,7 @@ def page_of(
     """A page with everything that is declared; `named` are values of labels, `labels` a metric's own ones."""
     spec, registry = digits_spec(), CollectorRegistry()
     values = {"model": "digits", "model_name": "digits", "code": "200"} | (named or {})
-    for series in series_of(spec):
+    for series in page_series(spec):
         if series.name == without:
             continue
         own = sorted(labels.get(series.name, series.labels))

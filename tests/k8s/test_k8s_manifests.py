@@ -14,7 +14,7 @@ from specs import DIGITS, ROOT
 import marina
 from config.load import parse_spec
 from config.render import Ports, render_model_config
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.manifests.writing import write_manifests
@@ -45,7 +45,7 @@ def test_a_field_that_kubernetes_does_not_know_is_not_accepted() -> None:
 @pytest.mark.parametrize("changes", OPTIONS)
 def test_nothing_is_lost_between_the_typed_objects_and_the_text(changes: dict[str, Any]) -> None:
     plan = planned(changes)
-    for documents_ in render(plan).values():
+    for documents_ in render_objects(plan).values():
         assert list(yaml.load_all(to_yaml(documents_), yaml.CSafeLoader)) == documents_
 
 
@@ -60,7 +60,7 @@ def test_two_renderings_are_equal_to_the_byte(form: Any, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("field", "value"), [("p99_ms", 70), ("error_rate", 0.01), ("throughput_rps", 90)])
 def test_an_objective_changes_alerts_and_dashboard_alone(field: str, value: float) -> None:
-    before, after = (render(planned(changes, evidence=EVIDENCE)) for changes in ({}, {f"slo.{field}": value}))
+    before, after = (render_objects(planned(changes, evidence=EVIDENCE)) for changes in ({}, {f"slo.{field}": value}))
     changed = {name for name in before if before[name] != after[name]}
     assert changed <= {"monitoring/rules.yaml", "monitoring/dashboard.yaml"}
     # How much one pod must hold is asked by the load test alone.
@@ -143,7 +143,8 @@ def test_evidence_starts_no_pods_by_its_hash_alone() -> None:
 
 
 def test_management_and_metrics_of_torchserve_are_nowhere() -> None:
-    text = "".join(to_yaml(some) for name, some in render(planned(FULL)).items() if not name.startswith("monitoring"))
+    files = render_objects(planned(FULL))
+    text = "".join(to_yaml(documents) for name, documents in files.items() if not name.startswith("monitoring"))
     internal = Ports().all().keys() - {"inference", "supervisor"}
     for port in (8081, 8082, 7070, 7071, *(getattr(Ports(), name) for name in internal)):
         assert not re.search(rf"\b{port}\b", text)
@@ -207,7 +208,7 @@ def test_gpus_are_asked_for_tolerated_and_surged_one_by_one() -> None:
 
 def test_what_needs_a_crd_is_in_folders_of_its_own() -> None:
     for changes in OPTIONS:
-        for name, some in render(planned(changes.values[0])).items():
+        for name, some in render_objects(planned(changes.values[0])).items():
             custom = {doc["kind"] for doc in some} & CUSTOM
             assert not custom or "/" in name
 

@@ -88,7 +88,7 @@ def test_between_two_edges_answers_are_taken_to_be_spread_evenly() -> None:
 def test_an_objective_finer_than_torchserves_clock_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         recording_rules(make_spec({"slo": {"p99_ms": 0.5}, "model.batch_sizes": [1]}))
-    text = "spec.yaml: `slo.p99_ms`: got 0.5, allowed: at least 1, TorchServe counts in milliseconds"
+    text = "spec.yaml: `slo.p99_ms`: got 0.5, allowed: at least 1, because TorchServe counts in milliseconds"
     assert caught.value.message == text
 
 

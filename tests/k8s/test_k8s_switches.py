@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from k8s_plans import EVIDENCE, GPU, planned
 
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 
 POD = "40-deployment.yaml:spec.template.spec"
 REQUIRED = f"{POD}.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
@@ -83,7 +83,7 @@ SWITCHES: list[Any] = [
 def value_at(changes: dict[str, Any], place: str) -> Any:
     """What is at a place: a file, and keys in its last document; `~` stands for a dot in a key."""
     file, _, path = place.partition(":")
-    data: Any = render(planned(changes, evidence=EVIDENCE)).get(file)
+    data: Any = render_objects(planned(changes, evidence=EVIDENCE)).get(file)
     if not path or data is None:
         return data
     data = data[0]

@@ -6,7 +6,7 @@ import pytest
 from k8s_plans import planned
 
 from config.errors import InputError
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
@@ -23,7 +23,7 @@ APART = {"podAntiAffinity": {PREFERRED: []}}
 
 def affinity(given: dict[str, Any] | None, changes: dict[str, Any] = TARGET) -> Any:
     pod = {"kubernetes.pod": {"affinity": given}} if given is not None else {}
-    (deployment,) = render(planned(changes | pod))["40-deployment.yaml"]
+    (deployment,) = render_objects(planned(changes | pod))["40-deployment.yaml"]
     return deployment["spec"]["template"]["spec"].get("affinity")
 
 

@@ -11,7 +11,7 @@ from specs import DIGITS, changed
 from config.errors import InputError, SpecError
 from config.load import load_spec, parse_spec
 from k8s.manifests.notes import notes
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import make_plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.rollout.release import make_release
@@ -23,7 +23,7 @@ STORE = {"kubernetes.model": {"url": "https://store.local/digits.mar"}}
 
 
 def the_only(changes: dict[str, Any], kind: str, name: str | None = None) -> dict[str, Any]:
-    files = render(planned(changes, evidence=EVIDENCE, image=IMAGE))
+    files = render_objects(planned(changes, evidence=EVIDENCE, image=IMAGE))
     documents = [each for some in files.values() for each in some if each["kind"] == kind]
     return next(each for each in documents if name in (None, each["metadata"]["name"]))
 
@@ -177,7 +177,7 @@ def test_a_patch_may_be_a_file_in_the_specs_folder(tmp_path: Path) -> None:
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
         spec = written(tmp_path, patch(kind="Service", file=name))
-        service = render(make_plan(load_spec(spec, files=False), tmp_path))["50-service.yaml"][0]
+        service = render_objects(make_plan(load_spec(spec, files=False), tmp_path))["50-service.yaml"][0]
         assert service["spec"]["type"] == "NodePort"
 
 
@@ -193,8 +193,8 @@ FORBIDDEN: list[Any] = [
     (patch(kind="Service", name="digit", merge={"a": 1}), "`kubernetes.patches.0`: no Service is called `digit`, allowed: "
      "`digits`"),
     (patch(kind="Ingress", merge={"a": 1}), "`kubernetes.patches.0`: no `Ingress` is rendered, allowed: `ConfigMap`, "),
-    (patch(kind="Service", merge={"metadata": {"name": "x"}}), "Service digits: `/metadata/name`: must stay as it is rendered: "
-     "by it others find the Service"),
+    (patch(kind="Service", merge={"metadata": {"name": "x"}}), "Service digits: `/metadata/name`: must stay as rendered: "
+     "other objects find the Service by it"),
     (patch(kind="Service", merge={"spec": {"selector": {"a": "b"}}}), "`/spec/selector`: must stay"),
     (patch(kind="Deployment", merge={"spec": {"template": {"metadata": {"labels": None}}}}),
      "`/spec/template/metadata/labels`: must stay"),
@@ -204,7 +204,7 @@ FORBIDDEN: list[Any] = [
      "`/spec/template/spec/containers`: the container `server` must stay"),
     (patch(kind="Deployment", merge={"spec": {"$deleteFromPrimitiveList/strategy": ["type"]}}),
      "allowed: a list to delete from"),
-    (patch(kind="Deployment", merge={"$patch": "delete"}), "the object itself must stay"),
+    (patch(kind="Deployment", merge={"$patch": "delete"}), "the object itself cannot be deleted or replaced"),
     (patch(kind="ConfigMap", merge={"data": {"spec.yaml": "x"}}), "`/data`: must stay"),
     (patch(kind="Deployment", operations=[{"op": "test", "path": "/spec/minReadySeconds", "value": 0}]), "the test failed"),
     (patch(kind="Deployment", file="nowhere.yaml"), "`kubernetes.patches.0.file`: no such file: `"),
@@ -215,7 +215,7 @@ FORBIDDEN: list[Any] = [
 @pytest.mark.parametrize(("changes", "text"), FORBIDDEN, ids=lambda case: str(case)[:60])
 def test_a_patch_that_may_not_be_names_the_place(changes: dict[str, Any], text: str) -> None:
     with pytest.raises((InputError, SpecError)) as caught:
-        render(planned(changes))
+        render_objects(planned(changes))
     assert text in str(caught.value)
 
 
@@ -244,7 +244,7 @@ def test_what_a_patch_breaks_is_found_by_verify_and_stops_a_deploy(tmp_path: Pat
     asks = {"name": "server", "readinessProbe": {"httpGet": {"path": "/ping"}}}
     changes = patch(kind="Deployment", merge={"spec": {"template": {"spec": {"containers": [asks]}}}})
     plan = planned(changes, evidence=EVIDENCE, image=IMAGE)
-    version = verify(rendered(render(plan)), Scope((SUPPORTED_VERSIONS[-1],), plan))
+    version = verify(rendered(render_objects(plan)), Scope((SUPPORTED_VERSIONS[-1],), plan))
     assert any("readinessProbe" in str(finding) for finding in version)
     wrong = patch(kind="Service", merge={"spec": {"ports": [{"port": "x"}]}})
     fill(tmp_path, load_spec(written(tmp_path, wrong), files=False), evidence=EVIDENCE, image=IMAGE)
@@ -273,5 +273,5 @@ def test_what_cannot_be_applied_is_named_by_its_line(line: str, text: str, tmp_p
     written += "kubernetes:\n  patches:\n  - {kind: Service, merge: {spec: {sessionAffinity: None}}}\n" + line + "\n"
     spec = parse_spec(written, tmp_path / "spec.yaml", files=False)
     with pytest.raises(InputError) as caught:
-        render(make_plan(spec, tmp_path))
+        render_objects(make_plan(spec, tmp_path))
     assert caught.value.message.startswith(f"{tmp_path}/spec.yaml:{written.count(chr(10))}: {text}")

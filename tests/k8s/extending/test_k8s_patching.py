@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from k8s.extending.json_patch import patched
-from k8s.extending.strategic import MERGE_KEYS, PatchError, merged
+from k8s.extending.json_patch import apply_json_patch
+from k8s.extending.strategic import MERGE_KEYS, PatchError, apply_merge_patch
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.schemas import _definitions, _validator
 
@@ -50,11 +50,13 @@ MERGES: list[Any] = [
 
 @pytest.mark.parametrize(("original", "patch", "result"), MERGES)
 def test_a_patch_is_merged_as_kubectl_does(original: Any, patch: Any, result: Any) -> None:
-    assert merged(original, patch, by_keys=True) == result
+    assert apply_merge_patch(original, patch, by_keys=True) == result
 
 
 def test_lists_of_custom_resources_are_replaced() -> None:
-    assert merged({"env": [{"name": "a"}]}, {"env": [{"name": "b"}]}, by_keys=False) == {"env": [{"name": "b"}]}
+    assert apply_merge_patch({"env": [{"name": "a"}]}, {"env": [{"name": "b"}]}, by_keys=False) == {
+        "env": [{"name": "b"}]
+    }
 
 
 def test_the_merge_keys_are_those_of_kubernetes() -> None:
@@ -87,7 +89,7 @@ def test_the_merge_keys_are_those_of_kubernetes() -> None:
 # A patch that cannot be applied, and the whole sentence about it.
 IMPOSSIBLE: list[Any] = [
     ({"containers": ["x"]}, "`/containers/0`: got `x`, allowed: a mapping, as the items of this list are"),
-    ({"containers": [{"image": "x"}]}, "`/containers/0`: missing: `name`, which tells the items of the list apart"),
+    ({"containers": [{"image": "x"}]}, "`/containers/0`: missing: `name`, the merge key of this list"),
     ({"a": {"$patch": "drop"}}, "`/a`: `$patch`: got `drop`, allowed: `delete`, `merge`, `replace`"),
     (
         {"$retainKey": []},
@@ -100,7 +102,7 @@ IMPOSSIBLE: list[Any] = [
 @pytest.mark.parametrize(("patch", "text"), IMPOSSIBLE, ids=lambda case: str(case)[:40])
 def test_a_patch_that_cannot_be_merged_says_where(patch: Any, text: str) -> None:
     with pytest.raises(PatchError) as caught:
-        merged(CONTAINERS, patch, by_keys=True)
+        apply_merge_patch(CONTAINERS, patch, by_keys=True)
     assert str(caught.value) == text
 
 
@@ -132,7 +134,7 @@ OPERATIONS: list[Any] = [
 @pytest.mark.parametrize(("document", "operations", "result"), OPERATIONS, ids=lambda case: str(case)[:40])
 def test_operations_are_done_as_the_rfc_says(document: Any, operations: Any, result: Any) -> None:
     before = json.dumps(document)
-    assert patched(document, operations) == result
+    assert apply_json_patch(document, operations) == result
     assert json.dumps(document) == before
 
 
@@ -143,17 +145,17 @@ UNDOABLE: list[Any] = [
     ([{"op": "add", "path": "/x/y", "value": 1}], "there is no `x`"),
     ([{"op": "add", "path": "/list/3", "value": 1}], "got `3` in a list of 2, allowed: 0 to 2"),
     ([{"op": "remove", "path": "/list/01"}], "got `01` in a list of 2, allowed: 0 to 1"),
-    ([{"op": "add", "path": "/a/b", "value": 1}], "lies in `1`, which holds nothing"),
-    ([{"op": "move", "from": "/list", "path": "/list/0"}], "lies in `/list`, which is to be moved there"),
+    ([{"op": "add", "path": "/a/b", "value": 1}], "its parent is `1`, allowed: a mapping or a list"),
+    ([{"op": "move", "from": "/list", "path": "/list/0"}], "lies inside `/list`, and nothing can be moved into itself"),
     ([{"op": "set", "path": "/a"}], "`op`: got `set`, allowed: `add`, `copy`, `move`, `remove`, `replace`, `test`"),
     ([{"op": "add", "path": "/a"}], "`value`: missing: `op: add` needs it"),
     ([{"op": "remove", "path": "a"}], "`path`: got `a`, allowed: a pointer such as `/spec/replicas`"),
-    ([{"op": "remove", "path": ""}], "is the object itself, of which only parts can be patched"),
+    ([{"op": "remove", "path": ""}], "is the object itself, and only its parts can be patched"),
 ]
 
 
 @pytest.mark.parametrize(("operations", "text"), UNDOABLE, ids=lambda case: str(case)[:40])
 def test_an_operation_that_cannot_be_done_says_which_and_why(operations: Any, text: str) -> None:
     with pytest.raises(PatchError) as caught:
-        patched({"a": 1, "list": [1, 2]}, operations)
+        apply_json_patch({"a": 1, "list": [1, 2]}, operations)
     assert text in str(caught.value)

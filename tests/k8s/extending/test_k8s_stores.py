@@ -8,7 +8,7 @@ from k8s_plans import EVIDENCE, IMAGE, SHA256, planned
 from specs import digits_spec
 
 from config.errors import SpecError
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.verify.check import verify
 from k8s.verify.located import rendered
 from k8s.verify.rule import Scope
@@ -16,13 +16,13 @@ from k8s.verify.rule import Scope
 
 def pod(store: dict[str, Any], **others: Any) -> dict[str, Any]:
     plan = planned({"kubernetes.model": store, **others}, evidence=EVIDENCE, image=IMAGE)
-    spec: dict[str, Any] = render(plan)["40-deployment.yaml"][0]["spec"]["template"]["spec"]
+    spec: dict[str, Any] = render_objects(plan)["40-deployment.yaml"][0]["spec"]["template"]["spec"]
     return spec
 
 
 def egress(store: dict[str, Any]) -> list[int]:
     plan = planned({"kubernetes.model": store})
-    rules = render(plan)["30-network-policy.yaml"][0]["spec"]["egress"]
+    rules = render_objects(plan)["30-network-policy.yaml"][0]["spec"]["egress"]
     return [port["port"] for rule in rules for port in rule["ports"] if port["port"] != 53]
 
 
@@ -63,7 +63,7 @@ def test_a_folder_of_the_node_is_a_cache_where_the_namespace_allows_it() -> None
     assert {"name": "model", "hostPath": {"path": "/var/cache/marina", "type": "Directory"}} in volumes
     plan = planned({"kubernetes.model": store, **changes}, evidence=EVIDENCE, image=IMAGE)
     # Of a namespace that is not among the objects nobody knows what it allows.
-    assert verify(rendered(render(plan)), Scope(("1.37",), plan)) == []
+    assert verify(rendered(render_objects(plan)), Scope(("1.37",), plan)) == []
 
 
 def test_what_is_kept_elsewhere_is_no_storage_of_the_pod() -> None:

@@ -8,7 +8,7 @@ import pytest
 from k8s_plans import EVIDENCE, planned
 
 from config.errors import InputError
-from k8s.manifests import check_machine
+from k8s.manifests import check_evidence
 from k8s.manifests.notes import notes
 
 PROCESSOR = "A Processor @ 2 GHz"
@@ -23,7 +23,7 @@ def measured(cores: float) -> dict[str, Any]:
 def refused(cores: float, changes: dict[str, Any], *accepted: str) -> InputError:
     plan = planned(changes, evidence=measured(cores))
     with pytest.raises(InputError) as raised:
-        check_machine(plan.spec, plan.evidence, accepted)
+        check_evidence(plan.spec, plan.evidence, accepted)
     return raised.value
 
 
@@ -52,7 +52,7 @@ def test_evidence_of_such_a_machine_is_taken_and_others_by_name(
     cores: float, changes: dict[str, Any], accepted: tuple[str, ...]
 ) -> None:
     plan = planned(changes, evidence=measured(cores))
-    check_machine(plan.spec, plan.evidence, accepted)
+    check_evidence(plan.spec, plan.evidence, accepted)
 
 
 def test_accepting_one_difference_accepts_no_other() -> None:
@@ -61,5 +61,5 @@ def test_accepting_one_difference_accepts_no_other() -> None:
 
 def test_a_server_that_was_there_already_is_noted_by_the_cores_of_the_generator() -> None:
     plan = planned({"kubernetes.resources.cpu": "3"}, evidence=EVIDENCE)
-    check_machine(plan.spec, plan.evidence, ())
+    check_evidence(plan.spec, plan.evidence, ())
     assert any("measured with 2 cores, a pod has 3" in note.text for note in notes(plan))

@@ -10,7 +10,7 @@ from k8s_plans import EVIDENCE, IMAGE, planned
 from specs import digits_spec
 from tools import needs
 
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.monitoring.adapter import adapter_values
 from k8s.monitoring.rules import recording_rules
 from k8s.simulating import Supposed, Trace, simulate
@@ -68,23 +68,23 @@ def test_a_longer_start_reads_the_weeks_before_earlier() -> None:
 
 def test_the_autoscaler_looks_at_it_beside_the_pods_own_rate() -> None:
     plan = planned(WEEKLY, evidence=EVIDENCE, image=IMAGE)
-    pods, expected, cpu = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
+    pods, expected, cpu = render_objects(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
     assert (pods["type"], cpu["type"]) == ("Pods", "ContainerResource")
     name = "inference_expected_requests_per_second"
     asked = {"name": name, "selector": {"matchLabels": {"model": "digits"}}}
     assert expected == {"type": "External", "external": {"metric": asked, "target": pods["pods"]["target"]}}
     (rule,) = adapter_values(plan.spec)["rules"]["external"]
     assert rule["name"]["as"] == name
-    assert not verify(rendered(render(plan)), Scope(plan=plan))
+    assert not verify(rendered(render_objects(plan)), Scope(plan=plan))
     assert "external" not in adapter_values(digits_spec())["rules"]
 
 
 def test_keda_asks_prometheus_for_both() -> None:
     plan = planned(WEEKLY | {"scaling.autoscaler": "keda"}, evidence=EVIDENCE, image=IMAGE)
-    triggers = render(plan)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
+    triggers = render_objects(plan)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
     queries = [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
     assert queries[1] == 'max(model:inference_expected:rate{namespace="marina",model="digits"})'
-    assert not verify(rendered(render(plan)), Scope(plan=plan))
+    assert not verify(rendered(render_objects(plan)), Scope(plan=plan))
 
 
 @pytest.mark.parametrize("autoscaler", ["hpa", "keda"])

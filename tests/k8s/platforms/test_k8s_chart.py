@@ -18,16 +18,16 @@ import yaml
 from k8s_plans import EVIDENCE, FULL, IMAGE, planned
 
 from config.progress import Progress
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan
-from k8s.platforms import write_form
+from k8s.platforms import write_format
 
 QUIET = Progress(quiet=True)
 NAME = "digits"
 
 
 def chart(plan: Plan, folder: Path) -> Path:
-    return write_form(plan, folder, "helm", QUIET).folder
+    return write_format(plan, folder, "helm", QUIET).folder
 
 
 def installed(folder: Path, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def test_with_its_defaults_a_chart_is_the_manifests(
     changes: dict[str, Any], records: dict[str, Any], tmp_path: Path
 ) -> None:
     plan = planned(changes, **records)
-    wanted = by_name([document for documents in render(plan).values() for document in documents])
+    wanted = by_name([document for documents in render_objects(plan).values() for document in documents])
     assert by_name(installed(chart(plan, tmp_path))) == wanted
 
 

@@ -7,7 +7,7 @@ import pytest
 from k8s_plans import EVIDENCE, FULL, IMAGE, OPTIONS, planned
 
 from config.errors import InputError
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.platforms.kserve import kserve_files
 from k8s.verify.schemas import _definitions, _validator
@@ -25,7 +25,7 @@ def service(changes: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("changes", PLANS)
 def test_the_pod_is_marinas_own_under_the_name_that_kserve_looks_for(changes: dict[str, Any]) -> None:
-    template = render(planned(changes, **RECORDS))["40-deployment.yaml"][0]["spec"]["template"]
+    template = render_objects(planned(changes, **RECORDS))["40-deployment.yaml"][0]["spec"]["template"]
     predictor = service(changes)["spec"]["predictor"]
     pod = {key: value for key, value in predictor.items() if key not in OF_THE_PREDICTOR}
     assert json.loads(json.dumps(pod).replace('"kserve-container"', '"server"')) == template["spec"]
