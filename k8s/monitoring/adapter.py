@@ -56,10 +56,10 @@ def adapter_rules(spec: Spec) -> list[dict[str, Any]]:
         _rule("queue_time", "ts_queue_latency_seconds_total", f"{rates} / clamp_min({arrivals}, 1)"),
         # If the scrape does not honour DCGM's labels, `namespace` and `pod` are those of the exporter itself, and
         # DCGM's are renamed to `exported_namespace` and `exported_pod`.
-        _rule("gpu", "DCGM_FI_DEV_GPU_UTIL", used, also=',exported_pod=""'),
+        _rule("gpu", "DCGM_FI_DEV_GPU_UTIL", used, matchers=',exported_pod=""'),
         _rule("gpu", "DCGM_FI_DEV_GPU_UTIL", used, prefix="exported_"),
         *(
-            _rule("waiting", "inference_sequences", total.replace("STATE", state), also=f",{state}", name=name)
+            _rule("waiting", "inference_sequences", total.replace("STATE", state), matchers=f",{state}", name=name)
             for state, name in ((WAITING, ""), (RUNNING, RUNNING_METRIC))
         ),
     ]
@@ -80,11 +80,13 @@ def external_rules(spec: Spec) -> list[dict[str, Any]]:
     return [rule]
 
 
-def _rule(metric: str, series: str, query: str, *, prefix: str = "", also: str = "", name: str = "") -> dict[str, Any]:
+def _rule(
+    metric: str, series: str, query: str, *, prefix: str = "", matchers: str = "", name: str = ""
+) -> dict[str, Any]:
     labels = {prefix + resource: {"resource": resource} for resource in ("namespace", "pod")}
     present = ",".join(f'{label}!=""' for label in labels)
     return {
-        "seriesQuery": f"{series}{{{present}{also}}}",
+        "seriesQuery": f"{series}{{{present}{matchers}}}",
         "resources": {"overrides": labels},
         "name": {"matches": f"^{series}$", "as": name or METRICS[metric]},
         "metricsQuery": query,

@@ -132,7 +132,13 @@ def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     # New pods only help once they were requested, got a node, have started, and clients have found them.
     scaled_min = 2 * _start_min(spec)
     return [
-        Alert("RequestsShed", "ticket", f"{shed} > {SHED_SHARE}", f"{_PERCENT} of requests are refused with 503", for_="5m"),
+        Alert(
+            "RequestsShed",
+            "ticket",
+            f"{shed} > {SHED_SHARE}",
+            f"{_PERCENT} of requests are refused with 503",
+            for_="5m",
+        ),
         Alert(
             "CpuHigh",
             "ticket",

@@ -17,7 +17,7 @@ from config.spec import Spec
 from k8s.monitoring.adapter import adapter_rules, external_rules
 from k8s.monitoring.catalogue import CATALOGUE, Series, find_series
 from k8s.monitoring.dashboard import render_dashboard
-from k8s.monitoring.expressions import expected_query, keda_query, rate_window
+from k8s.monitoring.expressions import expected_query, keda_query, rate_window, running_query
 from k8s.monitoring.promql import Selector, selectors
 from k8s.monitoring.rules import alert_rules, recording_rules
 
@@ -61,15 +61,18 @@ def all_expressions(spec: Spec) -> list[Expression]:
         if match := re.fullmatch(r"label_values\((.*), (\w+)\)", variable.get("definition", "")):
             text = f"count by ({match[2]}) ({_filled(spec, match[1])})"
             expressions.append(Expression(f"variable {variable['name']}", text))
-    weekly = spec.scaling.forecast == "weekly"
-    forecast = [Expression("keda forecast", expected_query(spec))] if weekly else []
     for rule in [*adapter_rules(spec), *external_rules(spec)]:
         place = f"adapter {rule['name']['as']}"
         expressions += [
             Expression(place, rule["seriesQuery"]),
             Expression(place, adapter_query(rule, spec.kubernetes.namespace)),
         ]
-    return [*expressions, Expression("keda", keda_query(spec)), *forecast]
+    expressions.append(Expression("keda", keda_query(spec)))
+    if spec.scaling.metric == "waiting":
+        expressions.append(Expression("keda running", running_query(spec)))
+    if spec.scaling.forecast == "weekly":
+        expressions.append(Expression("keda forecast", expected_query(spec)))
+    return expressions
 
 
 def adapter_query(rule: dict[str, Any], namespace: str, pods: str = ".*") -> str:

@@ -210,11 +210,8 @@ class Queries:
         return f"{used} / ({used} + {free})"
 
     def _select(self, name: str, *matchers: str) -> str:
-        return f"{name}{{{','.join((self._namespace, *matchers))}}}"
-
-    @property
-    def _namespace(self) -> str:
-        return f'namespace="{self.namespace}"'
+        namespace = f'namespace="{self.namespace}"'
+        return f"{name}{{{','.join((namespace, *matchers))}}}"
 
 
 def rule_queries(spec: Spec) -> Queries:

@@ -75,7 +75,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
 
 def _replicas(queries: Queries) -> tuple[Query, ...]:
     names = {"spec_replicas": "wanted", "status_replicas_available": "available"}
-    limits = {"status_desired": "autoscaler wants", "spec_min": "least", "spec_max": "most"}
+    limits = {"status_desired": "autoscaler wants", "spec_min": "minimum", "spec_max": "maximum"}
     return (
         *(Query(queries.of_deployment(f"kube_deployment_{name}"), text) for name, text in names.items()),
         *(
