@@ -55,21 +55,18 @@ def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, number: i
             hits += 1
             reference = f"{patch.kind} {document['metadata']['name']}"
             try:
-                files[name][place] = _checked(document, _patched(document, change), server)
+                changed = _patched(document, change)
+                _check_fixed(document, changed, server)
+                files[name][place] = changed
             except PatchError as err:
                 raise InputError(f"{where}: {reference}: {err}", hint=patch.file) from err
     if not hits:
-        rendered = {document["kind"] for documents in files.values() for document in documents}
-        names = [
-            document["metadata"]["name"]
-            for documents in files.values()
-            for document in documents
-            if document["kind"] == patch.kind
-        ]
-        if patch.kind in rendered:
+        rendered = [document for documents in files.values() for document in documents]
+        names = [document["metadata"]["name"] for document in rendered if document["kind"] == patch.kind]
+        if names:
             text = f"no {patch.kind} is called `{patch.name}`, allowed: {listed(names)}"
         else:
-            text = f"no `{patch.kind}` is rendered, allowed: {listed(rendered)}"
+            text = f"no `{patch.kind}` is rendered, allowed: {listed({document['kind'] for document in rendered})}"
         raise InputError(f"{where}: {text}", hint="to see what is rendered, run `marina manifests` without this patch")
 
 
@@ -103,8 +100,8 @@ def _patched(document: Manifest, change: dict[str, Any] | list[Any]) -> Any:
     return apply_merge_patch(document, change, by_keys=group in _BUILT_IN)
 
 
-def _checked(before: Manifest, after: Any, server: str) -> Manifest:
-    """The patched object. Raises PatchError if the patch changed a field that must stay as it was rendered."""
+def _check_fixed(before: Manifest, after: Any, server: str) -> None:
+    """Raises PatchError if a patch changed a field that must stay as it was rendered."""
     # The name of an immutable object is made from its content.
     named = ("/data",) if before.get("immutable") else ()
     for path in (*_FIXED[""], *_FIXED.get(before["kind"], ()), *named):
@@ -115,16 +112,10 @@ def _checked(before: Manifest, after: Any, server: str) -> Manifest:
         if new != old:
             raise PatchError(path, f"must stay as rendered: other objects find the {before['kind']} by it")
     if before["kind"] == "Deployment":
-        containers = _at(after, "/spec/template/spec/containers")
-        names = [
-            container.get("name")
-            for container in (containers if isinstance(containers, list) else [])
-            if isinstance(container, dict)
-        ]
-        if server not in names:
-            raise PatchError("/spec/template/spec/containers", f"the container `{server}` must stay")
-    result: Manifest = after
-    return result
+        path = "/spec/template/spec/containers"
+        containers = _at(after, path)
+        if not isinstance(containers, list) or server not in [_at(container, "/name") for container in containers]:
+            raise PatchError(path, f"the container `{server}` must stay")
 
 
 def _at(document: Any, path: str) -> Any:

@@ -7,7 +7,6 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-m
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -88,29 +87,23 @@ def _merge_list(original: list[Any], patch: list[Any], keys: tuple[str, ...] | N
     plain = [item for item, action in zip(patch, actions, strict=True) if action in (None, "merge")]
     if "replace" in actions:
         return [_without_directives(item) for item in plain]
-    identity = _identity(original, patch, keys, path)
-    gone = [identity(item) for item, action in zip(patch, actions, strict=True) if action == "delete"]
-    old = {identity(item): item for item in original if identity(item) not in gone}
+    key = _merge_key(original, patch, keys, path)
+    gone = [item.get(key) for item, action in zip(patch, actions, strict=True) if action == "delete"]
+    old = {item.get(key): item for item in original if item.get(key) not in gone}
     new = {
-        identity(item): _merge_mapping(old.get(identity(item)), item, f"{path}/{identity(item)}", True)
-        for item in plain
+        item.get(key): _merge_mapping(old.get(item.get(key)), item, f"{path}/{item.get(key)}", True) for item in plain
     }
     return _in_order(old, new)
 
 
-def _identity(
-    original: list[Any], patch: list[Any], keys: tuple[str, ...], path: str
-) -> Callable[[dict[str, Any]], Any]:
-    """A function that returns an item's merge key: the value of the first of `keys` that any of the items has."""
+def _merge_key(original: list[Any], patch: list[Any], keys: tuple[str, ...], path: str) -> str:
+    """The merge key of a list: the first of `keys` that any of the items has."""
     key = next((key for key in keys for item in [*original, *patch] if isinstance(item, dict) and key in item), keys[0])
     for number, item in enumerate(patch):
         if key not in item and _DIRECTIVE not in item:
             raise PatchError(f"{path}/{number}", f"missing: `{key}`, the merge key of this list")
 
-    def identity(item: dict[str, Any]) -> Any:
-        return item.get(key)
-
-    return identity
+    return key
 
 
 def _in_order(old: dict[Any, Any], new: dict[Any, Any]) -> list[Any]:

@@ -3,46 +3,35 @@ imports, so this reader has its own classes."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
-
-from pydantic import BaseModel, ConfigDict
 
 from config.errors import InputError
 from config.record import Package
 from config.spec import Spec
-
-SCHEMA: Final = "marina.evidence/1"
-
-
-class _EvidencePart(BaseModel):
-    # The file has more keys than manifests need, and later releases may add others; those below must be present.
-    model_config = ConfigDict(frozen=True, extra="ignore")
+from k8s.manifests.records import RecordPart, StageRecord, read_record
 
 
-class MeasuredKnee(_EvidencePart):
+class MeasuredKnee(RecordPart):
     """The highest rate that meets the objective, requests/s."""
 
     rps: float
 
 
-class MeasuredMemory(_EvidencePart):
+class MeasuredMemory(RecordPart):
     """Peak resident memory of a server, all processes together."""
 
     total_bytes: int
 
 
-class MeasuredObjective(_EvidencePart):
+class MeasuredObjective(RecordPart):
     """The objective that the knee was searched for."""
 
     p99_ms: float
     error_rate: float
 
 
-class GeneratorMachine(_EvidencePart):
+class GeneratorMachine(RecordPart):
     """The machine that sent the load."""
 
     cores: int
@@ -54,23 +43,30 @@ class GeneratorMachine(_EvidencePart):
         return min(self.cores, self.cpu_limit or self.cores)
 
 
-class ServerMachine(_EvidencePart):
+class ServerMachine(RecordPart):
     """The machine that the server ran on."""
 
     processor: str
 
 
-class MeasuredServer(_EvidencePart):
+class MeasuredServer(RecordPart):
     """The cores that the server could use, and its machine."""
 
     cores: float
     machine: ServerMachine
 
 
-class EvidenceRecord(_EvidencePart):
-    """The measurements of one package. `sha256` is the hash of the evidence file."""
+class Reason(RecordPart):
+    """Why the measurement is INVALID."""
 
-    sha256: str
+    text: str
+
+
+class EvidenceRecord(StageRecord):
+    """The measurements of one package."""
+
+    status: str
+    reasons: tuple[Reason, ...]
     package: str | None
     objective: MeasuredObjective
     knee: MeasuredKnee | None
@@ -92,23 +88,15 @@ def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> 
     if it was measured on another package."""
     file = folder / "evidence.json"
     hint = f"marina calibrate {spec_file}, or delete {file} to go without"
-    try:
-        text = file.read_bytes()
-    except FileNotFoundError:
+    evidence = read_record(file, EvidenceRecord, "evidence", hint)
+    if evidence is None:
         return None
-    try:
-        data = json.loads(text)
-        if data.get("schema") != SCHEMA:
-            raise InputError(f"{file}: got schema `{data.get('schema')}`, allowed: `{SCHEMA}`", hint=hint)
-        evidence = EvidenceRecord.model_validate({**data, "sha256": hashlib.sha256(text).hexdigest()})
-        if data.get("status") != "PASS":
-            reasons = "; ".join(reason.get("text", "") for reason in data.get("reasons", [])) or "no reason given"
-            raise InputError(f"{file}: is {data.get('status')}, so it cannot be used: {reasons}", hint=hint)
-    except (ValueError, AttributeError, TypeError) as err:
-        raise InputError(f"{file}: not an evidence record of this version", hint=hint) from err
+    if evidence.status != "PASS":
+        reasons = "; ".join(reason.text for reason in evidence.reasons) or "no reason given"
+        raise InputError(f"{file}: is {evidence.status}, so it cannot be used: {reasons}", hint=hint)
     if package is None:
-        problem = f"{file}: measured on a package, but there is no `package.json` beside it to compare with"
-        raise InputError(problem, hint=f"marina package {spec_file}")
+        text = f"{file}: measured on a package, but there is no `package.json` beside it to compare with"
+        raise InputError(text, hint=f"marina package {spec_file}")
     if evidence.package != package.sha256:
         measured = f"sha256 {evidence.package[:12]}…" if evidence.package else "an unknown package"
         raise InputError(f"{file}: measured on {measured}, but packaged is {package.sha256[:12]}…", hint=hint)
@@ -119,10 +107,17 @@ def override_evidence(
     evidence: EvidenceRecord | None, knee_rps: float | None, cold_start_s: float | None
 ) -> EvidenceRecord:
     """The evidence with another knee or cold start in place of the measured one. Works without evidence, too."""
-    if evidence is None:
-        nothing = {"sha256": "", "package": None, "knee": None, "cold_start_s": None, "memory": None}
-        zero = {"objective": {"p99_ms": 0, "error_rate": 0}, "machine": {"cores": 0}}
-        evidence = EvidenceRecord.model_validate(nothing | zero)
+    evidence = evidence or EvidenceRecord(
+        sha256="",
+        status="PASS",
+        reasons=(),
+        package=None,
+        objective=MeasuredObjective(p99_ms=0, error_rate=0),
+        knee=None,
+        cold_start_s=None,
+        memory=None,
+        machine=GeneratorMachine(cores=0),
+    )
     changes: dict[str, object] = {} if knee_rps is None else {"knee": MeasuredKnee(rps=knee_rps)}
     changes |= {} if cold_start_s is None else {"cold_start_s": cold_start_s}
     return evidence.model_copy(update=changes)

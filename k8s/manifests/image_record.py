@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Final, Literal
-
-from pydantic import BaseModel, ConfigDict
+from typing import Literal
 
 from config.errors import InputError
 from config.record import Package
 from config.spec import Spec
+from k8s.manifests.records import StageRecord, read_record
 
-SCHEMA: Final = "marina.image/1"
 
-
-class ImageRecord(BaseModel):
+class ImageRecord(StageRecord):
     """One built image. It has no digest until it was pushed."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     ref: str
     tag: str
@@ -36,7 +30,7 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord
     """Reads `image.json` in a build folder; None if there is none. Raises InputError if the image is for another device
     or contains another package."""
     file = folder / "image.json"
-    image = _read(file, hint := f"marina image {spec.file}")
+    image = read_record(file, ImageRecord, "image", hint := f"marina image {spec.file}")
     if image is None:
         return None
     if image.target != spec.image_target:
@@ -51,16 +45,5 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord
 
 def read_load_image(folder: Path, spec: Spec) -> ImageRecord | None:
     """Reads `image-loadtest.json` in a build folder; None if there is none."""
-    return _read(folder / "image-loadtest.json", f"marina image {spec.file} --target loadtest")
-
-
-def _read(file: Path, hint: str) -> ImageRecord | None:
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        if data.get("schema") != SCHEMA:
-            raise InputError(f"{file}: got schema `{data.get('schema')}`, allowed: `{SCHEMA}`", hint=hint)
-        return ImageRecord.model_validate(data)
-    except FileNotFoundError:
-        return None
-    except (ValueError, AttributeError) as err:
-        raise InputError(f"{file}: not an image record of this version", hint=hint) from err
+    hint = f"marina image {spec.file} --target loadtest"
+    return read_record(folder / "image-loadtest.json", ImageRecord, "image", hint)

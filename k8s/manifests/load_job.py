@@ -88,7 +88,9 @@ def _job(plan: Plan, job: LoadJob) -> V1Job:
             backoff_limit=0,
             active_deadline_seconds=int(job.seconds) + _EXTRA_S,
             ttl_seconds_after_finished=_TTL_S,
-            template=V1PodTemplateSpec(metadata=V1ObjectMeta(labels=_labels(plan, job)), spec=_pod_spec(plan, job)),
+            template=V1PodTemplateSpec(
+                metadata=V1ObjectMeta(labels=labels(plan, LOADTEST) | _selector(plan, job)), spec=_pod_spec(plan, job)
+            ),
         ),
     )
 
@@ -176,7 +178,3 @@ def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
 
 def _selector(plan: Plan, job: LoadJob) -> dict[str, str]:
     return selector_labels(plan, LOADTEST) | {"marina/run": job.name}
-
-
-def _labels(plan: Plan, job: LoadJob) -> dict[str, str]:
-    return labels(plan, LOADTEST) | {"marina/run": job.name}

@@ -18,7 +18,7 @@ Source = Literal["cadvisor", "dcgm", "kube-state-metrics", "page", "rule"]
 
 # A page must not use these labels: Prometheus would rename the page's own to `exported_…`.
 TARGET_LABELS = frozenset({"container", "endpoint", "instance", "job", "namespace", "node", "pod", "service"})
-HISTOGRAM_PARTS = ("_bucket", "_count", "_sum")
+_HISTOGRAM_PARTS = ("bucket", "count", "sum")
 
 
 @dataclass(frozen=True)
@@ -122,16 +122,11 @@ CATALOGUE: dict[str, Series] = {
 
 def find_series(stored: str) -> Series | None:
     """The metric that a stored series belongs to: `x_bucket` is a part of histogram `x`."""
-    if series := CATALOGUE.get(stored):
-        return series if series.kind != "histogram" else None
-    for part in HISTOGRAM_PARTS:
-        if (
-            (series := CATALOGUE.get(stored.removesuffix(part)))
-            and stored.endswith(part)
-            and series.kind == "histogram"
-        ):
-            return series
-    return None
+    name, _, part = stored.rpartition("_")
+    if part in _HISTOGRAM_PARTS and name in CATALOGUE and CATALOGUE[name].kind == "histogram":
+        return CATALOGUE[name]
+    series = CATALOGUE.get(stored)
+    return series if series and series.kind != "histogram" else None
 
 
 def page_series(spec: Spec) -> list[Series]:
