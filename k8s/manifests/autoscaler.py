@@ -4,23 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kubernetes.client import (
-    V1LabelSelector,
-    V1PodDisruptionBudget,
-    V1PodDisruptionBudgetSpec,
-    V2ContainerResourceMetricSource,
-    V2CrossVersionObjectReference,
-    V2ExternalMetricSource,
-    V2HorizontalPodAutoscaler,
-    V2HorizontalPodAutoscalerBehavior,
-    V2HorizontalPodAutoscalerSpec,
-    V2HPAScalingPolicy,
-    V2HPAScalingRules,
-    V2MetricIdentifier,
-    V2MetricSpec,
-    V2MetricTarget,
-    V2PodsMetricSource,
-)
+from kubernetes import client
 
 from config.quantity import canonical
 from k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
@@ -37,29 +21,31 @@ from k8s.monitoring import (
 )
 
 
-def disruption_budget(plan: Plan) -> V1PodDisruptionBudget:
+def disruption_budget(plan: Plan) -> client.V1PodDisruptionBudget:
     """Lets one pod at a time be evicted. A pod that is not ready never blocks the drain of a node."""
-    return V1PodDisruptionBudget(
+    return client.V1PodDisruptionBudget(
         api_version="policy/v1",
         kind="PodDisruptionBudget",
         metadata=metadata(plan),
-        spec=V1PodDisruptionBudgetSpec(
-            selector=V1LabelSelector(match_labels=selector_labels(plan)),
+        spec=client.V1PodDisruptionBudgetSpec(
+            selector=client.V1LabelSelector(match_labels=selector_labels(plan)),
             max_unavailable=1,
             unhealthy_pod_eviction_policy="AlwaysAllow",
         ),
     )
 
 
-def autoscaler(plan: Plan) -> V2HorizontalPodAutoscaler:
+def autoscaler(plan: Plan) -> client.V2HorizontalPodAutoscaler:
     """The HorizontalPodAutoscaler, with the metric of the pods and their cpu; whichever asks for more pods wins."""
     scaling = plan.spec.scaling
-    return V2HorizontalPodAutoscaler(
+    return client.V2HorizontalPodAutoscaler(
         api_version="autoscaling/v2",
         kind="HorizontalPodAutoscaler",
         metadata=metadata(plan, annotations=_annotations(plan)),
-        spec=V2HorizontalPodAutoscalerSpec(
-            scale_target_ref=V2CrossVersionObjectReference(api_version="apps/v1", kind="Deployment", name=plan.name),
+        spec=client.V2HorizontalPodAutoscalerSpec(
+            scale_target_ref=client.V2CrossVersionObjectReference(
+                api_version="apps/v1", kind="Deployment", name=plan.name
+            ),
             min_replicas=scaling.min_replicas,
             max_replicas=scaling.max_replicas,
             metrics=[*_pod_metrics(plan), *_cpu(plan)],
@@ -106,36 +92,40 @@ def _triggers(plan: Plan) -> list[dict[str, Any]]:
     return triggers
 
 
-def _pod_metrics(plan: Plan) -> list[V2MetricSpec]:
+def _pod_metrics(plan: Plan) -> list[client.V2MetricSpec]:
     if (target := plan.scaling_target) is None:
         return []
-    identifier = V2MetricIdentifier(name=METRICS[plan.spec.scaling.metric])
-    metric_target = V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(target * 1000)}m"))
-    metrics = [V2MetricSpec(type="Pods", pods=V2PodsMetricSource(metric=identifier, target=metric_target))]
+    identifier = client.V2MetricIdentifier(name=METRICS[plan.spec.scaling.metric])
+    metric_target = client.V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(target * 1000)}m"))
+    metrics = [
+        client.V2MetricSpec(type="Pods", pods=client.V2PodsMetricSource(metric=identifier, target=metric_target))
+    ]
     if plan.spec.scaling.metric == "waiting":
-        running = V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(plan.target_running * 1000)}m"))
-        slots = V2PodsMetricSource(metric=V2MetricIdentifier(name=RUNNING_METRIC), target=running)
-        metrics.append(V2MetricSpec(type="Pods", pods=slots))
+        running = client.V2MetricTarget(
+            type="AverageValue", average_value=canonical(f"{round(plan.target_running * 1000)}m")
+        )
+        slots = client.V2PodsMetricSource(metric=client.V2MetricIdentifier(name=RUNNING_METRIC), target=running)
+        metrics.append(client.V2MetricSpec(type="Pods", pods=slots))
     if plan.spec.scaling.forecast == "weekly":
-        selector = V1LabelSelector(match_labels={"model": plan.name})
-        expected = V2MetricIdentifier(name=EXPECTED_METRIC, selector=selector)
-        source = V2ExternalMetricSource(metric=expected, target=metric_target)
-        metrics.append(V2MetricSpec(type="External", external=source))
+        selector = client.V1LabelSelector(match_labels={"model": plan.name})
+        expected = client.V2MetricIdentifier(name=EXPECTED_METRIC, selector=selector)
+        source = client.V2ExternalMetricSource(metric=expected, target=metric_target)
+        metrics.append(client.V2MetricSpec(type="External", external=source))
     return metrics
 
 
-def _cpu(plan: Plan) -> list[V2MetricSpec]:
+def _cpu(plan: Plan) -> list[client.V2MetricSpec]:
     """The cpu of the server's container. In a metric of the whole pod, a sidecar's idle cores would hide a busy server,
     and an injected sidecar without a cpu request would leave the metric without a value."""
     if plan.cpu_percent is None:
         return []
-    utilization = V2MetricTarget(type="Utilization", average_utilization=plan.cpu_percent)
-    source = V2ContainerResourceMetricSource(name="cpu", container=SERVER_CONTAINER, target=utilization)
-    return [V2MetricSpec(type="ContainerResource", container_resource=source)]
+    utilization = client.V2MetricTarget(type="Utilization", average_utilization=plan.cpu_percent)
+    source = client.V2ContainerResourceMetricSource(name="cpu", container=SERVER_CONTAINER, target=utilization)
+    return [client.V2MetricSpec(type="ContainerResource", container_resource=source)]
 
 
-def _behavior(plan: Plan) -> V2HorizontalPodAutoscalerBehavior:
-    return V2HorizontalPodAutoscalerBehavior(
+def _behavior(plan: Plan) -> client.V2HorizontalPodAutoscalerBehavior:
+    return client.V2HorizontalPodAutoscalerBehavior(
         scale_up=_rules(
             SCALE_UP_WINDOW_S, Percent=SCALE_UP_PERCENT, Pods=SCALE_UP_PODS, period_s=plan.scale_up_period_s
         ),
@@ -143,10 +133,12 @@ def _behavior(plan: Plan) -> V2HorizontalPodAutoscalerBehavior:
     )
 
 
-def _rules(window_s: int, *, period_s: int, **steps: int) -> V2HPAScalingRules:
+def _rules(window_s: int, *, period_s: int, **steps: int) -> client.V2HPAScalingRules:
     """Scaling rules that allow the largest of the steps, which are in percent (`Percent`) or pods (`Pods`)."""
-    policies = [V2HPAScalingPolicy(type=kind, value=value, period_seconds=period_s) for kind, value in steps.items()]
-    return V2HPAScalingRules(stabilization_window_seconds=window_s, select_policy="Max", policies=policies)
+    policies = [
+        client.V2HPAScalingPolicy(type=kind, value=value, period_seconds=period_s) for kind, value in steps.items()
+    ]
+    return client.V2HPAScalingRules(stabilization_window_seconds=window_s, select_policy="Max", policies=policies)
 
 
 def _annotations(plan: Plan) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
-from kubernetes.client import V1ConfigMap
+from kubernetes import client
 
 from config.spec import Spec
 from k8s.manifests.labels import metadata
@@ -38,9 +38,9 @@ def config_name(plan: Plan) -> str:
     return f"{plan.name}-{config_sha256(plan)[:10]}"
 
 
-def config_map(plan: Plan) -> V1ConfigMap:
+def config_map(plan: Plan) -> client.V1ConfigMap:
     """The immutable ConfigMap that pods mount at `/config`."""
-    return V1ConfigMap(
+    return client.V1ConfigMap(
         api_version="v1",
         kind="ConfigMap",
         metadata=metadata(plan, config_name(plan)),

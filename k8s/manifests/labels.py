@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubernetes.client import V1ObjectMeta
+from kubernetes import client
 
 from k8s.manifests.plan import Plan
 
@@ -36,9 +36,9 @@ def metadata(
     *,
     component: str = INFERENCE_COMPONENT,
     annotations: dict[str, str] | None = None,
-) -> V1ObjectMeta:
+) -> client.V1ObjectMeta:
     """The metadata of an object; its name is the plan's unless given."""
-    return V1ObjectMeta(
+    return client.V1ObjectMeta(
         name=name or plan.name,
         namespace=plan.namespace,
         labels=labels(plan, component),

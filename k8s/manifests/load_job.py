@@ -6,30 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kubernetes.client import (
-    V1ConfigMap,
-    V1ConfigMapVolumeSource,
-    V1Container,
-    V1Job,
-    V1JobSpec,
-    V1LabelSelector,
-    V1LocalObjectReference,
-    V1NetworkPolicy,
-    V1NetworkPolicyEgressRule,
-    V1NetworkPolicyIngressRule,
-    V1NetworkPolicyPeer,
-    V1NetworkPolicyPort,
-    V1NetworkPolicySpec,
-    V1ObjectMeta,
-    V1PodSpec,
-    V1PodTemplateSpec,
-    V1ResourceRequirements,
-    V1Service,
-    V1ServicePort,
-    V1ServiceSpec,
-    V1Volume,
-    V1VolumeMount,
-)
+from kubernetes import client
 
 from config.errors import InputError
 from k8s.manifests import network, pod
@@ -75,12 +52,12 @@ def load_objects(plan: Plan, job: LoadJob) -> list[dict[str, Any]]:
     return plain(_job(plan, job), _config(plan, job), _meeting_point(plan, job), _policy(plan, job))
 
 
-def _job(plan: Plan, job: LoadJob) -> V1Job:
-    return V1Job(
+def _job(plan: Plan, job: LoadJob) -> client.V1Job:
+    return client.V1Job(
         api_version="batch/v1",
         kind="Job",
         metadata=metadata(plan, job.name, component=LOADTEST),
-        spec=V1JobSpec(
+        spec=client.V1JobSpec(
             completion_mode="Indexed",
             completions=job.parts,
             parallelism=job.parts,
@@ -88,25 +65,27 @@ def _job(plan: Plan, job: LoadJob) -> V1Job:
             backoff_limit=0,
             active_deadline_seconds=int(job.seconds) + _EXTRA_S,
             ttl_seconds_after_finished=_TTL_S,
-            template=V1PodTemplateSpec(
-                metadata=V1ObjectMeta(labels=labels(plan, LOADTEST) | _selector(plan, job)), spec=_pod_spec(plan, job)
+            template=client.V1PodTemplateSpec(
+                metadata=client.V1ObjectMeta(labels=labels(plan, LOADTEST) | _selector(plan, job)),
+                spec=_pod_spec(plan, job),
             ),
         ),
     )
 
 
-def _pod_spec(plan: Plan, job: LoadJob) -> V1PodSpec:
+def _pod_spec(plan: Plan, job: LoadJob) -> client.V1PodSpec:
     # One process, so one core; memory for the answers of a long run.
     amounts = {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "128Mi"}
-    return V1PodSpec(
+    return client.V1PodSpec(
         subdomain=job.name,
         restart_policy="Never",
         automount_service_account_token=False,
         enable_service_links=False,
         security_context=pod.pod_security(plan),
-        image_pull_secrets=[V1LocalObjectReference(name=name) for name in plan.spec.kubernetes.pull_secrets] or None,
+        image_pull_secrets=[client.V1LocalObjectReference(name=name) for name in plan.spec.kubernetes.pull_secrets]
+        or None,
         containers=[
-            V1Container(
+            client.V1Container(
                 name=LOAD_CONTAINER,
                 image=job.image,
                 image_pull_policy="IfNotPresent",
@@ -114,34 +93,36 @@ def _pod_spec(plan: Plan, job: LoadJob) -> V1PodSpec:
                 # Kubernetes gives each pod the number of its part in JOB_COMPLETION_INDEX. The first pod leads the
                 # others, which reach it by this name.
                 args=[f"{_FOLDER}/{_FILE}", "--leader", f"{job.name}-0.{job.name}", "--port", str(PORT)],
-                resources=V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts)),
+                resources=client.V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts)),
                 security_context=pod.container_security(),
                 volume_mounts=[
-                    V1VolumeMount(name="plan", mount_path=_FOLDER, read_only=True),
-                    V1VolumeMount(name="tmp", mount_path="/tmp"),
+                    client.V1VolumeMount(name="plan", mount_path=_FOLDER, read_only=True),
+                    client.V1VolumeMount(name="tmp", mount_path="/tmp"),
                 ],
             )
         ],
         volumes=[
-            V1Volume(name="plan", config_map=V1ConfigMapVolumeSource(name=job.name)),
+            client.V1Volume(name="plan", config_map=client.V1ConfigMapVolumeSource(name=job.name)),
             pod.scratch("tmp", 64 * MIB),
         ],
     )
 
 
-def _config(plan: Plan, job: LoadJob) -> V1ConfigMap:
+def _config(plan: Plan, job: LoadJob) -> client.V1ConfigMap:
     named = metadata(plan, job.name, component=LOADTEST)
-    return V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=named, data={_FILE: job.text}, immutable=True)
+    return client.V1ConfigMap(
+        api_version="v1", kind="ConfigMap", metadata=named, data={_FILE: job.text}, immutable=True
+    )
 
 
-def _meeting_point(plan: Plan, job: LoadJob) -> V1Service:
+def _meeting_point(plan: Plan, job: LoadJob) -> client.V1Service:
     """A headless Service that gives the pods DNS names even before they are ready."""
-    port = V1ServicePort(name="load", port=PORT, target_port=PORT, protocol="TCP")
-    return V1Service(
+    port = client.V1ServicePort(name="load", port=PORT, target_port=PORT, protocol="TCP")
+    return client.V1Service(
         api_version="v1",
         kind="Service",
         metadata=metadata(plan, job.name, component=LOADTEST),
-        spec=V1ServiceSpec(
+        spec=client.V1ServiceSpec(
             type="ClusterIP",
             cluster_ip="None",
             publish_not_ready_addresses=True,
@@ -151,25 +132,25 @@ def _meeting_point(plan: Plan, job: LoadJob) -> V1Service:
     )
 
 
-def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
+def _policy(plan: Plan, job: LoadJob) -> client.V1NetworkPolicy:
     """Allows the pods to talk to the server, to each other and to DNS."""
-    load = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=_selector(plan, job)))
+    load = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector(match_labels=_selector(plan, job)))
     loaded = job.selector or selector_labels(plan)
-    server = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=loaded))
-    ports = [V1NetworkPolicyPort(port=port, protocol="TCP") for port in job.ports or (plan.ports.inference,)]
-    together = [V1NetworkPolicyPort(port=PORT, protocol="TCP")]
-    return V1NetworkPolicy(
+    server = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector(match_labels=loaded))
+    ports = [client.V1NetworkPolicyPort(port=port, protocol="TCP") for port in job.ports or (plan.ports.inference,)]
+    together = [client.V1NetworkPolicyPort(port=PORT, protocol="TCP")]
+    return client.V1NetworkPolicy(
         api_version="networking.k8s.io/v1",
         kind="NetworkPolicy",
         metadata=metadata(plan, job.name, component=LOADTEST),
-        spec=V1NetworkPolicySpec(
-            pod_selector=V1LabelSelector(match_labels=_selector(plan, job)),
+        spec=client.V1NetworkPolicySpec(
+            pod_selector=client.V1LabelSelector(match_labels=_selector(plan, job)),
             policy_types=["Ingress", "Egress"],
             # Under its Python name, `var_from`, the client silently drops the field.
-            ingress=[V1NetworkPolicyIngressRule.model_validate({"from": [load], "ports": together})],
+            ingress=[client.V1NetworkPolicyIngressRule.model_validate({"from": [load], "ports": together})],
             egress=[
-                V1NetworkPolicyEgressRule(to=[load], ports=together),
-                V1NetworkPolicyEgressRule(to=[server], ports=ports),
+                client.V1NetworkPolicyEgressRule(to=[load], ports=together),
+                client.V1NetworkPolicyEgressRule(to=[server], ports=ports),
                 *network.dns_rules(plan),
             ],
         ),

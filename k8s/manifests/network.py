@@ -6,19 +6,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from kubernetes.client import (
-    V1IPBlock,
-    V1LabelSelector,
-    V1NetworkPolicy,
-    V1NetworkPolicyEgressRule,
-    V1NetworkPolicyIngressRule,
-    V1NetworkPolicyPeer,
-    V1NetworkPolicyPort,
-    V1NetworkPolicySpec,
-    V1Service,
-    V1ServicePort,
-    V1ServiceSpec,
-)
+from kubernetes import client
 
 from k8s.manifests import model_volume
 from k8s.manifests.deployment import INFERENCE, PAGES
@@ -33,39 +21,39 @@ _LINK_LOCAL = {"0.0.0.0/0": ["169.254.0.0/16"], "::/0": ["fe80::/10"]}
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 
 
-def service(plan: Plan) -> V1Service:
+def service(plan: Plan) -> client.V1Service:
     """The Service for clients, which only has the inference port."""
     ports = [_service_port(INFERENCE, plan.ports.inference)]
-    return V1Service(
+    return client.V1Service(
         api_version="v1",
         kind="Service",
         metadata=metadata(plan),
-        spec=V1ServiceSpec(type="ClusterIP", selector=selector_labels(plan), ports=ports),
+        spec=client.V1ServiceSpec(type="ClusterIP", selector=selector_labels(plan), ports=ports),
     )
 
 
-def pages_service(plan: Plan) -> V1Service:
+def pages_service(plan: Plan) -> client.V1Service:
     """A headless Service for the supervisors' pages, for a ServiceMonitor and not for clients."""
     ports = [_service_port(PAGES, plan.ports.supervisor)]
-    return V1Service(
+    return client.V1Service(
         api_version="v1",
         kind="Service",
         metadata=metadata(plan, f"{plan.name}-pages", component="pages"),
-        spec=V1ServiceSpec(type="ClusterIP", cluster_ip="None", selector=selector_labels(plan), ports=ports),
+        spec=client.V1ServiceSpec(type="ClusterIP", cluster_ip="None", selector=selector_labels(plan), ports=ports),
     )
 
 
-def network_policy(plan: Plan) -> V1NetworkPolicy:
+def network_policy(plan: Plan) -> client.V1NetworkPolicy:
     """Allows inference for clients, the pages for Prometheus, and the connections that the model needs; everything else
     is closed. The kubelet of a pod's own node may always probe it."""
     network, monitoring = plan.spec.kubernetes.network, plan.spec.kubernetes.monitoring
-    clients = [V1NetworkPolicyPeer(pod_selector=V1LabelSelector()), *map(_namespace, network.clients)]
-    return V1NetworkPolicy(
+    clients = [client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector()), *map(_namespace, network.clients)]
+    return client.V1NetworkPolicy(
         api_version="networking.k8s.io/v1",
         kind="NetworkPolicy",
         metadata=metadata(plan),
-        spec=V1NetworkPolicySpec(
-            pod_selector=V1LabelSelector(match_labels=selector_labels(plan)),
+        spec=client.V1NetworkPolicySpec(
+            pod_selector=client.V1LabelSelector(match_labels=selector_labels(plan)),
             policy_types=["Ingress", "Egress"],
             ingress=[
                 _from(clients, plan.ports.inference),
@@ -96,7 +84,7 @@ def http_route(plan: Plan) -> dict[str, Any] | None:
     return custom("gateway.networking.k8s.io/v1", "HTTPRoute", metadata(plan), spec)
 
 
-def _egress(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
+def _egress(plan: Plan) -> list[client.V1NetworkPolicyEgressRule]:
     rules = []
     for entry in plan.spec.kubernetes.network.egress:
         network, _, port = entry.rpartition(":")
@@ -118,7 +106,7 @@ def _other_services(plan: Plan) -> list[tuple[str, int]]:
     return list(dict.fromkeys(places))
 
 
-def _to_host(plan: Plan, host: str, port: int) -> V1NetworkPolicyEgressRule:
+def _to_host(plan: Plan, host: str, port: int) -> client.V1NetworkPolicyEgressRule:
     """Allows a port on an IP address, in the namespace of a Service, or, for any other host name, anywhere."""
     try:
         address = ip_address(host)
@@ -127,37 +115,39 @@ def _to_host(plan: Plan, host: str, port: int) -> V1NetworkPolicyEgressRule:
         namespace, _, kind = rest.partition(".")
         if rest and kind.partition(".")[0] != "svc":
             return _to(list(_LINK_LOCAL), port)
-        return V1NetworkPolicyEgressRule(to=[_namespace(namespace or plan.namespace)], ports=[_port(port)])
+        return client.V1NetworkPolicyEgressRule(to=[_namespace(namespace or plan.namespace)], ports=[_port(port)])
     return _to([f"{address}/{address.max_prefixlen}"], port)
 
 
-def dns_rules(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
+def dns_rules(plan: Plan) -> list[client.V1NetworkPolicyEgressRule]:
     """Allows queries to the DNS servers in the spec."""
     rules = []
     for entry in plan.spec.kubernetes.network.dns:
         place, _, port = entry.rpartition(":")
-        peer = V1NetworkPolicyPeer(ip_block=V1IPBlock(cidr=place)) if "/" in place else _namespace(place)
-        rules.append(V1NetworkPolicyEgressRule(to=[peer], ports=[_port(int(port), "UDP"), _port(int(port))]))
+        peer = client.V1NetworkPolicyPeer(ip_block=client.V1IPBlock(cidr=place)) if "/" in place else _namespace(place)
+        rules.append(client.V1NetworkPolicyEgressRule(to=[peer], ports=[_port(int(port), "UDP"), _port(int(port))]))
     return rules
 
 
 # Under their Python names, `var_from` and `var_except`, the client silently drops these two fields.
-def _from(peers: list[V1NetworkPolicyPeer], port: int) -> V1NetworkPolicyIngressRule:
-    return V1NetworkPolicyIngressRule.model_validate({"from": peers, "ports": [_port(port)]})
+def _from(peers: list[client.V1NetworkPolicyPeer], port: int) -> client.V1NetworkPolicyIngressRule:
+    return client.V1NetworkPolicyIngressRule.model_validate({"from": peers, "ports": [_port(port)]})
 
 
-def _to(networks: list[str], port: int) -> V1NetworkPolicyEgressRule:
-    blocks = [V1IPBlock.model_validate({"cidr": block, "except": _LINK_LOCAL.get(block)}) for block in networks]
-    return V1NetworkPolicyEgressRule(to=[V1NetworkPolicyPeer(ip_block=block) for block in blocks], ports=[_port(port)])
+def _to(networks: list[str], port: int) -> client.V1NetworkPolicyEgressRule:
+    blocks = [client.V1IPBlock.model_validate({"cidr": block, "except": _LINK_LOCAL.get(block)}) for block in networks]
+    return client.V1NetworkPolicyEgressRule(
+        to=[client.V1NetworkPolicyPeer(ip_block=block) for block in blocks], ports=[_port(port)]
+    )
 
 
-def _namespace(name: str) -> V1NetworkPolicyPeer:
-    return V1NetworkPolicyPeer(namespace_selector=V1LabelSelector(match_labels={_NAMESPACE: name}))
+def _namespace(name: str) -> client.V1NetworkPolicyPeer:
+    return client.V1NetworkPolicyPeer(namespace_selector=client.V1LabelSelector(match_labels={_NAMESPACE: name}))
 
 
-def _port(port: int, protocol: str = "TCP") -> V1NetworkPolicyPort:
-    return V1NetworkPolicyPort(port=port, protocol=protocol)
+def _port(port: int, protocol: str = "TCP") -> client.V1NetworkPolicyPort:
+    return client.V1NetworkPolicyPort(port=port, protocol=protocol)
 
 
-def _service_port(name: str, port: int) -> V1ServicePort:
-    return V1ServicePort(name=name, port=port, target_port=name, protocol="TCP", app_protocol="http")
+def _service_port(name: str, port: int) -> client.V1ServicePort:
+    return client.V1ServicePort(name=name, port=port, target_port=name, protocol="TCP", app_protocol="http")

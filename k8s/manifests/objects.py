@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kubernetes.client import V1ConfigMap, V1Namespace, V1ObjectMeta
+from kubernetes import client
 
 from k8s.extending import PatchedField, extend, find_patched_fields
 from k8s.manifests import autoscaler, deployment, model_volume, network
@@ -114,15 +114,15 @@ def _target_rps(plan: Plan) -> float | None:
     return plan.target_rps_per_pod if plan.autoscaled and plan.spec.scaling.metric == "requests" else None
 
 
-def _dashboard(plan: Plan) -> V1ConfigMap:
+def _dashboard(plan: Plan) -> client.V1ConfigMap:
     """The dashboard in a ConfigMap with the label by which Grafana's sidecar finds dashboards."""
     named = _monitoring_metadata(plan, f"{plan.name}-dashboard")
     named.labels = (named.labels or {}) | {"grafana_dashboard": "1"}
     text = dashboard_text(plan)
-    return V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=named, data={f"{plan.name}.json": text})
+    return client.V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=named, data={f"{plan.name}.json": text})
 
 
-def _namespace(plan: Plan) -> V1Namespace:
+def _namespace(plan: Plan) -> client.V1Namespace:
     """The namespace, which enforces the `restricted` profile. Other services may run in it, so it has nothing that is
     specific to this one."""
     levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
@@ -131,12 +131,12 @@ def _namespace(plan: Plan) -> V1Namespace:
         "app.kubernetes.io/part-of": PART_OF,
         "app.kubernetes.io/managed-by": MANAGED_BY,
     }
-    return V1Namespace(
-        api_version="v1", kind="Namespace", metadata=V1ObjectMeta(name=plan.namespace, labels=named | levels)
+    return client.V1Namespace(
+        api_version="v1", kind="Namespace", metadata=client.V1ObjectMeta(name=plan.namespace, labels=named | levels)
     )
 
 
-def _monitoring_metadata(plan: Plan, name: str) -> V1ObjectMeta:
+def _monitoring_metadata(plan: Plan, name: str) -> client.V1ObjectMeta:
     """Metadata with the labels in the spec by which the cluster's operators select their objects."""
     named = metadata(plan, name, component="monitoring")
     named.labels = (named.labels or {}) | plan.spec.kubernetes.monitoring.labels
