@@ -30,7 +30,7 @@ def refused(**records: Any) -> InputError:
     return raised.value
 
 
-def test_the_target_is_the_knee_with_room_above() -> None:
+def test_the_target_is_the_knee_times_the_headroom() -> None:
     assert planned(evidence=EVIDENCE).target_rps_per_pod == 864
     assert planned({"scaling.headroom": 0.5}, evidence=EVIDENCE).target_rps_per_pod == 617
     assert planned({"scaling.target_rps_per_pod": 12.5}, evidence=EVIDENCE).target_rps_per_pod == 12.5
@@ -67,7 +67,7 @@ def test_the_other_metrics_have_targets_in_their_own_units(changes: dict[str, An
 
 
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
-def test_who_waits_and_the_slots_in_use_scale_a_language_model(kind: str, tmp_path: Path) -> None:
+def test_waiting_requests_and_slots_in_use_scale_a_language_model(kind: str, tmp_path: Path) -> None:
     spec = tales_spec({"scaling": {"metric": "waiting", "target_waiting": 2, "headroom": 0.5, "autoscaler": kind}})
     rendered = render_objects(make_plan(spec, tmp_path))
     if kind == "hpa":
@@ -91,7 +91,7 @@ def test_who_waits_and_the_slots_in_use_scale_a_language_model(kind: str, tmp_pa
         pytest.param(1000.0, 60, 3600, 1800, id="more than the autoscaler knows"),
     ],
 )
-def test_more_pods_come_at_once_and_fewer_after_a_window_that_follows_the_cold_start(
+def test_pods_are_added_at_once_and_removed_after_a_window_that_follows_the_cold_start(
     cold_start_s: float | None, up_period: int, down_window: int, down_period: int
 ) -> None:
     behavior = render_objects(planned(evidence=evidence(cold_start_s=cold_start_s)))["70-autoscaler.yaml"][0]["spec"][
@@ -155,7 +155,7 @@ def test_evidence_of_another_package_is_refused() -> None:
     assert (error.hint or "").startswith(f"marina calibrate {digits_spec().file}, or delete ")
 
 
-def test_evidence_that_cannot_be_trusted_is_refused_with_its_reasons() -> None:
+def test_invalid_evidence_is_refused_with_its_reasons() -> None:
     reasons = [{"id": "no-knee", "text": "4 runs were INVALID"}]
     error = refused(evidence=evidence(status="INVALID", knee=None, reasons=reasons))
     assert error.message == ("build/digits/evidence.json: is INVALID, so it cannot be used: 4 runs were INVALID")
@@ -184,7 +184,7 @@ def test_evidence_that_cannot_be_trusted_is_refused_with_its_reasons() -> None:
         pytest.param({}, "got schema `None`, allowed: `marina.evidence/1`", id="empty"),
     ],
 )
-def test_a_file_that_is_no_evidence_is_refused(data: dict[str, Any], text: str) -> None:
+def test_a_file_that_is_not_evidence_is_refused(data: dict[str, Any], text: str) -> None:
     assert refused(evidence=data).message == f"build/digits/evidence.json: {text}"
 
 
@@ -194,7 +194,7 @@ def test_evidence_without_the_package_beside_it_is_refused() -> None:
     assert error.hint == f"marina package {digits_spec().file}"
 
 
-def test_evidence_may_hold_more_than_is_read() -> None:
+def test_evidence_may_have_keys_that_are_not_read() -> None:
     assert planned(evidence=evidence(weather="fine")).target_rps_per_pod == 864
 
 
@@ -254,7 +254,7 @@ def test_a_mar_from_a_store_needs_the_checksum_of_a_package() -> None:
                      "the pods until its namespace is one of `network.clients`", id="gateway"),
     ],
 )  # fmt: skip
-def test_what_is_a_guess_or_a_trap_is_noted(changes: dict[str, Any], records: dict[str, Any], text: str) -> None:
+def test_guesses_and_traps_are_noted(changes: dict[str, Any], records: dict[str, Any], text: str) -> None:
     assert text in [note.text for note in notes(planned(changes, **records))]
 
 
@@ -266,7 +266,9 @@ def test_what_is_a_guess_or_a_trap_is_noted(changes: dict[str, Any], records: di
         ({"max_surge": "50%"}, {"maxSurge": "50%", "maxUnavailable": 0}, "5 × (2 cpu, 1Gi), 5 nvidia.com/gpu"),
     ],
 )
-def test_the_plan_says_what_room_a_rollout_needs(rollout: dict[str, Any], strategy: dict[str, Any], room: str) -> None:
+def test_the_plan_names_the_resources_that_a_rollout_needs(
+    rollout: dict[str, Any], strategy: dict[str, Any], room: str
+) -> None:
     plan = planned(GPU | {"kubernetes.rollout": rollout, "kubernetes.resources.memory": "1Gi"})
     assert render_objects(plan)["40-deployment.yaml"][0]["spec"]["strategy"]["rollingUpdate"] == strategy
     assert {number.name: number.value for number in derived_numbers(plan)}["room for a rollout"] == room
@@ -275,7 +277,7 @@ def test_the_plan_says_what_room_a_rollout_needs(rollout: dict[str, Any], strate
     assert all(room in text for text in texts)
 
 
-def test_a_route_of_a_cloud_wants_a_longer_propagation() -> None:
+def test_a_route_is_noted_if_the_drain_is_too_short_for_a_clouds_load_balancer() -> None:
     route = {"kubernetes.route": {"gateway": "edge/public"}, "kubernetes.network.clients": ["edge"]}
     (note,) = [note for note in notes(planned(route)) if "load balancer" in note.text]
     assert note.hint == "serving: {drain_propagation_s: 15}"
@@ -283,7 +285,7 @@ def test_a_route_of_a_cloud_wants_a_longer_propagation() -> None:
     assert not [note for note in patient if "load balancer" in note.text]
 
 
-def test_without_the_cpu_the_rate_decides_alone() -> None:
+def test_without_the_cpu_only_the_rate_decides() -> None:
     # A fresh mapping each time: setting a dotted field writes into it.
     plan = planned({"scaling": {"cpu_percent": None}}, evidence=EVIDENCE)
     (metric,) = render_objects(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
@@ -297,11 +299,11 @@ def test_without_the_cpu_the_rate_decides_alone() -> None:
     assert error.message == "nothing was measured, so without `scaling.cpu_percent` the autoscaler has no metric at all"
 
 
-def test_there_is_nothing_to_note_when_all_was_built_and_measured() -> None:
+def test_there_are_no_notes_when_all_was_built_and_measured() -> None:
     assert notes(planned(evidence=EVIDENCE, image=IMAGE)) == []
 
 
-def test_every_derived_number_has_its_reason() -> None:
+def test_every_derived_number_has_a_reason() -> None:
     shown = {number.name: (number.value, number.reason) for number in derived_numbers(planned(evidence=EVIDENCE))}
     assert shown["autoscaler's target"] == ("864 requests/s a pod, or 80 % cpu", "knee 1234 × headroom 0.7")
     assert shown["memory of a pod"] == ("1280Mi", "peak 778Mi + 496Mi for the largest requests")
@@ -309,7 +311,7 @@ def test_every_derived_number_has_its_reason() -> None:
     assert all(reason for _, reason in shown.values())
 
 
-def test_the_room_of_a_pod_grows_with_its_model_and_with_what_it_compiles() -> None:
+def test_a_pods_storage_grows_with_its_model_and_with_compiling() -> None:
     small, compiled = planned(), planned({"model.compile": "jit"})
     assert small.package is not None
     assert small.temporary_bytes >= 2 * small.package.bytes
@@ -319,11 +321,11 @@ def test_the_room_of_a_pod_grows_with_its_model_and_with_what_it_compiles() -> N
 
 
 @pytest.mark.parametrize("text", ["1.0", "1e3", "0x1F", "0o7", "1_000", "y", "n", "no", "null", "~", "on", ".5", "12"])
-def test_text_that_looks_like_a_value_is_in_quotes(text: str) -> None:
+def test_text_that_looks_like_a_number_or_a_boolean_is_quoted(text: str) -> None:
     assert one_document({"a": text}).removeprefix("a: ")[0] in "\"'"
 
 
-def test_the_hash_of_evidence_is_that_of_its_file() -> None:
+def test_the_hash_of_evidence_is_the_hash_of_its_file() -> None:
     recorded = planned(evidence=EVIDENCE).evidence
     assert recorded is not None
     assert recorded.sha256 == hashlib.sha256(json.dumps(EVIDENCE).encode()).hexdigest()

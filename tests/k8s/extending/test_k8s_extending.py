@@ -1,4 +1,4 @@
-"""`kubernetes.pod` and `kubernetes.patches`: what a user adds to rendered objects, before anything looks at them."""
+"""`kubernetes.pod` and `kubernetes.patches`: what a spec adds to the rendered objects."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def pod(changes: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-# What a pod may have, and where it lands.
+# Fields of `kubernetes.pod`, and their effect on the pod.
 FIELDS: list[Any] = [
     (
         {"volumes": {"ca": {"configMap": {"name": "company"}}}},
@@ -48,12 +48,12 @@ FIELDS: list[Any] = [
 
 
 @pytest.mark.parametrize(("fields", "key", "item"), FIELDS, ids=lambda case: str(case)[:30])
-def test_a_field_of_the_pod_lands_in_the_template(fields: dict[str, Any], key: str, item: Any) -> None:
+def test_a_pod_field_is_added_to_the_template(fields: dict[str, Any], key: str, item: Any) -> None:
     assert item in pod({"kubernetes.pod": fields})[key]
     assert item not in pod({}).get(key, ())
 
 
-def test_variables_and_mounts_are_those_of_the_server_and_of_the_loader() -> None:
+def test_variables_and_mounts_are_added_to_the_server_and_the_loader() -> None:
     settings = {
         "env": {"HTTPS_PROXY": "http://proxy:3128"},
         "env_from": ["secret/store", "configmap/tuning"],
@@ -71,7 +71,7 @@ def test_variables_and_mounts_are_those_of_the_server_and_of_the_loader() -> Non
     assert not {"env", "envFrom"} & set(by_name["log-shipper"])
 
 
-def test_annotations_and_labels_are_the_pods_and_those_of_a_cloud_the_accounts() -> None:
+def test_pods_get_annotations_and_labels_and_the_service_account_gets_its_own() -> None:
     role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/digits"}
     fields = {"annotations": {"team": "vision"}, "labels": {"cost": "7"}, "service_account_annotations": role}
     metadata = the_only({"kubernetes.pod": fields}, "Deployment")["spec"]["template"]["metadata"]
@@ -81,7 +81,7 @@ def test_annotations_and_labels_are_the_pods_and_those_of_a_cloud_the_accounts()
     assert the_only({"kubernetes.pod": fields}, "ServiceAccount")["metadata"]["annotations"] == role
 
 
-# What is refused when the spec is read, and what when it is rendered.
+# Fields that are refused when the spec is read, and fields that are refused when it is rendered.
 REFUSED: list[Any] = [
     (
         {"labels": {"app.kubernetes.io/name": "x"}},
@@ -132,7 +132,7 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize(("fields", "text"), REFUSED, ids=lambda case: str(case)[:40])
-def test_a_field_of_the_pod_that_cannot_be_is_refused(fields: dict[str, Any], text: str) -> None:
+def test_a_wrong_pod_field_is_refused(fields: dict[str, Any], text: str) -> None:
     with pytest.raises((SpecError, InputError)) as caught:
         pod({"kubernetes.pod": fields})
     assert text in str(caught.value)
@@ -142,7 +142,7 @@ def patch(**fields: Any) -> dict[str, Any]:
     return {"kubernetes.patches": [fields]}
 
 
-def test_a_patch_changes_all_of_a_kind_or_one_by_its_name() -> None:
+def test_a_patch_changes_all_objects_of_a_kind_or_one_by_name() -> None:
     change = {"metadata": {"annotations": {"team": "vision"}}}
     for name, others in ((None, "vision"), ("digits", None)):
         named = (
@@ -155,7 +155,7 @@ def test_a_patch_changes_all_of_a_kind_or_one_by_its_name() -> None:
         ) == others
 
 
-def test_a_later_patch_sees_what_an_earlier_one_did() -> None:
+def test_a_later_patch_applies_to_the_result_of_an_earlier_one() -> None:
     both = [
         {"kind": "Service", "merge": {"spec": {"type": "LoadBalancer"}}},
         {
@@ -188,7 +188,7 @@ def written(folder: Path, changes: dict[str, Any]) -> Path:
     return file
 
 
-# A patch that may not be, and what is said about it.
+# A forbidden patch, and a part of the message.
 FORBIDDEN: list[Any] = [
     (patch(kind="Service", name="digit", merge={"a": 1}), "`kubernetes.patches.0`: no Service is called `digit`, allowed: "
      "`digits`"),
@@ -213,7 +213,7 @@ FORBIDDEN: list[Any] = [
 
 
 @pytest.mark.parametrize(("changes", "text"), FORBIDDEN, ids=lambda case: str(case)[:60])
-def test_a_patch_that_may_not_be_names_the_place(changes: dict[str, Any], text: str) -> None:
+def test_a_forbidden_patch_is_refused_with_its_place(changes: dict[str, Any], text: str) -> None:
     with pytest.raises((InputError, SpecError)) as caught:
         render_objects(planned(changes))
     assert text in str(caught.value)
@@ -240,7 +240,7 @@ def test_a_patch_of_a_field_that_marina_derives_is_noted(pod: dict[str, Any], pa
     assert patched == ([path] if path else [])
 
 
-def test_what_a_patch_breaks_is_found_by_verify_and_stops_a_deploy(tmp_path: Path) -> None:
+def test_verify_finds_what_a_patch_breaks_and_a_deploy_stops(tmp_path: Path) -> None:
     asks = {"name": "server", "readinessProbe": {"httpGet": {"path": "/ping"}}}
     changes = patch(kind="Deployment", merge={"spec": {"template": {"spec": {"containers": [asks]}}}})
     plan = planned(changes, evidence=EVIDENCE, image=IMAGE)
@@ -252,7 +252,7 @@ def test_what_a_patch_breaks_is_found_by_verify_and_stops_a_deploy(tmp_path: Pat
     assert any("port" in blocker.text for blocker in blockers)
 
 
-def test_a_release_holds_the_patched_objects_which_is_what_a_rollback_applies(tmp_path: Path) -> None:
+def test_a_release_stores_the_patched_objects_and_a_rollback_applies_them(tmp_path: Path) -> None:
     spec = load_spec(written(tmp_path, patch(kind="Service", merge={"spec": {"type": "NodePort"}})), files=False)
     documents = make_release(spec, tmp_path).documents
     assert [each["spec"]["type"] for each in documents if each["kind"] == "Service"] == ["NodePort"]
@@ -268,7 +268,7 @@ def test_a_release_holds_the_patched_objects_which_is_what_a_rollback_applies(tm
         ("  pod: {affinity: {nodeAffinity: 3}}", "`kubernetes.pod.affinity.nodeAffinity`: got `3`"),
     ],
 )
-def test_what_cannot_be_applied_is_named_by_its_line(line: str, text: str, tmp_path: Path) -> None:
+def test_a_patch_that_cannot_be_applied_is_named_by_its_line(line: str, text: str, tmp_path: Path) -> None:
     written = DIGITS.read_text(encoding="utf-8")
     written += "kubernetes:\n  patches:\n  - {kind: Service, merge: {spec: {sessionAffinity: None}}}\n" + line + "\n"
     spec = parse_spec(written, tmp_path / "spec.yaml", files=False)

@@ -1,4 +1,4 @@
-"""What a pod with vLLM has: its GPUs, the memory that its processes share, weights; and what nobody watches of it."""
+"""A pod with vLLM: its GPUs, shared memory and weights, and the alerts that it does not have."""
 
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def test_a_pod_with_vllm_has_its_gpus_its_shared_memory_and_its_weights(tmp_path
     assert plan.temporary_bytes - without.temporary_bytes == 2**30
 
 
-def test_what_vllm_takes_of_a_gpu_is_nobodys_alert(tmp_path: Path) -> None:
+def test_the_gpu_memory_that_vllm_reserves_fires_no_alert(tmp_path: Path) -> None:
     spec = tales_spec(SERVED)
     files = str(render_objects(make_plan(spec, tmp_path)))
     assert "inference_worker_cuda_bytes" not in files + str([series.name for series in page_series(spec)])
