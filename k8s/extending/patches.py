@@ -103,8 +103,8 @@ def _patched(document: Manifest, change: dict[str, Any] | list[Any]) -> Any:
 def _check_fixed(before: Manifest, after: Any, server: str) -> None:
     """Raises PatchError if a patch changed a field that must stay as it was rendered."""
     # The name of an immutable object is made from its content.
-    named = ("/data",) if before.get("immutable") else ()
-    for path in (*_FIXED[""], *_FIXED.get(before["kind"], ()), *named):
+    content = ("/data",) if before.get("immutable") else ()
+    for path in (*_FIXED[""], *_FIXED.get(before["kind"], ()), *content):
         old, new = _at(before, path), _at(after, path)
         if path.endswith("/labels") and isinstance(new, dict):
             # A patch may add labels, but not change those that selectors look for.

@@ -19,7 +19,7 @@ LOAD_CONTAINER = "load"
 PORT = 5557
 _FOLDER, _FILE = "/load", "plan.json"
 _LARGEST_PLAN = 1_000_000
-# Time beside the load itself: pods wait for a node and an image before it, and for the last answers after it.
+# Time in addition to the load itself: pods wait for a node and an image before it, and for the last answers after it.
 _EXTRA_S = 1200
 _TTL_S = 3600
 
@@ -46,7 +46,7 @@ def load_objects(plan: Plan, job: LoadJob) -> list[dict[str, Any]]:
     plan does not fit into a ConfigMap."""
     if len(job.text) > _LARGEST_PLAN:
         raise InputError(
-            f"samples and trace make a plan of {len(job.text):,} bytes, and a ConfigMap holds {_LARGEST_PLAN:,}",
+            f"samples and trace make a plan of {len(job.text):,} bytes, but a ConfigMap holds at most {_LARGEST_PLAN:,}",
             hint="name smaller samples (`load.sample` is packaged) or a shorter trace, or load it with `--url`",
         )
     return plain(_job(plan, job), _config(plan, job), _meeting_point(plan, job), _policy(plan, job))
@@ -109,9 +109,12 @@ def _pod_spec(plan: Plan, job: LoadJob) -> client.V1PodSpec:
 
 
 def _config(plan: Plan, job: LoadJob) -> client.V1ConfigMap:
-    named = metadata(plan, job.name, component=LOADTEST)
     return client.V1ConfigMap(
-        api_version="v1", kind="ConfigMap", metadata=named, data={_FILE: job.text}, immutable=True
+        api_version="v1",
+        kind="ConfigMap",
+        metadata=metadata(plan, job.name, component=LOADTEST),
+        data={_FILE: job.text},
+        immutable=True,
     )
 
 

@@ -116,28 +116,28 @@ def _target_rps(plan: Plan) -> float | None:
 
 def _dashboard(plan: Plan) -> client.V1ConfigMap:
     """The dashboard in a ConfigMap with the label by which Grafana's sidecar finds dashboards."""
-    named = _monitoring_metadata(plan, f"{plan.name}-dashboard")
-    named.labels = (named.labels or {}) | {"grafana_dashboard": "1"}
+    meta = _monitoring_metadata(plan, f"{plan.name}-dashboard")
+    meta.labels = (meta.labels or {}) | {"grafana_dashboard": "1"}
     text = dashboard_text(plan)
-    return client.V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=named, data={f"{plan.name}.json": text})
+    return client.V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=meta, data={f"{plan.name}.json": text})
 
 
 def _namespace(plan: Plan) -> client.V1Namespace:
     """The namespace, which enforces the `restricted` profile. Other services may run in it, so it has nothing that is
     specific to this one."""
     levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
-    named = {
+    labels = {
         "app.kubernetes.io/name": plan.namespace,
         "app.kubernetes.io/part-of": PART_OF,
         "app.kubernetes.io/managed-by": MANAGED_BY,
     }
     return client.V1Namespace(
-        api_version="v1", kind="Namespace", metadata=client.V1ObjectMeta(name=plan.namespace, labels=named | levels)
+        api_version="v1", kind="Namespace", metadata=client.V1ObjectMeta(name=plan.namespace, labels=labels | levels)
     )
 
 
 def _monitoring_metadata(plan: Plan, name: str) -> client.V1ObjectMeta:
     """Metadata with the labels in the spec by which the cluster's operators select their objects."""
-    named = metadata(plan, name, component="monitoring")
-    named.labels = (named.labels or {}) | plan.spec.kubernetes.monitoring.labels
-    return named
+    meta = metadata(plan, name, component="monitoring")
+    meta.labels = (meta.labels or {}) | plan.spec.kubernetes.monitoring.labels
+    return meta

@@ -248,7 +248,7 @@ def _alert_annotation(queries: Queries) -> dict[str, Any]:
 def _variables(spec: Spec) -> list[dict[str, Any]]:
     source = {"name": "datasource", "type": "datasource", "label": "Prometheus", "query": "prometheus", "refresh": 1}
     chosen = {"namespace": spec.kubernetes.namespace, "model": spec.name}
-    asked = {
+    definitions = {
         "namespace": "label_values(marina_ready, namespace)",
         "model": 'label_values(marina_ready{namespace="$namespace"}, model)',
     }
@@ -266,5 +266,5 @@ def _variables(spec: Spec) -> list[dict[str, Any]]:
             "multi": False,
             "includeAll": False,
         }
-        for name, query in asked.items()
+        for name, query in definitions.items()
     ]

@@ -48,12 +48,13 @@ Clients in the namespace reach it at http://NAME.{{ .Values.namespace }}.svc:POR
 
 
 def chart_texts(plan: Plan, mar: Path, progress: Progress) -> dict[str, str]:
-    """The text of every file of the chart, by path. Without a package the chart has no test, and a note says so."""
+    """The text of every file of the chart, by path. A note says so if the chart has no test."""
     values = make_values(plan, render_objects(plan))
     files = _render_with_placeholders(plan, values)
     tests = test_objects(_with_placeholders(plan), mar)
     if not tests:
-        progress.say("note: nothing was packaged yet, so the chart has no test: the test sends the package's sample")
+        reason = "the sample is too large for a chart" if plan.package and mar.is_file() else "nothing was packaged yet"
+        progress.say(f"note: {reason}, so the chart has no test, which would send the sample")
     texts = {f"templates/{_flat(name)}": _template(name, documents, values) for name, documents in files.items()}
     texts |= {f"templates/tests/{name}": _template(name, documents, values) for name, documents in tests.items()}
     # Grafana identifies the dashboard by a hash of the service's namespace and name.

@@ -47,8 +47,8 @@ def complaints_at_22_days(folder: Path, weeks: str, now: str | None) -> str:
 def test_the_forecast_is_the_larger_of_now_and_the_median_of_three_weeks_a_cold_start_ahead(
     now: str | None, tmp_path: Path
 ) -> None:
-    # Each week's rate begins four minutes after the current time of the week. The forecast looks six minutes ahead, five
-    # for the mean and one for the cold start, so it already sees that rate.
+    # Each week's rate begins four minutes after the current time of the week. The forecast looks six minutes ahead,
+    # five for the mean and one for the cold start, so it already sees that rate.
     known_from = DAY_MIN + 4
     weeks = f"500x{known_from - 1} 10x{WEEK_MIN - 1} 90x{WEEK_MIN - 1} 40x{WEEK_MIN}"
     assert complaints_at_22_days(tmp_path, weeks, now) == ""

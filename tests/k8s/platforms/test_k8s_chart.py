@@ -1,6 +1,7 @@
 """The Helm chart: its defaults give the manifests, its schema protects the measurements, Helm's linter accepts it."""
 
 import base64
+import io
 import json
 import subprocess
 import sys
@@ -155,6 +156,20 @@ def test_the_charts_test_sends_the_packaged_sample(tmp_path: Path) -> None:
     # The Service never sends clients to the pod that tests it.
     selector = by_name(documents)["Service", NAME]["spec"]["selector"]
     assert not selector.items() <= hooks[1]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize(
+    ("sample", "reason"),
+    [(None, "nothing was packaged yet"), (bytes(500_001), "the sample is too large for a chart")],
+    ids=["no package", "large sample"],
+)
+def test_a_chart_without_a_test_says_why(sample: bytes | None, reason: str, tmp_path: Path) -> None:
+    if sample is not None:
+        with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
+            archive.writestr("sample.png", sample)
+    notes = io.StringIO()
+    write_format(planned({}, evidence=EVIDENCE, image=IMAGE), tmp_path, "helm", Progress(stream=notes))
+    assert notes.getvalue() == f"note: {reason}, so the chart has no test, which would send the sample\n"
 
 
 def test_the_charts_test_succeeds_only_if_the_server_answers(tmp_path: Path) -> None:
