@@ -37,8 +37,7 @@ class PatchedField:
 
 
 def find_patched_fields(rendered: dict[str, Any], patched: dict[str, Any], server: str) -> Iterator[PatchedField]:
-    """Compares a Deployment before and after its patches; yields each derived field of its pods that a patch
-    changed."""
+    """The derived fields of the pods in which a Deployment differs before and after its patches."""
     before, after = (document["spec"]["template"]["spec"] for document in (rendered, patched))
     for name, why in _OF_POD.items():
         if before.get(name) != after.get(name):

@@ -6,7 +6,7 @@ from k8s.manifests.image_record import read_load_image
 from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, selector_labels
 from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
 from k8s.manifests.notes import patch_notes
-from k8s.manifests.objects import Files, render_objects
+from k8s.manifests.objects import ADDONS, Files, render_objects
 from k8s.manifests.plan import Plan, in_mib, make_plan
 from k8s.manifests.pod import container_security, pod_security
 from k8s.manifests.summary import summary_text
@@ -23,6 +23,7 @@ from k8s.manifests.writing import (
 from k8s.manifests.yaml_text import one_document, plain, to_yaml
 
 __all__ = [
+    "ADDONS",
     "CONFIG_ANNOTATION",
     "CONFIG_FILE",
     "EVIDENCE_ANNOTATION",

@@ -46,7 +46,7 @@ def load_objects(plan: Plan, job: LoadJob) -> list[dict[str, Any]]:
     plan does not fit into a ConfigMap."""
     if len(job.text) > _LARGEST_PLAN:
         raise InputError(
-            f"samples and trace make a plan of {len(job.text):,} bytes, but a ConfigMap holds at most {_LARGEST_PLAN:,}",
+            f"samples and trace make a plan of {len(job.text):,} bytes, allowed in a ConfigMap: {_LARGEST_PLAN:,}",
             hint="name smaller samples (`load.sample` is packaged) or a shorter trace, or load it with `--url`",
         )
     return plain(_job(plan, job), _config(plan, job), _meeting_point(plan, job), _policy(plan, job))
@@ -140,8 +140,7 @@ def _policy(plan: Plan, job: LoadJob) -> client.V1NetworkPolicy:
     load = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector(match_labels=_selector(plan, job)))
     loaded = job.selector or selector_labels(plan)
     server = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector(match_labels=loaded))
-    ports = [client.V1NetworkPolicyPort(port=port, protocol="TCP") for port in job.ports or (plan.ports.inference,)]
-    together = [client.V1NetworkPolicyPort(port=PORT, protocol="TCP")]
+    ports = [network.policy_port(port) for port in job.ports or (plan.ports.inference,)]
     return client.V1NetworkPolicy(
         api_version="networking.k8s.io/v1",
         kind="NetworkPolicy",
@@ -149,10 +148,9 @@ def _policy(plan: Plan, job: LoadJob) -> client.V1NetworkPolicy:
         spec=client.V1NetworkPolicySpec(
             pod_selector=client.V1LabelSelector(match_labels=_selector(plan, job)),
             policy_types=["Ingress", "Egress"],
-            # Under its Python name, `var_from`, the client silently drops the field.
-            ingress=[client.V1NetworkPolicyIngressRule.model_validate({"from": [load], "ports": together})],
+            ingress=[network.allow_from([load], PORT)],
             egress=[
-                client.V1NetworkPolicyEgressRule(to=[load], ports=together),
+                client.V1NetworkPolicyEgressRule(to=[load], ports=[network.policy_port(PORT)]),
                 client.V1NetworkPolicyEgressRule(to=[server], ports=ports),
                 *network.dns_rules(plan),
             ],

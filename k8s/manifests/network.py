@@ -56,8 +56,8 @@ def network_policy(plan: Plan) -> client.V1NetworkPolicy:
             pod_selector=client.V1LabelSelector(match_labels=selector_labels(plan)),
             policy_types=["Ingress", "Egress"],
             ingress=[
-                _from(clients, plan.ports.inference),
-                _from([_namespace(monitoring.namespace)], plan.ports.supervisor),
+                allow_from(clients, plan.ports.inference),
+                allow_from([_namespace(monitoring.namespace)], plan.ports.supervisor),
             ],
             egress=_egress(plan) or None,
         ),
@@ -115,7 +115,7 @@ def _to_host(plan: Plan, host: str, port: int) -> client.V1NetworkPolicyEgressRu
         namespace, _, kind = rest.partition(".")
         if rest and kind.partition(".")[0] != "svc":
             return _to(list(_LINK_LOCAL), port)
-        return client.V1NetworkPolicyEgressRule(to=[_namespace(namespace or plan.namespace)], ports=[_port(port)])
+        return client.V1NetworkPolicyEgressRule(to=[_namespace(namespace or plan.namespace)], ports=[policy_port(port)])
     return _to([f"{address}/{address.max_prefixlen}"], port)
 
 
@@ -125,19 +125,22 @@ def dns_rules(plan: Plan) -> list[client.V1NetworkPolicyEgressRule]:
     for entry in plan.spec.kubernetes.network.dns:
         place, _, port = entry.rpartition(":")
         peer = client.V1NetworkPolicyPeer(ip_block=client.V1IPBlock(cidr=place)) if "/" in place else _namespace(place)
-        rules.append(client.V1NetworkPolicyEgressRule(to=[peer], ports=[_port(int(port), "UDP"), _port(int(port))]))
+        rules.append(
+            client.V1NetworkPolicyEgressRule(to=[peer], ports=[policy_port(int(port), "UDP"), policy_port(int(port))])
+        )
     return rules
 
 
-# Under their Python names, `var_from` and `var_except`, the client silently drops these two fields.
-def _from(peers: list[client.V1NetworkPolicyPeer], port: int) -> client.V1NetworkPolicyIngressRule:
-    return client.V1NetworkPolicyIngressRule.model_validate({"from": peers, "ports": [_port(port)]})
+# Under their Python names, `var_from` and `var_except`, the client silently drops the fields `from` and `except`.
+def allow_from(peers: list[client.V1NetworkPolicyPeer], port: int) -> client.V1NetworkPolicyIngressRule:
+    """A rule that lets these peers in on one port."""
+    return client.V1NetworkPolicyIngressRule.model_validate({"from": peers, "ports": [policy_port(port)]})
 
 
 def _to(networks: list[str], port: int) -> client.V1NetworkPolicyEgressRule:
     blocks = [client.V1IPBlock.model_validate({"cidr": block, "except": _LINK_LOCAL.get(block)}) for block in networks]
     return client.V1NetworkPolicyEgressRule(
-        to=[client.V1NetworkPolicyPeer(ip_block=block) for block in blocks], ports=[_port(port)]
+        to=[client.V1NetworkPolicyPeer(ip_block=block) for block in blocks], ports=[policy_port(port)]
     )
 
 
@@ -145,7 +148,8 @@ def _namespace(name: str) -> client.V1NetworkPolicyPeer:
     return client.V1NetworkPolicyPeer(namespace_selector=client.V1LabelSelector(match_labels={_NAMESPACE: name}))
 
 
-def _port(port: int, protocol: str = "TCP") -> client.V1NetworkPolicyPort:
+def policy_port(port: int, protocol: str = "TCP") -> client.V1NetworkPolicyPort:
+    """A port of a NetworkPolicy's rule."""
     return client.V1NetworkPolicyPort(port=port, protocol=protocol)
 
 

@@ -10,6 +10,7 @@ from config.quantity import canonical
 from k8s.manifests.objects import patched_fields
 from k8s.manifests.plan import (
     MEMORY_MARGIN,
+    MIB,
     MIN_READY_S,
     SCALE_DOWN_PERCENT,
     SCALE_UP_PERCENT,
@@ -168,11 +169,11 @@ def _memory_reason(plan: Plan) -> str:
         return "unmeasured: twice Java's heap and 512Mi a worker, at least 2Gi"
     peak, largest = plan.evidence.memory.total_bytes, largest_requests_bytes(plan.spec)
     room = (
-        f"+ {largest / 2**20:.0f}Mi for the largest requests"
+        f"+ {largest / MIB:.0f}Mi for the largest requests"
         if largest > peak * (MEMORY_MARGIN - 1)
         else f"× {MEMORY_MARGIN:g}"
     )
-    return f"peak {peak / 2**20:.0f}Mi {room}"
+    return f"peak {peak / MIB:.0f}Mi {room}"
 
 
 def _target_text(plan: Plan) -> str:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from config.progress import Progress
-from k8s.manifests import ORIGIN, Files, Plan, render_objects, to_yaml
+from k8s.manifests import ADDONS, ORIGIN, Files, Plan, render_objects, to_yaml
 from k8s.monitoring import dashboard_identity
 from k8s.platforms.chart_test import test_objects
-from k8s.platforms.chart_values import ADDONS, PLACEHOLDERS, Values, make_values
+from k8s.platforms.chart_values import PLACEHOLDERS, Values, make_values
 
 _NAMESPACE, _REGISTRY = PLACEHOLDERS["namespace"], PLACEHOLDERS["registry"]
 # A semantic version whose minor and patch numbers may be missing.

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from config.quantity import quantity
-from k8s.manifests import Files, Plan, to_yaml
+from k8s.manifests import ADDONS, Files, Plan, to_yaml
 
-ADDONS = ("gateway", "keda", "monitoring")
 # Stand-ins for values while the objects are rendered; no spec contains these names.
 PLACEHOLDERS = {
     "namespace": "marina-chart-namespace",
@@ -131,7 +130,7 @@ def make_values(plan: Plan, files: Files) -> Values:
         "replicas": {"min": spec.scaling.min_replicas, "max": spec.scaling.max_replicas},
         **({"memoryMi": int(memory)} if memory.is_integer() else {}),
         **({"hosts": list(spec.kubernetes.route.hostnames)} if spec.kubernetes.route else {}),
-        **{addon: True for addon in ADDONS if any(name.startswith(f"{addon}/") for name in files)},
+        **{addon: True for addon in sorted(ADDONS) if any(name.startswith(f"{addon}/") for name in files)},
     }
     if evidence:
         defaults["measured"] = {
