@@ -9,7 +9,7 @@ from pathlib import Path
 from config.errors import InputError
 from config.record import Package
 from config.spec import Spec
-from k8s.manifests.records import RecordPart, StageRecord, read_record
+from k8s.manifests.records import RecordPart, StageRecord, read_stage_record
 
 
 class MeasuredKnee(RecordPart):
@@ -56,7 +56,7 @@ class MeasuredServer(RecordPart):
     machine: ServerMachine
 
 
-class Reason(RecordPart):
+class InvalidReason(RecordPart):
     """Why the measurement is INVALID."""
 
     text: str
@@ -66,7 +66,7 @@ class EvidenceRecord(StageRecord):
     """The measurements of one package."""
 
     status: str
-    reasons: tuple[Reason, ...]
+    reasons: tuple[InvalidReason, ...]
     package: str | None
     objective: MeasuredObjective
     knee: MeasuredKnee | None
@@ -88,7 +88,7 @@ def read_evidence(folder: Path, package: Package | None, *, spec_file: Path) -> 
     if it was measured on another package."""
     file = folder / "evidence.json"
     hint = f"marina calibrate {spec_file}, or delete {file} to go without"
-    evidence = read_record(file, EvidenceRecord, "evidence", hint)
+    evidence = read_stage_record(file, EvidenceRecord, "evidence", hint)
     if evidence is None:
         return None
     if evidence.status != "PASS":

@@ -8,7 +8,7 @@ from typing import Literal
 from config.errors import InputError
 from config.record import Package
 from config.spec import Spec
-from k8s.manifests.records import StageRecord, read_record
+from k8s.manifests.records import StageRecord, read_stage_record
 
 
 class ImageRecord(StageRecord):
@@ -30,7 +30,7 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord
     """Reads `image.json` in a build folder; None if there is none. Raises InputError if the image is for another device
     or contains another package."""
     file = folder / "image.json"
-    image = read_record(file, ImageRecord, "image", hint := f"marina image {spec.file}")
+    image = read_stage_record(file, ImageRecord, "image", hint := f"marina image {spec.file}")
     if image is None:
         return None
     if image.target != spec.image_target:
@@ -46,4 +46,4 @@ def read_image(folder: Path, spec: Spec, package: Package | None) -> ImageRecord
 def read_load_image(folder: Path, spec: Spec) -> ImageRecord | None:
     """Reads `image-loadtest.json` in a build folder; None if there is none."""
     hint = f"marina image {spec.file} --target loadtest"
-    return read_record(folder / "image-loadtest.json", ImageRecord, "image", hint)
+    return read_stage_record(folder / "image-loadtest.json", ImageRecord, "image", hint)

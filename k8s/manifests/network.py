@@ -125,9 +125,8 @@ def dns_rules(plan: Plan) -> list[client.V1NetworkPolicyEgressRule]:
     for entry in plan.spec.kubernetes.network.dns:
         place, _, port = entry.rpartition(":")
         peer = client.V1NetworkPolicyPeer(ip_block=client.V1IPBlock(cidr=place)) if "/" in place else _namespace(place)
-        rules.append(
-            client.V1NetworkPolicyEgressRule(to=[peer], ports=[policy_port(int(port), "UDP"), policy_port(int(port))])
-        )
+        ports = [policy_port(int(port), protocol) for protocol in ("UDP", "TCP")]
+        rules.append(client.V1NetworkPolicyEgressRule(to=[peer], ports=ports))
     return rules
 
 

@@ -28,7 +28,7 @@ class StageRecord(RecordPart):
 _Record = TypeVar("_Record", bound=StageRecord)
 
 
-def read_record(file: Path, model: type[_Record], kind: str, hint: str) -> _Record | None:
+def read_stage_record(file: Path, model: type[_Record], kind: str, hint: str) -> _Record | None:
     """Reads a record of a kind such as `image`; None if there is no such file. Raises InputError with the hint if it
     has another form or schema."""
     schema = f"marina.{kind}/1"

@@ -7,7 +7,7 @@ from typing import Any
 
 from config.spec import Spec
 from k8s.monitoring.expressions import ANSWERED, FAILED, GOOD, SHED, Queries, dashboard_queries, objective_s
-from k8s.monitoring.panels import DATASOURCE, Panel, Query, lay_out
+from k8s.monitoring.panels import DATASOURCE, Panel, Query, place_panels
 from k8s.monitoring.pod_panels import package_panels, pod_panels
 from k8s.monitoring.rules import FAST, budgets
 from k8s.monitoring.saved_work_panels import saved_work_panels
@@ -50,7 +50,7 @@ def render_dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dic
         "annotations": {"list": [_alert_annotation(queries)]},
         "templating": {"list": _variables(spec)},
         "links": [],
-        "panels": lay_out(rows),
+        "panels": place_panels(rows),
     }
 
 

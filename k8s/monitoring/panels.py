@@ -94,7 +94,7 @@ class Panel:
         ]
 
 
-def lay_out(rows: Iterable[tuple[str, Iterable[Panel]]]) -> list[Json]:
+def place_panels(rows: Iterable[tuple[str, Iterable[Panel]]]) -> list[Json]:
     """Places rows of panels on the grid, from left to right, each row under a heading."""
     placed: list[Json] = []
     top = 0
