@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from config.errors import listed
-from k8s.extending.strategic import PatchError
+from k8s.extending.merge_patch import PatchError
 
 # The key that an operation needs besides `op` and `path`.
 _NEEDS = {"add": "value", "copy": "from", "move": "from", "remove": "", "replace": "value", "test": "value"}

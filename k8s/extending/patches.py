@@ -14,8 +14,8 @@ from config.errors import InputError, listed
 from config.sections import Patch
 from config.spec import Spec
 from k8s.extending.json_patch import apply_json_patch
+from k8s.extending.merge_patch import PatchError, apply_merge_patch
 from k8s.extending.pod_fields import add_pod_fields
-from k8s.extending.strategic import PatchError, apply_merge_patch
 
 Manifest = dict[str, Any]
 # Kubernetes' own API groups, whose lists have known merge keys.

@@ -9,7 +9,7 @@ from kubernetes import client
 from config.quantity import canonical
 from k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
 from k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, SCALE_UP_WINDOW_S, Plan
-from k8s.manifests.yaml_text import custom
+from k8s.manifests.yaml_text import custom_resource
 from k8s.monitoring import (
     EXPECTED_METRIC,
     METRICS,
@@ -70,7 +70,7 @@ def scaled_object(plan: Plan) -> dict[str, Any]:
         "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
         "triggers": triggers,
     }
-    return custom("keda.sh/v1alpha1", "ScaledObject", metadata(plan, annotations=_annotations(plan)), spec)
+    return custom_resource("keda.sh/v1alpha1", "ScaledObject", metadata(plan, annotations=_annotations(plan)), spec)
 
 
 def _triggers(plan: Plan) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from k8s.manifests import model_volume
 from k8s.manifests.deployment import INFERENCE, PAGES
 from k8s.manifests.labels import metadata, selector_labels
 from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import custom
+from k8s.manifests.yaml_text import custom_resource
 
 # The label with its name that Kubernetes sets on every namespace.
 _NAMESPACE = "kubernetes.io/metadata.name"
@@ -81,7 +81,7 @@ def http_route(plan: Plan) -> dict[str, Any] | None:
         **({"hostnames": list(route.hostnames)} if route.hostnames else {}),
         "rules": [rule],
     }
-    return custom("gateway.networking.k8s.io/v1", "HTTPRoute", metadata(plan), spec)
+    return custom_resource("gateway.networking.k8s.io/v1", "HTTPRoute", metadata(plan), spec)
 
 
 def _egress(plan: Plan) -> list[client.V1NetworkPolicyEgressRule]:

@@ -17,7 +17,7 @@ from k8s.manifests import autoscaler, deployment, model_volume, network
 from k8s.manifests.config_map import config_map
 from k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, selector_labels
 from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import custom, plain
+from k8s.manifests.yaml_text import custom_resource, plain
 from k8s.monitoring import SERVER_CONTAINER, alert_rules, recording_rules, render_dashboard
 
 Manifest = dict[str, Any]
@@ -92,8 +92,10 @@ def _monitoring(plan: Plan) -> Files:
         "endpoints" if by_service else "podMetricsEndpoints": [endpoint | {"honorLabels": False}],
     }
     version, kind = "monitoring.coreos.com/v1", "ServiceMonitor" if by_service else "PodMonitor"
-    monitor = custom(version, kind, _monitoring_metadata(plan, plan.name), spec)
-    rules = custom(version, "PrometheusRule", _monitoring_metadata(plan, plan.name), {"groups": rule_groups(plan)})
+    monitor = custom_resource(version, kind, _monitoring_metadata(plan, plan.name), spec)
+    rules = custom_resource(
+        version, "PrometheusRule", _monitoring_metadata(plan, plan.name), {"groups": rule_groups(plan)}
+    )
     pages = plain(network.pages_service(plan)) if by_service else []
     return {"monitoring/monitor.yaml": [*pages, monitor], "monitoring/rules.yaml": [rules], **files}
 

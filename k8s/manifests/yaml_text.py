@@ -35,7 +35,7 @@ def plain(*objects: BaseModel) -> list[dict[str, Any]]:
     return [_ordered(model.model_dump(mode="json", by_alias=True, exclude_none=True)) for model in objects]
 
 
-def custom(api_version: str, kind: str, metadata: BaseModel, spec: dict[str, Any]) -> dict[str, Any]:
+def custom_resource(api_version: str, kind: str, metadata: BaseModel, spec: dict[str, Any]) -> dict[str, Any]:
     """A custom resource as plain data, since the `kubernetes` client has no type for it. `marina verify` checks it
     against the schemas that come with Marina."""
     return {"apiVersion": api_version, "kind": kind, "metadata": plain(metadata)[0], "spec": spec}

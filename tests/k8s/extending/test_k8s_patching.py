@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from k8s.extending.json_patch import apply_json_patch
-from k8s.extending.strategic import MERGE_KEYS, PatchError, apply_merge_patch
+from k8s.extending.merge_patch import MERGE_KEYS, PatchError, apply_merge_patch
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.schemas import _definitions, _validator
 
