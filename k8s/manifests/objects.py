@@ -92,10 +92,9 @@ def _monitoring(plan: Plan) -> Files:
         "endpoints" if by_service else "podMetricsEndpoints": [endpoint | {"honorLabels": False}],
     }
     version, kind = "monitoring.coreos.com/v1", "ServiceMonitor" if by_service else "PodMonitor"
-    monitor = custom_resource(version, kind, _monitoring_metadata(plan, plan.name), spec)
-    rules = custom_resource(
-        version, "PrometheusRule", _monitoring_metadata(plan, plan.name), {"groups": rule_groups(plan)}
-    )
+    meta = _monitoring_metadata(plan, plan.name)
+    monitor = custom_resource(version, kind, meta, spec)
+    rules = custom_resource(version, "PrometheusRule", meta, {"groups": rule_groups(plan)})
     pages = plain(network.pages_service(plan)) if by_service else []
     return {"monitoring/monitor.yaml": [*pages, monitor], "monitoring/rules.yaml": [rules], **files}
 
