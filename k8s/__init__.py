@@ -1,10 +1,10 @@
-"""From a spec to a service on Kubernetes: manifests, their verification, and what changes a cluster. It imports only
-`config` of ours.
+"""From a spec to a service on Kubernetes: renders manifests, verifies them and rolls them out to a cluster. Of Marina's
+packages it imports only `config`.
 
-Its rooms, each of which imports only those before it: monitoring, extending, manifests, platforms, simulating,
+Its rooms, each of which imports only the ones before it: monitoring, extending, manifests, platforms, simulating,
 verify, cluster, rollout.
 
-A name is looked up when it is asked for: manifests are rendered and verified without the client of a cluster.
+Names are imported on first use, so that rendering and verifying manifests never loads the cluster's client.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from k8s.manifests import (
         LoadJob,
         Plan,
-        check_machine,
+        check_evidence,
         load_objects,
         make_plan,
         read_load_image,
-        tell,
+        summary_text,
         to_yaml,
         write_manifests,
     )
-    from k8s.platforms import differences, write_form
+    from k8s.platforms import diff_folder, write_format
     from k8s.rollout import (
         Placement,
         Rollout,
@@ -69,12 +69,12 @@ __all__ = [
     "Trace",
     "all_rules",
     "allocatable",
-    "check_machine",
+    "check_evidence",
     "compare_recorded",
     "connect",
     "delete",
     "deploy",
-    "differences",
+    "diff_folder",
     "endpoints",
     "explain_rule",
     "load_objects",
@@ -92,11 +92,11 @@ __all__ = [
     "served_packages",
     "simulate",
     "simulation_html",
-    "tell",
+    "summary_text",
     "to_yaml",
     "verify_folder",
     "verify_spec",
-    "write_form",
+    "write_format",
     "write_manifests",
 ]
 _ROOMS = ("manifests", "platforms", "simulating", "verify", "cluster", "rollout")

@@ -40,15 +40,15 @@ def add_verbs(verbs: Any) -> None:
 def manifests(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from config.progress import Progress
-    from k8s import check_machine, differences, make_plan, tell, write_form
+    from k8s import check_evidence, diff_folder, make_plan, summary_text, write_format
 
     # The build folder has all that is needed: where manifests are made, the model's sources need not be.
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
     plan, progress = make_plan(spec, out), Progress(quiet=options.quiet)
-    check_machine(spec, plan.evidence, options.accept)
+    check_evidence(spec, plan.evidence, options.accept)
     if options.check:
-        differing = differences(plan, out, options.format, options.check, progress)
+        differing = diff_folder(plan, out, options.format, options.check, progress)
         if options.json:
             print_json([difference.to_data() for difference in differing])
         else:
@@ -56,13 +56,13 @@ def manifests(options: argparse.Namespace) -> int:
             print("\n".join(difference.diff for difference in differing) or f"{options.check}: as the spec renders it")
             print(f"{len(differing)} files differ: {again}" if differing else "", end="\n" if differing else "")
         return 1 if differing else 0
-    written = write_form(plan, out, options.format, progress)
+    written = write_format(plan, out, options.format, progress)
     if options.json:
         print_json(written.to_data())
         return 0
     for note in written.notes:
         progress.say(f"note: {note.text}\n  {note.hint}")
-    print(tell(written, spec, options.format))
+    print(summary_text(written, spec, options.format))
     return 0
 
 

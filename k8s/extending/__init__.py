@@ -1,7 +1,7 @@
-"""What a spec adds to rendered objects: fields of the pod, and patches. Manifests, verification, deployment and
-rollback all get the objects as they are after it."""
+"""Applies what a spec adds to the rendered objects: fields of the pod, and patches. Manifests, verification, deployment
+and rollback all work with the extended objects."""
 
-from k8s.extending.owned import Owned, owned_changes, summarise_patches
+from k8s.extending.derived_fields import PatchedField, find_patched_fields, summarise_patches
 from k8s.extending.patches import extend
 
-__all__ = ["Owned", "extend", "owned_changes", "summarise_patches"]
+__all__ = ["PatchedField", "extend", "find_patched_fields", "summarise_patches"]

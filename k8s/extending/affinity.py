@@ -1,4 +1,4 @@
-"""The affinity of the pods: what their package needs of a node, and what the spec's user wants, in one."""
+"""Merges the affinity that the package needs with the affinity in the spec."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _REQUIRED, _TERMS = "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelec
 
 
 class AffinityError(ValueError):
-    """An affinity that is not of Kubernetes' form: where in it, what is there and what is allowed."""
+    """The affinity in the spec does not have Kubernetes' form; `path` is the place of the mistake in it."""
 
     def __init__(self, path: str, text: str) -> None:
         super().__init__(text)
         self.path = path
 
 
-def merged_affinity(rendered: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Both at once. A node does for a pod that fits one of the required terms, so what is rendered goes into each of
-    the user's; everything else is the user's as it is."""
+def merge_affinity(rendered: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """An affinity that requires both. A node qualifies if it matches any one of the required terms, so the rendered
+    requirements are added to each term of the spec; everything else is taken from the spec unchanged."""
     wanted = _part(given, "nodeAffinity", {}, dict)
     ours = rendered.get("nodeAffinity", {}).get(_REQUIRED)
     if ours is None:
@@ -36,15 +36,15 @@ def merged_affinity(rendered: dict[str, Any], given: dict[str, Any]) -> dict[str
 
 
 def _with(term: dict[str, Any], needed: list[dict[str, Any]], path: str) -> dict[str, Any]:
-    there = _part(term, "matchExpressions", [], list, path)
-    # A term that asks nothing fits no node, and must not come to fit one.
-    if not there and not term.get("matchFields"):
+    expressions = _part(term, "matchExpressions", [], list, path)
+    # An empty term matches no node, and must not start to match some.
+    if not expressions and not term.get("matchFields"):
         return term
-    return {**term, "matchExpressions": [*there, *(deepcopy(item) for item in needed if item not in there)]}
+    return {**term, "matchExpressions": [*expressions, *(deepcopy(item) for item in needed if item not in expressions)]}
 
 
 def _part(parent: dict[str, Any], key: str, default: Any, kind: type, path: str = "") -> Any:
-    """What is there, null read as nothing."""
+    """The value of a key, or the default if it is missing or null."""
     value = parent.get(key)
     if value is None:
         return default

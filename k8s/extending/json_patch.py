@@ -1,4 +1,4 @@
-"""JSON patches (RFC 6902) on plain data: add, copy, move, remove, replace, test."""
+"""Applies JSON patches (RFC 6902) to plain data: add, copy, move, remove, replace, test."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from copy import deepcopy
 from typing import Any
 
 from config.errors import listed
-from k8s.extending.strategic import PatchError
+from k8s.extending.merge_patch import PatchError
 
-# What an operation has beside `op` and `path`.
+# The key that an operation needs besides `op` and `path`.
 _NEEDS = {"add": "value", "copy": "from", "move": "from", "remove": "", "replace": "value", "test": "value"}
 
 
-def patched(document: Any, operations: list[Any]) -> Any:
-    """The document after all operations; PatchError names the first that cannot be done, by its number."""
+def apply_json_patch(document: Any, operations: list[Any]) -> Any:
+    """A copy of the document with all operations applied. PatchError gives the number of the first one that failed."""
     result = deepcopy(document)
     for number, operation in enumerate(operations):
         try:
-            result = _done(result, _checked(operation))
+            result = _apply(result, _checked(operation))
         except PatchError as err:
             raise PatchError(str(number), f"{err}") from None
     return result
@@ -37,18 +37,18 @@ def _checked(operation: Any) -> dict[str, Any]:
     return operation
 
 
-def _done(document: Any, operation: dict[str, Any]) -> Any:
+def _apply(document: Any, operation: dict[str, Any]) -> Any:
     kind, pointer = operation["op"], operation["path"]
     if kind == "test":
-        if not _same(current := _found(document, pointer), operation["value"]):
+        if not _same(current := _find(document, pointer), operation["value"]):
             raise PatchError(pointer, f"the test failed: got `{current}`, tested for `{operation['value']}`")
         return document
     if kind in ("copy", "move"):
         source = operation["from"]
-        value = deepcopy(_found(document, source))
+        value = deepcopy(_find(document, source))
         if kind == "move":
             if pointer.startswith(f"{source}/"):
-                raise PatchError(pointer, f"lies in `{source}`, which is to be moved there")
+                raise PatchError(pointer, f"lies inside `{source}`, and nothing can be moved into itself")
             _remove(document, source)
     elif kind == "remove":
         _remove(document, pointer)
@@ -73,7 +73,7 @@ def _add(document: Any, pointer: str, value: Any) -> None:
 
 
 def _replace(document: Any, pointer: str, value: Any) -> None:
-    _found(document, pointer)
+    _find(document, pointer)
     parent, last = _parent(document, pointer)
     parent[int(last) if isinstance(parent, list) else last] = value
 
@@ -83,39 +83,39 @@ def _remove(document: Any, pointer: str) -> None:
     if isinstance(parent, list):
         del parent[_index(parent, last, pointer, len(parent) - 1)]
     elif last not in parent:
-        raise PatchError(pointer, _absent(parent, last))
+        raise PatchError(pointer, _not_there(parent, last))
     else:
         del parent[last]
 
 
-def _found(document: Any, pointer: str) -> Any:
+def _find(document: Any, pointer: str) -> Any:
     for step in _steps(pointer):
-        document = _below(document, step, pointer)
+        document = _child(document, step, pointer)
     return document
 
 
 def _parent(document: Any, pointer: str) -> tuple[Any, str]:
     steps = _steps(pointer)
     if not steps:
-        raise PatchError(pointer, "is the object itself, of which only parts can be patched")
+        raise PatchError(pointer, "is the object itself, and only its parts can be patched")
     for step in steps[:-1]:
-        document = _below(document, step, pointer)
+        document = _child(document, step, pointer)
     if not isinstance(document, (dict, list)):
-        raise PatchError(pointer, f"lies in `{document}`, which holds nothing")
+        raise PatchError(pointer, f"its parent is `{document}`, allowed: a mapping or a list")
     return document, steps[-1]
 
 
-def _below(document: Any, step: str, pointer: str) -> Any:
+def _child(document: Any, step: str, pointer: str) -> Any:
     if isinstance(document, list):
         return document[_index(document, step, pointer, len(document) - 1)]
     if not isinstance(document, dict) or step not in document:
-        raise PatchError(pointer, _absent(document, step))
+        raise PatchError(pointer, _not_there(document, step))
     return document[step]
 
 
-def _absent(document: Any, step: str) -> str:
-    there = f", there are {listed(document)}" if isinstance(document, dict) and document else ""
-    return f"there is no `{step}`{there}"
+def _not_there(document: Any, step: str) -> str:
+    present = f", there are {listed(document)}" if isinstance(document, dict) and document else ""
+    return f"there is no `{step}`{present}"
 
 
 def _index(items: list[Any], step: str, pointer: str, highest: int) -> int:
@@ -129,7 +129,7 @@ def _steps(pointer: str) -> list[str]:
 
 
 def _same(left: Any, other: Any) -> bool:
-    """Equal as JSON: a boolean is not a number."""
+    """Whether two values are equal as JSON, where `true` and `1` differ."""
     if isinstance(left, dict) and isinstance(other, dict):
         return left.keys() == other.keys() and all(_same(left[key], other[key]) for key in left)
     if isinstance(left, list) and isinstance(other, list):

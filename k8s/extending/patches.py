@@ -1,5 +1,5 @@
-"""The one place where rendered objects become those of the user: what `kubernetes.pod` adds, then `kubernetes.patches`
-in their order."""
+"""Applies to the rendered objects what the spec says: first `kubernetes.pod`, then each of `kubernetes.patches` in
+order. Nothing else changes them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import yaml
 from config.errors import InputError, listed
 from config.sections import Patch
 from config.spec import Spec
-from k8s.extending.json_patch import patched
+from k8s.extending.json_patch import apply_json_patch
+from k8s.extending.merge_patch import PatchError, apply_merge_patch
 from k8s.extending.pod_fields import add_pod_fields
-from k8s.extending.strategic import PatchError, merged
 
 Manifest = dict[str, Any]
-# Kubernetes' own groups; of their lists it is known by what the items are told apart.
+# Kubernetes' own API groups, whose lists have known merge keys.
 _BUILT_IN = ("", "apps", "autoscaling", "batch", "networking.k8s.io", "policy", "rbac.authorization.k8s.io")
-# What others find an object by, or what never changes once it was applied. The rest is for `marina verify` to judge.
-_KEPT = {
+# Fields by which other objects find this one, or which cannot change after it was applied. `marina verify` judges the
+# rest.
+_FIXED = {
     "": ("/apiVersion", "/kind", "/metadata/name", "/metadata/namespace"),
     "Deployment": ("/spec/selector", "/spec/template/metadata/labels"),
     "Service": ("/spec/selector",),
@@ -31,8 +32,8 @@ _KEPT = {
 def extend(
     files: dict[str, list[Manifest]], spec: Spec, *, containers: Collection[str], server: str
 ) -> dict[str, list[Manifest]]:
-    """The objects by file as the spec wants them. `containers` get the pod's variables and mounts, `server` is the one
-    that must stay."""
+    """The objects by file, with the spec's pod fields and patches applied. `containers` get the spec's variables and
+    mounts; `server` is the container that no patch may remove."""
     if not spec.kubernetes.pod.model_fields_set and not spec.kubernetes.patches:
         return files
     files = deepcopy(files)
@@ -54,26 +55,23 @@ def _apply(files: dict[str, list[Manifest]], patch: Patch, spec: Spec, number: i
             hits += 1
             reference = f"{patch.kind} {document['metadata']['name']}"
             try:
-                files[name][place] = _checked(document, _patched(document, change), server)
+                changed = _patched(document, change)
+                _check_fixed(document, changed, server)
+                files[name][place] = changed
             except PatchError as err:
                 raise InputError(f"{where}: {reference}: {err}", hint=patch.file) from err
     if not hits:
-        rendered = {document["kind"] for documents in files.values() for document in documents}
-        names = [
-            document["metadata"]["name"]
-            for documents in files.values()
-            for document in documents
-            if document["kind"] == patch.kind
-        ]
-        if patch.kind in rendered:
+        rendered = [document for documents in files.values() for document in documents]
+        names = [document["metadata"]["name"] for document in rendered if document["kind"] == patch.kind]
+        if names:
             text = f"no {patch.kind} is called `{patch.name}`, allowed: {listed(names)}"
         else:
-            text = f"no `{patch.kind}` is rendered, allowed: {listed(rendered)}"
-        raise InputError(f"{where}: {text}", hint="run `marina manifests` without this patch to see what is rendered")
+            text = f"no `{patch.kind}` is rendered, allowed: {listed({document['kind'] for document in rendered})}"
+        raise InputError(f"{where}: {text}", hint="to see what is rendered, run `marina manifests` without this patch")
 
 
 def _change(patch: Patch, spec: Spec, number: int) -> dict[str, Any] | list[Any]:
-    """What a patch says, read from its file where it has one."""
+    """A patch's mapping or list of operations, read from its file if it names one."""
     if patch.file is None:
         return list(patch.operations) if patch.operations is not None else patch.merge or {}
     file, where = spec.path(patch.file), spec.place("kubernetes", "patches", number, "file")
@@ -81,48 +79,43 @@ def _change(patch: Patch, spec: Spec, number: int) -> dict[str, Any] | list[Any]
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
         json.dumps(data)
     except FileNotFoundError as err:
-        hint = "patches lie in the spec's folder"
+        hint = "the path is relative to the spec's folder"
         raise InputError(f"{where}: no such file: `{file}`", hint=hint) from err
     except (OSError, ValueError, TypeError, yaml.YAMLError) as err:
         first = str(err).splitlines()[0]
         raise InputError(f"{where}: `{file}` is not readable as YAML: {first}") from err
     if not isinstance(data, (dict, list)) or not data:
-        text = f"got `{data}` in `{file}`, allowed: a mapping to be merged, or a list of operations"
+        text = f"got `{data}` in `{file}`, allowed: a mapping to merge, or a list of operations"
         raise InputError(f"{where}: {text}")
     return data
 
 
 def _patched(document: Manifest, change: dict[str, Any] | list[Any]) -> Any:
     if isinstance(change, list):
-        return patched(document, change)
+        return apply_json_patch(document, change)
     group = document["apiVersion"].rpartition("/")[0]
     if change.get("$patch") in ("delete", "replace"):
-        raise PatchError("", "the object itself must stay; other fields of the spec choose what is rendered")
-    return merged(document, change, by_keys=group in _BUILT_IN)
+        text = "the object itself cannot be deleted or replaced: other fields of the spec choose what is rendered"
+        raise PatchError("", text)
+    return apply_merge_patch(document, change, by_keys=group in _BUILT_IN)
 
 
-def _checked(before: Manifest, after: Any, server: str) -> Manifest:
-    """The patched object; PatchError where a patch changed fields by which other objects find it."""
-    # Who does not change is named after what is in it.
-    named = ("/data",) if before.get("immutable") else ()
-    for path in (*_KEPT[""], *_KEPT.get(before["kind"], ()), *named):
+def _check_fixed(before: Manifest, after: Any, server: str) -> None:
+    """Raises PatchError if a patch changed a field that must stay as it was rendered."""
+    # The name of an immutable object is made from its content.
+    content = ("/data",) if before.get("immutable") else ()
+    for path in (*_FIXED[""], *_FIXED.get(before["kind"], ()), *content):
         old, new = _at(before, path), _at(after, path)
         if path.endswith("/labels") and isinstance(new, dict):
-            # More labels are welcome; those that selectors look for must stay.
+            # A patch may add labels, but not change those that selectors look for.
             new = {key: value for key, value in new.items() if key in old}
         if new != old:
-            raise PatchError(path, f"must stay as it is rendered: by it others find the {before['kind']}")
+            raise PatchError(path, f"must stay as rendered: other objects find the {before['kind']} by it")
     if before["kind"] == "Deployment":
-        containers = _at(after, "/spec/template/spec/containers")
-        names = [
-            container.get("name")
-            for container in (containers if isinstance(containers, list) else [])
-            if isinstance(container, dict)
-        ]
-        if server not in names:
-            raise PatchError("/spec/template/spec/containers", f"the container `{server}` must stay")
-    result: Manifest = after
-    return result
+        path = "/spec/template/spec/containers"
+        containers = _at(after, path)
+        if not isinstance(containers, list) or server not in [_at(container, "/name") for container in containers]:
+            raise PatchError(path, f"the container `{server}` must stay")
 
 
 def _at(document: Any, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""The pod as `kubernetes.pod` of a spec adds to it."""
+"""Adds the fields of `kubernetes.pod` in the spec to the pods."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 from config.errors import InputError, listed
 from config.sections import Pod
 from config.spec import Spec
-from k8s.extending.affinity import AffinityError, merged_affinity
+from k8s.extending.affinity import AffinityError, merge_affinity
 
 _FIELD = ("kubernetes", "pod")
 
 
 def add_pod_fields(document: dict[str, Any], spec: Spec, containers: Iterable[str]) -> None:
-    """Adds to a Deployment, or to a ServiceAccount, what the spec says; `containers` are those of ours that get
-    variables and mounts. What is rendered is never replaced: InputError where both say something."""
+    """Adds the spec's pod fields to a Deployment or a ServiceAccount; other objects are left alone. `containers` names
+    the containers that get the variables and mounts. Raises InputError rather than replace anything that is
+    rendered."""
     pod = spec.kubernetes.pod
     if document["kind"] == "ServiceAccount" and pod.service_account_annotations:
         document["metadata"].setdefault("annotations", {}).update(pod.service_account_annotations)
@@ -39,7 +40,7 @@ def _add_to_pod(inside: dict[str, Any], pod: Pod, spec: Spec) -> None:
         inside["volumes"] += [{"name": name, **source} for name, source in pod.volumes.items()]
     if pod.affinity:
         try:
-            inside["affinity"] = merged_affinity(inside.get("affinity", {}), pod.affinity)
+            inside["affinity"] = merge_affinity(inside.get("affinity", {}), pod.affinity)
         except AffinityError as err:
             raise InputError(f"{spec.place(*_FIELD, 'affinity', *err.path.split('.'))}: {err}") from err
     if pod.host_aliases:

@@ -1,28 +1,29 @@
-"""From a spec, an image and evidence to Kubernetes objects, and to a folder of files."""
+"""Renders Kubernetes objects from a spec, an image and evidence, and writes them to a folder."""
 
 from k8s.manifests.config_map import CONFIG_FILE, config_sha256
-from k8s.manifests.evidence import check_machine, suppose_evidence
+from k8s.manifests.evidence import check_evidence, override_evidence
 from k8s.manifests.image_record import read_load_image
 from k8s.manifests.labels import CONFIG_ANNOTATION, EVIDENCE_ANNOTATION, PACKAGE_ANNOTATION, selector_labels
 from k8s.manifests.load_job import LOAD_CONTAINER, LoadJob, load_objects
 from k8s.manifests.notes import patch_notes
-from k8s.manifests.objects import Files, render
+from k8s.manifests.objects import ADDONS, Files, render_objects
 from k8s.manifests.plan import Plan, in_mib, make_plan
 from k8s.manifests.pod import container_security, pod_security
-from k8s.manifests.summary import tell
+from k8s.manifests.summary import summary_text
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.manifests.writing import (
     MANIFESTS_FOLDER,
     ORIGIN,
-    Written,
+    WrittenFiles,
+    describe_files,
     manifest_texts,
     replace_folder,
     write_manifests,
-    written,
 )
 from k8s.manifests.yaml_text import one_document, plain, to_yaml
 
 __all__ = [
+    "ADDONS",
     "CONFIG_ANNOTATION",
     "CONFIG_FILE",
     "EVIDENCE_ANNOTATION",
@@ -34,25 +35,25 @@ __all__ = [
     "Files",
     "LoadJob",
     "Plan",
-    "Written",
-    "check_machine",
+    "WrittenFiles",
+    "check_evidence",
     "config_sha256",
     "container_security",
+    "describe_files",
     "in_mib",
     "load_objects",
     "make_plan",
     "manifest_texts",
     "one_document",
+    "override_evidence",
     "patch_notes",
     "plain",
     "pod_security",
     "read_load_image",
-    "render",
+    "render_objects",
     "replace_folder",
     "selector_labels",
-    "suppose_evidence",
-    "tell",
+    "summary_text",
     "to_yaml",
     "write_manifests",
-    "written",
 ]

@@ -1,31 +1,15 @@
-"""How many pods: the autoscaler, and how many of them may be taken away at once."""
+"""How many pods run: the autoscaler, for the HPA and KEDA, and the disruption budget."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kubernetes.client import (
-    V1LabelSelector,
-    V1PodDisruptionBudget,
-    V1PodDisruptionBudgetSpec,
-    V2ContainerResourceMetricSource,
-    V2CrossVersionObjectReference,
-    V2ExternalMetricSource,
-    V2HorizontalPodAutoscaler,
-    V2HorizontalPodAutoscalerBehavior,
-    V2HorizontalPodAutoscalerSpec,
-    V2HPAScalingPolicy,
-    V2HPAScalingRules,
-    V2MetricIdentifier,
-    V2MetricSpec,
-    V2MetricTarget,
-    V2PodsMetricSource,
-)
+from kubernetes import client
 
 from config.quantity import canonical
 from k8s.manifests.labels import EVIDENCE_ANNOTATION, metadata, selector_labels
-from k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, Plan
-from k8s.manifests.yaml_text import custom
+from k8s.manifests.plan import SCALE_DOWN_PERCENT, SCALE_UP_PERCENT, SCALE_UP_PODS, SCALE_UP_WINDOW_S, Plan
+from k8s.manifests.yaml_text import custom_resource
 from k8s.monitoring import (
     EXPECTED_METRIC,
     METRICS,
@@ -37,29 +21,31 @@ from k8s.monitoring import (
 )
 
 
-def disruption_budget(plan: Plan) -> V1PodDisruptionBudget:
-    """One pod at a time may be evicted; one that is not ready never keeps a node from being drained."""
-    return V1PodDisruptionBudget(
+def disruption_budget(plan: Plan) -> client.V1PodDisruptionBudget:
+    """Lets one pod at a time be evicted. A pod that is not ready never blocks the drain of a node."""
+    return client.V1PodDisruptionBudget(
         api_version="policy/v1",
         kind="PodDisruptionBudget",
         metadata=metadata(plan),
-        spec=V1PodDisruptionBudgetSpec(
-            selector=V1LabelSelector(match_labels=selector_labels(plan)),
+        spec=client.V1PodDisruptionBudgetSpec(
+            selector=client.V1LabelSelector(match_labels=selector_labels(plan)),
             max_unavailable=1,
             unhealthy_pod_eviction_policy="AlwaysAllow",
         ),
     )
 
 
-def autoscaler(plan: Plan) -> V2HorizontalPodAutoscaler:
-    """The HorizontalPodAutoscaler: the metric of the pods, and the cpu beside it; whichever asks for more pods wins."""
+def autoscaler(plan: Plan) -> client.V2HorizontalPodAutoscaler:
+    """The HorizontalPodAutoscaler, with the metric of the pods and their cpu; whichever asks for more pods wins."""
     scaling = plan.spec.scaling
-    return V2HorizontalPodAutoscaler(
+    return client.V2HorizontalPodAutoscaler(
         api_version="autoscaling/v2",
         kind="HorizontalPodAutoscaler",
         metadata=metadata(plan, annotations=_annotations(plan)),
-        spec=V2HorizontalPodAutoscalerSpec(
-            scale_target_ref=V2CrossVersionObjectReference(api_version="apps/v1", kind="Deployment", name=plan.name),
+        spec=client.V2HorizontalPodAutoscalerSpec(
+            scale_target_ref=client.V2CrossVersionObjectReference(
+                api_version="apps/v1", kind="Deployment", name=plan.name
+            ),
             min_replicas=scaling.min_replicas,
             max_replicas=scaling.max_replicas,
             metrics=[*_pod_metrics(plan), *_cpu(plan)],
@@ -69,9 +55,9 @@ def autoscaler(plan: Plan) -> V2HorizontalPodAutoscaler:
 
 
 def scaled_object(plan: Plan) -> dict[str, Any]:
-    """The same for KEDA, which asks Prometheus itself, and makes a HorizontalPodAutoscaler of its own."""
+    """The same for KEDA, which queries Prometheus itself and makes a HorizontalPodAutoscaler of its own."""
     scaling, triggers = plan.spec.scaling, _triggers(plan)
-    # Without an answer from Prometheus, what is there stays; KEDA can do that for averages only.
+    # If Prometheus does not answer, the current pods stay. KEDA supports that only for averages.
     fallback = {"failureThreshold": 3, "replicas": scaling.min_replicas, "behavior": "currentReplicasIfHigher"}
     averaged = any((trigger["type"], trigger["metricType"]) == ("prometheus", "AverageValue") for trigger in triggers)
     behavior = _behavior(plan).model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -84,69 +70,75 @@ def scaled_object(plan: Plan) -> dict[str, Any]:
         "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
         "triggers": triggers,
     }
-    return custom("keda.sh/v1alpha1", "ScaledObject", metadata(plan, annotations=_annotations(plan)), spec)
+    return custom_resource("keda.sh/v1alpha1", "ScaledObject", metadata(plan, annotations=_annotations(plan)), spec)
 
 
 def _triggers(plan: Plan) -> list[dict[str, Any]]:
-    """What a ScaledObject looks at: queries of Prometheus, and the cpu."""
+    """The triggers of the ScaledObject: queries for Prometheus, and the cpu."""
     scaling, triggers = plan.spec.scaling, list[dict[str, Any]]()
-    if (wanted := plan.scaling_target) is not None:
-        queries = {keda_query(plan.spec): wanted}
+    if (target := plan.scaling_target) is not None:
+        queries = {keda_query(plan.spec): target}
         if scaling.forecast == "weekly":
-            queries[expected_query(plan.spec)] = wanted
+            queries[expected_query(plan.spec)] = target
         if scaling.metric == "waiting":
             queries[running_query(plan.spec)] = plan.target_running
         kind = "Value" if scaling.metric == "queue_time" else "AverageValue"
         for query, threshold in queries.items():
-            asked = {"serverAddress": scaling.prometheus, "query": query, "threshold": f"{threshold:g}"}
-            triggers.append({"type": "prometheus", "metricType": kind, "metadata": asked})
+            settings = {"serverAddress": scaling.prometheus, "query": query, "threshold": f"{threshold:g}"}
+            triggers.append({"type": "prometheus", "metricType": kind, "metadata": settings})
     if plan.cpu_percent is not None:
         settings = {"value": str(plan.cpu_percent), "containerName": SERVER_CONTAINER}
         triggers.append({"type": "cpu", "metricType": "Utilization", "metadata": settings})
     return triggers
 
 
-def _pod_metrics(plan: Plan) -> list[V2MetricSpec]:
-    if (wanted := plan.scaling_target) is None:
+def _pod_metrics(plan: Plan) -> list[client.V2MetricSpec]:
+    if (target := plan.scaling_target) is None:
         return []
-    identifier = V2MetricIdentifier(name=METRICS[plan.spec.scaling.metric])
-    metric_target = V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(wanted * 1000)}m"))
-    metrics = [V2MetricSpec(type="Pods", pods=V2PodsMetricSource(metric=identifier, target=metric_target))]
+    identifier = client.V2MetricIdentifier(name=METRICS[plan.spec.scaling.metric])
+    metric_target = client.V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(target * 1000)}m"))
+    metrics = [
+        client.V2MetricSpec(type="Pods", pods=client.V2PodsMetricSource(metric=identifier, target=metric_target))
+    ]
     if plan.spec.scaling.metric == "waiting":
-        running = V2MetricTarget(type="AverageValue", average_value=canonical(f"{round(plan.target_running * 1000)}m"))
-        slots = V2PodsMetricSource(metric=V2MetricIdentifier(name=RUNNING_METRIC), target=running)
-        metrics.append(V2MetricSpec(type="Pods", pods=slots))
+        running = client.V2MetricTarget(
+            type="AverageValue", average_value=canonical(f"{round(plan.target_running * 1000)}m")
+        )
+        slots = client.V2PodsMetricSource(metric=client.V2MetricIdentifier(name=RUNNING_METRIC), target=running)
+        metrics.append(client.V2MetricSpec(type="Pods", pods=slots))
     if plan.spec.scaling.forecast == "weekly":
-        selector = V1LabelSelector(match_labels={"model": plan.name})
-        expected = V2MetricIdentifier(name=EXPECTED_METRIC, selector=selector)
-        source = V2ExternalMetricSource(metric=expected, target=metric_target)
-        metrics.append(V2MetricSpec(type="External", external=source))
+        selector = client.V1LabelSelector(match_labels={"model": plan.name})
+        expected = client.V2MetricIdentifier(name=EXPECTED_METRIC, selector=selector)
+        source = client.V2ExternalMetricSource(metric=expected, target=metric_target)
+        metrics.append(client.V2MetricSpec(type="External", external=source))
     return metrics
 
 
-def _cpu(plan: Plan) -> list[V2MetricSpec]:
-    """The server's own cpu: a sidecar's idle cores would hide a busy server, and an injected one without a cpu request
-    would leave a metric of the whole pod without a value."""
+def _cpu(plan: Plan) -> list[client.V2MetricSpec]:
+    """The cpu of the server's container. In a metric of the whole pod, a sidecar's idle cores would hide a busy server,
+    and an injected sidecar without a cpu request would leave the metric without a value."""
     if plan.cpu_percent is None:
         return []
-    utilization = V2MetricTarget(type="Utilization", average_utilization=plan.cpu_percent)
-    source = V2ContainerResourceMetricSource(name="cpu", container=SERVER_CONTAINER, target=utilization)
-    return [V2MetricSpec(type="ContainerResource", container_resource=source)]
+    utilization = client.V2MetricTarget(type="Utilization", average_utilization=plan.cpu_percent)
+    source = client.V2ContainerResourceMetricSource(name="cpu", container=SERVER_CONTAINER, target=utilization)
+    return [client.V2MetricSpec(type="ContainerResource", container_resource=source)]
 
 
-def _behavior(plan: Plan) -> V2HorizontalPodAutoscalerBehavior:
-    return V2HorizontalPodAutoscalerBehavior(
+def _behavior(plan: Plan) -> client.V2HorizontalPodAutoscalerBehavior:
+    return client.V2HorizontalPodAutoscalerBehavior(
         scale_up=_rules(
-            plan.scale_up_window_s, Percent=SCALE_UP_PERCENT, Pods=SCALE_UP_PODS, period_s=plan.scale_up_period_s
+            SCALE_UP_WINDOW_S, Percent=SCALE_UP_PERCENT, Pods=SCALE_UP_PODS, period_s=plan.scale_up_period_s
         ),
         scale_down=_rules(plan.scale_down_window_s, Percent=SCALE_DOWN_PERCENT, period_s=plan.scale_down_period_s),
     )
 
 
-def _rules(window_s: int, *, period_s: int, **steps: int) -> V2HPAScalingRules:
-    """The largest of some steps, each a share of the pods or a number of them."""
-    policies = [V2HPAScalingPolicy(type=kind, value=value, period_seconds=period_s) for kind, value in steps.items()]
-    return V2HPAScalingRules(stabilization_window_seconds=window_s, select_policy="Max", policies=policies)
+def _rules(window_s: int, *, period_s: int, **steps: int) -> client.V2HPAScalingRules:
+    """Scaling rules that allow the largest of the steps, which are in percent (`Percent`) or pods (`Pods`)."""
+    policies = [
+        client.V2HPAScalingPolicy(type=kind, value=value, period_seconds=period_s) for kind, value in steps.items()
+    ]
+    return client.V2HPAScalingRules(stabilization_window_seconds=window_s, select_policy="Max", policies=policies)
 
 
 def _annotations(plan: Plan) -> dict[str, Any] | None:

@@ -1,37 +1,11 @@
-"""The Deployment: pods that start when they can serve, are replaced one by one, and end without losing a request."""
+"""The Deployment: its pods get requests only once they can serve, are replaced one by one, and end without losing a
+request."""
 
 from __future__ import annotations
 
 import math
 
-from kubernetes.client import (
-    V1Affinity,
-    V1Container,
-    V1ContainerPort,
-    V1Deployment,
-    V1DeploymentSpec,
-    V1DeploymentStrategy,
-    V1EnvVar,
-    V1EnvVarSource,
-    V1HTTPGetAction,
-    V1LabelSelector,
-    V1LocalObjectReference,
-    V1NodeAffinity,
-    V1NodeSelector,
-    V1NodeSelectorRequirement,
-    V1NodeSelectorTerm,
-    V1ObjectMeta,
-    V1PodSpec,
-    V1PodTemplateSpec,
-    V1Probe,
-    V1ResourceRequirements,
-    V1RollingUpdateDeployment,
-    V1SecretKeySelector,
-    V1ServiceAccount,
-    V1Toleration,
-    V1TopologySpreadConstraint,
-    V1VolumeMount,
-)
+from kubernetes import client
 
 from config.quantity import canonical
 from k8s.manifests import log_shipper, model_volume, pod
@@ -44,32 +18,32 @@ from k8s.manifests.labels import (
     metadata,
     selector_labels,
 )
-from k8s.manifests.plan import Plan, in_mib
+from k8s.manifests.plan import MIN_READY_S, Plan, in_mib
 from k8s.monitoring import SERVER_CONTAINER
 
 INFERENCE, PAGES = "inference", "supervisor"
 
 
-def service_account(plan: Plan) -> V1ServiceAccount:
-    """An identity of its own that can do nothing: no Role, no token."""
-    return V1ServiceAccount(
+def service_account(plan: Plan) -> client.V1ServiceAccount:
+    """A ServiceAccount of its own without any rights: no Role, no token."""
+    return client.V1ServiceAccount(
         api_version="v1", kind="ServiceAccount", metadata=metadata(plan), automount_service_account_token=False
     )
 
 
-def deployment(plan: Plan) -> V1Deployment:
-    """The Deployment; the number of pods is left to an autoscaler where there is one."""
+def deployment(plan: Plan) -> client.V1Deployment:
+    """The Deployment. It sets no number of pods if an autoscaler controls it."""
     rollout = plan.spec.kubernetes.rollout
-    strategy = V1RollingUpdateDeployment(max_unavailable=rollout.max_unavailable, max_surge=plan.max_surge)
-    return V1Deployment(
+    strategy = client.V1RollingUpdateDeployment(max_unavailable=rollout.max_unavailable, max_surge=plan.max_surge)
+    return client.V1Deployment(
         api_version="apps/v1",
         kind="Deployment",
         metadata=metadata(plan, annotations={EVIDENCE_ANNOTATION: plan.evidence.sha256} if plan.evidence else None),
-        spec=V1DeploymentSpec(
+        spec=client.V1DeploymentSpec(
             replicas=None if plan.autoscaled else plan.spec.scaling.min_replicas,
-            selector=V1LabelSelector(match_labels=selector_labels(plan)),
-            strategy=V1DeploymentStrategy(type="RollingUpdate", rolling_update=strategy),
-            min_ready_seconds=plan.min_ready_s,
+            selector=client.V1LabelSelector(match_labels=selector_labels(plan)),
+            strategy=client.V1DeploymentStrategy(type="RollingUpdate", rolling_update=strategy),
+            min_ready_seconds=MIN_READY_S,
             progress_deadline_seconds=plan.progress_deadline_s,
             revision_history_limit=3,
             template=_template(plan),
@@ -77,8 +51,8 @@ def deployment(plan: Plan) -> V1Deployment:
     )
 
 
-def _template(plan: Plan) -> V1PodTemplateSpec:
-    # Whatever changes here starts new pods, so only what they are made of is here.
+def _template(plan: Plan) -> client.V1PodTemplateSpec:
+    # Every change in the template replaces the pods, so it contains only what they depend on.
     annotations = {CONFIG_ANNOTATION: config_sha256(plan)}
     if plan.package:
         annotations[PACKAGE_ANNOTATION] = plan.package.sha256
@@ -88,22 +62,24 @@ def _template(plan: Plan) -> V1PodTemplateSpec:
             "prometheus.io/port": str(plan.ports.supervisor),
             "prometheus.io/path": "/metrics",
         }
-    return V1PodTemplateSpec(metadata=V1ObjectMeta(labels=labels(plan), annotations=annotations), spec=_pod_spec(plan))
+    return client.V1PodTemplateSpec(
+        metadata=client.V1ObjectMeta(labels=labels(plan), annotations=annotations), spec=_pod_spec(plan)
+    )
 
 
-def _pod_spec(plan: Plan) -> V1PodSpec:
+def _pod_spec(plan: Plan) -> client.V1PodSpec:
     kubernetes = plan.spec.kubernetes
-    mounted = [*pod.volumes(plan), *model_volume.volumes(plan), *log_shipper.volumes(plan)]
-    return V1PodSpec(
+    mounted = [*pod.base_volumes(plan), *model_volume.mar_volumes(plan), *log_shipper.log_volumes(plan)]
+    return client.V1PodSpec(
         service_account_name=plan.name,
         automount_service_account_token=False,
-        # Of every Service in the namespace a dozen variables would be set, for nobody.
+        # Otherwise Kubernetes would set a dozen unused variables for every Service in the namespace.
         enable_service_links=False,
         security_context=pod.pod_security(plan),
         termination_grace_period_seconds=plan.grace_period_s,
         priority_class_name=kubernetes.priority_class,
         runtime_class_name=kubernetes.runtime_class,
-        image_pull_secrets=[V1LocalObjectReference(name=name) for name in kubernetes.pull_secrets] or None,
+        image_pull_secrets=[client.V1LocalObjectReference(name=name) for name in kubernetes.pull_secrets] or None,
         node_selector=plan.node_selector or None,
         affinity=_affinity(plan),
         tolerations=_tolerations(plan) or None,
@@ -114,19 +90,19 @@ def _pod_spec(plan: Plan) -> V1PodSpec:
     )
 
 
-def _server(plan: Plan, mounts: list[V1VolumeMount]) -> V1Container:
+def _server(plan: Plan, mounts: list[client.V1VolumeMount]) -> client.V1Container:
     ports = plan.ports
-    return V1Container(
+    return client.V1Container(
         name=SERVER_CONTAINER,
         image=plan.image,
         image_pull_policy="IfNotPresent",
-        args=arguments(plan),
+        args=_arguments(plan),
         env=_variables(plan) or None,
         ports=[
-            V1ContainerPort(name=INFERENCE, container_port=ports.inference, protocol="TCP"),
-            V1ContainerPort(name=PAGES, container_port=ports.supervisor, protocol="TCP"),
+            client.V1ContainerPort(name=INFERENCE, container_port=ports.inference, protocol="TCP"),
+            client.V1ContainerPort(name=PAGES, container_port=ports.supervisor, protocol="TCP"),
         ],
-        # The first ready may take long. Whether to end a pod is asked of the process, never of the model.
+        # A pod may take long until it is first ready. Liveness only checks the process, never the model.
         startup_probe=_probe("/ready", period_s=2, failures=math.ceil(plan.startup_budget_s / 2), timeout_s=2),
         readiness_probe=_probe("/ready", period_s=2, failures=2, timeout_s=2),
         liveness_probe=_probe("/live", period_s=10, failures=6, timeout_s=5),
@@ -136,24 +112,26 @@ def _server(plan: Plan, mounts: list[V1VolumeMount]) -> V1Container:
     )
 
 
-def _variables(plan: Plan) -> list[V1EnvVar]:
-    """What the server must know that is in no file."""
-    keys = [(name, V1SecretKeySelector(name=secret, key="password")) for _, secret, name in plan.spec.redis if secret]
-    return [V1EnvVar(name=name, value_from=V1EnvVarSource(secret_key_ref=key)) for name, key in keys]
+def _variables(plan: Plan) -> list[client.V1EnvVar]:
+    """The passwords for Redis, from Secrets."""
+    keys = [
+        (name, client.V1SecretKeySelector(name=secret, key="password")) for _, secret, name in plan.spec.redis if secret
+    ]
+    return [client.V1EnvVar(name=name, value_from=client.V1EnvVarSource(secret_key_ref=key)) for name, key in keys]
 
 
-def arguments(plan: Plan) -> list[str] | None:
-    """The server's arguments where they are not those of the image."""
-    extra = [*model_volume.arguments(plan), *log_shipper.arguments(plan)]
+def _arguments(plan: Plan) -> list[str] | None:
+    """The server's arguments; None if those of the image will do."""
+    extra = [*model_volume.mar_arguments(plan), *log_shipper.log_arguments(plan)]
     if not extra:
         return None
-    archive = [] if model_volume.arguments(plan) else ["--mar", model_volume.IN_IMAGE]
+    archive = [] if plan.spec.kubernetes.model else ["--mar", model_volume.IN_IMAGE]
     return ["/config/spec.yaml", *archive, *extra, "--host", "0.0.0.0"]
 
 
-def _probe(path: str, *, period_s: int, failures: int, timeout_s: int) -> V1Probe:
-    return V1Probe(
-        http_get=V1HTTPGetAction(path=path, port=PAGES, scheme="HTTP"),
+def _probe(path: str, *, period_s: int, failures: int, timeout_s: int) -> client.V1Probe:
+    return client.V1Probe(
+        http_get=client.V1HTTPGetAction(path=path, port=PAGES, scheme="HTTP"),
         period_seconds=period_s,
         timeout_seconds=timeout_s,
         failure_threshold=failures,
@@ -161,47 +139,53 @@ def _probe(path: str, *, period_s: int, failures: int, timeout_s: int) -> V1Prob
     )
 
 
-def _resources(plan: Plan) -> V1ResourceRequirements:
-    """Requests are limits, so that what was measured is what a pod gets, on a full node too."""
+def _resources(plan: Plan) -> client.V1ResourceRequirements:
+    """Requests equal limits, so that even on a full node a pod gets what was measured."""
     resources = plan.spec.kubernetes.resources
     amounts = {"cpu": canonical(resources.cpu), "memory": plan.memory, "ephemeral-storage": in_mib(plan.storage_bytes)}
     if resources.gpu:
         amounts[resources.gpu_resource] = str(resources.gpu)
-    return V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts))
+    return client.V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts))
 
 
-def _affinity(plan: Plan) -> V1Affinity | None:
-    """To nodes that can run the artifact; a user's own terms come to it in `extending`."""
+def _affinity(plan: Plan) -> client.V1Affinity | None:
+    """Requires nodes that can run the artifact. `extending` merges this with the affinity in the spec."""
     needed = [
-        V1NodeSelectorRequirement(key=key, operator="In", values=[value]) for key, value in plan.cpu_labels.items()
+        client.V1NodeSelectorRequirement(key=key, operator="In", values=[value])
+        for key, value in plan.cpu_labels.items()
     ]
     if not needed:
         return None
-    required = V1NodeSelector(node_selector_terms=[V1NodeSelectorTerm(match_expressions=needed)])
-    return V1Affinity(node_affinity=V1NodeAffinity(required_during_scheduling_ignored_during_execution=required))
+    required = client.V1NodeSelector(node_selector_terms=[client.V1NodeSelectorTerm(match_expressions=needed)])
+    return client.V1Affinity(
+        node_affinity=client.V1NodeAffinity(required_during_scheduling_ignored_during_execution=required)
+    )
 
 
-def _tolerations(plan: Plan) -> list[V1Toleration]:
+def _tolerations(plan: Plan) -> list[client.V1Toleration]:
     resources, taints = plan.spec.kubernetes.resources, []
     if resources.gpu:
-        # GPU nodes are tainted with the name of what they offer.
-        taints.append(V1Toleration(key="nvidia.com/gpu", operator="Exists", effect="NoSchedule"))
+        # GPU nodes usually have a taint with the name of the resource.
+        taints.append(client.V1Toleration(key="nvidia.com/gpu", operator="Exists", effect="NoSchedule"))
     for taint in plan.spec.kubernetes.tolerations:
         rest, _, effect = taint.partition(":")
         key, equals, value = rest.partition("=")
         operator = "Equal" if equals else "Exists"
-        taints.append(V1Toleration(key=key, operator=operator, value=value if equals else None, effect=effect or None))
+        taints.append(
+            client.V1Toleration(key=key, operator=operator, value=value if equals else None, effect=effect or None)
+        )
     return taints
 
 
-def _spread(plan: Plan) -> list[V1TopologySpreadConstraint]:
-    """Over zones and nodes as evenly as there is room for; each version by itself, so that a rollout is spread too."""
+def _spread(plan: Plan) -> list[client.V1TopologySpreadConstraint]:
+    """Spreads pods over zones and nodes as evenly as there is room. Each version is spread by itself, so that a rollout
+    is spread, too."""
     return [
-        V1TopologySpreadConstraint(
+        client.V1TopologySpreadConstraint(
             max_skew=1,
             topology_key=key,
             when_unsatisfiable="ScheduleAnyway",
-            label_selector=V1LabelSelector(match_labels=selector_labels(plan)),
+            label_selector=client.V1LabelSelector(match_labels=selector_labels(plan)),
             match_label_keys=["pod-template-hash"],
         )
         for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")

@@ -1,19 +1,19 @@
-"""Names that every object carries, and those that selectors may use because they never change."""
+"""The labels and annotations of every object, and the labels that selectors use because they never change."""
 
 from __future__ import annotations
 
-from kubernetes.client import V1ObjectMeta
+from kubernetes import client
 
 from k8s.manifests.plan import Plan
 
 PART_OF = MANAGED_BY = "marina"
 INFERENCE_COMPONENT = "inference"
-# Annotations of ours: hashes of what an object was made from.
+# Marina's annotations: hashes of what an object was made from.
 PACKAGE_ANNOTATION, CONFIG_ANNOTATION, EVIDENCE_ANNOTATION = "marina/package", "marina/config", "marina/evidence"
 
 
 def selector_labels(plan: Plan, component: str = INFERENCE_COMPONENT) -> dict[str, str]:
-    """Labels that are the same for every version: what selectors are made of."""
+    """The labels for selectors, which are the same for every version."""
     return {
         "app.kubernetes.io/name": plan.name,
         "app.kubernetes.io/instance": plan.name,
@@ -22,7 +22,7 @@ def selector_labels(plan: Plan, component: str = INFERENCE_COMPONENT) -> dict[st
 
 
 def labels(plan: Plan, component: str = INFERENCE_COMPONENT) -> dict[str, str]:
-    """Every label of an object."""
+    """All labels of an object."""
     return selector_labels(plan, component) | {
         "app.kubernetes.io/version": plan.spec.version,
         "app.kubernetes.io/part-of": PART_OF,
@@ -36,9 +36,9 @@ def metadata(
     *,
     component: str = INFERENCE_COMPONENT,
     annotations: dict[str, str] | None = None,
-) -> V1ObjectMeta:
-    """Name, namespace, labels and annotations of an object."""
-    return V1ObjectMeta(
+) -> client.V1ObjectMeta:
+    """The metadata of an object; its name is the plan's unless given."""
+    return client.V1ObjectMeta(
         name=name or plan.name,
         namespace=plan.namespace,
         labels=labels(plan, component),

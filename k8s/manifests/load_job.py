@@ -1,34 +1,12 @@
-"""A load test inside the cluster: a Job whose pods send the load together, and what they need to find each other."""
+"""A load test inside the cluster: a Job whose pods send the load together, and the objects they need to find each other
+and the server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from kubernetes.client import (
-    V1ConfigMap,
-    V1ConfigMapVolumeSource,
-    V1Container,
-    V1Job,
-    V1JobSpec,
-    V1LabelSelector,
-    V1LocalObjectReference,
-    V1NetworkPolicy,
-    V1NetworkPolicyEgressRule,
-    V1NetworkPolicyIngressRule,
-    V1NetworkPolicyPeer,
-    V1NetworkPolicyPort,
-    V1NetworkPolicySpec,
-    V1ObjectMeta,
-    V1PodSpec,
-    V1PodTemplateSpec,
-    V1ResourceRequirements,
-    V1Service,
-    V1ServicePort,
-    V1ServiceSpec,
-    V1Volume,
-    V1VolumeMount,
-)
+from kubernetes import client
 
 from config.errors import InputError
 from k8s.manifests import network, pod
@@ -41,102 +19,113 @@ LOAD_CONTAINER = "load"
 PORT = 5557
 _FOLDER, _FILE = "/load", "plan.json"
 _LARGEST_PLAN = 1_000_000
-# Pods that wait for a node and an image, and afterwards for the last answers.
-_BESIDES_S = 1200
-_KEPT_S = 3600
+# Time in addition to the load itself: pods wait for a node and an image before it, and for the last answers after it.
+_EXTRA_S = 1200
+_TTL_S = 3600
 
 
 @dataclass(frozen=True)
 class LoadJob:
-    """One run: what every pod is told, how many there are, and how long it takes."""
+    """One run: the load's plan, the number of pods that send it, and its duration."""
 
     name: str
-    """Of all its objects."""
+    """The name of all its objects."""
     image: str
     text: str
-    """The load's own plan, as JSON."""
+    """The load's plan as JSON, which every pod reads."""
     parts: int
     seconds: float
     selector: dict[str, str] | None = None
-    """Labels of the pods that are loaded; None: those of the plan."""
+    """Labels of the pods that the load is for; None for those of the plan."""
     ports: tuple[int, ...] = ()
-    """Where they listen; none: where the plan's do."""
+    """The ports of those pods; empty for the plan's inference port."""
 
 
 def load_objects(plan: Plan, job: LoadJob) -> list[dict[str, Any]]:
-    """The Job first: it owns the others, so that they go with it."""
+    """The objects, the Job first: it owns the others, so that they are deleted with it. Raises InputError if the load's
+    plan does not fit into a ConfigMap."""
     if len(job.text) > _LARGEST_PLAN:
         raise InputError(
-            f"samples and trace make a plan of {len(job.text):,} bytes, and a ConfigMap holds {_LARGEST_PLAN:,}",
+            f"samples and trace make a plan of {len(job.text):,} bytes, allowed in a ConfigMap: {_LARGEST_PLAN:,}",
             hint="name smaller samples (`load.sample` is packaged) or a shorter trace, or load it with `--url`",
         )
     return plain(_job(plan, job), _config(plan, job), _meeting_point(plan, job), _policy(plan, job))
 
 
-def _job(plan: Plan, job: LoadJob) -> V1Job:
-    return V1Job(
+def _job(plan: Plan, job: LoadJob) -> client.V1Job:
+    return client.V1Job(
         api_version="batch/v1",
         kind="Job",
         metadata=metadata(plan, job.name, component=LOADTEST),
-        spec=V1JobSpec(
+        spec=client.V1JobSpec(
             completion_mode="Indexed",
             completions=job.parts,
             parallelism=job.parts,
-            # A load of which a part was sent twice, or late, says nothing.
+            # If a part of the load were sent again, or late, the measurement would be worthless.
             backoff_limit=0,
-            active_deadline_seconds=int(job.seconds) + _BESIDES_S,
-            ttl_seconds_after_finished=_KEPT_S,
-            template=V1PodTemplateSpec(metadata=V1ObjectMeta(labels=_labels(plan, job)), spec=_pod_spec(plan, job)),
+            active_deadline_seconds=int(job.seconds) + _EXTRA_S,
+            ttl_seconds_after_finished=_TTL_S,
+            template=client.V1PodTemplateSpec(
+                metadata=client.V1ObjectMeta(labels=labels(plan, LOADTEST) | _selector(plan, job)),
+                spec=_pod_spec(plan, job),
+            ),
         ),
     )
 
 
-def _pod_spec(plan: Plan, job: LoadJob) -> V1PodSpec:
+def _pod_spec(plan: Plan, job: LoadJob) -> client.V1PodSpec:
     # One process, so one core; memory for the answers of a long run.
     amounts = {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "128Mi"}
-    return V1PodSpec(
+    return client.V1PodSpec(
         subdomain=job.name,
         restart_policy="Never",
         automount_service_account_token=False,
         enable_service_links=False,
         security_context=pod.pod_security(plan),
-        image_pull_secrets=[V1LocalObjectReference(name=name) for name in plan.spec.kubernetes.pull_secrets] or None,
+        image_pull_secrets=[client.V1LocalObjectReference(name=name) for name in plan.spec.kubernetes.pull_secrets]
+        or None,
         containers=[
-            V1Container(
+            client.V1Container(
                 name=LOAD_CONTAINER,
                 image=job.image,
                 image_pull_policy="IfNotPresent",
                 command=["python", "-m", "loadtest.sending.pod"],
-                # Which part a pod is, Kubernetes says in JOB_COMPLETION_INDEX. The first leads; this is its name.
+                # Kubernetes gives each pod the number of its part in JOB_COMPLETION_INDEX. The first pod leads the
+                # others, which reach it by this name.
                 args=[f"{_FOLDER}/{_FILE}", "--leader", f"{job.name}-0.{job.name}", "--port", str(PORT)],
-                resources=V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts)),
+                resources=client.V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts)),
                 security_context=pod.container_security(),
                 volume_mounts=[
-                    V1VolumeMount(name="plan", mount_path=_FOLDER, read_only=True),
-                    V1VolumeMount(name="tmp", mount_path="/tmp"),
+                    client.V1VolumeMount(name="plan", mount_path=_FOLDER, read_only=True),
+                    client.V1VolumeMount(name="tmp", mount_path="/tmp"),
                 ],
             )
         ],
         volumes=[
-            V1Volume(name="plan", config_map=V1ConfigMapVolumeSource(name=job.name)),
+            client.V1Volume(name="plan", config_map=client.V1ConfigMapVolumeSource(name=job.name)),
             pod.scratch("tmp", 64 * MIB),
         ],
     )
 
 
-def _config(plan: Plan, job: LoadJob) -> V1ConfigMap:
-    named = metadata(plan, job.name, component=LOADTEST)
-    return V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=named, data={_FILE: job.text}, immutable=True)
+def _config(plan: Plan, job: LoadJob) -> client.V1ConfigMap:
+    return client.V1ConfigMap(
+        api_version="v1",
+        kind="ConfigMap",
+        metadata=metadata(plan, job.name, component=LOADTEST),
+        data={_FILE: job.text},
+        immutable=True,
+    )
 
 
-def _meeting_point(plan: Plan, job: LoadJob) -> V1Service:
-    """Gives the pods names, which they need before they are ready."""
-    port = V1ServicePort(name="load", port=PORT, target_port=PORT, protocol="TCP")
-    return V1Service(
+def _meeting_point(plan: Plan, job: LoadJob) -> client.V1Service:
+    """A headless Service that gives the pods DNS names even before they are ready."""
+    port = client.V1ServicePort(name="load", port=PORT, target_port=PORT, protocol="TCP")
+    return client.V1Service(
         api_version="v1",
         kind="Service",
         metadata=metadata(plan, job.name, component=LOADTEST),
-        spec=V1ServiceSpec(
+        spec=client.V1ServiceSpec(
             type="ClusterIP",
             cluster_ip="None",
             publish_not_ready_addresses=True,
@@ -146,25 +135,23 @@ def _meeting_point(plan: Plan, job: LoadJob) -> V1Service:
     )
 
 
-def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
-    """They talk to the server, to each other, and to the cluster's names."""
-    load = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=_selector(plan, job)))
+def _policy(plan: Plan, job: LoadJob) -> client.V1NetworkPolicy:
+    """Allows the pods to talk to the server, to each other and to DNS."""
+    load = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector(match_labels=_selector(plan, job)))
     loaded = job.selector or selector_labels(plan)
-    server = V1NetworkPolicyPeer(pod_selector=V1LabelSelector(match_labels=loaded))
-    ports = [V1NetworkPolicyPort(port=port, protocol="TCP") for port in job.ports or (plan.ports.inference,)]
-    together = [V1NetworkPolicyPort(port=PORT, protocol="TCP")]
-    return V1NetworkPolicy(
+    server = client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector(match_labels=loaded))
+    ports = [network.policy_port(port) for port in job.ports or (plan.ports.inference,)]
+    return client.V1NetworkPolicy(
         api_version="networking.k8s.io/v1",
         kind="NetworkPolicy",
         metadata=metadata(plan, job.name, component=LOADTEST),
-        spec=V1NetworkPolicySpec(
-            pod_selector=V1LabelSelector(match_labels=_selector(plan, job)),
+        spec=client.V1NetworkPolicySpec(
+            pod_selector=client.V1LabelSelector(match_labels=_selector(plan, job)),
             policy_types=["Ingress", "Egress"],
-            # Under its Python name, `var_from`, the client drops the field without a word.
-            ingress=[V1NetworkPolicyIngressRule.model_validate({"from": [load], "ports": together})],
+            ingress=[network.allow_from([load], PORT)],
             egress=[
-                V1NetworkPolicyEgressRule(to=[load], ports=together),
-                V1NetworkPolicyEgressRule(to=[server], ports=ports),
+                client.V1NetworkPolicyEgressRule(to=[load], ports=[network.policy_port(PORT)]),
+                client.V1NetworkPolicyEgressRule(to=[server], ports=ports),
                 *network.dns_rules(plan),
             ],
         ),
@@ -173,7 +160,3 @@ def _policy(plan: Plan, job: LoadJob) -> V1NetworkPolicy:
 
 def _selector(plan: Plan, job: LoadJob) -> dict[str, str]:
     return selector_labels(plan, LOADTEST) | {"marina/run": job.name}
-
-
-def _labels(plan: Plan, job: LoadJob) -> dict[str, str]:
-    return labels(plan, LOADTEST) | {"marina/run": job.name}

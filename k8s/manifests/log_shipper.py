@@ -1,15 +1,9 @@
-"""The log shipper: a native sidecar (an init container that is restarted), there before the server's first line, gone
-after its last. It reads the files that the server keeps beside what it prints."""
+"""The log shipper: a native sidecar (an init container with `restartPolicy: Always`), which starts before the server
+and ends after it. It reads the log files that the server writes in addition to its output."""
 
 from __future__ import annotations
 
-from kubernetes.client import (
-    V1ConfigMapVolumeSource,
-    V1Container,
-    V1ResourceRequirements,
-    V1Volume,
-    V1VolumeMount,
-)
+from kubernetes import client
 
 from config.quantity import canonical
 from k8s.manifests import pod
@@ -19,45 +13,45 @@ _FOLDER = "/var/log/marina"
 _SETTINGS = "/etc/shipper"
 
 
-def volumes(plan: Plan) -> list[tuple[V1Volume, V1VolumeMount]]:
-    """What the server writes its log to."""
+def log_volumes(plan: Plan) -> list[tuple[client.V1Volume, client.V1VolumeMount]]:
+    """The volume that the server writes its log to, with the mount. Empty without a log shipper."""
     if plan.spec.kubernetes.log_shipper is None:
         return []
-    # Two files, and room for what the shipper remembers of them.
-    return [(pod.scratch("logs", 2 * LOG_BYTES + 64 * MIB), V1VolumeMount(name="logs", mount_path=_FOLDER))]
+    # Two files, and room for the shipper's own state.
+    return [(pod.scratch("logs", 2 * LOG_BYTES + 64 * MIB), client.V1VolumeMount(name="logs", mount_path=_FOLDER))]
 
 
-def sidecars(plan: Plan) -> list[V1Container]:
-    """The shipper."""
+def sidecars(plan: Plan) -> list[client.V1Container]:
+    """The sidecar that ships the log. Empty without a log shipper."""
     shipper = plan.spec.kubernetes.log_shipper
     if shipper is None:
         return []
     amounts = {"cpu": canonical(shipper.cpu), "memory": canonical(shipper.memory)}
-    mounts = [V1VolumeMount(name="logs", mount_path=_FOLDER)]
+    mounts = [client.V1VolumeMount(name="logs", mount_path=_FOLDER)]
     if shipper.config_map:
-        mounts.append(V1VolumeMount(name="shipper", mount_path=_SETTINGS, read_only=True))
+        mounts.append(client.V1VolumeMount(name="shipper", mount_path=_SETTINGS, read_only=True))
     return [
-        V1Container(
+        client.V1Container(
             name="log-shipper",
             image=shipper.image,
             image_pull_policy="IfNotPresent",
             restart_policy="Always",
             args=list(shipper.args) or None,
-            resources=V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts)),
+            resources=client.V1ResourceRequirements(requests=dict(amounts), limits=dict(amounts)),
             security_context=pod.container_security(),
             volume_mounts=mounts,
         )
     ]
 
 
-def settings(plan: Plan) -> list[V1Volume]:
-    """The volume that only the shipper mounts."""
+def settings(plan: Plan) -> list[client.V1Volume]:
+    """The volume with the shipper's settings, which only the shipper mounts."""
     shipper = plan.spec.kubernetes.log_shipper
     if shipper is None or shipper.config_map is None:
         return []
-    return [V1Volume(name="shipper", config_map=V1ConfigMapVolumeSource(name=shipper.config_map))]
+    return [client.V1Volume(name="shipper", config_map=client.V1ConfigMapVolumeSource(name=shipper.config_map))]
 
 
-def arguments(plan: Plan) -> list[str]:
-    """Where the server keeps its log beside printing it."""
+def log_arguments(plan: Plan) -> list[str]:
+    """The server's arguments for also writing its log to a file. Empty without a log shipper."""
     return ["--log-file", f"{_FOLDER}/server.log"] if plan.spec.kubernetes.log_shipper else []

@@ -1,5 +1,4 @@
-"""How requests come in, and how everything else is kept out: the Service, the NetworkPolicy, and the route of a
-Gateway."""
+"""How requests get in, and everything else is kept out: the Service, the NetworkPolicy, and the Gateway's route."""
 
 from __future__ import annotations
 
@@ -7,70 +6,58 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from kubernetes.client import (
-    V1IPBlock,
-    V1LabelSelector,
-    V1NetworkPolicy,
-    V1NetworkPolicyEgressRule,
-    V1NetworkPolicyIngressRule,
-    V1NetworkPolicyPeer,
-    V1NetworkPolicyPort,
-    V1NetworkPolicySpec,
-    V1Service,
-    V1ServicePort,
-    V1ServiceSpec,
-)
+from kubernetes import client
 
 from k8s.manifests import model_volume
 from k8s.manifests.deployment import INFERENCE, PAGES
 from k8s.manifests.labels import metadata, selector_labels
 from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import custom
+from k8s.manifests.yaml_text import custom_resource
 
-# Every namespace has its name as a label, set by Kubernetes.
+# The label with its name that Kubernetes sets on every namespace.
 _NAMESPACE = "kubernetes.io/metadata.name"
-# Where a cloud's machines find their credentials; no model store is there.
+# Addresses where a cloud's machines find their credentials; no model store has one of them.
 _LINK_LOCAL = {"0.0.0.0/0": ["169.254.0.0/16"], "::/0": ["fe80::/10"]}
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 
 
-def service(plan: Plan) -> V1Service:
-    """Inference, and nothing else."""
+def service(plan: Plan) -> client.V1Service:
+    """The Service for clients, which only has the inference port."""
     ports = [_service_port(INFERENCE, plan.ports.inference)]
-    return V1Service(
+    return client.V1Service(
         api_version="v1",
         kind="Service",
         metadata=metadata(plan),
-        spec=V1ServiceSpec(type="ClusterIP", selector=selector_labels(plan), ports=ports),
+        spec=client.V1ServiceSpec(type="ClusterIP", selector=selector_labels(plan), ports=ports),
     )
 
 
-def pages_service(plan: Plan) -> V1Service:
-    """The supervisors' pages, one by one, for a ServiceMonitor; not for clients."""
+def pages_service(plan: Plan) -> client.V1Service:
+    """A headless Service for the supervisors' pages, for a ServiceMonitor and not for clients."""
     ports = [_service_port(PAGES, plan.ports.supervisor)]
-    return V1Service(
+    return client.V1Service(
         api_version="v1",
         kind="Service",
         metadata=metadata(plan, f"{plan.name}-pages", component="pages"),
-        spec=V1ServiceSpec(type="ClusterIP", cluster_ip="None", selector=selector_labels(plan), ports=ports),
+        spec=client.V1ServiceSpec(type="ClusterIP", cluster_ip="None", selector=selector_labels(plan), ports=ports),
     )
 
 
-def network_policy(plan: Plan) -> V1NetworkPolicy:
-    """Everything is closed, then opened: inference to clients, the pages to Prometheus, and what the model needs. The
-    kubelet of a pod's own node may always probe it."""
+def network_policy(plan: Plan) -> client.V1NetworkPolicy:
+    """Allows inference for clients, the pages for Prometheus, and the connections that the model needs; everything else
+    is closed. The kubelet of a pod's own node may always probe it."""
     network, monitoring = plan.spec.kubernetes.network, plan.spec.kubernetes.monitoring
-    clients = [V1NetworkPolicyPeer(pod_selector=V1LabelSelector()), *map(_namespace, network.clients)]
-    return V1NetworkPolicy(
+    clients = [client.V1NetworkPolicyPeer(pod_selector=client.V1LabelSelector()), *map(_namespace, network.clients)]
+    return client.V1NetworkPolicy(
         api_version="networking.k8s.io/v1",
         kind="NetworkPolicy",
         metadata=metadata(plan),
-        spec=V1NetworkPolicySpec(
-            pod_selector=V1LabelSelector(match_labels=selector_labels(plan)),
+        spec=client.V1NetworkPolicySpec(
+            pod_selector=client.V1LabelSelector(match_labels=selector_labels(plan)),
             policy_types=["Ingress", "Egress"],
             ingress=[
-                _from(clients, plan.ports.inference),
-                _from([_namespace(monitoring.namespace)], plan.ports.supervisor),
+                allow_from(clients, plan.ports.inference),
+                allow_from([_namespace(monitoring.namespace)], plan.ports.supervisor),
             ],
             egress=_egress(plan) or None,
         ),
@@ -78,7 +65,8 @@ def network_policy(plan: Plan) -> V1NetworkPolicy:
 
 
 def http_route(plan: Plan) -> dict[str, Any] | None:
-    """The route of a Gateway; it waits as long as the slowest answer may take, in the queue and in a worker."""
+    """The Gateway's route; None without one in the spec. Its timeout is as long as an answer may take, once for the
+    queue and once for the worker."""
     route = plan.spec.kubernetes.route
     if route is None:
         return None
@@ -93,10 +81,10 @@ def http_route(plan: Plan) -> dict[str, Any] | None:
         **({"hostnames": list(route.hostnames)} if route.hostnames else {}),
         "rules": [rule],
     }
-    return custom("gateway.networking.k8s.io/v1", "HTTPRoute", metadata(plan), spec)
+    return custom_resource("gateway.networking.k8s.io/v1", "HTTPRoute", metadata(plan), spec)
 
 
-def _egress(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
+def _egress(plan: Plan) -> list[client.V1NetworkPolicyEgressRule]:
     rules = []
     for entry in plan.spec.kubernetes.network.egress:
         network, _, port = entry.rpartition(":")
@@ -105,12 +93,12 @@ def _egress(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
     if store and not rules:
         rules.append(_to(list(_LINK_LOCAL), store))
     stated = {int(entry.rpartition(":")[2]) for entry in plan.spec.kubernetes.network.egress}
-    rules += [_to_neighbour(plan, host, port) for host, port in _neighbours(plan) if port not in stated]
+    rules += [_to_host(plan, host, port) for host, port in _other_services(plan) if port not in stated]
     return [*rules, *dns_rules(plan)] if rules else []
 
 
-def _neighbours(plan: Plan) -> list[tuple[str, int]]:
-    """Host and port of what pods ask beside the model."""
+def _other_services(plan: Plan) -> list[tuple[str, int]]:
+    """Host and port of the services that pods use: Redis, and the model that short prompts are routed to."""
     text = plan.spec.text
     route = [text.route.address] if text and text.route else []
     addresses = [urlsplit(url) for url in [*(url for url, _, _ in plan.spec.redis), *route]]
@@ -118,8 +106,8 @@ def _neighbours(plan: Plan) -> list[tuple[str, int]]:
     return list(dict.fromkeys(places))
 
 
-def _to_neighbour(plan: Plan, host: str, port: int) -> V1NetworkPolicyEgressRule:
-    """To an address, to the namespace of a Service, or, for a name of which no more is known, to that port anywhere."""
+def _to_host(plan: Plan, host: str, port: int) -> client.V1NetworkPolicyEgressRule:
+    """Allows a port on an IP address, in the namespace of a Service, or, for any other host name, anywhere."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -127,37 +115,42 @@ def _to_neighbour(plan: Plan, host: str, port: int) -> V1NetworkPolicyEgressRule
         namespace, _, kind = rest.partition(".")
         if rest and kind.partition(".")[0] != "svc":
             return _to(list(_LINK_LOCAL), port)
-        return V1NetworkPolicyEgressRule(to=[_namespace(namespace or plan.namespace)], ports=[_port(port)])
+        return client.V1NetworkPolicyEgressRule(to=[_namespace(namespace or plan.namespace)], ports=[policy_port(port)])
     return _to([f"{address}/{address.max_prefixlen}"], port)
 
 
-def dns_rules(plan: Plan) -> list[V1NetworkPolicyEgressRule]:
-    """The way to the servers that pods ask for names."""
+def dns_rules(plan: Plan) -> list[client.V1NetworkPolicyEgressRule]:
+    """Allows queries to the DNS servers in the spec."""
     rules = []
     for entry in plan.spec.kubernetes.network.dns:
         place, _, port = entry.rpartition(":")
-        peer = V1NetworkPolicyPeer(ip_block=V1IPBlock(cidr=place)) if "/" in place else _namespace(place)
-        rules.append(V1NetworkPolicyEgressRule(to=[peer], ports=[_port(int(port), "UDP"), _port(int(port))]))
+        peer = client.V1NetworkPolicyPeer(ip_block=client.V1IPBlock(cidr=place)) if "/" in place else _namespace(place)
+        ports = [policy_port(int(port), protocol) for protocol in ("UDP", "TCP")]
+        rules.append(client.V1NetworkPolicyEgressRule(to=[peer], ports=ports))
     return rules
 
 
-# Under their Python names, `var_from` and `var_except`, the client drops these two fields without a word.
-def _from(peers: list[V1NetworkPolicyPeer], port: int) -> V1NetworkPolicyIngressRule:
-    return V1NetworkPolicyIngressRule.model_validate({"from": peers, "ports": [_port(port)]})
+# Under their Python names, `var_from` and `var_except`, the client silently drops the fields `from` and `except`.
+def allow_from(peers: list[client.V1NetworkPolicyPeer], port: int) -> client.V1NetworkPolicyIngressRule:
+    """A rule that lets these peers in on one port."""
+    return client.V1NetworkPolicyIngressRule.model_validate({"from": peers, "ports": [policy_port(port)]})
 
 
-def _to(networks: list[str], port: int) -> V1NetworkPolicyEgressRule:
-    blocks = [V1IPBlock.model_validate({"cidr": block, "except": _LINK_LOCAL.get(block)}) for block in networks]
-    return V1NetworkPolicyEgressRule(to=[V1NetworkPolicyPeer(ip_block=block) for block in blocks], ports=[_port(port)])
+def _to(networks: list[str], port: int) -> client.V1NetworkPolicyEgressRule:
+    blocks = [client.V1IPBlock.model_validate({"cidr": block, "except": _LINK_LOCAL.get(block)}) for block in networks]
+    return client.V1NetworkPolicyEgressRule(
+        to=[client.V1NetworkPolicyPeer(ip_block=block) for block in blocks], ports=[policy_port(port)]
+    )
 
 
-def _namespace(name: str) -> V1NetworkPolicyPeer:
-    return V1NetworkPolicyPeer(namespace_selector=V1LabelSelector(match_labels={_NAMESPACE: name}))
+def _namespace(name: str) -> client.V1NetworkPolicyPeer:
+    return client.V1NetworkPolicyPeer(namespace_selector=client.V1LabelSelector(match_labels={_NAMESPACE: name}))
 
 
-def _port(port: int, protocol: str = "TCP") -> V1NetworkPolicyPort:
-    return V1NetworkPolicyPort(port=port, protocol=protocol)
+def policy_port(port: int, protocol: str = "TCP") -> client.V1NetworkPolicyPort:
+    """A port of a NetworkPolicy's rule."""
+    return client.V1NetworkPolicyPort(port=port, protocol=protocol)
 
 
-def _service_port(name: str, port: int) -> V1ServicePort:
-    return V1ServicePort(name=name, port=port, target_port=name, protocol="TCP", app_protocol="http")
+def _service_port(name: str, port: int) -> client.V1ServicePort:
+    return client.V1ServicePort(name=name, port=port, target_port=name, protocol="TCP", app_protocol="http")

@@ -1,5 +1,5 @@
-"""What a person should know about a plan: which numbers are guesses, what to type to measure them, and the reason of
-each derived number."""
+"""Notes about a plan: which numbers are guesses, what to type to measure them, and why each derived number is what it
+is."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from config.quantity import canonical
 from k8s.manifests.objects import patched_fields
 from k8s.manifests.plan import (
     MEMORY_MARGIN,
+    MIB,
+    MIN_READY_S,
     SCALE_DOWN_PERCENT,
     SCALE_UP_PERCENT,
     SCALE_UP_PODS,
     Plan,
-    worst_requests_bytes,
+    largest_requests_bytes,
 )
 
-# How long clouds' own load balancers go on sending to a pod that is no endpoint any more.
+# How long a cloud's load balancer goes on sending to a pod that is no longer an endpoint.
 CLOUD_PROPAGATION_S = 15
 
 
 @dataclass(frozen=True)
 class Note:
-    """One thing to know, and what to type about it; `file` is where it shows."""
+    """One thing to know and what to type about it. `file` is the manifest that it is about."""
 
     file: str
     text: str
@@ -31,8 +33,8 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Derived:
-    """One number, in words, and what it follows from."""
+class DerivedNumber:
+    """One derived number as text, and the reason for it."""
 
     name: str
     value: str
@@ -40,57 +42,57 @@ class Derived:
 
 
 def notes(plan: Plan) -> list[Note]:
-    """All notes about a plan, in the order of the files they show in."""
+    """All notes about a plan, sorted by file."""
     return sorted([*_built(plan), *_measured(plan), *_chosen(plan)], key=lambda note: note.file)
 
 
-def derived(plan: Plan) -> list[Derived]:
-    """The derived numbers, which are not in the spec."""
+def derived_numbers(plan: Plan) -> list[DerivedNumber]:
+    """The numbers that are derived from the spec and the evidence."""
     cold, serving, scaling = plan.cold_start_s, plan.spec.serving, plan.spec.scaling
     start = "unmeasured" if cold is None else f"cold start {cold:.1f} s"
     numbers = [
-        Derived("memory of a pod", plan.memory, _memory_reason(plan)),
-        Derived(
+        DerivedNumber("memory of a pod", plan.memory, _memory_reason(plan)),
+        DerivedNumber(
             "startup probe gives up after",
             f"{plan.startup_budget_s} s",
             f"the larger of startup_timeout_s {serving.startup_timeout_s} + 60 and 2 × cold start; {start}",
         ),
-        Derived(
+        DerivedNumber(
             "rollout gives up after",
             f"{plan.progress_deadline_s} s",
-            "that + min ready + 300 s for a node and its image",
+            f"the above + {MIN_READY_S} s of being ready + 300 s for a node and its image",
         ),
-        Derived(
+        DerivedNumber(
             "grace period of a pod",
             f"{plan.grace_period_s} s",
             f"propagation {serving.drain_propagation_s:g} + drain {serving.drain_timeout_s:g} + 5",
         ),
-        Derived("room for a rollout", _room(plan), f"max_surge {plan.max_surge} of the most pods there may be"),
+        DerivedNumber("room for a rollout", _room(plan), f"max_surge {plan.max_surge} of the maximum number of pods"),
     ]
     if plan.autoscaled:
         numbers += [
-            Derived("autoscaler's target", _target_text(plan), _target_reason(plan)),
-            Derived(
+            DerivedNumber("autoscaler's target", _target_text(plan), _target_reason(plan)),
+            DerivedNumber(
                 "more pods", f"+{SCALE_UP_PERCENT} % or +{SCALE_UP_PODS} in {plan.scale_up_period_s} s, at once", start
             ),
-            Derived(
+            DerivedNumber(
                 "fewer pods",
                 f"-{SCALE_DOWN_PERCENT} % in {plan.scale_down_period_s} s after {plan.scale_down_window_s} s",
                 start,
             ),
-            Derived("pods", f"{scaling.min_replicas} to {scaling.max_replicas}", "scaling"),
+            DerivedNumber("pods", f"{scaling.min_replicas} to {scaling.max_replicas}", "scaling"),
         ]
     return numbers
 
 
 def _built(plan: Plan) -> Iterator[Note]:
     if plan.package is None:
-        text = "nothing was packaged yet: the disk space for the model is a guess"
+        text = "nothing was packaged yet, so the disk space for the model is a guess"
         yield Note("40-deployment.yaml", text, f"marina package {plan.spec.file}")
     if plan.built is None:
         yield Note("40-deployment.yaml", f"`{plan.image}` was not built yet", f"marina image {plan.spec.file}")
     elif plan.built.digest is None:
-        text = f"`{plan.image}` was not pushed yet: pods get whatever has that tag"
+        text = f"`{plan.image}` was not pushed yet: pods run whatever image has that tag"
         yield Note("40-deployment.yaml", text, f"marina image {plan.spec.file} --push")
 
 
@@ -117,39 +119,38 @@ def _measured(plan: Plan) -> Iterator[Note]:
 
 
 def patch_notes(plan: Plan) -> Iterator[Note]:
-    """Where a patch changed what Marina derives."""
+    """A note for each derived field that a patch changed."""
     for field in patched_fields(plan):
         text = f"a patch changes `{field.path}`: {field.why}"
-        yield Note("40-deployment.yaml", text, "take it out of `kubernetes.patches`, unless that is what you want")
+        yield Note("40-deployment.yaml", text, "remove it from `kubernetes.patches`, unless you mean it")
 
 
 def _chosen(plan: Plan) -> Iterator[Note]:
     yield from patch_notes(plan)
     key = plan.package.record.key if plan.package else None
     if key and key.isa and key.target == "native" and not plan.cpu_labels and not plan.node_selector:
-        text = "compiled for the packaging machine's CPU: pods end at their start on nodes without its instructions"
-        hint = "model: {cpu_target: x86-64-v3}, or kubernetes: {cpu_labels: {LABEL: VALUE}} of nodes like that machine"
+        text = "compiled for the packaging machine's CPU: on nodes that lack its instructions, pods end at their start"
+        hint = "model: {cpu_target: x86-64-v3}, or kubernetes: {cpu_labels: {LABEL: VALUE}} for nodes like that machine"
         yield Note("40-deployment.yaml", text, hint)
     if plan.spec.scaling.min_replicas == 1:
-        text = "one pod: while it is moved to another node, nothing answers"
+        text = "only one pod: while it moves to another node, nothing answers"
         yield Note("60-disruption-budget.yaml", text, "scaling: {min_replicas: 2}")
     if plan.spec.kubernetes.network.policy and plan.spec.kubernetes.route and not plan.spec.kubernetes.network.clients:
-        text = "the route's Gateway may not reach the pods until its namespace is one of `network.clients`"
+        text = "the route's Gateway may be unable to reach the pods until its namespace is one of `network.clients`"
         yield Note("30-network-policy.yaml", text, "kubernetes: {network: {clients: [NAMESPACE]}}")
-
     if plan.spec.kubernetes.resources.gpu and plan.surge_pods:
         text = f"a rollout needs {_room(plan)} free: if every GPU is in use, it waits forever"
         yield Note("40-deployment.yaml", text, "kubernetes: {rollout: {max_surge: 0, max_unavailable: 1}}")
     if plan.spec.kubernetes.route and plan.spec.serving.drain_propagation_s < CLOUD_PROPAGATION_S:
         text = (
-            "a cloud's load balancer that sends to pods itself (GKE's NEGs, IP targets of AWS) learns of a pod's end "
-            f"later than `serving.drain_propagation_s`, {plan.spec.serving.drain_propagation_s:g} s"
+            "a cloud's load balancer that sends directly to pods (GKE's NEGs, AWS's IP targets) goes on sending to a "
+            f"stopping pod for longer than `serving.drain_propagation_s`, {plan.spec.serving.drain_propagation_s:g} s"
         )
         yield Note("gateway/http-route.yaml", text, f"serving: {{drain_propagation_s: {CLOUD_PROPAGATION_S}}}")
 
 
 def _room(plan: Plan) -> str:
-    """What the cluster must have free while a rollout runs."""
+    """The resources that the cluster must have free during a rollout."""
     resources, pods = plan.spec.kubernetes.resources, plan.surge_pods
     if not pods:
         return "none"
@@ -166,27 +167,27 @@ def _memory_reason(plan: Plan) -> str:
         return "kubernetes.resources"
     if plan.evidence is None or plan.evidence.memory is None:
         return "unmeasured: twice Java's heap and 512Mi a worker, at least 2Gi"
-    peak, worst = plan.evidence.memory.total_bytes, worst_requests_bytes(plan.spec)
+    peak, largest = plan.evidence.memory.total_bytes, largest_requests_bytes(plan.spec)
     room = (
-        f"+ {worst / 2**20:.0f}Mi of the largest requests"
-        if worst > peak * (MEMORY_MARGIN - 1)
+        f"+ {largest / MIB:.0f}Mi for the largest requests"
+        if largest > peak * (MEMORY_MARGIN - 1)
         else f"× {MEMORY_MARGIN:g}"
     )
-    return f"peak {peak / 2**20:.0f}Mi {room}"
+    return f"peak {peak / MIB:.0f}Mi {room}"
 
 
 def _target_text(plan: Plan) -> str:
-    wanted, cpu = plan.scaling_target, f"{plan.cpu_percent} % cpu"
-    if wanted is None:
+    target, cpu = plan.scaling_target, f"{plan.cpu_percent} % cpu"
+    if target is None:
         return cpu
-    named = {
-        "requests": f"{wanted:g} requests/s",
-        "queue_time": f"{wanted * 1000:g} ms in the queue",
-        "gpu": f"{wanted:g} % gpu",
-        "waiting": f"{wanted:g} waiting or {plan.target_running:g} running",
+    texts = {
+        "requests": f"{target:g} requests/s",
+        "queue_time": f"{target * 1000:g} ms in the queue",
+        "gpu": f"{target:g} % gpu",
+        "waiting": f"{target:g} waiting or {plan.target_running:g} running",
     }
-    asked = f"{named[plan.spec.scaling.metric]} a pod"
-    return asked if plan.cpu_percent is None else f"{asked}, or {cpu}"
+    text = f"{texts[plan.spec.scaling.metric]} a pod"
+    return text if plan.cpu_percent is None else f"{text}, or {cpu}"
 
 
 def _target_reason(plan: Plan) -> str:

@@ -1,7 +1,8 @@
-"""All objects of a plan as files: what any cluster takes, and beside it, in folders of their own, what needs more.
+"""Renders all objects of a plan, by file: those for any cluster at the top, those that need an operator in folders.
 
-`kubectl apply -f` takes every `.yaml` of a folder and nothing below it, so the first part works on a bare cluster. The
-kustomization is called `Kustomization` because it would be applied as an object under its usual name.
+`kubectl apply -f` applies every `.yaml` in a folder but nothing in its subfolders, so the top level works on a bare
+cluster. The kustomization is called `Kustomization`, because under its usual name `kubectl` would apply it as an
+object.
 """
 
 from __future__ import annotations
@@ -9,21 +10,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kubernetes.client import V1ConfigMap, V1Namespace, V1ObjectMeta
+from kubernetes import client
 
-from k8s.extending import Owned, extend, owned_changes
+from k8s.extending import PatchedField, extend, find_patched_fields
 from k8s.manifests import autoscaler, deployment, model_volume, network
 from k8s.manifests.config_map import config_map
 from k8s.manifests.labels import MANAGED_BY, PART_OF, metadata, selector_labels
 from k8s.manifests.plan import Plan
-from k8s.manifests.yaml_text import custom, plain
+from k8s.manifests.yaml_text import custom_resource, plain
 from k8s.monitoring import SERVER_CONTAINER, alert_rules, recording_rules, render_dashboard
 
 Manifest = dict[str, Any]
 Files = dict[str, list[Manifest]]
 
 _DEPLOYMENT = "40-deployment.yaml"
-# Folders that a cluster needs something for, and what that is.
+# The folders, and what a cluster must have for their objects.
 ADDONS = {
     "monitoring": "the Prometheus operator",
     "keda": "KEDA",
@@ -31,21 +32,21 @@ ADDONS = {
 }
 
 
-def render(plan: Plan) -> Files:
-    """Every object by the file it is in, in the order in which a cluster should see them, as the spec extends it."""
+def render_objects(plan: Plan) -> Files:
+    """Every object by its file, with the spec's pod fields and patches, in the order in which to apply them."""
     containers = (SERVER_CONTAINER, model_volume.LOADER)
-    return extend(_own(plan), plan.spec, containers=containers, server=SERVER_CONTAINER)
+    return extend(_unextended(plan), plan.spec, containers=containers, server=SERVER_CONTAINER)
 
 
-def patched_fields(plan: Plan) -> list[Owned]:
-    """What patches changed that Marina derives."""
+def patched_fields(plan: Plan) -> list[PatchedField]:
+    """The derived fields of the pods that patches changed."""
     if not plan.spec.kubernetes.patches:
         return []
-    before, after = (files[_DEPLOYMENT][0] for files in (_own(plan), render(plan)))
-    return list(owned_changes(before, after, SERVER_CONTAINER))
+    before, after = (files[_DEPLOYMENT][0] for files in (_unextended(plan), render_objects(plan)))
+    return list(find_patched_fields(before, after, SERVER_CONTAINER))
 
 
-def _own(plan: Plan) -> Files:
+def _unextended(plan: Plan) -> Files:
     return {name: documents for name, documents in (_base(plan) | _addons(plan)).items() if documents}
 
 
@@ -55,7 +56,7 @@ def _base(plan: Plan) -> Files:
         "00-namespace.yaml": plain(_namespace(plan)) if spec.kubernetes.create_namespace else [],
         "10-service-account.yaml": plain(deployment.service_account(plan)),
         "20-config.yaml": plain(config_map(plan)),
-        # Before the pods, so that none of them is ever open.
+        # Before the pods, so that they are never unprotected.
         "30-network-policy.yaml": plain(network.network_policy(plan)) if spec.kubernetes.network.policy else [],
         _DEPLOYMENT: plain(deployment.deployment(plan)),
         "50-service.yaml": plain(network.service(plan)),
@@ -81,61 +82,63 @@ def _monitoring(plan: Plan) -> Files:
     if settings.monitor == "annotations":
         return files
     by_service = settings.monitor == "service"
-    # A reading that takes longer than half the time between two of them is a lost one.
+    # A scrape that takes longer than half the interval is given up.
     interval_s, timeout_s = settings.scrape_interval_s, max(1, settings.scrape_interval_s // 2)
     endpoint = {"port": deployment.PAGES, "path": "/metrics", "scheme": "http"}
     endpoint |= {"interval": f"{interval_s}s", "scrapeTimeout": f"{timeout_s}s"}
     spec = {
         "selector": {"matchLabels": selector_labels(plan, "pages") if by_service else selector_labels(plan)},
-        # The page's own labels stay what they are; none of them is one that Prometheus adds.
+        # The page's labels never collide with those that Prometheus adds, so none has to be honoured over them.
         "endpoints" if by_service else "podMetricsEndpoints": [endpoint | {"honorLabels": False}],
     }
     version, kind = "monitoring.coreos.com/v1", "ServiceMonitor" if by_service else "PodMonitor"
-    monitor = custom(version, kind, _chosen(plan, plan.name), spec)
-    rules = custom(version, "PrometheusRule", _chosen(plan, plan.name), {"groups": rule_groups(plan)})
+    meta = _monitoring_metadata(plan, plan.name)
+    monitor = custom_resource(version, kind, meta, spec)
+    rules = custom_resource(version, "PrometheusRule", meta, {"groups": rule_groups(plan)})
     pages = plain(network.pages_service(plan)) if by_service else []
     return {"monitoring/monitor.yaml": [*pages, monitor], "monitoring/rules.yaml": [rules], **files}
 
 
 def rule_groups(plan: Plan) -> list[Manifest]:
-    """All rules of a service, for a PrometheusRule and for a rule file alike."""
+    """All rules of a service, for a PrometheusRule or a rule file."""
     return [*recording_rules(plan.spec, plan.cold_start_s), *alert_rules(plan.spec)]
 
 
 def dashboard_text(plan: Plan) -> str:
-    """The dashboard as Grafana imports it."""
-    return json.dumps(render_dashboard(plan.spec, _aimed_rps(plan)), indent=1, ensure_ascii=False) + "\n"
+    """The dashboard as JSON for Grafana."""
+    return json.dumps(render_dashboard(plan.spec, _target_rps(plan)), indent=1, ensure_ascii=False) + "\n"
 
 
-def _aimed_rps(plan: Plan) -> float | None:
-    """The rate of a pod that the autoscaler aims at, where it aims at a rate."""
+def _target_rps(plan: Plan) -> float | None:
+    """The requests/s per pod that the autoscaler aims at; None if it scales by something else or the target is
+    unknown."""
     return plan.target_rps_per_pod if plan.autoscaled and plan.spec.scaling.metric == "requests" else None
 
 
-def _dashboard(plan: Plan) -> V1ConfigMap:
-    """For Grafana's sidecar, which loads every ConfigMap with this label."""
-    named = _chosen(plan, f"{plan.name}-dashboard")
-    named.labels = (named.labels or {}) | {"grafana_dashboard": "1"}
+def _dashboard(plan: Plan) -> client.V1ConfigMap:
+    """The dashboard in a ConfigMap with the label by which Grafana's sidecar finds dashboards."""
+    meta = _monitoring_metadata(plan, f"{plan.name}-dashboard")
+    meta.labels = (meta.labels or {}) | {"grafana_dashboard": "1"}
     text = dashboard_text(plan)
-    return V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=named, data={f"{plan.name}.json": text})
+    return client.V1ConfigMap(api_version="v1", kind="ConfigMap", metadata=meta, data={f"{plan.name}.json": text})
 
 
-def _namespace(plan: Plan) -> V1Namespace:
-    """The namespace refuses what the `restricted` profile forbids. It may hold other services, so nothing in it is
+def _namespace(plan: Plan) -> client.V1Namespace:
+    """The namespace, which enforces the `restricted` profile. Other services may run in it, so it has nothing that is
     specific to this one."""
     levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
-    named = {
+    labels = {
         "app.kubernetes.io/name": plan.namespace,
         "app.kubernetes.io/part-of": PART_OF,
         "app.kubernetes.io/managed-by": MANAGED_BY,
     }
-    return V1Namespace(
-        api_version="v1", kind="Namespace", metadata=V1ObjectMeta(name=plan.namespace, labels=named | levels)
+    return client.V1Namespace(
+        api_version="v1", kind="Namespace", metadata=client.V1ObjectMeta(name=plan.namespace, labels=labels | levels)
     )
 
 
-def _chosen(plan: Plan, name: str) -> V1ObjectMeta:
-    """Metadata with the labels by which the cluster's operators choose what they read."""
-    named = metadata(plan, name, component="monitoring")
-    named.labels = (named.labels or {}) | plan.spec.kubernetes.monitoring.labels
-    return named
+def _monitoring_metadata(plan: Plan, name: str) -> client.V1ObjectMeta:
+    """Metadata with the labels in the spec by which the cluster's operators select their objects."""
+    meta = metadata(plan, name, component="monitoring")
+    meta.labels = (meta.labels or {}) | plan.spec.kubernetes.monitoring.labels
+    return meta

@@ -1,6 +1,7 @@
-"""The plan of a deployment: the spec, what was built of it, what was measured, and every number that follows from them.
+"""The plan of a deployment: the spec, the package and image built from it, the evidence, and every number that follows
+from them.
 
-Nothing here writes or talks to a cluster; the modules beside it turn a plan into objects.
+Nothing here writes files or talks to a cluster; the modules beside this one turn a plan into objects.
 """
 
 from __future__ import annotations
@@ -21,30 +22,38 @@ from k8s.manifests.image_record import ImageRecord, read_image
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 
 MIB = 2**20
-# Of a peak that was measured: fragmentation, a worker that starts while another ends.
+# On top of a measured peak, for fragmentation and for a worker that starts while another one ends.
 MEMORY_MARGIN = 1.25
-# Pods are kept for ten cold starts after they were needed last: one that was sent away by mistake costs a cold start.
+# Pods are kept for ten cold starts after they were last needed, because removing one by mistake costs a cold start.
 _DOWN_WINDOW_PER_START = 10
 _DOWN_WINDOW_S, _DOWN_WINDOW_UNMEASURED_S = (300, 3600), 600
 _UP_PERIOD_S = (15, 60)
 SCALE_UP_PERCENT, SCALE_UP_PODS, SCALE_DOWN_PERCENT = 100, 4, 25
+# More pods start as soon as they are wanted. The autoscaler acts on the lowest recommendation in the window, so any
+# window is time in which too few pods serve. The rate is already a mean over four scrapes, and the window before pods
+# are removed prevents flapping.
+SCALE_UP_WINDOW_S = 0
+# How long a new pod must stay ready before the next old one ends: a few scrapes with real traffic on it.
+MIN_READY_S = 10
+# The size of each of the two files that the server writes for a log shipper.
+LOG_BYTES = 32 * MIB
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is deployed. Without a package, image record or evidence the numbers are defaults and `notes` say so."""
+    """What is deployed. Without a package, image record or evidence, the numbers are defaults and `notes` says so."""
 
     spec: Spec
     image: str
-    """What the pods run: by digest once it was pushed."""
+    """The image that the pods run, by digest once it was pushed."""
     package: Package | None
     evidence: EvidenceRecord | None
     built: ImageRecord | None = None
-    """The record of the image; None before `marina image`."""
+    """The record of the image; None before `marina image` ran."""
 
     @property
     def name(self) -> str:
-        """Of every object, alone or as a prefix."""
+        """The name of every object, or its prefix."""
         return self.spec.name
 
     @property
@@ -53,31 +62,31 @@ class Plan:
 
     @property
     def ports(self) -> Ports:
-        """The image's command line does not change the base."""
+        """The server's ports, which the image's command line leaves at their defaults."""
         return Ports()
 
     @property
     def autoscaled(self) -> bool:
-        """Whether an autoscaler owns the number of pods."""
+        """Whether an autoscaler controls the number of pods."""
         return self.spec.scaling.autoscaler != "none"
 
     @property
     def cold_start_s(self) -> float | None:
-        """From the start of a server to ready, as measured."""
+        """The measured time from the start of a server to ready; None if it was not measured."""
         return self.evidence.cold_start_s if self.evidence else None
 
     @property
     def target_rps_per_pod(self) -> float | None:
-        """The rate a pod should run at: what the spec says, else the knee with room above; None without evidence."""
+        """The requests/s that each pod should get: the spec's, or the knee times the headroom. None without either."""
         stated, knee = self.spec.scaling.target_rps_per_pod, self.evidence.knee if self.evidence else None
         if stated != "auto":
             return stated
-        # Three figures: a second calibration that finds the same does not change the manifests.
+        # Three digits, so that a second calibration with nearly the same result does not change the manifests.
         return float(f"{knee.rps * self.spec.scaling.headroom:.3g}") if knee else None
 
     @property
     def scaling_target(self) -> float | None:
-        """What the metric should be on each pod, in its own unit; None when that was never measured."""
+        """The autoscaler's target for the metric of each pod, in the metric's unit; None if it was never measured."""
         scaling = self.spec.scaling
         stated = {
             "gpu": float(scaling.target_gpu_percent),
@@ -88,41 +97,39 @@ class Plan:
 
     @property
     def target_running(self) -> float:
-        """How many slots of a language model should be in use on each pod, beside those who wait."""
+        """How many of a language model's slots should be in use on each pod."""
         return float(f"{self.spec.writing.slots * self.spec.scaling.headroom:.3g}")
 
     @property
     def startup_budget_s(self) -> int:
-        """How long the kubelet waits for the first ready: never less than TorchServe does for its workers, so that the
-        supervisor can say what went wrong, and at least two measured cold starts."""
+        """How long the kubelet waits until a pod is first ready: longer than TorchServe waits for its workers, so that
+        the supervisor can report what went wrong, and at least two measured cold starts."""
         patience_s = self.spec.serving.startup_timeout_s + 60
         return max(patience_s, math.ceil(2 * (self.cold_start_s or 0)))
 
     @property
     def progress_deadline_s(self) -> int:
-        """When a rollout that stands still is given up: a start, its proof, five minutes for a node and an image."""
-        return self.startup_budget_s + self.min_ready_s + 300
-
-    @property
-    def min_ready_s(self) -> int:
-        """How long a new pod must stay ready before the next old one goes: some scrapes with real traffic on it."""
-        return 10
+        """How long a rollout may make no progress: a start, the time to stay ready, and five minutes for a new node and
+        pulling the image."""
+        return self.startup_budget_s + MIN_READY_S + 300
 
     @property
     def grace_period_s(self) -> int:
-        """The supervisor serves on, then drains; five seconds more for Java to end."""
+        """The grace period of a pod: the supervisor goes on serving, then drains; Java gets five more seconds to
+        end."""
         serving = self.spec.serving
         return math.ceil(serving.drain_propagation_s + serving.drain_timeout_s) + 5
 
     @property
     def max_surge(self) -> int | str:
-        """Pods that a rollout may add: what the spec says, else a quarter; one where each needs a GPU."""
+        """How many pods a rollout may add: the spec's number, or a quarter of the pods; only one if each needs a
+        GPU."""
         stated, gpus = self.spec.kubernetes.rollout.max_surge, self.spec.kubernetes.resources.gpu
         return stated if stated != "auto" else 1 if gpus else "25%"
 
     @property
     def surge_pods(self) -> int:
-        """How many that are at most, when all the pods there may be run."""
+        """`max_surge` as a number of pods, if as many pods run as the autoscaler may start."""
         scaling = self.spec.scaling
         pods = scaling.max_replicas if self.autoscaled else scaling.min_replicas
         surge = self.max_surge
@@ -130,26 +137,26 @@ class Plan:
 
     @property
     def cpu_percent(self) -> int | None:
-        """The autoscaler's second metric; None where the cluster cannot tell the cpu of pods."""
+        """The target of the autoscaler's second metric; None in a cluster that does not measure the cpu of pods."""
         return self.spec.scaling.cpu_percent
 
     @property
     def memory(self) -> str:
-        """Request and limit of the server: what the spec says, else the measured peak with room above."""
+        """The server's memory request and limit: the spec's, or the measured peak plus a margin, or a guess."""
         stated, measured = self.spec.kubernetes.resources.memory, self.evidence.memory if self.evidence else None
         if stated != "auto":
             return canonical(stated)
         if measured is None:
-            # Java may take its heap once more outside of it, and a worker of a small model half a GiB.
+            # Java can use as much memory outside its heap as inside; a worker of a small model takes half a GiB.
             worker_bytes = max(512 * MIB, 256 * MIB + self.spec.largest_batch_bytes)
             guess = 2 * self.spec.serving.java_heap_mb * MIB + self.spec.workers * worker_bytes + self.spec.cache_bytes
             return in_mib(max(guess, 2048 * MIB))
-        return in_mib(with_room(self.spec, measured.total_bytes))
+        return in_mib(memory_with_margin(self.spec, measured.total_bytes))
 
     @property
     def temporary_bytes(self) -> int:
-        """Room under `/tmp`, where the MAR is unpacked: that, as much again, and 256 MiB for logs and metrics; a
-        GiB more where something is compiled, by vLLM too."""
+        """The size of `/tmp`, where the MAR is unpacked: twice the MAR, and 256 MiB for logs and metrics. A GiB more if
+        the pod compiles the model, as vLLM also does."""
         model = self.spec.model
         compiles = model.compile == "jit" or model.on_mismatch == "jit" or self.spec.vllm is not None
         archive = self.package.bytes if self.package else 1024 * MIB
@@ -157,38 +164,32 @@ class Plan:
 
     @property
     def shared_bytes(self) -> int:
-        """Of `/dev/shm`, a GiB for each of vLLM's GPUs; none without vLLM."""
+        """The size of `/dev/shm`: a GiB for each GPU with vLLM, otherwise 0."""
         return 1024 * MIB * self.spec.vllm.gpus if self.spec.vllm else 0
 
     @property
     def loaded_bytes(self) -> int:
-        """Room for a MAR that an init container downloads."""
+        """The size of the volume for a MAR that an init container downloads."""
         return self.package.bytes + 64 * MIB if self.package else 0
 
     @property
     def storage_bytes(self) -> int:
-        """What a pod may write in all: its volumes, and the container logs that the node keeps."""
+        """The pod's ephemeral storage: its volumes, and the container logs that the node keeps."""
         store = self.spec.kubernetes.model
         logs = 128 * MIB + (2 * LOG_BYTES if self.spec.kubernetes.log_shipper else 0)
         return self.temporary_bytes + logs + (self.loaded_bytes if store and store.downloads and not store.cache else 0)
 
     @property
-    def scale_up_window_s(self) -> int:
-        """How long more pods must be wanted before they are made: not at all. The autoscaler takes the lowest wish of
-        the window, so any window is time in which too few pods serve; the rate is a mean over four readings already,
-        and the window against flapping is the one before pods go."""
-        return 0
-
-    @property
     def scale_up_period_s(self) -> int:
-        """Twice as many pods, or four more, in this time at most: what a pod needs to help, from 15 s, the time between
-        two looks of the autoscaler, to 60 s; 60 s unmeasured."""
+        """In this time, the pods at most double or grow by four, whichever is more. It is a cold start, but at least 15
+        s, the interval at which the autoscaler decides, and at most 60 s; 60 s if it was not measured."""
         low, high = _UP_PERIOD_S
         return high if self.cold_start_s is None else min(high, max(low, math.ceil(self.cold_start_s)))
 
     @property
     def scale_down_window_s(self) -> int:
-        """How long fewer pods must do before one goes: ten cold starts, at least 300 s; 600 s unmeasured."""
+        """How long fewer pods must be enough before any is removed: ten cold starts, from 300 s to an hour; 600 s if
+        the cold start was not measured."""
         low, high = _DOWN_WINDOW_S
         if self.cold_start_s is None:
             return _DOWN_WINDOW_UNMEASURED_S
@@ -196,38 +197,36 @@ class Plan:
 
     @property
     def scale_down_period_s(self) -> int:
-        """At most a quarter of the pods goes in this time; the autoscaler allows half an hour at most."""
+        """In this time, at most a quarter of the pods is removed. Kubernetes allows at most half an hour."""
         return min(1800, max(120, 2 * math.ceil(self.cold_start_s or 0)))
 
     @property
     def node_selector(self) -> dict[str, str]:
-        """Labels that the spec selects nodes by, and the architecture of its package."""
+        """The node labels that a pod requires: the spec's, and the architecture that the package is compiled for."""
         arch = {} if self.spec.model.cpu_target == "native" else {"kubernetes.io/arch": "amd64"}
         return {**arch, **self.spec.kubernetes.node_selector}
 
     @property
     def cpu_labels(self) -> dict[str, str]:
-        """Labels of the nodes whose CPUs can run what the artifact was compiled for."""
-        named = self.spec.kubernetes.cpu_labels
-        # What a packaging machine has is nobody's class of CPUs: only the owner knows which nodes are like it.
-        return node_labels(self.spec.model.cpu_target) if named is None else named
+        """The labels of nodes whose CPUs can run the compiled artifact."""
+        stated = self.spec.kubernetes.cpu_labels
+        # No labels exist for CPUs like the packaging machine's (`native`): only the owner knows which nodes are like
+        # it.
+        return node_labels(self.spec.model.cpu_target) if stated is None else stated
 
     @property
     def oldest_kubernetes(self) -> str:
-        """The first minor version that knows every field used."""
+        """The first minor version of Kubernetes that has every field in use."""
         store = self.spec.kubernetes.model
         return "1.31" if store and store.image else SUPPORTED_VERSIONS[0]
 
 
-# Of each of the two files that the server keeps for a log shipper.
-LOG_BYTES = 32 * MIB
-
-
 def make_plan(spec: Spec, folder: Path) -> Plan:
-    """The plan from a spec and the records in its build folder (`build/<name>`), whichever of them are there."""
+    """Makes the plan from a spec and the records in its build folder (`build/NAME`), as far as they exist. Raises
+    InputError if they do not belong together."""
     package = read_package(folder) if (folder / "package.json").exists() else None
     if package and (package.record.name, package.record.version) != (spec.name, spec.version):
-        text = f"{folder / 'package.json'}: is of `{package.record.name}` {package.record.version}, the spec is of "
+        text = f"{folder / 'package.json'}: is for `{package.record.name}` {package.record.version}, the spec is for "
         raise InputError(text + f"`{spec.name}` {spec.version}", hint=f"marina package {spec.file}")
     if package is None and spec.kubernetes.model:
         text = "`kubernetes.model`: needs the package's checksum, and nothing was packaged yet"
@@ -245,19 +244,19 @@ def make_plan(spec: Spec, folder: Path) -> Plan:
     return plan
 
 
-def worst_requests_bytes(spec: Spec) -> int:
-    """What the largest requests that are permitted take, on every worker at once."""
+def largest_requests_bytes(spec: Spec) -> int:
+    """Memory for a batch of the largest permitted requests on every worker at once."""
     return spec.workers * spec.largest_batch_bytes
 
 
-def with_room(spec: Spec, peak_bytes: int) -> float:
-    """A measured peak and room above it: for the largest requests, which the measurement did not send, and for answers
-    that are kept, for it goes past the cache."""
-    return max(peak_bytes * MEMORY_MARGIN, peak_bytes + worst_requests_bytes(spec)) + spec.cache_bytes
+def memory_with_margin(spec: Spec, peak_bytes: int) -> float:
+    """A measured peak plus a margin, which leaves room for the largest requests and the cache of answers: a measurement
+    sends no such requests, and bypasses the cache."""
+    return max(peak_bytes * MEMORY_MARGIN, peak_bytes + largest_requests_bytes(spec)) + spec.cache_bytes
 
 
 def in_mib(size: float) -> str:
-    """Bytes as a quantity, rounded up to 64 MiB."""
+    """Bytes as a quantity, rounded up to a multiple of 64 MiB."""
     return canonical(f"{64 * math.ceil(size / (64 * MIB))}Mi")
 
 
@@ -271,7 +270,7 @@ def _check_memory(spec: Spec, evidence: EvidenceRecord) -> None:
     stated, measured = spec.kubernetes.resources.memory, evidence.memory
     if measured and stated != "auto" and quantity(stated) < measured.total_bytes:
         raise InputError(
-            f"{spec.file}: `kubernetes.resources.memory`: got {stated}, but at its peak the server took "
+            f"{spec.file}: `kubernetes.resources.memory`: got {stated}, but the server used up to "
             f"{measured.total_bytes / MIB:.0f}Mi",
-            hint=f"memory: {in_mib(with_room(spec, measured.total_bytes))}, or auto",
+            hint=f"memory: {in_mib(memory_with_margin(spec, measured.total_bytes))}, or auto",
         )

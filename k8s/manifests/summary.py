@@ -1,4 +1,4 @@
-"""What `marina manifests` prints: the files, the derived numbers, and what to type next."""
+"""The text that `marina manifests` prints: the files, the derived numbers, and what to type next."""
 
 from __future__ import annotations
 
@@ -6,56 +6,56 @@ from pathlib import Path
 
 from config.spec import Spec
 from k8s.manifests.objects import ADDONS
-from k8s.manifests.writing import Written
+from k8s.manifests.writing import WrittenFiles
 
 
-def tell(written: Written, spec: Spec, form: str) -> str:
-    """For a person; `form` is that of `--format`."""
+def summary_text(written: WrittenFiles, spec: Spec, output_format: str) -> str:
+    """The summary for a person; `output_format` is the value of `--format`."""
     lines = [f"{written.folder}  {written.image}"]
     lines += [f"  {name:<29} {', '.join(objects)}" for name, objects in written.files.items()]
-    if form in ("files", "single"):
+    if output_format in ("files", "single"):
         widest = max(len(number.value) for number in written.derived)
         lines += ["derived"]
         lines += [f"  {number.name:<29} {number.value:<{widest}}  {number.reason}" for number in written.derived]
         steps = _for_objects(written, spec)
     else:
-        steps = _for_helm(written, spec) if form == "helm" else _for_kserve(written)
+        steps = _for_helm(written, spec) if output_format == "helm" else _for_kserve(written)
     width = min(72, max(len(command) for command, _ in steps))
     return "\n".join([*lines, "next", *(f"  {command:<{width}}  # {text}" for command, text in steps)])
 
 
-def _for_objects(written: Written, spec: Spec) -> list[tuple[str, str]]:
+def _for_objects(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
     steps = [
-        (f"marina verify {spec.file}", "the rules of an admission, without a cluster"),
-        (f"marina deploy {spec.file}", "applies, waits, proves, or rolls back"),
+        (f"marina verify {spec.file}", "checks them, without a cluster"),
+        (f"marina deploy {spec.file}", "applies them, proves that they serve, or rolls back"),
         (f"kubectl apply --server-side -f {written.folder}", "by hand; -k does the same"),
     ]
     folders = dict.fromkeys(str(Path(name).parent) for name in written.files if "/" in name)
     steps += [
-        (f"kubectl apply --server-side -f {written.folder / name}", f"where there is {ADDONS[name]}")
+        (f"kubectl apply --server-side -f {written.folder / name}", f"if the cluster has {ADDONS[name]}")
         for name in folders
     ]
     if spec.scaling.autoscaler == "hpa":
         values = written.folder.parent / "prometheus/adapter-values.yaml"
         install = "helm upgrade --install prometheus-adapter prometheus-community/prometheus-adapter"
         where = spec.kubernetes.monitoring.namespace
-        steps.append((f"{install} -n {where} -f {values}", "once a cluster"))
+        steps.append((f"{install} -n {where} -f {values}", "once per cluster"))
     return steps
 
 
-def _for_helm(written: Written, spec: Spec) -> list[tuple[str, str]]:
+def _for_helm(written: WrittenFiles, spec: Spec) -> list[tuple[str, str]]:
     namespace = spec.kubernetes.namespace
-    # Helm keeps its release in the namespace, which must be there before any object of the chart.
+    # Helm keeps its release in the namespace, which must therefore exist before any object of the chart.
     make = " --create-namespace --set createNamespace=false" if spec.kubernetes.create_namespace else ""
     install = f"helm upgrade --install {spec.name} {written.folder} -n {namespace}{make}"
     return [
-        (install, "values.yaml has what may change"),
+        (install, "values.yaml lists what you can change"),
         (f"helm test {spec.name} -n {namespace}", "sends an inference"),
     ]
 
 
-def _for_kserve(written: Written) -> list[tuple[str, str]]:
+def _for_kserve(written: WrittenFiles) -> list[tuple[str, str]]:
     return [
-        (f"marina verify --dir {written.folder}", "the rules of an admission, without a cluster"),
-        (f"kubectl apply --server-side -f {written.folder}", "where there is KServe"),
+        (f"marina verify --dir {written.folder}", "checks them, without a cluster"),
+        (f"kubectl apply --server-side -f {written.folder}", "if the cluster has KServe"),
     ]

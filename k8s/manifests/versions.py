@@ -1,4 +1,3 @@
-"""The minor versions of Kubernetes that manifests are made for, checked against and deployed to."""
+"""The minor versions of Kubernetes that manifests are rendered for, verified against and deployed to."""
 
-_FIRST_MINOR, _LAST_MINOR = 30, 37
-SUPPORTED_VERSIONS = tuple(f"1.{minor}" for minor in range(_FIRST_MINOR, _LAST_MINOR + 1))
+SUPPORTED_VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))

@@ -1,4 +1,5 @@
-"""Manifests on disk: a folder that is replaced as a whole, and beside it what a cluster's Prometheus is given."""
+"""Writes the manifests to a folder, which is replaced as a whole, and beside it the files for a cluster's
+Prometheus."""
 
 from __future__ import annotations
 
@@ -9,27 +10,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 from config.record import write_text
-from k8s.manifests.notes import Derived, Note, derived, notes
-from k8s.manifests.objects import Files, dashboard_text, render, rule_groups
+from k8s.manifests.notes import DerivedNumber, Note, derived_numbers, notes
+from k8s.manifests.objects import Files, dashboard_text, render_objects, rule_groups
 from k8s.manifests.plan import Plan
 from k8s.manifests.yaml_text import to_yaml
 from k8s.monitoring import adapter_values
 
-Form = Literal["files", "single"]
+Layout = Literal["files", "single"]
 MANIFESTS_FOLDER = "manifests"
 ORIGIN = "Made by `marina manifests` from the spec: change that, not this file."
 
 
 @dataclass(frozen=True)
-class Written:
-    """What was written where, and what to know about it."""
+class WrittenFiles:
+    """The files that were written, with the notes and derived numbers to show."""
 
     folder: Path
     files: dict[str, list[str]]
-    """By file, relative to the folder: its objects as `Kind name`."""
+    """The objects in each file as `Kind name`, by path relative to the folder."""
     image: str
     notes: list[Note]
-    derived: list[Derived]
+    derived: list[DerivedNumber]
 
     def to_data(self) -> dict[str, Any]:
         """As JSON."""
@@ -37,48 +38,50 @@ class Written:
         return {"folder": str(self.folder), "files": self.files, "image": self.image, **parts}
 
 
-def write_manifests(plan: Plan, out: Path, form: Form = "files") -> Written:
-    """Writes `manifests/` and `prometheus/` under a build folder; what was there before is replaced."""
-    replace_folder(out / MANIFESTS_FOLDER, manifest_texts(plan, form))
+def write_manifests(plan: Plan, out: Path, layout: Layout = "files") -> WrittenFiles:
+    """Writes `manifests/` and `prometheus/` into a build folder. An existing `manifests/` is replaced as a whole."""
+    replace_folder(out / MANIFESTS_FOLDER, manifest_texts(plan, layout))
     write_text(out / "prometheus/adapter-values.yaml", to_yaml([adapter_values(plan.spec)], [ORIGIN]))
     write_text(out / "prometheus/rules.yaml", to_yaml([{"groups": rule_groups(plan)}], [ORIGIN]))
     write_text(out / "prometheus/dashboard.json", dashboard_text(plan))
-    return written(plan, out / MANIFESTS_FOLDER, _files(plan, form))
+    return describe_files(plan, out / MANIFESTS_FOLDER, _files(plan, layout))
 
 
-def written(plan: Plan, folder: Path, files: Files) -> Written:
-    """What is said about a folder of objects."""
-    named = {
+def describe_files(plan: Plan, folder: Path, files: Files) -> WrittenFiles:
+    """The record of a folder to which these objects were written."""
+    objects = {
         name: [f"{document['kind']} {document['metadata']['name']}" for document in documents]
         for name, documents in files.items()
     }
-    return Written(folder=folder, files=named, image=plan.image, notes=notes(plan), derived=derived(plan))
+    return WrittenFiles(folder, objects, plan.image, notes(plan), derived_numbers(plan))
 
 
-def manifest_texts(plan: Plan, form: Form) -> dict[str, str]:
-    """Every file of `manifests/`, with its kustomizations."""
-    known, files = notes(plan), _files(plan, form)
-    texts = {name: to_yaml(documents, _comment(name, known, form)) for name, documents in files.items()}
+def manifest_texts(plan: Plan, layout: Layout) -> dict[str, str]:
+    """The text of every file in `manifests/`, including the kustomizations."""
+    all_notes, files = notes(plan), _files(plan, layout)
+    texts = {name: to_yaml(documents, _comment(name, all_notes, layout)) for name, documents in files.items()}
     return texts | _kustomizations(files)
 
 
-def _files(plan: Plan, form: Form) -> Files:
-    return render(plan) if form == "files" else _merged(render(plan))
+def _files(plan: Plan, layout: Layout) -> Files:
+    return render_objects(plan) if layout == "files" else _merged(render_objects(plan))
 
 
 def _merged(files: Files) -> Files:
-    """One file in each folder."""
+    """The same objects with one file in each folder."""
     merged: Files = {}
     for name, documents in files.items():
         merged.setdefault(str(Path(name).parent / "all.yaml"), []).extend(documents)
     return merged
 
 
-def _comment(name: str, known: list[Note], form: Form) -> list[str]:
-    place = Path(name)
-    shown = [Path(note.file).parent / place.name if form == "single" else Path(note.file) for note in known]
-    about = [note for note, file in zip(known, shown, strict=True) if file == place]
-    return [ORIGIN, *(f"Note: {note.text}" for note in about)]
+def _comment(name: str, all_notes: list[Note], layout: Layout) -> list[str]:
+    """The comment lines of one file: where it comes from, and the notes about the objects in it."""
+    if layout == "single":
+        notes_here = [note for note in all_notes if Path(note.file).parent == Path(name).parent]
+    else:
+        notes_here = [note for note in all_notes if note.file == name]
+    return [ORIGIN, *(f"Note: {note.text}" for note in notes_here)]
 
 
 def _kustomizations(files: Files) -> dict[str, str]:
@@ -94,7 +97,7 @@ def _kustomizations(files: Files) -> dict[str, str]:
 
 
 def replace_folder(folder: Path, texts: dict[str, str]) -> None:
-    """Writes to a temporary place and moves it, so that nobody applies half of it."""
+    """Writes the texts to a temporary folder and moves it into place, so that nobody applies an incomplete one."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         fresh, old = Path(temporary) / "fresh", Path(temporary) / "old"

@@ -1,4 +1,4 @@
-"""Objects as YAML that is the same to the byte every time and reads alike in every parser."""
+"""Writes objects as YAML that is the same byte for byte every time, and that every parser reads the same way."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-# What a person looks for comes first; the rest keeps its order.
+# Keys that a reader looks for first; the others keep their order.
 _FIRST = ("apiVersion", "kind", "metadata", "name", "namespace", "labels", "annotations", "type")
-# Text that PyYAML leaves bare, although parsers of YAML 1.2 and Go's take it for a number or a truth.
-_NUMBER = re.compile(r"[-+]?(0[xob][\da-fA-F_]+|(\d[\d_]*)(\.[\d_]*)?([eE][-+]?\d+)?)|[yYnN]|~")
+# Text that PyYAML does not quote, although YAML 1.2 and Go parsers read it as a number, a boolean or null.
+_AMBIGUOUS = re.compile(r"[-+]?(0[xob][\da-fA-F_]+|(\d[\d_]*)(\.[\d_]*)?([eE][-+]?\d+)?)|[yYnN]|~")
 
 
 class _Dumper(yaml.CSafeDumper):
@@ -23,7 +23,7 @@ class _Dumper(yaml.CSafeDumper):
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     if "\n" in text:
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-    style = '"' if _NUMBER.fullmatch(text) else None
+    style = '"' if _AMBIGUOUS.fullmatch(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
@@ -31,31 +31,31 @@ _Dumper.add_representer(str, _text)
 
 
 def plain(*objects: BaseModel) -> list[dict[str, Any]]:
-    """Typed objects as plain data in the order in which people read it."""
-    return [ordered(model.model_dump(mode="json", by_alias=True, exclude_none=True)) for model in objects]
+    """Typed objects as plain data, with the keys in the order in which people read them."""
+    return [_ordered(model.model_dump(mode="json", by_alias=True, exclude_none=True)) for model in objects]
 
 
-def custom(api_version: str, kind: str, metadata: BaseModel, spec: dict[str, Any]) -> dict[str, Any]:
-    """A custom resource, which the `kubernetes` client has no type for; what is written is checked against the schemas
-    that come with Marina."""
+def custom_resource(api_version: str, kind: str, metadata: BaseModel, spec: dict[str, Any]) -> dict[str, Any]:
+    """A custom resource as plain data, since the `kubernetes` client has no type for it. `marina verify` checks it
+    against the schemas that come with Marina."""
     return {"apiVersion": api_version, "kind": kind, "metadata": plain(metadata)[0], "spec": spec}
 
 
-def ordered(data: Any) -> Any:
-    """The same data with names in front."""
+def _ordered(data: Any) -> Any:
+    """The data with the keys of `_FIRST` in front."""
     if isinstance(data, list):
-        return [ordered(item) for item in data]
+        return [_ordered(item) for item in data]
     if not isinstance(data, dict):
         return data
     keys = [key for key in _FIRST if key in data] + [key for key in data if key not in _FIRST]
-    return {key: ordered(data[key]) for key in keys}
+    return {key: _ordered(data[key]) for key in keys}
 
 
 def one_document(data: Any) -> str:
-    """One document, without its `---`."""
+    """The YAML of one document, without `---`."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=False)
 
 
 def to_yaml(documents: Sequence[Any], comment: Iterable[str] = ()) -> str:
-    """A file of documents, with lines of comment on top."""
+    """The YAML of a file of documents, with comment lines at the top."""
     return "".join(f"# {line}\n" for line in comment) + "---\n".join(map(one_document, documents))

@@ -1,4 +1,5 @@
-"""What Prometheus and Grafana are given: series, expressions, rules, alerts, dashboard, the adapter's values."""
+"""Everything that Prometheus and Grafana get: expressions, rules, alerts, the dashboard, the adapter's values, and the
+contract that says which series these may use."""
 
 from k8s.monitoring.adapter import (
     EXPECTED_METRIC,
@@ -8,8 +9,8 @@ from k8s.monitoring.adapter import (
     adapter_values,
     external_rules,
 )
-from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, series_of
-from k8s.monitoring.contract import Need, all_expressions, metric_contract, misuses
+from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, page_series
+from k8s.monitoring.contract import UsedSeries, all_expressions, metric_contract, misuses
 from k8s.monitoring.dashboard import dashboard_identity, render_dashboard
 from k8s.monitoring.expressions import (
     EXPECTED,
@@ -33,8 +34,8 @@ __all__ = [
     "SERVER_CONTAINER",
     "TARGET_LABELS",
     "Matcher",
-    "Need",
     "Selector",
+    "UsedSeries",
     "adapter_rules",
     "adapter_values",
     "alert_rules",
@@ -47,9 +48,9 @@ __all__ = [
     "keda_query",
     "metric_contract",
     "misuses",
+    "page_series",
     "recording_rules",
     "render_dashboard",
     "running_query",
     "selectors",
-    "series_of",
 ]

@@ -1,6 +1,6 @@
-"""One alert, and those about the state of pods, workers and the autoscaler; what the objective asks is in `rules`.
+"""Alerts about the state of pods, workers and the autoscaler. Alerts about the objective are in `rules`.
 
-Every alert has a heading of its own in docs/09-monitoring.md, which its `runbook_url` leads to.
+Every alert has its own heading in docs/09-monitoring.md, which its `runbook_url` links to.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from config.spec import Spec
 from k8s.monitoring.expressions import Queries
 
 SHED_SHARE = 0.01
-# The autoscaler leaves a pod alone up to a tenth over its target; over nearly the whole request nothing is left to use.
-AUTOSCALER_TOLERANCE, CPU_AT_MOST = 0.1, 0.98
+# The autoscaler tolerates a tenth over its target, and the alert fires a little above that. A pod cannot use more than
+# its whole request, so the limit is at most slightly below it.
+AUTOSCALER_TOLERANCE, TOLERANCE_MARGIN, CPU_AT_MOST = 0.1, 0.02, 0.98
 MEMORY_SHARE = 0.9
 GPU_MEMORY_SHARE = 0.95
 GPU_GROWTH = 1.1
@@ -23,7 +24,7 @@ RESTARTS = 3
 
 @dataclass(frozen=True)
 class Alert:
-    """Fires when `expr` has had a result for as long as `for_`."""
+    """One alert. It fires once `expr` has had results for the duration `for_`."""
 
     name: str
     severity: str
@@ -32,7 +33,7 @@ class Alert:
     for_: str = ""
 
     def rule(self, spec: Spec) -> dict[str, Any]:
-        """As Prometheus reads it."""
+        """The rule in Prometheus's format."""
         return {
             "alert": f"Marina{self.name}",
             "expr": self.expr,
@@ -46,13 +47,13 @@ class Alert:
 
 
 def state_alerts(spec: Spec, queries: Queries) -> list[Alert]:
-    """About what runs, whatever the objective is."""
+    """The alerts that do not depend on the objective."""
     scaled = spec.scaling.autoscaler != "none"
     return [
         *_pod_alerts(spec, queries),
         *_restart_alerts(spec, queries),
         *_capacity_alerts(spec, queries),
-        # vLLM takes the GPU's memory at its start, all that it may.
+        # Not with vLLM, which reserves all the GPU memory that it may use when it starts.
         *(_gpu_alerts(queries) if spec.worker_device == "cuda" else []),
         *(_autoscaler_alerts(spec, queries) if scaled else []),
     ]
@@ -65,8 +66,8 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     )
     start_min = _start_min(spec)
     return [
-        Alert("NoData", "page", f"absent({ready})", "Prometheus sees none of its pods", for_="3m"),
-        Alert("NoPodReady", "page", f"sum by (namespace) ({ready}) == 0", "no pod is ready", for_="3m"),
+        Alert("NoData", "page", f"absent({ready})", "Prometheus reads no metrics from any of its pods", for_="3m"),
+        Alert("NoPodReady", "page", f"sum by (namespace) ({ready}) == 0", "none of its pods is ready", for_="3m"),
         Alert("PodNotReady", "ticket", f"{ready} == 0", _pod("is not ready"), for_=f"{start_min}m"),
         Alert(
             "ReplicasMissing",
@@ -79,7 +80,7 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
             "PodsUnseen",
             "ticket",
             f"count by (namespace) ({ready}) < on (namespace) sum by (namespace) ({available})",
-            "Prometheus sees {{ $value }} pods, fewer than there are",
+            "Prometheus reads metrics from {{ $value }} pods, fewer than are available",
             for_="10m",
         ),
         Alert(
@@ -93,7 +94,7 @@ def _pod_alerts(spec: Spec, queries: Queries) -> list[Alert]:
 
 
 def _start_min(spec: Spec) -> int:
-    """How long a pod may take until it serves, its node and image included."""
+    """Minutes that a pod may take until it serves, including the time for a new node and for pulling the image."""
     return -(-spec.serving.startup_timeout_s // 60) + 10
 
 
@@ -108,7 +109,7 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
             "ContainerRestarts",
             "ticket",
             f"round(increase({containers}[1h])) >= {RESTARTS}",
-            _pod("restarted {{ $value }} times in an hour"),
+            "a container of " + _pod("restarted {{ $value }} times in an hour"),
         ),
         Alert(
             "WorkerRestarts",
@@ -127,23 +128,29 @@ def _restart_alerts(spec: Spec, queries: Queries) -> list[Alert]:
 def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     shed = queries.recorded("inference_shed:ratio_rate5m")
     target = (spec.scaling.cpu_percent or 100) / 100
-    cpu = min(CPU_AT_MOST, target * (1 + AUTOSCALER_TOLERANCE + 0.02))
-    # More pods help when they were asked for, have a node, have started, and the clients have found them.
+    cpu = min(CPU_AT_MOST, target * (1 + AUTOSCALER_TOLERANCE + TOLERANCE_MARGIN))
+    # New pods only help once they were requested, got a node, have started, and clients have found them.
     scaled_min = 2 * _start_min(spec)
     return [
-        Alert("RequestsShed", "ticket", f"{shed} > {SHED_SHARE}", f"{_PERCENT} of requests are shed", for_="5m"),
+        Alert(
+            "RequestsShed",
+            "ticket",
+            f"{shed} > {SHED_SHARE}",
+            f"{_PERCENT} of requests are refused with 503",
+            for_="5m",
+        ),
         Alert(
             "CpuHigh",
             "ticket",
             f"{queries.cpu_share()} > {cpu:g}",
-            _pod(f"uses {_PERCENT} of its cpu"),
+            _pod(f"uses {_PERCENT} of its cpu request"),
             for_=f"{scaled_min}m",
         ),
         Alert(
             "MemoryNearLimit",
             "ticket",
             f"{queries.memory_share()} > {MEMORY_SHARE}",
-            _pod(f"uses {_PERCENT} of its memory"),
+            _pod(f"uses {_PERCENT} of its memory limit"),
             for_="10m",
         ),
         Alert(
@@ -157,14 +164,17 @@ def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:
 
 
 def _gpu_alerts(queries: Queries) -> list[Alert]:
-    """The first needs nothing but the pod's own page: torch keeps what it has reserved, so that a flat line is normal
-    and one that rises for hours is not."""
+    """`GpuMemoryGrows` needs only the pods' own metrics; `GpuMemoryNearlyFull` needs DCGM. Torch keeps the memory that
+    it has reserved, so a flat line is normal and one that rises for hours is not."""
     reserved = f"sum by (namespace, pod) ({queries.of('inference_worker_cuda_bytes')})"
     now, before = f"min_over_time({reserved}[1h:5m])", f"max_over_time({reserved}[1h:5m] offset 3h)"
     full = f"{queries.gpu_memory_share()} > {GPU_MEMORY_SHARE}"
     return [
         Alert(
-            "GpuMemoryGrows", "ticket", f"{now} / {before} > {GPU_GROWTH}", _pod("reserves more and more GPU memory")
+            "GpuMemoryGrows",
+            "ticket",
+            f"{now} / {before} > {GPU_GROWTH}",
+            _pod("reserves more GPU memory than three hours ago"),
         ),
         Alert("GpuMemoryNearlyFull", "ticket", full, _pod(f"uses {_PERCENT} of its GPU's memory"), for_="15m"),
     ]
@@ -182,11 +192,11 @@ def _autoscaler_alerts(spec: Spec, queries: Queries) -> list[Alert]:
     if spec.scaling.min_replicas == spec.scaling.max_replicas:
         return [blind]
     by = "on (namespace, horizontalpodautoscaler)"
-    text = "the autoscaler wants {{ $value }} pods, the most that it may have"
+    text = "the autoscaler wants {{ $value }} pods, its maximum"
     return [blind, Alert("AutoscalerAtMax", "ticket", f"{wanted} >= {by} {most}", text, for_="15m")]
 
 
-_BLIND = "the autoscaler does not get one of its metrics: until it does, no pod is taken away, and maybe none is added"
+_BLIND = "the autoscaler cannot read one of its metrics: until it can, it removes no pods and may not add any"
 _PERCENT = "{{ $value | humanizePercentage }}"
 
 

@@ -1,7 +1,8 @@
-"""Every metric that a rule, a panel or the adapter may name: its type, its labels and who exports it.
+"""Every metric that a rule, a panel or the adapter may use: its type, its labels and its exporter.
 
-The page of a pod is the supervisor's `/metrics`; a scrape adds `TARGET_LABELS` to it. The others come with the cluster:
-kube-state-metrics and the kubelet's cAdvisor with any usual Prometheus, DCGM with NVIDIA's GPU operator.
+The pods' own metrics are on the supervisor's page `/metrics`; a scrape adds `TARGET_LABELS` to them. The others come
+from the cluster: kube-state-metrics and the kubelet's cAdvisor with any usual Prometheus installation, DCGM with
+NVIDIA's GPU operator.
 """
 
 from __future__ import annotations
@@ -15,26 +16,27 @@ from k8s.monitoring.expressions import FIRST, GAP
 Kind = Literal["counter", "gauge", "histogram"]
 Source = Literal["cadvisor", "dcgm", "kube-state-metrics", "page", "rule"]
 
-# A page must not use them: Prometheus would rename its own to `exported_…`.
+# A page must not use these labels: Prometheus would rename the page's own to `exported_…`.
 TARGET_LABELS = frozenset({"container", "endpoint", "instance", "job", "namespace", "node", "pod", "service"})
-HISTOGRAM_PARTS = ("_bucket", "_count", "_sum")
+_HISTOGRAM_PARTS = ("bucket", "count", "sum")
 
 
 @dataclass(frozen=True)
 class Series:
-    """One metric as it is stored; `labels` are those of the exporter itself."""
+    """One metric as Prometheus stores it. `labels` are those that the exporter sets, without those that a scrape
+    adds."""
 
     name: str
     kind: Kind
     source: Source
     labels: frozenset[str]
     late: bool = False
-    """Whether it first appears with what it counts."""
+    """Whether the metric is missing from the page until the first event that it counts."""
     only_on: str = ""
-    """The worker's device, the handler or the feature it exists with; empty: always."""
+    """The worker's device, the handler or the feature that the metric needs; empty if it is always exported."""
 
     def has(self, label: str) -> bool:
-        """Whether a stored sample has this label."""
+        """Whether stored samples have this label."""
         added = TARGET_LABELS if self.source == "page" else frozenset()
         return label in self.labels | added or (label == "le" and self.kind == "histogram")
 
@@ -111,7 +113,7 @@ CATALOGUE: dict[str, Series] = {
             _CADVISOR,
         ),
         *_series("cadvisor", "gauge", "container_memory_working_set_bytes", _CADVISOR),
-        # What Prometheus says of its own rules.
+        # Prometheus's own series about its alerts.
         *_series("rule", "gauge", "ALERTS", "alertname alertstate severity model namespace"),
         *_series("dcgm", "gauge", "DCGM_FI_DEV_FB_USED DCGM_FI_DEV_FB_FREE DCGM_FI_DEV_GPU_UTIL", _DCGM),
     ]
@@ -119,21 +121,16 @@ CATALOGUE: dict[str, Series] = {
 
 
 def find_series(stored: str) -> Series | None:
-    """The metric that a stored name belongs to: `x_bucket` is a part of histogram `x`."""
-    if series := CATALOGUE.get(stored):
-        return series if series.kind != "histogram" else None
-    for part in HISTOGRAM_PARTS:
-        if (
-            (series := CATALOGUE.get(stored.removesuffix(part)))
-            and stored.endswith(part)
-            and series.kind == "histogram"
-        ):
-            return series
-    return None
+    """The metric that a stored series belongs to: `x_bucket` is a part of histogram `x`."""
+    name, _, part = stored.rpartition("_")
+    if part in _HISTOGRAM_PARTS and name in CATALOGUE and CATALOGUE[name].kind == "histogram":
+        return CATALOGUE[name]
+    series = CATALOGUE.get(stored)
+    return series if series and series.kind != "histogram" else None
 
 
-def series_of(spec: Spec) -> list[Series]:
-    """What the page of this spec's pods must have, sooner or later."""
+def page_series(spec: Spec) -> list[Series]:
+    """The metrics on the page of this spec's pods. A `late` one may not be there yet."""
     features = {"", spec.worker_device, spec.model.handler}
     features |= {"cache"} if spec.serving.cache else set()
     features |= {"route"} if spec.text and spec.text.route else set()

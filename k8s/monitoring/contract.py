@@ -1,7 +1,8 @@
-"""The metric contract: every series that a rule, a panel or the adapter names must exist, with that type and labels.
+"""The metric contract: every series that a rule, a panel or the adapter uses must exist, with the right type and
+labels.
 
-What is named is read from the expressions themselves; what exists is declared in `catalogue`. `k8s/verify/live.py`
-compares the declaration with the page of a running server.
+The series in use are read from the expressions themselves; those that exist are declared in `catalogue`.
+`k8s/verify/live.py` compares the declaration with the page of a running server.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from config.spec import Spec
 from k8s.monitoring.adapter import adapter_rules, external_rules
 from k8s.monitoring.catalogue import CATALOGUE, Series, find_series
 from k8s.monitoring.dashboard import render_dashboard
-from k8s.monitoring.expressions import expected_query, keda_query, rate_window
+from k8s.monitoring.expressions import expected_query, keda_query, rate_window, running_query
 from k8s.monitoring.promql import Selector, selectors
 from k8s.monitoring.rules import alert_rules, recording_rules
 
-_RATES = {"increase", "irate", "rate", "resets"}
+_RATE_FUNCTIONS = {"increase", "irate", "rate", "resets"}
 
 
 @dataclass(frozen=True)
 class Expression:
-    """One expression, as Prometheus gets it, and where it stands."""
+    """One expression as Prometheus gets it; `place` says which rule, panel or query it is from."""
 
     place: str
     text: str
 
 
 @dataclass(frozen=True)
-class Need:
-    """One series that Marina uses: its declaration, the labels that are used, and by what."""
+class UsedSeries:
+    """One series that Marina uses: its declaration, the labels in use, and the expressions that use it."""
 
     series: Series
     labels: frozenset[str]
@@ -41,7 +42,7 @@ class Need:
 
 
 def all_expressions(spec: Spec) -> list[Expression]:
-    """Every expression of the rules, the dashboard, the adapter and KEDA, their templates filled in."""
+    """Every expression in the rules, the dashboard, the adapter and KEDA, with the templates filled in."""
     expressions = []
     for group in recording_rules(spec) + alert_rules(spec):
         for rule in group["rules"]:
@@ -57,22 +58,25 @@ def all_expressions(spec: Spec) -> list[Expression]:
         for annotation in page["annotations"]["list"]
     ]
     for variable in page["templating"]["list"]:
-        if asked := re.fullmatch(r"label_values\((.*), (\w+)\)", variable.get("definition", "")):
-            text = f"count by ({asked[2]}) ({_filled(spec, asked[1])})"
+        if match := re.fullmatch(r"label_values\((.*), (\w+)\)", variable.get("definition", "")):
+            text = f"count by ({match[2]}) ({_filled(spec, match[1])})"
             expressions.append(Expression(f"variable {variable['name']}", text))
-    weekly = spec.scaling.forecast == "weekly"
-    forecast = [Expression("keda forecast", expected_query(spec))] if weekly else []
     for rule in [*adapter_rules(spec), *external_rules(spec)]:
         place = f"adapter {rule['name']['as']}"
         expressions += [
             Expression(place, rule["seriesQuery"]),
             Expression(place, adapter_query(rule, spec.kubernetes.namespace)),
         ]
-    return [*expressions, Expression("keda", keda_query(spec)), *forecast]
+    expressions.append(Expression("keda", keda_query(spec)))
+    if spec.scaling.metric == "waiting":
+        expressions.append(Expression("keda running", running_query(spec)))
+    if spec.scaling.forecast == "weekly":
+        expressions.append(Expression("keda forecast", expected_query(spec)))
+    return expressions
 
 
 def adapter_query(rule: dict[str, Any], namespace: str, pods: str = ".*") -> str:
-    """What prometheus-adapter asks Prometheus when an autoscaler asks it about some pods."""
+    """The query that prometheus-adapter sends to Prometheus when an autoscaler asks for the metric of some pods."""
     labels = {override["resource"]: label for label, override in rule["resources"]["overrides"].items()}
     series = rule["seriesQuery"].partition("{")[0]
     matchers = f'{labels["namespace"]}="{namespace}"' + (f',{labels["pod"]}=~"{pods}"' if "pod" in labels else "")
@@ -82,8 +86,8 @@ def adapter_query(rule: dict[str, Any], namespace: str, pods: str = ".*") -> str
     return text
 
 
-def metric_contract(spec: Spec) -> list[Need]:
-    """Every series that is named, by name; InputError when one is unknown or used in a wrong way."""
+def metric_contract(spec: Spec) -> list[UsedSeries]:
+    """Every series in use, sorted by name. Raises InputError if one is unknown or used in a wrong way."""
     recorded = {rule["record"] for group in recording_rules(spec) for rule in group["rules"]}
     labels: dict[str, set[str]] = {}
     places: dict[str, dict[str, None]] = {}
@@ -94,12 +98,12 @@ def metric_contract(spec: Spec) -> list[Need]:
             if series := find_series(selector.name):
                 labels.setdefault(series.name, set()).update(selector.labels)
                 places.setdefault(series.name, {})[expression.place] = None
-    return [Need(CATALOGUE[name], frozenset(labels[name]), tuple(places[name])) for name in sorted(labels)]
+    return [UsedSeries(CATALOGUE[name], frozenset(labels[name]), tuple(places[name])) for name in sorted(labels)]
 
 
 def misuses(selector: Selector, recorded: set[str]) -> Iterator[str]:
-    """What is wrong with how an expression uses a series: an unknown name or label, a rate of a gauge, a counter as it
-    is."""
+    """The mistakes in how an expression uses a series: an unknown name or label, the rate of a gauge, or a counter
+    without a rate."""
     if selector.name in recorded:
         return
     series = find_series(selector.name)
@@ -110,7 +114,7 @@ def misuses(selector: Selector, recorded: set[str]) -> Iterator[str]:
     for label in sorted(selector.labels):
         if not series.has(label):
             yield f"`{selector.name}`: has no label `{label}`"
-    counts, rated = series.kind in ("counter", "histogram"), selector.function in _RATES
+    counts, rated = series.kind in ("counter", "histogram"), selector.function in _RATE_FUNCTIONS
     if counts and not rated and selector.function != "absent" and not _discovers(selector):
         yield f"`{selector.name}`: a counter only rises: use its rate"
     if rated and not counts:
@@ -118,7 +122,7 @@ def misuses(selector: Selector, recorded: set[str]) -> Iterator[str]:
 
 
 def _discovers(selector: Selector) -> bool:
-    """Whether this only asks which series there are, as the adapter does."""
+    """Whether the selector only asks which series exist, as the adapter's does."""
     return bool(selector.matchers) and all(
         (matcher.op, matcher.value) in (("!=", ""), ("=", "")) for matcher in selector.matchers
     )

@@ -1,4 +1,4 @@
-"""The Grafana dashboard of one model: whether it meets its objective, and where to look when it does not."""
+"""The Grafana dashboard of one model: whether it meets its objective, and where to look if it does not."""
 
 from __future__ import annotations
 
@@ -6,39 +6,40 @@ import hashlib
 from typing import Any
 
 from config.spec import Spec
-from k8s.monitoring.expressions import FAILED, GOOD, OWED, SHED, Queries, dashboard_queries, objective_s
-from k8s.monitoring.panels import DATASOURCE, Panel, Query, laid_out
-from k8s.monitoring.pod_panels import pod_panels, what_runs
+from k8s.monitoring.expressions import ANSWERED, FAILED, GOOD, SHED, Queries, dashboard_queries, objective_s
+from k8s.monitoring.panels import DATASOURCE, Panel, Query, place_panels
+from k8s.monitoring.pod_panels import package_panels, pod_panels
 from k8s.monitoring.rules import FAST, budgets
-from k8s.monitoring.spared_panels import spared_panels
+from k8s.monitoring.saved_work_panels import saved_work_panels
 from k8s.monitoring.text_panels import text_panels
 
-# Grafana moves older forms on by itself; this one is of Grafana 10.
+# The schema version of Grafana 10. Later versions convert older dashboards by themselves.
 _SCHEMA = 39
 _DURATION = "inference_request_duration_seconds"
 
 
 def dashboard_identity(namespace: str, name: str) -> str:
-    """The identifier by which Grafana recognises the dashboard of a service."""
+    """The hash by which Grafana identifies a service's dashboard."""
     return hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:16]
 
 
 def render_dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dict[str, Any]:
-    """The dashboard as plain data; `target_rps_per_pod` is what the autoscaler aims at, where that is known."""
+    """The dashboard as plain data. `target_rps_per_pod` is the autoscaler's target, if it scales by the rate of
+    requests and the target is known."""
     queries = dashboard_queries()
     rows = [
         ("Objective", _objective(spec, queries)),
         ("Traffic", _traffic(spec, queries)),
         *([("Token by token", text_panels(spec, queries))] if spec.model.writes else []),
-        *([("Spared", spared)] if (spared := spared_panels(spec, queries)) else []),
+        *([("Saved work", saved_work)] if (saved_work := saved_work_panels(spec, queries)) else []),
         ("Where the time goes", _stages(queries)),
         ("Pods", pod_panels(spec, queries, target_rps_per_pod)),
-        ("What runs", what_runs(queries)),
+        ("What runs", package_panels(queries)),
     ]
     return {
         "uid": f"marina-{dashboard_identity(spec.kubernetes.namespace, spec.name)}",
         "title": f"Marina: {spec.name}",
-        "description": f"The objective's lines are those of {spec.name}.",
+        "description": f"Lines at the objective are those of {spec.name}, whichever model is selected.",
         "tags": ["marina", "torchserve"],
         "schemaVersion": _SCHEMA,
         "editable": True,
@@ -46,10 +47,10 @@ def render_dashboard(spec: Spec, target_rps_per_pod: float | None = None) -> dic
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
         "timezone": "browser",
-        "annotations": {"list": [_alerts_shown(queries)]},
+        "annotations": {"list": [_alert_annotation(queries)]},
         "templating": {"list": _variables(spec)},
         "links": [],
-        "panels": laid_out((title, panels) for title, panels in rows),
+        "panels": place_panels(rows),
     }
 
 
@@ -68,7 +69,7 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
     panels = [
         Panel(
             "p99",
-            "99 of 100 good answers of five minutes were faster.",
+            "99 of 100 good answers in the last five minutes were faster.",
             "s",
             (Query(p99, "p99"),),
             limits=p99_s,
@@ -76,7 +77,7 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
         ),
         Panel(
             "Failed",
-            "Share of answers with a code of 500 or more, shed requests too; codes of 400 are the clients'.",
+            "Share of answers with a code of 500 or more, including shed requests. Codes from 400 to 499 do not count.",
             "percentunit",
             (Query(queries.recorded(failed), "failed"),),
             limits=errors,
@@ -84,14 +85,14 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
         ),
         Panel(
             "Requests",
-            "Requests that arrive, shed ones too.",
+            "Requests that arrive, including shed ones.",
             "reqps",
             (Query(queries.arrivals(), "arrive"),),
             **stat,
         ),
         Panel(
             "Ready",
-            "Pods that are sent requests.",
+            "Pods that are ready to serve requests.",
             "none",
             (Query(ready, "pods"),),
             limits=(1.0,),
@@ -100,13 +101,14 @@ def _objective(spec: Spec, queries: Queries) -> list[Panel]:
         ),
     ]
     if spec.cost:
-        text = f"What 10,000 good answers cost, {spec.cost.currency}: every pod is paid, even if it gets few requests."
+        text = f"The cost of 10,000 good answers, {spec.cost.currency}. Every pod costs, even if it gets few requests."
         budget = (spec.cost.budget_per_10k,) if spec.cost.budget_per_10k else ()
         line = (Query(queries.recorded("inference_cost_per_10k:rate5m"), "cost"),)
         panels.append(Panel("Cost of 10,000", text, "none", line, limits=budget, **stat))
     if burns:
-        text = "How many times too fast the budget is spent: over 1 it will not last, over the upper line it pages."
-        panels.append(Panel("Budget burn", text, "none", burns, height=6, limits=(1.0, FAST[0][2])))
+        fastest = FAST[0][2]
+        text = f"How many times too fast the budget is spent. Over 1 it will not last; over {fastest} in 1h, it pages."
+        panels.append(Panel("Budget burn", text, "none", burns, height=6, limits=(1.0, fastest)))
     return panels
 
 
@@ -117,30 +119,30 @@ def _traffic(spec: Spec, queries: Queries) -> list[Panel]:
     panels = [
         Panel(
             "Requests by code",
-            "Arrivals, and answers by status code. 503 is a shed request.",
+            "Arrivals, and answers by status code, without codes from 400 to 499. 503 is a shed request.",
             "reqps",
-            (Query(queries.arrivals(), "arrive"), Query(queries.answers(OWED, "code"), "{{code}}")),
+            (Query(queries.arrivals(), "arrive"), Query(queries.answers(ANSWERED, "code"), "{{code}}")),
         ),
         Panel(
             "Latency",
-            "Percentiles of good answers, as TorchServe measures them: from a request's last byte to its answer.",
+            "Percentiles of good answers, measured by TorchServe from a request's last byte to its answer.",
             "s",
             latencies,
             limits=(float(limit),) if limit else (),
         ),
         Panel(
             "Failed and shed",
-            "Shares of all answers but those to requests that were the client's fault.",
+            "Shares of all answers except those with codes from 400 to 499, which are the client's fault.",
             "percentunit",
             tuple(
-                Query(f"({queries.answers_or_zero(matcher)}) / {queries.answers(OWED)}", name)
+                Query(f"({queries.answers_or_zero(matcher)}) / {queries.answers(ANSWERED)}", name)
                 for matcher, name in ((FAILED, "failed"), (SHED, "shed"))
             ),
             limits=share,
         ),
         Panel(
             "Errors by kind",
-            "Requests that the handler answered with an error, by name, and answers of 400 and more by code.",
+            "Errors of the handler by name, and answers of 400 and more by code.",
             "reqps",
             (
                 Query(queries.rate(queries.of("inference_errors_total"), "kind"), "{{kind}}"),
@@ -149,17 +151,19 @@ def _traffic(spec: Spec, queries: Queries) -> list[Panel]:
         ),
         Panel(
             "Latency distribution",
-            "How many good answers took how long, by the edges of the histogram.",
+            "How long good answers took, by the buckets of the histogram.",
             "s",
-            (Query(queries.rate(queries.of(f"{_DURATION}_bucket", GOOD), "le"), "{{le}}", form="heatmap"),),
+            (Query(queries.rate(queries.of(f"{_DURATION}_bucket", GOOD), "le"), "{{le}}", result_format="heatmap"),),
             kind="heatmap",
         ),
     ]
     if limit:
         within = f"{queries.within(limit)} / {queries.answers(GOOD)}"
-        text = "Share of good answers that are within the objective; it asks for 99 %."
+        text = "Share of good answers within the objective, which asks for 99 %."
         line = (Query(within, "within"),)
-        panels.append(Panel("Within the objective", text, "percentunit", line, limits=(0.99,), low_is_bad=True, most=1))
+        panels.append(
+            Panel("Within the objective", text, "percentunit", line, limits=(0.99,), low_is_bad=True, maximum=1)
+        )
     return panels
 
 
@@ -170,7 +174,7 @@ def _stages(queries: Queries) -> list[Panel]:
     return [
         Panel(
             "Stages of a batch",
-            "Time that a batch spends in decoding, in the model and in encoding: mean and p99.",
+            "Time that a batch spends in decoding, the model and encoding: mean and p99.",
             "s",
             (Query(queries.mean(stage, "stage"), "{{stage}} mean"), Query(p99, "{{stage}} p99")),
         ),
@@ -182,7 +186,7 @@ def _stages(queries: Queries) -> list[Panel]:
         ),
         Panel(
             "Queued and in flight",
-            "Requests without a worker, and requests without an answer, of all pods.",
+            "Requests that wait for a worker, and requests that wait for their answer, over all pods.",
             "none",
             tuple(
                 Query(f"sum by (namespace) ({queries.of(f'marina_{name}')})", name.replace("_", " "))
@@ -191,11 +195,11 @@ def _stages(queries: Queries) -> list[Panel]:
         ),
         Panel(
             "Connections",
-            "Connections to a pod's inference port, and those a second for which it had no room.",
+            "Open connections to each pod's inference port, and connections refused per second because it was full.",
             "none",
             (
                 Query(f"sum by (pod) ({queries.of('marina_connections')})", "{{pod}}"),
-                Query(queries.rate(queries.of("marina_connections_refused_total"), "pod"), "{{pod}} refused a second"),
+                Query(queries.rate(queries.of("marina_connections_refused_total"), "pod"), "{{pod}} refused/s"),
             ),
         ),
         Panel(
@@ -209,14 +213,14 @@ def _stages(queries: Queries) -> list[Panel]:
         ),
         Panel(
             "Padding",
-            "Share of the computed rows that were thrown away, because no compiled batch size fits.",
+            "Share of computed rows that were padding, because no compiled batch size fitted.",
             "percentunit",
             (Query(f"{padding} / ({rows} + {padding})", "padding"),),
-            most=1,
+            maximum=1,
         ),
         Panel(
             "Log lines dropped",
-            "Log lines dropped because nobody read them in time; requests are still counted.",
+            "Log lines dropped because they were not read in time. The metrics still count every request.",
             "cps",
             (Query(queries.rate(queries.of("marina_log_lines_dropped_total"), "pod"), "{{pod}}"),),
         ),
@@ -224,11 +228,11 @@ def _stages(queries: Queries) -> list[Panel]:
 
 
 def _error_limit(spec: Spec) -> tuple[float, ...]:
-    # A limit of 0 would colour every value.
+    # With a limit of 0 every value would be red.
     return (spec.slo.error_rate,) if spec.slo and spec.slo.error_rate else ()
 
 
-def _alerts_shown(queries: Queries) -> dict[str, Any]:
+def _alert_annotation(queries: Queries) -> dict[str, Any]:
     return {
         "name": "Alerts",
         "datasource": DATASOURCE,
@@ -244,7 +248,7 @@ def _alerts_shown(queries: Queries) -> dict[str, Any]:
 def _variables(spec: Spec) -> list[dict[str, Any]]:
     source = {"name": "datasource", "type": "datasource", "label": "Prometheus", "query": "prometheus", "refresh": 1}
     chosen = {"namespace": spec.kubernetes.namespace, "model": spec.name}
-    asked = {
+    definitions = {
         "namespace": "label_values(marina_ready, namespace)",
         "model": 'label_values(marina_ready{namespace="$namespace"}, model)',
     }
@@ -262,5 +266,5 @@ def _variables(spec: Spec) -> list[dict[str, Any]]:
             "multi": False,
             "includeAll": False,
         }
-        for name, query in asked.items()
+        for name, query in definitions.items()
     ]

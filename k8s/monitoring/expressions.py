@@ -1,7 +1,8 @@
-"""Every PromQL expression is made here: for rules with the spec's own names, for the dashboard with its variables.
+"""Builds every PromQL expression: for rules with the names in the spec, for the dashboard with its variables.
 
-Failed is what is the service's fault: codes of 500 and more, shed requests (503) too. Codes of 400 are the clients' and
-count neither as failed nor as answered. How fast it is, is asked of good answers only: an error is quick.
+A request has failed if it is the service's fault: a code of 500 or more, which includes shed requests (503). Codes from
+400 to 499 are the client's fault and count neither as failed nor as answered. Latency is that of good answers only,
+because errors are quick.
 """
 
 from __future__ import annotations
@@ -13,49 +14,49 @@ from config.latency import FIRST_EDGES_S, GAP_EDGES_S, around
 from config.sections import Cost
 from config.spec import Spec
 
-# The container of the server in its pod, and what Kubernetes makes of a Deployment's name: a hash for the ReplicaSet
-# and five characters for the pod, without vowels and look-alikes, so that no other model's pods are meant.
+# The server's container, and a pattern for what Kubernetes appends to a Deployment's name: a hash for the ReplicaSet
+# and five characters for the pod, both without vowels and look-alikes. It keeps another model's pods from matching.
 SERVER_CONTAINER = "server"
 POD_NAME = "-[bcdfghjklmnpqrstvwxz2456789]{1,10}-[bcdfghjklmnpqrstvwxz2456789]{5}"
 
-# How often rules are evaluated; the sums over recorded rates count on it.
+# How often rules are evaluated; the sums over recorded rates rely on it.
 RULE_INTERVAL_S = 30
-READINGS_PER_RATE = 4
-# What the forecast is recorded as, how far back it looks, and the pods' start where that was never measured.
+SCRAPES_PER_RATE = 4
+# The name of the recorded forecast, how far back it looks, and the cold start to assume if none was measured.
 EXPECTED = "inference_expected:rate"
 _WEEK_S, _WEEKS = 604_800, (1, 2, 3)
 _COLD_START_S = 60
 
 _DURATION = "inference_request_duration_seconds"
 FIRST, GAP = "inference_time_to_first_token_seconds", "inference_time_between_tokens_seconds"
-_PIECES = {FIRST: FIRST_EDGES_S, GAP: GAP_EDGES_S}
+_EDGES = {FIRST: FIRST_EDGES_S, GAP: GAP_EDGES_S}
 WAITING, RUNNING = 'state="waiting"', 'state="running"'
-FAILED, SHED, GOOD, OWED = 'code=~"5.."', 'code="503"', 'code=~"2.."', 'code!~"4.."'
+FAILED, SHED, GOOD, ANSWERED = 'code=~"5.."', 'code="503"', 'code=~"2.."', 'code!~"4.."'
 
 
 def objective_s(spec: Spec) -> str | None:
-    """The objective, seconds; None without one."""
+    """The p99 objective in seconds, as text; None without an objective."""
     return None if spec.slo is None else f"{spec.slo.p99_ms / 1000:.6g}"
 
 
 def edge_matcher(edge: str) -> str:
-    """A matcher of a histogram's edge: Prometheus 3 stores `1` as `1.0`."""
+    """A matcher for one edge of a histogram. Prometheus 3 stores `1` as `1.0`."""
     return f'le=~"{edge.replace(".", "[.]")}([.]0)?"'
 
 
 def autoscaler_names(spec: Spec) -> str:
-    """A pattern of the HorizontalPodAutoscaler's name: KEDA makes one of its own."""
+    """A pattern for the name of the HorizontalPodAutoscaler, which is a different one if KEDA makes it."""
     return f"{spec.name}|keda-hpa-{spec.name}"
 
 
 def rate_window(spec: Spec) -> str:
-    """What a short rate is taken over: a few readings, so that one that fails changes little."""
-    return f"{READINGS_PER_RATE * spec.kubernetes.monitoring.scrape_interval_s}s"
+    """The window of a short rate: a few scrapes, so that a failed one changes little."""
+    return f"{SCRAPES_PER_RATE * spec.kubernetes.monitoring.scrape_interval_s}s"
 
 
 @dataclass(frozen=True)
 class Queries:
-    """Expressions about one model's pods. `window` is what rates are taken over."""
+    """Builds expressions about one model's pods. Rates are taken over `window`."""
 
     namespace: str
     model: str
@@ -63,16 +64,16 @@ class Queries:
     autoscaler: str
 
     def of(self, name: str, *matchers: str) -> str:
-        """A series of the page, or a recorded one, of this model."""
+        """A series of this model, from the pods' page or recorded."""
         own = "model_name" if name.startswith("ts_") else "model"
         return self._select(name, f'{own}="{self.model}"', *matchers)
 
     def of_pods(self, name: str, *matchers: str) -> str:
-        """A series that knows pods, not models."""
+        """A series of this model's pods, for series without a model label."""
         return self._select(name, f'pod=~"{self.model}{POD_NAME}"', *matchers)
 
     def of_server(self, name: str, *matchers: str) -> str:
-        """A series of the server's container."""
+        """A series of the server's containers."""
         return self.of_pods(name, f'container="{SERVER_CONTAINER}"', *matchers)
 
     def of_deployment(self, name: str) -> str:
@@ -84,51 +85,52 @@ class Queries:
         return self._select(name, f'horizontalpodautoscaler=~"{self.autoscaler}"', *matchers)
 
     def rate(self, selector: str, *by: str) -> str:
-        """The rate of a counter, summed."""
+        """The rate of a counter per second, summed over all pods or `by` labels."""
         return f"sum by ({', '.join(('namespace', *by))}) (rate({selector}[{self.window}]))"
 
     def arrivals(self, *by: str) -> str:
-        """Requests that arrived, shed ones too, a second."""
+        """Requests per second that arrive, including shed ones."""
         return self.rate(self.of("ts_inference_requests_total"), *by)
 
     def answers(self, matcher: str, *by: str) -> str:
-        """Answers with certain codes, a second."""
+        """Answers per second with certain codes."""
         return self.rate(self.of(f"{_DURATION}_count", matcher), *by)
 
     def answers_or_zero(self, matcher: str) -> str:
-        """As `answers`, and 0 where there is traffic, but never was such a code: nothing is not the same as unknown."""
-        return f"{self.answers(matcher)} or 0 * {self.answers(OWED)}"
+        """As `answers`, but 0 instead of no result if there is traffic and such a code never occurred."""
+        return f"{self.answers(matcher)} or 0 * {self.answers(ANSWERED)}"
 
     def within(self, limit: str) -> str:
-        """Good answers within a limit, a second: exact on an edge of the histogram, between two of them its share."""
+        """Good answers per second within a limit in seconds. Exact on an edge of the histogram, interpolated between
+        two."""
         return self._within(_DURATION, around(float(limit)), GOOD)
 
-    def _within(self, histogram: str, place: tuple[float, float, float], *matchers: str) -> str:
-        low, high, share = place
+    def _within(self, histogram: str, position: tuple[float, float, float], *matchers: str) -> str:
+        low, high, share = position
         edges = [self.of(f"{histogram}_bucket", *matchers, edge_matcher(f"{edge:.6g}")) for edge in (low, high)]
         if not share:
             return self.rate(edges[0])
         return f"({1 - share:.6g} * {self.rate(edges[0])} + {share:.6g} * {self.rate(edges[1])})"
 
-    def counted(self, pieces: str) -> str:
-        """First texts, or gaps between tokens, a second."""
-        return self.rate(self.of(f"{pieces}_count"))
+    def count_rate(self, histogram: str) -> str:
+        """Observations of a histogram per second, such as first tokens or gaps between tokens."""
+        return self.rate(self.of(f"{histogram}_count"))
 
-    def late(self, pieces: str, limit_s: float) -> str:
-        """Those of them over a limit, a second."""
-        within = self._within(pieces, around(limit_s, _PIECES[pieces]))
-        return f"clamp_min({self.counted(pieces)} - {within}, 0)"
+    def late(self, histogram: str, limit_s: float) -> str:
+        """First tokens, or gaps between tokens, over a limit, per second."""
+        within = self._within(histogram, around(limit_s, _EDGES[histogram]))
+        return f"clamp_min({self.count_rate(histogram)} - {within}, 0)"
 
     def sequences(self, state: str, *by: str) -> str:
-        """Answers of a language model that wait for a slot, or have one."""
+        """Answers of a language model in one state: those that wait for a slot, or those that have one."""
         return f"sum by ({', '.join(('namespace', *by))}) ({self.of('inference_sequences', state)})"
 
     def slow(self, limit: str) -> str:
-        """Good answers over a limit, a second."""
+        """Good answers per second over a limit in seconds."""
         return f"clamp_min({self.answers(GOOD)} - {self.within(limit)}, 0)"
 
     def latency(self, share: float) -> str:
-        """A percentile of good answers, seconds; exact to a bucket."""
+        """A percentile of the latency of good answers, in seconds; exact to a bucket."""
         return self.quantile(share, self.of(f"{_DURATION}_bucket", GOOD))
 
     def quantile(self, share: float, buckets: str, *by: str) -> str:
@@ -141,22 +143,22 @@ class Queries:
         return f"{total} / {count}"
 
     def cost(self, cost: Cost) -> str:
-        """What 10,000 good answers cost now: every pod is paid, whether it is ready and asked or not."""
+        """The cost of 10,000 good answers now. Every pod costs, even if it is not ready or gets no requests."""
         pods = f"count by (namespace) ({self.of('marina_ready')})"
         return f"{pods} * {cost.per_10k(1.0):.6g} / {self.answers(GOOD)}"
 
     def queue_time(self) -> str:
-        """Mean time that a request waits for a worker, seconds. Under a request a second it says too little: an idle
-        pod's 0 / 0 is not a number, and autoscalers need one."""
+        """Mean seconds that a request waits for a worker. Divides by at least one request per second, which understates
+        the mean below that rate: an idle pod would give 0 / 0, and autoscalers need a number."""
         return f"{self.rate(self.of('ts_queue_latency_seconds_total'))} / clamp_min({self.arrivals()}, 1)"
 
     def recorded(self, name: str) -> str:
-        """A series that `rules` records."""
+        """A series that a recording rule makes."""
         return self.of(f"model:{name}")
 
     def expected(self, now: str, lead_s: int) -> str:
-        """The larger of the rate now and the median of the last three weeks at this hour, earlier by `lead_s`; weeks
-        that nothing is known of do not count."""
+        """The larger of the rate `now` and the median of the last three weeks at this time of the week plus `lead_s`.
+        Weeks without data do not count."""
         arrivals = self.recorded("inference_arrivals:rate5m")
         weeks = (
             f'label_replace({arrivals} offset {week * _WEEK_S - lead_s}s, "week", "{week}", "", "")' for week in _WEEKS
@@ -165,36 +167,37 @@ class Queries:
         return f'max by (namespace) ({now} or label_replace({before}, "of", "weeks", "", ""))'
 
     def recorded_ratio(self, part: str, whole: str, window: str) -> str:
-        """The share of requests over a long window, each request with the same weight, from recorded rates."""
+        """The share of `part` in `whole` over a long window, from recorded rates, so that every request has equal
+        weight."""
         sums = (f"sum_over_time({self.recorded(f'{name}:rate5m')}[{window}])" for name in (part, whole))
         return " / ".join(sums)
 
     def recorded_count(self, part: str, window: str) -> str:
-        """How many requests that were, from recorded rates."""
+        """How many requests `part` counted in a window, from recorded rates."""
         return f"{RULE_INTERVAL_S} * sum_over_time({self.recorded(f'{part}:rate5m')}[{window}])"
 
     def cpu_share(self) -> str:
-        """Cores in use as a share of the request, by pod: what the autoscaler looks at."""
+        """Cores in use as a share of the cpu request, by pod; the autoscaler scales by the same share."""
         used = self.rate(self.of_server("container_cpu_usage_seconds_total"), "pod")
-        asked = self.of_server("kube_pod_container_resource_requests", 'resource="cpu"')
-        return f"{used} / sum by (namespace, pod) ({asked})"
+        requested = self.of_server("kube_pod_container_resource_requests", 'resource="cpu"')
+        return f"{used} / sum by (namespace, pod) ({requested})"
 
     def throttled_share(self) -> str:
-        """Scheduling periods in which a pod was held back by its cpu limit, as a share."""
-        held, all_ = (
+        """The share of scheduling periods in which a pod was throttled by its cpu limit."""
+        throttled, all_ = (
             self.rate(self.of_server(f"container_cpu_cfs_{name}periods_total"), "pod") for name in ("throttled_", "")
         )
-        return f"{held} / {all_}"
+        return f"{throttled} / {all_}"
 
     def memory_share(self) -> str:
-        """Memory that counts against the limit, as a share of it, by pod."""
+        """Memory in use as a share of the memory limit, by pod."""
         used = self.of_server("container_memory_working_set_bytes")
         limit = self.of_server("kube_pod_container_resource_limits", 'resource="memory"')
         return f"sum by (namespace, pod) ({used}) / sum by (namespace, pod) ({limit})"
 
     def gpu(self, name: str) -> str:
-        """A series of DCGM by pod. Its own namespace and pod are called `exported_…` where the scrape does not honour
-        them."""
+        """A DCGM series by pod. If the scrape does not honour DCGM's own labels, they are renamed to
+        `exported_namespace` and `exported_pod`; both forms are found."""
         matchers = f'exported_namespace="{self.namespace}",exported_pod=~"{self.model}{POD_NAME}"'
         renamed = f"{name}{{{matchers}}}"
         for label in ("namespace", "pod"):
@@ -202,52 +205,49 @@ class Queries:
         return f"sum by (namespace, pod) ({self.of_pods(name)} or {renamed})"
 
     def gpu_memory_share(self) -> str:
-        """GPU memory in use as a share of what the device has, by pod."""
+        """GPU memory in use as a share of the device's memory, by pod."""
         used, free = self.gpu("DCGM_FI_DEV_FB_USED"), self.gpu("DCGM_FI_DEV_FB_FREE")
         return f"{used} / ({used} + {free})"
 
     def _select(self, name: str, *matchers: str) -> str:
-        return f"{name}{{{','.join((self._namespace, *matchers))}}}"
-
-    @property
-    def _namespace(self) -> str:
-        return f'namespace="{self.namespace}"'
+        namespace = f'namespace="{self.namespace}"'
+        return f"{name}{{{','.join((namespace, *matchers))}}}"
 
 
 def rule_queries(spec: Spec) -> Queries:
-    """With the spec's own names, over five minutes."""
+    """Queries for rules, with the names in the spec and rates over five minutes."""
     return Queries(spec.kubernetes.namespace, spec.name, "5m", autoscaler_names(spec))
 
 
 def dashboard_queries() -> Queries:
-    """With the dashboard's variables; Grafana chooses the window."""
+    """Queries for the dashboard, with its variables; Grafana chooses the window of rates."""
     return Queries("$namespace", "$model", "$__rate_interval", "$model|keda-hpa-$model")
 
 
 def scaling_queries(spec: Spec) -> Queries:
-    """With the spec's own names, over the window that the autoscaler looks at."""
+    """Queries for the autoscaler, with the names in the spec and rates over a few scrapes."""
     return Queries(spec.kubernetes.namespace, spec.name, rate_window(spec), autoscaler_names(spec))
 
 
 def expected_query(spec: Spec) -> str:
-    """What a KEDA trigger asks about the forecast."""
+    """A KEDA trigger's query for the forecast."""
     return f"max({rule_queries(spec).recorded(EXPECTED)})"
 
 
 def forecast_lead_s(cold_start_s: float | None) -> int:
-    """How much earlier the past is read: a cold start, in half minutes so that measuring again changes little, and
-    the five minutes that its rates are means of."""
+    """How many seconds ahead the forecast looks: a cold start, rounded up to half minutes so that a new measurement
+    changes little, and the five minutes that its rates are averaged over."""
     return 300 + 30 * math.ceil((_COLD_START_S if cold_start_s is None else cold_start_s) / 30)
 
 
 def running_query(spec: Spec) -> str:
-    """What a KEDA trigger asks about the slots in use."""
+    """A KEDA trigger's query for the slots in use."""
     return f"sum({scaling_queries(spec).sequences(RUNNING)})"
 
 
 def keda_query(spec: Spec) -> str:
-    """What a KEDA trigger asks Prometheus, for all pods together: with `metricType: AverageValue` KEDA divides by their
-    number. The queue's time is a mean already and wants `metricType: Value`."""
+    """A KEDA trigger's query for the scaling metric, over all pods together: with `metricType: AverageValue` KEDA
+    divides by their number. The queue time is already a mean and needs `metricType: Value`."""
     queries = scaling_queries(spec)
     return {
         "requests": f"sum({queries.arrivals()})",

@@ -1,4 +1,4 @@
-"""Panels of a Grafana dashboard as plain data, and their places on its grid."""
+"""Panels of a Grafana dashboard as plain data, and their layout on its grid."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a panel and how its series are called; `instant` asks for now only."""
+    """One query of a panel and the legend of its series. With `instant` it returns only the current value."""
 
     expr: str
     legend: str
-    form: str = "time_series"
+    result_format: str = "time_series"
     instant: bool = False
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel; `limits` are values that turn it yellow or red, drawn as lines in a chart."""
+    """One panel. `limits` are the values at which it turns yellow or red; a chart shows them as lines. `low_is_bad`
+    means that values below a limit are the bad ones. `maximum` is the top of the axis."""
 
     title: str
     description: str
     unit: str
-    lines: tuple[Query, ...]
+    queries: tuple[Query, ...]
     kind: str = "timeseries"
     width: int = 8
     height: int = 8
     limits: tuple[float, ...] = ()
     low_is_bad: bool = False
-    stacked: bool = False
-    most: float | None = None
+    maximum: float | None = None
 
     def json(self, ident: int, place: Json) -> Json:
-        """As Grafana reads it."""
+        """The panel in Grafana's format."""
         return {
             "id": ident,
             "type": self.kind,
@@ -47,40 +47,40 @@ class Panel:
             "description": self.description,
             "datasource": DATASOURCE,
             "gridPos": place,
-            "targets": [self._target(number, line) for number, line in enumerate(self.lines)],
+            "targets": [self._target(number, query) for number, query in enumerate(self.queries)],
             "fieldConfig": {"defaults": self._defaults(), "overrides": []},
             "options": _OPTIONS[self.kind],
             **({"transformations": _TABLE} if self.kind == "table" else {}),
         }
 
-    def _target(self, number: int, line: Query) -> Json:
+    def _target(self, number: int, query: Query) -> Json:
         return {
             "refId": chr(ord("A") + number),
             "datasource": DATASOURCE,
-            "expr": line.expr,
-            "legendFormat": line.legend,
-            "format": line.form,
-            "instant": line.instant,
-            "range": not line.instant,
+            "expr": query.expr,
+            "legendFormat": query.legend,
+            "format": query.result_format,
+            "instant": query.instant,
+            "range": not query.instant,
         }
 
     def _defaults(self) -> Json:
         defaults: Json = {"unit": self.unit, "thresholds": {"mode": "absolute", "steps": self._steps()}}
-        if self.most is not None:
-            defaults["max"] = self.most
+        if self.maximum is not None:
+            defaults["max"] = self.maximum
         if self.kind == "timeseries":
             defaults["color"] = {"mode": "palette-classic"}
             defaults["min"] = 0
             defaults["custom"] = {
                 "drawStyle": "line",
                 "lineWidth": 1,
-                "fillOpacity": 20 if self.stacked else 5,
+                "fillOpacity": 5,
                 "showPoints": "never",
                 "spanNulls": False,
-                "stacking": {"mode": "normal" if self.stacked else "none", "group": "A"},
+                "stacking": {"mode": "none", "group": "A"},
                 "thresholdsStyle": {"mode": "dashed" if self.limits else "off"},
-                # The limit stays in sight, however far below it things are.
-                **({"axisSoftMax": 1.2 * max(self.limits)} if self.limits and self.most is None else {}),
+                # The limit stays in view, however far below it the values are.
+                **({"axisSoftMax": 1.2 * max(self.limits)} if self.limits and self.maximum is None else {}),
             }
         return defaults
 
@@ -94,8 +94,8 @@ class Panel:
         ]
 
 
-def laid_out(rows: Iterable[tuple[str, Iterable[Panel]]]) -> list[Json]:
-    """Rows of panels from left to right, each row under a heading."""
+def place_panels(rows: Iterable[tuple[str, Iterable[Panel]]]) -> list[Json]:
+    """Places rows of panels on the grid, from left to right, each row under a heading."""
     placed: list[Json] = []
     top = 0
     for title, panels in rows:

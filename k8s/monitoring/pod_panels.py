@@ -1,4 +1,4 @@
-"""The dashboard's panels about pods, and about what runs in them."""
+"""The dashboard's panels about pods, and about the artifacts and packages that they run."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from config.spec import Spec
 from k8s.monitoring.expressions import Queries
 from k8s.monitoring.panels import Panel, Query
 
-_INSTANT_TABLE: dict[str, Any] = {"form": "table", "instant": True}
+_INSTANT_TABLE: dict[str, Any] = {"result_format": "table", "instant": True}
 
 
 def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel]:
-    """How many pods there are, and how each of them does."""
+    """Panels about the number of pods and the state of each; `target` is the rate per pod that the autoscaler aims at,
+    or None if it scales by another metric or the rate is not known."""
+    arrivals = "Requests that arrive at each pod, including shed ones"
     pods = [
         Panel(
             "Requests per pod",
-            "What the autoscaler scales by; the line is its target.",
+            f"{arrivals}; the line is the autoscaler's target." if target else f"{arrivals}.",
             "reqps",
             (Query(queries.arrivals("pod"), "{{pod}}"),),
             limits=(target,) if target else (),
         ),
         Panel(
             "Replicas",
-            "How many pods are wanted, how many are there, and the autoscaler's limits.",
+            "How many pods the Deployment wants and has available, what the autoscaler wants, and its limits.",
             "none",
             _replicas(queries),
         ),
         Panel(
             "Workers",
-            "Workers that are ready, of those the spec asks for.",
+            "Workers that should run, and workers that are ready.",
             "none",
             tuple(
                 Query(f"sum by (namespace) ({queries.of(f'marina_workers_{name}')})", name)
@@ -38,7 +40,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
         ),
         Panel(
             "CPU",
-            "Cores in use as a share of the request, and the share of time in which the limit held a pod back.",
+            "Cores in use as a share of the cpu request, and the share of time in which the cpu limit throttled a pod.",
             "percentunit",
             (
                 Query(queries.cpu_share(), "{{pod}} used"),
@@ -46,22 +48,22 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
             ),
             limits=(spec.scaling.cpu_percent / 100,) if spec.scaling.cpu_percent else (),
         ),
-        Panel("Memory", "The server's container.", "bytes", _memory(queries)),
+        Panel("Memory", "Memory of the server's container, and its limit.", "bytes", _memory(queries)),
         Panel(
             "Memory by process",
-            "Resident memory: workers, TorchServe's Java, the supervisor.",
+            "Resident memory of the workers, TorchServe's Java and the supervisor.",
             "bytes",
             _processes(queries),
         ),
         Panel(
             "Restarts",
-            "Workers that died or were renewed for their memory, and containers, in ten minutes.",
+            "Workers that ended, workers replaced because of their memory, and container restarts, in ten minutes.",
             "none",
             _restarts(queries),
         ),
         Panel(
             "Start",
-            "Time from a pod's start to its first readiness.",
+            "Time from a pod's start until it was first ready.",
             "s",
             (Query(queries.of("marina_start_duration_seconds"), "{{pod}}"),),
         ),
@@ -73,7 +75,7 @@ def pod_panels(spec: Spec, queries: Queries, target: float | None) -> list[Panel
 
 def _replicas(queries: Queries) -> tuple[Query, ...]:
     names = {"spec_replicas": "wanted", "status_replicas_available": "available"}
-    limits = {"status_desired": "autoscaler wants", "spec_min": "least", "spec_max": "most"}
+    limits = {"status_desired": "autoscaler wants", "spec_min": "minimum", "spec_max": "maximum"}
     return (
         *(Query(queries.of_deployment(f"kube_deployment_{name}"), text) for name, text in names.items()),
         *(
@@ -106,29 +108,35 @@ def _processes(queries: Queries) -> tuple[Query, ...]:
 
 def _reserved(queries: Queries) -> Panel:
     reserved = (Query(f"sum by (pod) ({queries.of('inference_worker_cuda_bytes')})", "{{pod}}"),)
-    return Panel("GPU memory reserved", "What the workers' torch has reserved.", "bytes", reserved)
+    return Panel("GPU memory reserved", "GPU memory that torch has reserved in the workers.", "bytes", reserved)
 
 
 def _gpus(queries: Queries) -> list[Panel]:
     full = (Query(queries.gpu_memory_share(), "{{pod}}"),)
     busy = (Query(queries.gpu("DCGM_FI_DEV_GPU_UTIL"), "{{pod}}"),)
     return [
-        Panel("GPU memory in use", "Share of the device's memory that is in use (DCGM).", "percentunit", full, most=1),
-        Panel("GPU utilisation", "Share of time in which the GPU did anything (DCGM).", "percent", busy),
+        Panel(
+            "GPU memory in use",
+            "Share of the device's memory in use, by any process (DCGM).",
+            "percentunit",
+            full,
+            maximum=1,
+        ),
+        Panel("GPU utilisation", "Share of time in which the GPU was busy (DCGM).", "percent", busy),
     ]
 
 
-def what_runs(queries: Queries) -> list[Panel]:
-    """Which artifacts and packages, by how many pods."""
+def package_panels(queries: Queries) -> list[Panel]:
+    """Tables of the artifacts and packages in use, with the number of pods."""
     by = "model, version, precision, compile, artifact, device, torch"
     artifacts = f"count by ({by}) ({queries.of('inference_artifact_info')})"
     packages = f"count by (model, version, sha256) ({queries.of('marina_package_info')})"
-    text = "What the workers loaded; where `artifact` is not what `compile` says, it was compiled again on the node."
+    text = "What the workers loaded. If `artifact` differs from `compile`, the model was compiled again on the node."
     return [
         Panel("Artifacts", text, "none", (Query(artifacts, "", **_INSTANT_TABLE),), kind="table", width=12),
         Panel(
             "Packages",
-            "The MARs that pods serve.",
+            "The packages that pods serve.",
             "none",
             (Query(packages, "", **_INSTANT_TABLE),),
             kind="table",

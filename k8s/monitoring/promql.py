@@ -1,4 +1,4 @@
-"""What an expression asks of the series it names: its selectors, the functions around them, the labels it needs."""
+"""Parses a PromQL expression into its selectors, with the function applied to each and the labels it must have."""
 
 from __future__ import annotations
 
@@ -34,79 +34,79 @@ class Matcher:
 
 @dataclass(frozen=True)
 class Selector:
-    """One series that an expression reads; `function` is what is applied to its range, if it has one."""
+    """One series that an expression reads. `function` is the function applied to it, empty if there is none."""
 
     name: str
     matchers: tuple[Matcher, ...]
     function: str = ""
     needed: frozenset[str] = field(default_factory=frozenset)
-    """Labels that aggregations and matchings around it name."""
+    """Labels that the aggregations and vector matchings around it name."""
 
     @property
     def labels(self) -> frozenset[str]:
-        """Every label that the expression needs of it."""
+        """Every label that the series must have for this expression."""
         return self.needed | {matcher.label for matcher in self.matchers}
 
 
 @dataclass(frozen=True)
-class _Around:
-    """What stands around a part of an expression."""
+class _Context:
+    """What surrounds a part of an expression."""
 
     needed: frozenset[str] = frozenset()
     function: str = ""
 
-    def also(self, labels: list[str]) -> _Around:
+    def with_labels(self, labels: list[str]) -> _Context:
         return replace(self, needed=self.needed | set(labels))
 
 
 def selectors(expression: str) -> list[Selector]:
-    """Every selector of an expression, in order; InputError when it is not PromQL."""
+    """Every selector of an expression, in order. Raises InputError if it is not valid PromQL."""
     try:
         tree = parse(expression)
     except ValueError as err:
         raise InputError(f"`{expression}`: not PromQL: {err}") from err
     seen: list[Selector] = []
-    _walk(tree, _Around(), seen)
+    _walk(tree, _Context(), seen)
     return seen
 
 
-def _walk(node: Any, around: _Around, seen: list[Selector]) -> None:
+def _walk(node: Any, context: _Context, seen: list[Selector]) -> None:
     if isinstance(node, VectorSelector):
-        seen.append(_selector(node, around))
+        seen.append(_selector(node, context))
     elif isinstance(node, MatrixSelector):
-        seen.append(_selector(node.vector_selector, around))
+        seen.append(_selector(node.vector_selector, context))
     elif isinstance(node, AggregateExpr):
-        _walk(node.expr, _aggregated(node, around), seen)
+        _walk(node.expr, _aggregated(node, context), seen)
     elif isinstance(node, BinaryExpr):
         matching = node.modifier.matching if node.modifier else None
-        # `ignoring` names labels that may be missing; `on` ones that must be there.
+        # The labels in `on` must exist; those in `ignoring` may be missing.
         labels = matching.labels if matching is not None and matching.type == LabelModifierType.Include else []
         for side in (node.lhs, node.rhs):
-            _walk(side, around.also(labels), seen)
+            _walk(side, context.with_labels(labels), seen)
     elif isinstance(node, Call):
-        inner = replace(around, function=node.func.name)
+        inner = replace(context, function=node.func.name)
         if node.func.name == "label_replace":
             made = node.args[1].val
-            inner = replace(inner, needed=around.needed - {made} | {node.args[3].val})
+            inner = replace(inner, needed=context.needed - {made} | {node.args[3].val})
         for argument in node.args:
             _walk(argument, inner, seen)
     elif isinstance(node, ParenExpr | SubqueryExpr | UnaryExpr):
-        _walk(node.expr, around, seen)
+        _walk(node.expr, context, seen)
 
 
-def _aggregated(node: AggregateExpr, around: _Around) -> _Around:
+def _aggregated(node: AggregateExpr, context: _Context) -> _Context:
     modifier = node.modifier
     by = list(modifier.labels) if modifier is not None and modifier.type == AggModifierType.By else []
-    return replace(around.also(by), function="")
+    return replace(context.with_labels(by), function="")
 
 
-def _selector(node: VectorSelector, around: _Around) -> Selector:
+def _selector(node: VectorSelector, context: _Context) -> Selector:
     matchers = tuple(Matcher(matcher.name, _op(matcher.op), matcher.value) for matcher in node.matchers.matchers)
     name = node.name or next(
         (matcher.value for matcher in matchers if (matcher.label, matcher.op) == ("__name__", "=")), ""
     )
     own = tuple(matcher for matcher in matchers if matcher.label != "__name__")
-    return Selector(name, own, around.function, around.needed)
+    return Selector(name, own, context.function, context.needed)
 
 
 def _op(op: MatchOp) -> str:

@@ -1,8 +1,8 @@
-"""Recording and alerting rules as groups of plain data, in the form that both a PrometheusRule and a rule file hold.
+"""Recording and alerting rules as groups of plain data, in the form that a PrometheusRule and a rule file share.
 
-The objective's error budget is watched over several windows at once: a page needs a long window, so that a blip is
-silent, and a short one, so that it ends when the trouble does. Shares over long windows are sums of recorded rates, so
-that every request has the same weight and no query reads days of histograms.
+The objective's error budget is watched over several windows at once: an alert needs a long window, so that a short
+disturbance does not fire it, and a short one, so that it ends when the trouble does. Shares over long windows are sums
+of recorded rates, so that every request has the same weight and no query reads days of histograms.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from config.errors import InputError
 from config.spec import Spec
 from k8s.monitoring.alerts import Alert, state_alerts
 from k8s.monitoring.expressions import (
+    ANSWERED,
     EXPECTED,
     FAILED,
     FIRST,
     GAP,
     GOOD,
-    OWED,
     RULE_INTERVAL_S,
     SHED,
     WAITING,
@@ -31,30 +31,31 @@ from k8s.monitoring.expressions import (
     scaling_queries,
 )
 
-# The share of good answers that must be within the objective is 99 %: it is a p99.
+# The objective is a p99, so 1 % of the good answers may be slower.
 LATENCY_BUDGET = 0.01
-# Long window, short window, and how many times too fast the budget is spent: at 14.4 a month's budget lasts two days.
+# Long window, short window, and how many times too fast the budget is being spent. At 14.4, a month's budget lasts two
+# days.
 FAST = (("1h", "5m", 14.4), ("6h", "30m", 6.0))
 SLOW = (("1d", "2h", 3.0), ("3d", "6h", 1.0))
-# Fewer bad requests than this are no evidence of anything, however few there were in all.
+# Fewer bad requests than this prove nothing, however few requests there were in all.
 LEAST_BAD = 10
-_BAD = {
+_PROBLEMS = {
     "inference_failed": "requests fail",
-    "inference_slow": "answers are over the objective",
-    "inference_late_first": "first tokens are over the objective",
-    "inference_long_gaps": "gaps between tokens are over the objective",
+    "inference_slow": "answers are slower than the objective",
+    "inference_late_first": "first tokens are later than the objective",
+    "inference_long_gaps": "gaps between tokens are longer than the objective",
 }
 _SHARES = (0.5, 0.9, 0.99)
-# Under Prometheus' five minutes of patience with an old sample.
+# Less than the five minutes after which Prometheus drops an old sample.
 _LONG_INTERVAL_S = 120
-_OUTAGE = 0.5
+_OUTAGE_SHARE = 0.5
 
 Group = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A share of requests that may be bad: `part` of `whole`, names of recorded rates."""
+    """How large a share of `part` in `whole` the objective allows; both are names of recorded rates."""
 
     name: str
     part: str
@@ -63,18 +64,19 @@ class Budget:
 
 
 def recording_rules(spec: Spec, cold_start_s: float | None = None) -> list[Group]:
-    """What the alerts and the dashboard read instead of raw series, and what the autoscaler is told to expect."""
+    """The rules that record what the alerts and the dashboard read instead of raw series, and the autoscaler's
+    forecast."""
     queries, limit = rule_queries(spec), _limit(spec)
     rates = {
         "inference_arrivals:rate5m": queries.arrivals(),
-        "inference_answered:rate5m": queries.answers(OWED),
+        "inference_answered:rate5m": queries.answers(ANSWERED),
         "inference_good:rate5m": queries.answers(GOOD),
         "inference_failed:rate5m": queries.answers_or_zero(FAILED),
         "inference_shed:rate5m": queries.answers_or_zero(SHED),
         "inference_shed:ratio_rate5m": _ratio(queries, "inference_shed", "inference_answered"),
         "inference_failed:ratio_rate5m": _ratio(queries, "inference_failed", "inference_answered"),
         **({"inference_slow:rate5m": queries.slow(limit)} if limit else {}),
-        **_pieces(spec, queries),
+        **_token_rates(spec, queries),
         **({"inference_cost_per_10k:rate5m": queries.cost(spec.cost)} if spec.cost else {}),
         **{f"inference_duration_seconds:p{share * 100:g}_rate5m": queries.latency(share) for share in _SHARES},
     }
@@ -92,42 +94,44 @@ def recording_rules(spec: Spec, cold_start_s: float | None = None) -> list[Group
 
 
 def alert_rules(spec: Spec) -> list[Group]:
-    """Who is woken (`severity: page`), and what is found in the morning (`ticket`)."""
+    """All alerts: `severity: page` wakes somebody up, `ticket` can wait for the morning."""
     queries, limit = rule_queries(spec), _limit(spec)
     alerts = [alert for budget in budgets(spec) for alert in _burn_alerts(queries, budget)]
-    most = max(_OUTAGE, spec.slo.error_rate) if spec.slo else _OUTAGE
+    most = max(_OUTAGE_SHARE, spec.slo.error_rate) if spec.slo else _OUTAGE_SHARE
     alerts.append(_outage_alert(queries, "MostRequestsFail", "inference_failed", most))
     if limit:
-        alerts.append(_outage_alert(queries, "MostRequestsSlow", "inference_slow", _OUTAGE))
+        alerts.append(_outage_alert(queries, "MostRequestsSlow", "inference_slow", _OUTAGE_SHARE))
         alerts.append(_p99_alert(queries, limit))
     groups = {"objective": alerts, "state": state_alerts(spec, queries)}
-    return [_group(spec, name, RULE_INTERVAL_S, [rule.rule(spec) for rule in some]) for name, some in groups.items()]
+    return [
+        _group(spec, name, RULE_INTERVAL_S, [alert.rule(spec) for alert in group]) for name, group in groups.items()
+    ]
 
 
 def budgets(spec: Spec) -> list[Budget]:
-    """The objective's budgets; none without an objective."""
+    """The objective's budgets. Empty without an objective."""
     if spec.slo is None:
         return []
     errors = Budget("Error", "inference_failed", "inference_answered", spec.slo.error_rate)
-    pieces = {
+    token_budgets = {
         "FirstText": ("inference_late_first", "inference_first", spec.slo.ttft_p99_ms),
         "TokenGap": ("inference_long_gaps", "inference_gaps", spec.slo.itl_p99_ms),
     }
     return [
         errors,
         Budget("Latency", "inference_slow", "inference_good", LATENCY_BUDGET),
-        *(Budget(name, part, whole, LATENCY_BUDGET) for name, (part, whole, limit) in pieces.items() if limit),
+        *(Budget(name, part, whole, LATENCY_BUDGET) for name, (part, whole, limit) in token_budgets.items() if limit),
     ]
 
 
-def _pieces(spec: Spec, queries: Queries) -> dict[str, str]:
-    """Of a language model's answers: how many began and went on, how late, and who waits."""
+def _token_rates(spec: Spec, queries: Queries) -> dict[str, str]:
+    """The rates of a language model: first tokens, gaps between tokens, how many were late, and requests that wait."""
     if not spec.model.writes:
         return {}
     rates = {
         "inference_waiting:sum": queries.sequences(WAITING),
-        "inference_first:rate5m": queries.counted(FIRST),
-        "inference_gaps:rate5m": queries.counted(GAP),
+        "inference_first:rate5m": queries.count_rate(FIRST),
+        "inference_gaps:rate5m": queries.count_rate(GAP),
         "inference_first_seconds:p99_rate5m": queries.quantile(0.99, queries.of(f"{FIRST}_bucket")),
         "inference_gap_seconds:p99_rate5m": queries.quantile(0.99, queries.of(f"{GAP}_bucket")),
     }
@@ -139,17 +143,17 @@ def _pieces(spec: Spec, queries: Queries) -> dict[str, str]:
 
 
 def _burn_alerts(queries: Queries, budget: Budget) -> Iterable[Alert]:
-    text = _BAD[budget.part]
+    text = _PROBLEMS[budget.part]
     limit = f"{budget.share * 100:g} %"
     for speed, windows, severity in (("Fast", FAST, "page"), ("Slow", SLOW, "ticket")):
-        # A share cannot be over 1: a budget so large is never spent so fast.
+        # No share exceeds 1, so a large budget cannot be spent that fast.
         arms = [_burning(queries, budget, *window) for window in windows if budget.share * window[2] < 1]
         if arms:
             yield Alert(
                 f"{budget.name}Budget{speed}Burn",
                 severity,
                 " or ".join(arms),
-                summary=f"{{{{ $value | humanizePercentage }}}} of {text}, the objective allows {limit}",
+                summary=f"{{{{ $value | humanizePercentage }}}} of {text} (allowed: {limit})",
             )
 
 
@@ -166,7 +170,7 @@ def _outage_alert(queries: Queries, name: str, part: str, most: float) -> Alert:
         "page",
         f"{share} > {most:g} and 300 * {rate} >= {LEAST_BAD}",
         for_="1m",
-        summary=f"{{{{ $value | humanizePercentage }}}} of {_BAD[part]}",
+        summary=f"{{{{ $value | humanizePercentage }}}} of {_PROBLEMS[part]}",
     )
 
 
@@ -182,8 +186,8 @@ def _p99_alert(queries: Queries, limit: str) -> Alert:
 
 def _limit(spec: Spec) -> str | None:
     if spec.slo is not None and spec.slo.p99_ms < 1:
-        where = f"{spec.file}: `slo.p99_ms`"
-        raise InputError(f"{where}: got {spec.slo.p99_ms:g}, allowed: at least 1, TorchServe counts in milliseconds")
+        text = f"got {spec.slo.p99_ms:g}, allowed: at least 1, because TorchServe counts in milliseconds"
+        raise InputError(f"{spec.file}: `slo.p99_ms`: {text}")
     return objective_s(spec)
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's panels about a language model's answers: how they begin and go on, who waits, what is written."""
+"""The dashboard's panels for language models: time to the first token and between tokens, waiting requests, tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from k8s.monitoring.panels import Panel, Query
 
 
 def text_panels(spec: Spec, queries: Queries) -> list[Panel]:
-    """Of all pods together."""
+    """The panels, each over all pods together except the cache's."""
     first_ms, gap_ms = (spec.slo.ttft_p99_ms, spec.slo.itl_p99_ms) if spec.slo else (None, None)
     used = " / ".join(
         f"sum by (namespace, pod) ({queries.of(f'inference_{name}_tokens')})" for name in ("cached", "cache")
@@ -24,22 +24,22 @@ def text_panels(spec: Spec, queries: Queries) -> list[Panel]:
         ),
         Panel(
             "Tokens",
-            "Tokens of prompts that were read, and tokens that were written, a second.",
+            "Prompt tokens read and answer tokens written, per second.",
             "none",
             (Query(queries.rate(queries.of("inference_tokens_total"), "kind"), "{{kind}}"),),
         ),
         Panel(
             "Ends",
-            "Why answers ended; `cancelled` are clients that left.",
+            "Why answers ended. `cancelled` means that the client left.",
             "reqps",
             (Query(queries.rate(queries.of("inference_sequences_ended_total"), "reason"), "{{reason}}"),),
         ),
-        Panel("Cache", "Share of the room for tokens in use.", "percentunit", (Query(used, "{{pod}}"),)),
+        Panel("Cache", "Share of the token cache in use.", "percentunit", (Query(used, "{{pod}}"),)),
     ]
 
 
-def _latency(title: str, text: str, pieces: str, limit_ms: float | None, queries: Queries) -> Panel:
+def _latency(title: str, text: str, histogram: str, limit_ms: float | None, queries: Queries) -> Panel:
     lines = tuple(
-        Query(queries.quantile(share, queries.of(f"{pieces}_bucket")), f"p{share * 100:g}") for share in (0.5, 0.99)
+        Query(queries.quantile(share, queries.of(f"{histogram}_bucket")), f"p{share * 100:g}") for share in (0.5, 0.99)
     )
     return Panel(title, text, "s", lines, limits=(limit_ms / 1000,) if limit_ms else ())

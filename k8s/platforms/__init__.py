@@ -1,6 +1,6 @@
-"""The same objects for other platforms than kubectl: a Helm chart, a KServe InferenceService; and whether files that
-somebody committed are still what the spec renders."""
+"""The same objects for platforms other than kubectl, as a Helm chart or a KServe InferenceService, and the check
+whether committed files still match what the spec renders."""
 
-from k8s.platforms.forms import differences, write_form
+from k8s.platforms.formats import diff_folder, write_format
 
-__all__ = ["differences", "write_form"]
+__all__ = ["diff_folder", "write_format"]

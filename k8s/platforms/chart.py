@@ -1,8 +1,8 @@
-"""A Helm chart of a plan. Its templates are the rendered objects, with holes for the few values that are chosen where
-it is installed; with the defaults of `values.yaml` they are the objects to the last field.
+"""Renders a plan as a Helm chart. Its templates are the rendered objects, with the few values that are chosen at
+install time left open; with the defaults in `values.yaml` they give exactly the rendered objects.
 
-The holes are made by rendering a plan whose namespace and registry are marks, so that a name in an expression or on the
-dashboard is found as well as the one in `metadata`; numbers are marked in the finished objects.
+Placeholders mark the open values. The namespace and the registry are replaced in the plan before it is rendered, so
+that they are found in PromQL expressions and on the dashboard as well; numbers are replaced in the rendered objects.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from config.progress import Progress
-from k8s.manifests import ORIGIN, Files, Plan, render, to_yaml
+from k8s.manifests import ADDONS, ORIGIN, Files, Plan, render_objects, to_yaml
 from k8s.monitoring import dashboard_identity
 from k8s.platforms.chart_test import test_objects
-from k8s.platforms.chart_values import ADDONS, MARKS, Values, make_values
+from k8s.platforms.chart_values import PLACEHOLDERS, Values, make_values
 
-_NAMESPACE, _REGISTRY = MARKS["namespace"], MARKS["registry"]
-# A semantic version, of which the later parts may be missing.
+_NAMESPACE, _REGISTRY = PLACEHOLDERS["namespace"], PLACEHOLDERS["registry"]
+# A semantic version whose minor and patch numbers may be missing.
 _VERSION = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?")
 _HELPERS = """\
-{{- /* The amount as the API server stores it. */}}
+{{- /* The quantity in the form in which the API server stores it. */}}
 {{- define "memory" }}
 {{- $mi := int .Values.memoryMi }}
 {{- if mod $mi 1024 }}{{ $mi }}Mi{{ else }}{{ div $mi 1024 }}Gi{{ end }}
@@ -38,31 +38,32 @@ _HELPERS = """\
 {{- end }}
 """
 _NOTES = """\
-{{ .Chart.Name }} {{ .Chart.AppVersion }} in namespace {{ .Values.namespace }}, objects of this chart are called NAME.
+{{ .Chart.Name }} {{ .Chart.AppVersion }} in namespace {{ .Values.namespace }}. Its objects are named NAME.
 
   kubectl -n {{ .Values.namespace }} rollout status deployment/NAME
   helm test {{ .Release.Name }} -n {{ .Release.Namespace }}
 
-Clients in the namespace find it at http://NAME.{{ .Values.namespace }}.svc:PORT/predictions/NAME
+Clients in the namespace reach it at http://NAME.{{ .Values.namespace }}.svc:PORT/predictions/NAME
 """
 
 
 def chart_texts(plan: Plan, mar: Path, progress: Progress) -> dict[str, str]:
-    """Every file of the chart. Without the MAR it has no test, and that is said."""
-    values = make_values(plan, render(plan))
-    files = _marked(plan, values)
-    tests = test_objects(_with_marks(plan), mar)
+    """The text of every file of the chart, by path. A note says so if the chart has no test."""
+    values = make_values(plan, render_objects(plan))
+    files = _render_with_placeholders(plan, values)
+    tests = test_objects(_with_placeholders(plan), mar)
     if not tests:
-        progress.say("note: nothing was packaged yet: the chart has no test, which would send the sample")
+        reason = "the sample is too large for a chart" if plan.package and mar.is_file() else "nothing was packaged yet"
+        progress.say(f"note: {reason}, so the chart has no test, which would send the sample")
     texts = {f"templates/{_flat(name)}": _template(name, documents, values) for name, documents in files.items()}
     texts |= {f"templates/tests/{name}": _template(name, documents, values) for name, documents in tests.items()}
-    # Grafana knows the dashboard by a hash of where the service is.
+    # Grafana identifies the dashboard by a hash of the service's namespace and name.
     dashboard = f'{{{{ printf "%s/{plan.name}" .Values.namespace | sha256sum | trunc 16 }}}}'
     identity = dashboard_identity(_NAMESPACE, plan.name)
     texts = {name: text.replace(identity, dashboard) for name, text in texts.items()}
     notes = _NOTES.replace("NAME", plan.name).replace("PORT", str(plan.ports.inference))
     return {
-        "Chart.yaml": to_yaml([_about(plan)], [ORIGIN]),
+        "Chart.yaml": to_yaml([_metadata(plan)], [ORIGIN]),
         "values.yaml": values.text(ORIGIN),
         "values.schema.json": json.dumps(values.schema(), indent=2) + "\n",
         "templates/_helpers.tpl": _HELPERS,
@@ -71,10 +72,10 @@ def chart_texts(plan: Plan, mar: Path, progress: Progress) -> dict[str, str]:
     }
 
 
-def _about(plan: Plan) -> dict[str, Any]:
+def _metadata(plan: Plan) -> dict[str, Any]:
     match = _VERSION.fullmatch(plan.spec.version)
     numbers = ".".join(part or "0" for part in match.groups()) if match else "0.1.0"
-    about = {
+    metadata = {
         "apiVersion": "v2",
         "name": plan.name,
         "description": f"{plan.name} {plan.spec.version}, served by TorchServe",
@@ -83,28 +84,28 @@ def _about(plan: Plan) -> dict[str, Any]:
         "appVersion": plan.spec.version,
         "kubeVersion": f">={plan.oldest_kubernetes}.0-0",
     }
-    return about | ({"annotations": {"marina/package": plan.package.sha256}} if plan.package else {})
+    return metadata | ({"annotations": {"marina/package": plan.package.sha256}} if plan.package else {})
 
 
-def _with_marks(plan: Plan) -> Plan:
+def _with_placeholders(plan: Plan) -> Plan:
     kubernetes = plan.spec.kubernetes
-    marked = plan.spec.model_copy(update={"kubernetes": kubernetes.model_copy(update={"namespace": _NAMESPACE})})
+    spec = plan.spec.model_copy(update={"kubernetes": kubernetes.model_copy(update={"namespace": _NAMESPACE})})
     image = plan.image.replace(f"{kubernetes.registry}/", f"{_REGISTRY}/", 1)
-    return replace(plan, spec=marked, image=image)
+    return replace(plan, spec=spec, image=image)
 
 
-def _marked(plan: Plan, values: Values) -> Files:
-    files = deepcopy(render(_with_marks(plan)))
+def _render_with_placeholders(plan: Plan, values: Values) -> Files:
+    files = deepcopy(render_objects(_with_placeholders(plan)))
     for documents in files.values():
         for document in documents:
-            values.mark(document)
+            values.insert_placeholders(document)
     return files
 
 
 def _template(name: str, documents: list[dict[str, Any]], values: Values) -> str:
-    # What is a template of Prometheus or Grafana already is none of Helm's.
+    # Braces that belong to Prometheus or Grafana templates are escaped, so that Helm leaves them alone.
     text = re.sub(r"\{\{|\}\}", lambda match: "{{ " + json.dumps(match[0]) + " }}", to_yaml(documents, [ORIGIN]))
-    text = values.opened(text)
+    text = values.fill_placeholders(text)
     condition = "createNamespace" if name.startswith("00-") else name.partition("/")[0] if "/" in name else ""
     if condition == "createNamespace" or condition in ADDONS:
         text = f"{{{{- if .Values.{condition} }}}}\n{text}{{{{- end }}}}\n"

@@ -1,5 +1,5 @@
-"""What may be chosen where a chart is installed: its values, their schema, and where they go in the objects. What was
-measured stands among them to be read, and cannot be changed."""
+"""The values of a Helm chart, their schema, and where they go in the objects. The measurements are among them for
+reference; the schema refuses to change them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from config.quantity import quantity
-from k8s.manifests import Files, Plan, to_yaml
+from k8s.manifests import ADDONS, Files, Plan, to_yaml
 
-ADDONS = ("gateway", "keda", "monitoring")
-# Names that stand where a value goes; no spec has them.
-MARKS = {
+# Stand-ins for values while the objects are rendered; no spec contains these names.
+PLACEHOLDERS = {
     "namespace": "marina-chart-namespace",
     "registry": "marina-chart-registry",
     "memory": "marina-chart-memory",
@@ -21,44 +20,45 @@ MARKS = {
     "max": "marina-chart-max",
     "hosts": "marina-chart-hosts",
 }
-_OPENED = {
+_EXPRESSIONS = {
     "namespace": "{{ .Values.namespace }}",
     "registry": "{{ .Values.registry }}",
     "memory": '{{ include "memory" . }}',
     "min": "{{ int .Values.replicas.min }}",
     "max": "{{ int .Values.replicas.max }}",
 }
-_HOSTS = re.compile(rf"( *)hostnames:\n *- {MARKS['hosts']}\n")
-_OPENED_HOSTS = r"\1{{- with .Values.hosts }}\n\1hostnames: {{ toJson . }}\n\1{{- end }}\n"
+_HOSTS = re.compile(rf"( *)hostnames:\n *- {PLACEHOLDERS['hosts']}\n")
+_HOSTS_TEMPLATE = r"\1{{- with .Values.hosts }}\n\1hostnames: {{ toJson . }}\n\1{{- end }}\n"
 _MIB = 2**20
-_ABOUT = {
-    "namespace": "Where every object goes.",
-    "createNamespace": "Whether the Namespace is an object of the chart.",
-    "registry": "Where the image lies; its digest stays.",
-    "replicas": "Pods at rest and at most.",
-    "memoryMi": "Memory of a pod, MiB; not under what was measured.",
-    "hosts": "Names that clients ask the Gateway for; none: all that it listens for.",
-    "monitoring": "Objects for the Prometheus operator.",
-    "keda": "Objects for KEDA.",
-    "gateway": "Objects for the Gateway API.",
-    "measured": "What the numbers of this chart follow from; to be read, not changed.",
+_COMMENTS = {
+    "namespace": "The namespace of every object.",
+    "createNamespace": "Whether the chart creates the namespace.",
+    "registry": "The registry that the image is pulled from; the digest stays the same.",
+    "replicas": "The minimum and maximum number of pods.",
+    "memoryMi": "Memory of a pod in MiB, at least the measured peak.",
+    "hosts": "Host names that the Gateway's route accepts; empty: all that the Gateway listens for.",
+    "monitoring": "Whether to install the objects for the Prometheus operator.",
+    "keda": "Whether to install the objects for KEDA.",
+    "gateway": "Whether to install the objects for the Gateway API.",
+    "measured": "The measurements that the numbers in this chart follow from. For reference: cannot be changed.",
 }
 
 
 @dataclass(frozen=True)
 class Values:
-    """The values with their defaults, and the smallest memory."""
+    """The values with their defaults, and the least memory that a pod may get."""
 
     defaults: dict[str, Any]
     least_memory_mi: int
 
     def text(self, origin: str) -> str:
-        """`values.yaml`, a comment above each value."""
-        parts = [to_yaml([{key: value}], [_ABOUT[key]]) for key, value in self.defaults.items()]
+        """The text of `values.yaml`, with a comment above each value."""
+        parts = [to_yaml([{key: value}], [_COMMENTS[key]]) for key, value in self.defaults.items()]
         return f"# {origin}\n\n" + "\n".join(parts)
 
     def schema(self) -> dict[str, Any]:
-        """`values.schema.json`: an unknown value, or one that the measurement does not cover, is refused."""
+        """The data of `values.schema.json`, which refuses unknown values and those that the measurement does not
+        cover."""
         name = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
         count = {"type": "integer", "minimum": 1}
         known: dict[str, Any] = {
@@ -78,69 +78,69 @@ class Values:
             "measured": {"const": self.defaults.get("measured")},
         }
         known |= {key: {"type": "boolean"} for key in ("createNamespace", *ADDONS)}
-        chosen = {key: known[key] | {"description": _ABOUT[key]} for key in self.defaults}
+        properties = {key: known[key] | {"description": _COMMENTS[key]} for key in self.defaults}
         return {
             "$schema": "http://json-schema.org/draft-07/schema#",
             "type": "object",
             "additionalProperties": False,
             "required": list(self.defaults),
-            # Helm itself puts `global` there for a chart within a chart.
-            "properties": chosen | {"global": {"type": "object"}},
+            # Helm adds `global` by itself to the values of a chart inside another chart.
+            "properties": properties | {"global": {"type": "object"}},
         }
 
-    def mark(self, document: dict[str, Any]) -> None:
-        """Puts marks where the numbers go."""
-        for path, mark in _PLACES.get(document["kind"], ()):
-            _set(document, path, mark)
+    def insert_placeholders(self, document: dict[str, Any]) -> None:
+        """Replaces numbers and host names in a rendered object with placeholders."""
+        for path, placeholder in _PLACES.get(document["kind"], ()):
+            _set(document, path, placeholder)
         if document["kind"] == "Deployment" and "memoryMi" in self.defaults:
             resources = _server(document)["resources"]
             for part in resources.values():
-                part["memory"] = MARKS["memory"]
+                part["memory"] = PLACEHOLDERS["memory"]
         if document["kind"] == "HTTPRoute":
-            document["spec"]["hostnames"] = [MARKS["hosts"]]
+            document["spec"]["hostnames"] = [PLACEHOLDERS["hosts"]]
 
-    def opened(self, text: str) -> str:
-        """A text with Helm's expressions where the marks are."""
-        text = _HOSTS.sub(_OPENED_HOSTS, text)
-        for name, expression in _OPENED.items():
-            text = text.replace(MARKS[name], expression)
+    def fill_placeholders(self, text: str) -> str:
+        """The text with Helm's expressions in place of the placeholders."""
+        text = _HOSTS.sub(_HOSTS_TEMPLATE, text)
+        for name, expression in _EXPRESSIONS.items():
+            text = text.replace(PLACEHOLDERS[name], expression)
         return text
 
 
 _PLACES = {
-    "Deployment": (("spec.replicas", MARKS["min"]),),
-    "HorizontalPodAutoscaler": (("spec.minReplicas", MARKS["min"]), ("spec.maxReplicas", MARKS["max"])),
+    "Deployment": (("spec.replicas", PLACEHOLDERS["min"]),),
+    "HorizontalPodAutoscaler": (("spec.minReplicas", PLACEHOLDERS["min"]), ("spec.maxReplicas", PLACEHOLDERS["max"])),
     "ScaledObject": (
-        ("spec.minReplicaCount", MARKS["min"]),
-        ("spec.maxReplicaCount", MARKS["max"]),
-        ("spec.fallback.replicas", MARKS["min"]),
+        ("spec.minReplicaCount", PLACEHOLDERS["min"]),
+        ("spec.maxReplicaCount", PLACEHOLDERS["max"]),
+        ("spec.fallback.replicas", PLACEHOLDERS["min"]),
     ),
 }
 
 
 def make_values(plan: Plan, files: Files) -> Values:
-    """The values of a plan: what its objects say now."""
+    """The chart's values for a plan, with defaults that give the rendered objects."""
     spec, evidence = plan.spec, plan.evidence
     memory = quantity(plan.memory) / _MIB
     measured = evidence.memory.total_bytes if evidence and evidence.memory else 2 * spec.serving.java_heap_mb * _MIB
-    chosen: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "namespace": plan.namespace,
         **({"createNamespace": True} if spec.kubernetes.create_namespace else {}),
         "registry": spec.kubernetes.registry,
         "replicas": {"min": spec.scaling.min_replicas, "max": spec.scaling.max_replicas},
         **({"memoryMi": int(memory)} if memory.is_integer() else {}),
         **({"hosts": list(spec.kubernetes.route.hostnames)} if spec.kubernetes.route else {}),
-        **{addon: True for addon in ADDONS if any(name.startswith(f"{addon}/") for name in files)},
+        **{addon: True for addon in sorted(ADDONS) if any(name.startswith(f"{addon}/") for name in files)},
     }
     if evidence:
-        chosen["measured"] = {
+        defaults["measured"] = {
             "package": evidence.package,
             "evidence": evidence.sha256,
             **({"memoryMi": math.ceil(measured / _MIB)} if evidence.memory else {}),
             **({"kneeRps": evidence.knee.rps} if evidence.knee else {}),
             **({"targetRpsPerPod": plan.target_rps_per_pod} if plan.target_rps_per_pod else {}),
         }
-    return Values(chosen, math.ceil(measured / _MIB))
+    return Values(defaults, math.ceil(measured / _MIB))
 
 
 def _server(document: dict[str, Any]) -> dict[str, Any]:
@@ -148,9 +148,9 @@ def _server(document: dict[str, Any]) -> dict[str, Any]:
     return next(container for container in containers if container["name"] == "server")
 
 
-def _set(document: dict[str, Any], path: str, mark: str) -> None:
+def _set(document: dict[str, Any], path: str, value: str) -> None:
     *parents, last = path.split(".")
     for parent in parents:
         document = document.get(parent, {})
     if last in document:
-        document[last] = mark
+        document[last] = value

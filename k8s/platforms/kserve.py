@@ -1,5 +1,6 @@
-"""A KServe InferenceService of a plan: the pod as it is, in KServe's Standard mode (once RawDeployment), where KServe
-makes the Deployment and the Service, and the autoscaler, the budget and the network rules stay Marina's."""
+"""Renders a plan as a KServe InferenceService with the same pod, in KServe's Standard mode (formerly RawDeployment):
+KServe makes the Deployment and the Service; the autoscaler, the disruption budget and the NetworkPolicy stay
+Marina's."""
 
 from __future__ import annotations
 
@@ -8,27 +9,27 @@ from copy import deepcopy
 from typing import Any
 
 from config.errors import InputError
-from k8s.manifests import Files, Plan, render
+from k8s.manifests import Files, Plan, render_objects
 from k8s.monitoring import POD_NAME, SERVER_CONTAINER
 
-# By this name KServe finds the container that serves.
+# KServe finds the serving container by this name.
 _CONTAINER = "kserve-container"
 _MODE = {"serving.kserve.io/deploymentMode": "Standard", "serving.kserve.io/autoscalerClass": "external"}
-# A service with this label gets no way in from KServe, whose route would have the name of Marina's.
+# With this label KServe makes no route of its own, which would have the same name as Marina's.
 _HAS_ROUTE = {"networking.kserve.io/visibility": "cluster-local"}
 _FILE, _SERVICE = "40-inference-service.yaml", "50-service.yaml"
-# KServe's Service has this port in front of the container's first one.
+# The port of KServe's Service, which forwards to the container's first port.
 _PORT = 80
-# Kubernetes cuts the name of a pod at 58 characters before its last five: of a longer `NAME-predictor-HASH-` too much
-# would be gone for expressions to know the pod by.
-_LONGEST = 36
+# Kubernetes cuts a pod's name to 58 characters and appends five random ones. With a longer name, too little of
+# `NAME-predictor-HASH-` would be left for the PromQL expressions to match the pods.
+_LONGEST_NAME = 36
 _REFUSED_VARIABLE = "PYTHONPATH"
 
 
 def kserve_files(plan: Plan) -> Files:
-    """Every object by its file; what KServe makes itself is not among them."""
+    """The objects by file, without those that KServe makes itself."""
     _check_name(plan)
-    files = deepcopy(render(plan))
+    files = deepcopy(render_objects(plan))
     (deployment,) = files.pop("40-deployment.yaml")
     files.pop(_SERVICE)
     rendered = {**files, _FILE: [_inference_service(plan, deployment)]}
@@ -36,8 +37,8 @@ def kserve_files(plan: Plan) -> Files:
 
 
 def _check_name(plan: Plan) -> None:
-    if len(plan.name) > _LONGEST:
-        allowed = f"allowed with `--format kserve`: at most {_LONGEST} characters, since KServe adds `-predictor`"
+    if len(plan.name) > _LONGEST_NAME:
+        allowed = f"allowed with `--format kserve`: at most {_LONGEST_NAME} characters, since KServe adds `-predictor`"
         raise InputError(f"{plan.spec.file}: `name`: got `{plan.name}`, {allowed}")
 
 
@@ -47,12 +48,12 @@ def _inference_service(plan: Plan, deployment: dict[str, Any]) -> dict[str, Any]
     for container in inside["containers"]:
         if container["name"] == SERVER_CONTAINER:
             container["name"] = _CONTAINER
-    # KServe takes the first container for the one that serves, and sends clients to its first port.
+    # KServe sends clients to the first port of the first container.
     inside["containers"].sort(key=lambda container: container["name"] != _CONTAINER)
     for container in [*inside.get("initContainers", []), *inside["containers"]]:
         if any(variable["name"] == _REFUSED_VARIABLE for variable in container.get("env", [])):
             text = f"{plan.spec.file}: `{_REFUSED_VARIABLE}` of container `{container['name']}`: KServe refuses it"
-            raise InputError(text, hint="put what is imported into the image, or write another `--format`")
+            raise InputError(text, hint="install those modules into the image, or choose another `--format`")
     mode = _MODE | ({} if plan.autoscaled else {"serving.kserve.io/autoscalerClass": "none"})
     metadata = deployment["metadata"]
     labels = metadata["labels"] | (_HAS_ROUTE if plan.spec.kubernetes.route else {})
@@ -74,13 +75,13 @@ def _inference_service(plan: Plan, deployment: dict[str, Any]) -> dict[str, Any]
 
 
 def _renamed(plan: Plan, documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The objects as they name what KServe makes: its Deployment with its pods, its Service, and the container."""
-    made = f"{plan.name}-predictor"
+    """The objects with their references changed to the Deployment, pods, Service and container that KServe makes."""
+    predictor = f"{plan.name}-predictor"
     for document in documents:
         spec = document.get("spec", {})
         target = spec.get("scaleTargetRef")
         if target:
-            target["name"] = made
+            target["name"] = predictor
         for metric in spec.get("metrics", []) if target else []:
             if "containerResource" in metric:
                 metric["containerResource"]["container"] = _CONTAINER
@@ -90,9 +91,9 @@ def _renamed(plan: Plan, documents: list[dict[str, Any]]) -> list[dict[str, Any]
         for rule in spec.get("rules", []) if document["kind"] == "HTTPRoute" else []:
             for backend in rule.get("backendRefs", []):
                 if backend["name"] == plan.name:
-                    backend |= {"name": made, "port": _PORT}
+                    backend |= {"name": predictor, "port": _PORT}
     text = json.dumps(documents)
-    # In expressions, and once more quoted on the dashboard, where the model is a variable.
+    # In expressions, and with one more level of quoting on the dashboard, where the model is a variable.
     for model in (plan.name, "$model"):
         text = text.replace(f"{model}{POD_NAME}", f"{model}-predictor{POD_NAME}")
         for quote in (r"\"", r"\\\""):

@@ -9,7 +9,7 @@ from pathlib import Path
 from config.spec import Spec
 from k8s.cluster import Document
 from k8s.extending import summarise_patches
-from k8s.manifests import Files, Plan, check_machine, make_plan, patch_notes, render
+from k8s.manifests import Files, Plan, check_evidence, make_plan, patch_notes, render_objects
 from k8s.rollout.inference import CanaryRequest, packaged_sample
 from k8s.rollout.preflight import Blocker
 from k8s.verify import Scope, rendered, verify
@@ -33,8 +33,8 @@ class Release:
 def make_release(spec: Spec, folder: Path, accepted: Collection[str] = ()) -> Release:
     """The release of a spec and its build folder, rendered now, so that it cannot be older than the spec."""
     plan = make_plan(spec, folder)
-    check_machine(spec, plan.evidence, accepted)
-    files = render(plan)
+    check_evidence(spec, plan.evidence, accepted)
+    files = render_objects(plan)
     documents = tuple(document for documents in files.values() for document in documents)
     facts = {"version": spec.version, "image": plan.image}
     facts |= {"package": plan.package.sha256} if plan.package else {}

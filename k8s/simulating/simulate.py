@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from config.errors import InputError
-from k8s.manifests import Plan, render, suppose_evidence
+from k8s.manifests import Plan, override_evidence, render_objects
 from k8s.monitoring import forecast_lead_s
 from k8s.simulating.hpa import Hpa, read_hpa
 from k8s.simulating.outcome import Outcome, Simulation, make_outcome
@@ -38,7 +38,7 @@ def simulate(plan: Plan, supposed: Supposed) -> Simulation:
     """Replays the traffic through the autoscaler that `marina manifests` would render."""
     stated = (supposed.knee_rps, supposed.cold_start_s)
     if stated != (None, None):
-        plan = replace(plan, evidence=suppose_evidence(plan.evidence, *stated))
+        plan = replace(plan, evidence=override_evidence(plan.evidence, *stated))
     hpa = _autoscaler(plan)
     service, assumed = _service(plan, supposed)
     trace = _trace(plan, service, supposed)
@@ -77,7 +77,7 @@ def _autoscaler(plan: Plan) -> Hpa:
     if metric in ("queue_time", "waiting"):
         text = f"{where}.metric`: got `{metric}`, but how long requests wait below the knee is not known"
         raise InputError(text, hint="simulate `metric: requests`, which scales before requests wait")
-    for manifest in (document for documents in render(plan).values() for document in documents):
+    for manifest in (document for documents in render_objects(plan).values() for document in documents):
         if manifest["kind"] in ("HorizontalPodAutoscaler", "ScaledObject"):
             return read_hpa(manifest)
     raise InputError(f"{where}.autoscaler`: got `none`, so the number of pods never changes", hint="autoscaler: hpa")

@@ -16,11 +16,11 @@ from config.spec import Spec
 from k8s.monitoring import (
     TARGET_LABELS,
     Matcher,
-    Need,
+    UsedSeries,
     all_expressions,
     metric_contract,
+    page_series,
     selectors,
-    series_of,
 )
 from k8s.verify.rule import Violation
 
@@ -61,7 +61,7 @@ def check_page(spec: Spec, text: str, where: str) -> list[Violation]:
         raise InputError(
             f"{where}: not a page of metrics: {err}", hint="give the supervisor's address, port 8090"
         ) from err
-    exported = series_of(spec)
+    exported = page_series(spec)
     faults = [fault for need in metric_contract(spec) if need.series in exported for fault in _declared(need, families)]
     if not faults:
         faults += _unmatched(spec, families)
@@ -71,7 +71,7 @@ def check_page(spec: Spec, text: str, where: str) -> list[Violation]:
     ]
 
 
-def _declared(need: Need, families: dict[str, Metric]) -> Iterator[PageFault]:
+def _declared(need: UsedSeries, families: dict[str, Metric]) -> Iterator[PageFault]:
     """Whether a metric is there, with the type and the labels that it is declared with."""
     name = need.series.name
     family = families.get(name.removesuffix("_total"))

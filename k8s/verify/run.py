@@ -9,7 +9,7 @@ from typing import Any
 
 from config.errors import InputError, listed, nearest
 from config.spec import Spec
-from k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, check_machine, make_plan, render
+from k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, check_evidence, make_plan, render_objects
 from k8s.verify.check import StepReporter, all_rules, verify
 from k8s.verify.live import check_live
 from k8s.verify.located import LocatedDocument, read_folder, rendered
@@ -64,8 +64,8 @@ def verify_spec(
     """The manifests in a build folder, or, before there are any, those that the spec renders; and the page of a running
     server, if its address is given."""
     plan = make_plan(spec, build)
-    check_machine(spec, plan.evidence, accepted)
-    fresh, folder, notes = rendered(render(plan)), build / MANIFESTS_FOLDER, []
+    check_evidence(spec, plan.evidence, accepted)
+    fresh, folder, notes = rendered(render_objects(plan)), build / MANIFESTS_FOLDER, []
     documents = fresh
     if folder.is_dir():
         documents = read_folder(folder)

@@ -1,4 +1,4 @@
-"""Plans for tests: the digits example as if packaged, measured and built, with options."""
+"""Plans for tests: the digits example, as if it was packaged, measured and built, with options."""
 
 import json
 import tempfile
@@ -10,7 +10,7 @@ import pytest
 from specs import digits_spec
 
 from config.spec import Spec
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan, make_plan
 
 SHA256 = "49346cd03cfd24a763998083b70aeead4faae86613ec9864a148abefc14dc4a1"
@@ -99,8 +99,8 @@ FULL: dict[str, Any] = {
         },
     ],
 }
-# A cluster that chooses users, has no spare node, its own DNS and a private store; amounts as people write them, not as
-# they are stored.
+# A cluster that chooses users and has no spare node, its own DNS and a private store; quantities as people write them,
+# not as they are stored.
 OPENSHIFT: dict[str, Any] = {
     "model.cpu_target": "x86-64-v4",
     "serving.drain_propagation_s": 15,
@@ -112,7 +112,7 @@ OPENSHIFT: dict[str, Any] = {
         "model": {"url": "s3://models/digits.mar", "secret": "store"},
     },
 }
-# Every option alone, and all that go together.
+# Every option alone, and all compatible ones together.
 OPTIONS = [
     pytest.param({}, id="defaults"),
     pytest.param(GPU, id="gpu"),
@@ -160,7 +160,7 @@ def fill(
 
 
 def planned(changes: dict[str, Any] | None = None, **records: Any) -> Plan:
-    """The plan of the digits example with changes, made once."""
+    """The plan of the digits example with changes; cached."""
     return _planned(json.dumps([changes, records]))
 
 
@@ -173,14 +173,14 @@ def _planned(arguments: str) -> Plan:
         return make_plan(spec, Path(folder))
 
 
-# With its plan, whose place in memory no other one gets then.
+# Each entry keeps its plan alive, so that no other plan gets the same id.
 _RENDERED: dict[int, tuple[Plan, list[dict[str, Any]]]] = {}
 
 
 def documents(plan: Plan) -> list[dict[str, Any]]:
-    """All objects of a plan, rendered once: for reading."""
+    """All objects of a plan, rendered once; do not change them."""
     if id(plan) not in _RENDERED:
-        _RENDERED[id(plan)] = plan, [document for some in render(plan).values() for document in some]
+        _RENDERED[id(plan)] = plan, [document for some in render_objects(plan).values() for document in some]
     return list(_RENDERED[id(plan)][1])
 
 

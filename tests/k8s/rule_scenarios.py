@@ -1,4 +1,4 @@
-"""Prometheus's own test runner for rules: a healthy pod's series, changes to them, and who must be told when."""
+"""Runs Prometheus's own tests of rules: the series of a healthy pod, changes to them, and the alerts that must fire."""
 
 import subprocess
 from collections.abc import Mapping
@@ -31,9 +31,10 @@ def rules(spec: Spec) -> dict[str, dict[str, Any]]:
     return {rule.get("alert", rule.get("record")): rule for group in groups(spec) for rule in group["rules"]}
 
 
-def traffic(phases: str, *, code: str = "200", slow: str | None = None, pod: str = AT) -> dict[str, str]:
-    """The counters of requests; `slow` are those over the objective, all of which take 0.1 s or less."""
-    fast = phases if slow is None else slow
+def traffic(phases: str, *, code: str = "200", within: str | None = None, pod: str = AT) -> dict[str, str]:
+    """The counters of requests, all of which take at most 0.1 s. `within` counts those within the objective; all are if
+    it is not given."""
+    fast = phases if within is None else within
     own = f'{pod},model="digits",code="{code}"'
     edges = {"0.02": fast, "0.05": fast, "0.1": phases, "+Inf": phases}
     return {
@@ -43,7 +44,7 @@ def traffic(phases: str, *, code: str = "200", slow: str | None = None, pod: str
 
 
 def state(samples: int) -> dict[str, str]:
-    """Everything that is not traffic, in good order."""
+    """The series of a healthy pod besides its traffic."""
     constant = {
         f"marina_ready{{{PAGE}}}": 1,
         f'marina_package_info{{{PAGE},sha256="a"}}': 1,
@@ -69,7 +70,7 @@ def state(samples: int) -> dict[str, str]:
 
 @dataclass
 class Scenario:
-    """Series that differ from a healthy pod's (None takes one out), and who is told of what at which minute."""
+    """Series that differ from a healthy pod's (None removes one), and the alerts that fire at each time."""
 
     firing: dict[str, set[str]]
     series: dict[str, str | None] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class Scenario:
 
 
 def promtool(folder: Path, scenario: Scenario) -> str:
-    """One scenario through the runner; the firing alerts must be those of each minute and no others."""
+    """Runs a scenario and returns the complaints: at each time exactly its alerts must fire."""
     spec = digits_spec(scenario.spec)
     severity = {rule["alert"]: rule["labels"]["severity"] for rule in rules(spec).values() if "alert" in rule}
     samples = max(map(minutes, scenario.firing)) * 60 // scenario.interval_s + 1
@@ -107,7 +108,7 @@ def run_rule_test(
     interval_s: int = 15,
     evaluated_every: str = "30s",
 ) -> str:
-    """What `promtool test rules` complains about; nothing when all is as expected."""
+    """The complaints of `promtool test rules`; empty if all is as expected."""
     given = [{"series": name, "values": values} for name, values in series.items() if values is not None]
     whole = {"interval": f"{interval_s}s", "input_series": given} | test
     content = {"rule_files": ["rules.yaml"], "evaluation_interval": evaluated_every, "tests": [whole]}

@@ -1,4 +1,4 @@
-"""What fires, what does not, and when, minute by minute."""
+"""Which alerts fire in which minute, and which do not."""
 
 from pathlib import Path
 
@@ -25,19 +25,19 @@ from k8s.monitoring.expressions import SERVER_CONTAINER
 
 QUIET: set[str] = set()
 OUTAGE = {"MostRequestsFail", "ErrorBudgetFastBurn", "ErrorBudgetSlowBurn"}
-# Healthy for 20 minutes, then as the name says; 80 samples a 15 s are 20 minutes.
+# Healthy for 20 minutes, then as the name says; 80 samples at 15 s each are 20 minutes.
 FALLS_SILENT = "0+1500x80 120000+0x160"
 STARTS = "0x80 0+1500x160"
 SCENARIOS = {
-    "a healthy pod tells nobody": Scenario({"5m": QUIET, "40m": QUIET, "2h": QUIET}),
+    "a healthy pod fires nothing": Scenario({"5m": QUIET, "40m": QUIET, "2h": QUIET}),
     "a total outage pages within five minutes": Scenario(
         {"20m": QUIET, "25m": OUTAGE}, traffic(FALLS_SILENT) | traffic(STARTS, code="500")
     ),
     "shed requests are failures with a ticket of their own": Scenario(
         {"20m": QUIET, "30m": OUTAGE | {"RequestsShed"}}, traffic(FALLS_SILENT) | traffic(STARTS, code="503")
     ),
-    "errors of clients are nobody's business": Scenario({"40m": QUIET}, traffic("0+1500x160", code="415")),
-    "a flood of clients' errors hides none of the service's": Scenario(
+    "clients' errors fire nothing": Scenario({"40m": QUIET}, traffic("0+1500x160", code="415")),
+    "a flood of clients' errors hides no failure of the service": Scenario(
         {"40m": {"ErrorBudgetFastBurn", "ErrorBudgetSlowBurn"}},
         traffic("0+1470x160") | traffic("0+30x160", code="500") | traffic("0+9000x160", code="415"),
     ),
@@ -55,7 +55,7 @@ SCENARIOS = {
         interval_s=60,
         evaluated_every="2m",
     ),
-    "a deploy blip is silent": Scenario(
+    "a short disturbance during a deployment fires nothing": Scenario(
         # A fifth of the requests fail for 45 s while one pod takes the place of another, which needs a minute to start.
         {f"6h{minute}m": QUIET for minute in (1, 2, 3, 5, 10, 30)},
         traffic("0+1500x1440 2160000+1200x3 stale")
@@ -67,20 +67,20 @@ SCENARIOS = {
         },
         evaluated_every="1m",
     ),
-    "five failures at night wake nobody": Scenario(
+    "five failures in a quiet night fire nothing": Scenario(
         # A request a minute, and five that fail.
         {"40m": QUIET},
         traffic("0+0.25x160") | traffic("0x80 0+0.25x20 5x60", code="500"),
     ),
     "most answers are slow": Scenario(
         {"20m": QUIET, "25m": {"MostRequestsSlow", "LatencyBudgetFastBurn", "LatencyBudgetSlowBurn"}},
-        traffic("0+1500x160", slow="0+1500x80 120000+0x80"),
+        traffic("0+1500x160", within="0+1500x80 120000+0x80"),
     ),
-    "a few more are slow than the objective allows": Scenario(
-        {"40m": {"P99OverObjective", "LatencyBudgetSlowBurn"}}, traffic("0+1500x160", slow="0+1470x160")
+    "slightly more answers are slow than the objective allows": Scenario(
+        {"40m": {"P99OverObjective", "LatencyBudgetSlowBurn"}}, traffic("0+1500x160", within="0+1470x160")
     ),
-    "exactly as many are slow as the objective allows": Scenario(
-        {"40m": QUIET}, traffic("0+1500x160", slow="0+1485x160")
+    "exactly as many answers are slow as the objective allows": Scenario(
+        {"40m": QUIET}, traffic("0+1500x160", within="0+1485x160")
     ),
     "the pods are gone": Scenario({"20m": QUIET, "25m": {"NoData"}}, {f"marina_ready{{{PAGE}}}": "1x80 stale"}),
     "no pod is ready": Scenario(
@@ -91,14 +91,14 @@ SCENARIOS = {
         {"10m": QUIET, "20m": {"ReplicasMissing"}},
         {f'kube_deployment_spec_replicas{{{KUBE},deployment="digits"}}': "2x80"},
     ),
-    "a pod serves and is not seen": Scenario(
+    "Prometheus does not read a pod that serves": Scenario(
         {"5m": QUIET, "12m": {"PodsUnseen"}},
         {
             f'kube_deployment_{name}{{{KUBE},deployment="digits"}}': "2x80"
             for name in ("spec_replicas", "status_replicas_available")
         },
     ),
-    "a rollout stopped half way": Scenario(
+    "a rollout stopped halfway": Scenario(
         {"30m": QUIET, "70m": {"PackagesMixed"}},
         {f'marina_package_info{{namespace="marina",pod="{OTHER}",model="digits",sha256="b"}}': "1x300"},
     ),
@@ -118,7 +118,7 @@ SCENARIOS = {
         {"30m": {"WorkerRestarts"}},
         {f'marina_worker_restarts_total{{{PAGE},worker="9000"}}': "0x20 1x20 2x20 3x60"},
     ),
-    "workers are renewed": Scenario(
+    "workers are replaced because of their memory": Scenario(
         {"30m": QUIET},
         {
             f'marina_worker_restarts_total{{{PAGE},worker="9000"}}': "0x20 1x20 2x20 3x60",
@@ -134,7 +134,7 @@ SCENARIOS = {
         {"20m": QUIET, "37m": {"CpuHigh"}},
         {f'container_cpu_usage_seconds_total{{{AT},container="{SERVER_CONTAINER}"}}': "0+28x160"},
     ),
-    "the cpu is where the autoscaler leaves it": Scenario(
+    "the cpu is as busy as the autoscaler tolerates": Scenario(
         {"1h": QUIET, "3h": QUIET},
         {f'container_cpu_usage_seconds_total{{{AT},container="{SERVER_CONTAINER}"}}': "0+26x720"},
     ),
@@ -153,7 +153,7 @@ SCENARIOS = {
         {"4m": QUIET, "12m": {"DiskNearlyFull"}},
         {f"marina_disk_free_bytes{{{PAGE}}}": "50000000x80"},
     ),
-    "the autoscaler is at its end": Scenario(
+    "the autoscaler is at its maximum": Scenario(
         {"10m": QUIET, "20m": {"AutoscalerAtMax"}},
         {f"kube_horizontalpodautoscaler_status_desired_replicas{{{HPA}}}": "10x80"},
     ),
@@ -178,7 +178,7 @@ SCENARIOS = {
     "GPU memory is nearly full": Scenario(
         {"10m": QUIET, "20m": {"GpuMemoryNearlyFull"}},
         {
-            # As without honorLabels: the pod and namespace of the series are the exporter's.
+            # As without honorLabels: `pod` and `namespace` are those of the exporter.
             f'DCGM_FI_DEV_FB_USED{{{AT},gpu="0"}}': None,
             f'DCGM_FI_DEV_FB_FREE{{{AT},gpu="0"}}': None,
             **{
@@ -194,7 +194,7 @@ SCENARIOS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_who_is_told_when(name: str, tmp_path: Path) -> None:
+def test_alerts_fire_in_their_minutes_and_no_others(name: str, tmp_path: Path) -> None:
     assert not promtool(tmp_path, SCENARIOS[name])
 
 
@@ -202,7 +202,7 @@ def test_every_alert_fires_in_some_scenario_and_is_silent_in_another() -> None:
     everything = rules(digits_spec(CUDA))
     names = {name.removeprefix("Marina") for name in everything if "alert" in everything[name]} | {"Recompiled"}
     assert set().union(*(fired for scenario in SCENARIOS.values() for fired in scenario.firing.values())) == names
-    assert SCENARIOS["a healthy pod tells nobody"].firing["2h"] == QUIET
+    assert SCENARIOS["a healthy pod fires nothing"].firing["2h"] == QUIET
 
 
 @pytest.mark.parametrize("error_rate", [0.0, 0.001, 0.05, 0.3])
@@ -218,19 +218,19 @@ def test_a_total_outage_pages_within_five_minutes_whatever_the_budget(error_rate
 
 
 RESTARTS = {f'kube_pod_container_status_restarts_total{{{AT},container="{SERVER_CONTAINER}"}}': "0x20 1x20 2x20 3x60"}
-TOLD = [
+ANNOTATED = [
     ("MostRequestsFail", traffic("0+1500x120", code="500"), {"severity": "page"}, "100% of requests fail"),
     (
         "ContainerRestarts",
         RESTARTS,
         {"severity": "ticket", "pod": POD, "container": SERVER_CONTAINER},
-        f"pod {POD} restarted 3 times in an hour",
+        f"a container of pod {POD} restarted 3 times in an hour",
     ),
 ]
 
 
-@pytest.mark.parametrize(("name", "series", "labels", "summary"), TOLD)
-def test_the_annotations_say_what_and_where_to_read_on(
+@pytest.mark.parametrize(("name", "series", "labels", "summary"), ANNOTATED)
+def test_annotations_have_a_summary_and_a_link_to_the_runbook(
     name: str, series: dict[str, str], labels: dict[str, str], summary: str, tmp_path: Path
 ) -> None:
     spec = digits_spec({"kubernetes.monitoring.runbook_url": "https://wiki.example/alerts"})
@@ -246,7 +246,7 @@ def test_the_annotations_say_what_and_where_to_read_on(
 
 
 @pytest.mark.parametrize("stored", ["1", "1.0"])
-def test_a_whole_second_is_found_as_prometheus_2_and_3_store_it(stored: str, tmp_path: Path) -> None:
+def test_an_edge_of_a_whole_second_matches_as_prometheus_2_and_3_store_it(stored: str, tmp_path: Path) -> None:
     own = f'{PAGE},code="200"'
     series = {
         f"{ANSWERS}{{{own}}}": "0+1500x160",

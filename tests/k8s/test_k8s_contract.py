@@ -1,4 +1,4 @@
-"""Every expression parses and uses what it names as what it is; pages that do not fit are told apart."""
+"""Every expression parses and uses existing series in the right way; every fault of a page is found."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ from config.errors import InputError
 from config.latency import EDGES_S
 from config.spec import Spec
 from k8s.monitoring.adapter import METRICS, RUNNING_METRIC, adapter_rules, adapter_values
-from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, series_of
+from k8s.monitoring.catalogue import CATALOGUE, TARGET_LABELS, find_series, page_series
 from k8s.monitoring.contract import adapter_query, all_expressions, metric_contract, misuses
 from k8s.monitoring.promql import selectors
 from k8s.verify.live import check_live, check_page
@@ -46,10 +46,10 @@ HISTOGRAM = "inference_request_duration_seconds"
 def page_of(
     *, named: dict[str, str] | None = None, without: str = "", kinds: dict[str, Any] | None = None, **labels: Any
 ) -> str:
-    """A page with everything that is declared; `named` are values of labels, `labels` a metric's own ones."""
+    """A page with every declared metric. `named` gives values of labels, `labels` the labels of single metrics."""
     spec, registry = digits_spec(), CollectorRegistry()
     values = {"model": "digits", "model_name": "digits", "code": "200"} | (named or {})
-    for series in series_of(spec):
+    for series in page_series(spec):
         if series.name == without:
             continue
         own = sorted(labels.get(series.name, series.labels))
@@ -66,7 +66,7 @@ def faults(page: str, changes: dict[str, Any] | None = None) -> list[tuple[str, 
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
-def test_every_expression_parses_and_fits_what_it_names(spec: Spec) -> None:
+def test_every_expression_parses_and_keeps_the_contract(spec: Spec) -> None:
     assert metric_contract(spec)
     texts = [expression.text for expression in all_expressions(spec)]
     assert len(texts) > 70
@@ -84,12 +84,12 @@ def test_prometheus_itself_parses_every_expression(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_nothing_is_declared_that_nobody_names() -> None:
+def test_every_declared_series_is_used() -> None:
     named = {need.series.name for spec in SPECS for need in metric_contract(spec)}
     assert named == set(CATALOGUE)
 
 
-def test_what_a_cluster_must_bring_is_said_by_source() -> None:
+def test_each_series_of_the_cluster_names_its_exporter() -> None:
     sources = {need.series.name: need.series.source for need in metric_contract(digits_spec(CUDA))}
     assert sources["kube_deployment_spec_replicas"] == "kube-state-metrics"
     assert sources["container_memory_working_set_bytes"] == "cadvisor"
@@ -97,7 +97,7 @@ def test_what_a_cluster_must_bring_is_said_by_source() -> None:
     assert sources["marina_ready"] == "page"
 
 
-def test_a_need_says_what_asks_for_it() -> None:
+def test_a_used_series_names_the_expressions_that_use_it() -> None:
     named = {need.series.name: need for need in metric_contract(digits_spec())}
     assert named["marina_queued"].labels == {"model", "namespace"}
     assert named["marina_queued"].places == ("panel Queued and in flight",)
@@ -120,7 +120,7 @@ MISUSES = [
 
 
 @pytest.mark.parametrize(("expression", "text"), MISUSES)
-def test_an_expression_that_does_not_fit_is_told_so(expression: str, text: str) -> None:
+def test_a_misused_series_is_reported(expression: str, text: str) -> None:
     told = [fault for selector in selectors(expression) for fault in misuses(selector, set())]
     assert any(fault.startswith(text) for fault in told), told
 
@@ -137,23 +137,23 @@ def test_an_expression_that_does_not_fit_is_told_so(expression: str, text: str) 
         "marina_ready / ignoring (worker) marina_queued",
     ],
 )
-def test_an_expression_that_fits_is_left_alone(expression: str) -> None:
+def test_a_correct_expression_has_no_misuse(expression: str) -> None:
     assert [fault for selector in selectors(expression) for fault in misuses(selector, set())] == []
 
 
-def test_a_rule_that_names_what_is_not_there_is_an_error_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_with_an_unknown_series_is_an_error_that_names_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(CATALOGUE, "marina_queued")
     with pytest.raises(InputError) as caught:
         metric_contract(digits_spec())
     assert caught.value.message.startswith("panel Queued and in flight: `marina_queued`: unknown metric")
 
 
-def test_what_is_no_promql_is_an_error() -> None:
+def test_text_that_is_not_promql_is_an_error() -> None:
     with pytest.raises(InputError, match="not PromQL"):
         selectors("sum(rate(x[5 m])")
 
 
-def test_a_page_with_everything_has_no_finding() -> None:
+def test_a_complete_page_has_no_finding() -> None:
     assert faults(page_of()) == []
 
 
@@ -167,7 +167,7 @@ def test_a_metric_of_another_type_is_found() -> None:
     assert faults(page) == [(HISTOGRAM, "metric-type"), ("marina_ready", "metric-type")]
 
 
-def test_a_metric_without_a_label_that_is_asked_for_is_found() -> None:
+def test_a_metric_without_a_used_label_is_found() -> None:
     page = page_of(inference_stage_duration_seconds={"model"})
     (finding,) = check_page(digits_spec(), page, "http://here/metrics")
     text = "inference_stage_duration_seconds: has no label `stage`, but `panel Stages of a batch` names it"
@@ -181,7 +181,7 @@ def test_a_page_of_another_model_is_found() -> None:
 
 
 @pytest.mark.parametrize("p99_ms", [42, 50, 60])
-def test_a_histogram_with_other_edges_than_the_rules_ask_for_is_found(p99_ms: float) -> None:
+def test_a_histogram_without_the_edges_that_the_rules_need_is_found(p99_ms: float) -> None:
     assert faults(page_of(), {"slo.p99_ms": p99_ms}) == []
     coarse = "\n".join(line for line in page_of().splitlines() if not re.search(r'le="0\.0[456]"', line)) + "\n"
     missing = faults(coarse, {"slo.p99_ms": p99_ms})
@@ -189,19 +189,19 @@ def test_a_histogram_with_other_edges_than_the_rules_ask_for_is_found(p99_ms: fl
 
 
 @pytest.mark.parametrize("label", sorted(TARGET_LABELS))
-def test_a_page_may_not_have_the_labels_of_a_scrape(label: str) -> None:
+def test_a_label_that_a_scrape_adds_is_found(label: str) -> None:
     page = page_of(marina_queued={"model", label})
     assert faults(page) == [("marina_queued", "metric-collision")]
 
 
-def test_a_server_that_is_not_there_and_a_page_that_is_none_are_errors() -> None:
+def test_an_unreachable_server_and_a_page_without_metrics_are_errors() -> None:
     with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/metrics: there is no page of metrics"):
         check_live(digits_spec(), "http://127.0.0.1:9")
     with pytest.raises(InputError, match="here: not a page of metrics"):
         check_page(digits_spec(), "<html>a page</html>", "here")
 
 
-def test_the_adapter_is_asked_as_it_asks() -> None:
+def test_the_adapters_queries_are_filled_in_as_the_adapter_does() -> None:
     spec = digits_spec({"kubernetes.monitoring.scrape_interval_s": 30})
     rules = {rule["name"]["as"]: rule for rule in adapter_rules(spec)}
     assert set(rules) == {*METRICS.values(), RUNNING_METRIC}
@@ -230,7 +230,7 @@ def test_no_two_rules_of_the_adapter_find_the_same_series() -> None:
         ("http://metrics.example", ("http://metrics.example", 80, "")),
     ],
 )
-def test_the_adapter_is_told_where_prometheus_is(address: str, parts: tuple[str, int, str]) -> None:
+def test_the_adapters_values_have_the_address_of_prometheus(address: str, parts: tuple[str, int, str]) -> None:
     told = adapter_values(digits_spec({"scaling.prometheus": address}))["prometheus"]
     assert (told["url"], told["port"], told["path"]) == parts
 
@@ -239,6 +239,6 @@ def test_the_adapters_values_do_not_depend_on_the_model() -> None:
     assert adapter_values(digits_spec()) == adapter_values(digits_spec({"name": "other", "slo.p99_ms": 60}))
 
 
-def test_parts_of_histograms_belong_to_them() -> None:
+def test_buckets_count_and_sum_belong_to_their_histogram() -> None:
     assert find_series(f"{HISTOGRAM}_count") is CATALOGUE[HISTOGRAM]
     assert find_series("marina_ready_count") is None

@@ -40,7 +40,7 @@ def test_every_panel_has_a_place_of_its_own(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_every_panel_says_what_it_shows_and_in_what(changes: dict[str, Any]) -> None:
+def test_every_panel_has_a_description_and_a_unit(changes: dict[str, Any]) -> None:
     shown = charts(render_dashboard(digits_spec(changes)))
     assert len(shown) == sum(panel["type"] != "row" for panel in render_dashboard(digits_spec(changes))["panels"])
     for title, panel in shown.items():
@@ -54,10 +54,10 @@ def test_every_panel_says_what_it_shows_and_in_what(changes: dict[str, Any]) -> 
             assert target["legendFormat"] or panel["type"] == "table", title
 
 
-def test_what_a_server_does_not_have_is_no_panel() -> None:
-    spared = {"Kept answers", "Redis", "Short prompts", "Conversations"}
+def test_features_that_a_server_does_not_use_have_no_panel() -> None:
+    saved_work = {"Kept answers", "Redis", "Short prompts", "Conversations"}
     shown = [
-        spared & charts(render_dashboard(spec)).keys()
+        saved_work & charts(render_dashboard(spec)).keys()
         for spec in (
             digits_spec(),
             digits_spec({"serving.cache": {}}),
@@ -76,7 +76,7 @@ def test_thresholds_begin_without_a_value_and_rise() -> None:
         assert rest == sorted(rest), title
 
 
-def test_what_is_bad_is_red() -> None:
+def test_bad_values_are_red() -> None:
     shown = charts(render_dashboard(digits_spec()))
     colours = {
         title: [step["color"] for step in shown[title]["fieldConfig"]["defaults"]["thresholds"]["steps"]]
@@ -120,7 +120,7 @@ def test_the_objective_is_drawn_where_latency_and_errors_are() -> None:
     assert shown["Latency"]["fieldConfig"]["defaults"]["custom"]["axisSoftMax"] > 0.042
 
 
-def test_the_target_of_a_pod_is_a_line_where_it_is_known() -> None:
+def test_the_autoscalers_target_is_a_line_if_it_is_known() -> None:
     def steps(page: dict[str, Any]) -> list[Any]:
         return charts(page)["Requests per pod"]["fieldConfig"]["defaults"]["thresholds"]["steps"][1:]
 
@@ -139,7 +139,7 @@ def test_the_target_of_a_pod_is_a_line_where_it_is_known() -> None:
     assert steps(written["another metric"]) == []
 
 
-def test_without_an_objective_nothing_is_compared_with_one() -> None:
+def test_without_an_objective_no_panel_compares_with_it() -> None:
     shown = charts(render_dashboard(digits_spec({"slo": None})))
     assert "Within the objective" not in shown
     assert "Budget burn" not in shown
@@ -151,7 +151,7 @@ def test_panels_of_gpus_come_with_gpus() -> None:
     assert with_gpus - without == {"GPU memory in use", "GPU memory reserved", "GPU utilisation"}
 
 
-def test_it_is_the_same_every_time_and_two_namespaces_do_not_share_an_identity() -> None:
+def test_the_dashboard_is_the_same_every_time_and_differs_between_namespaces() -> None:
     here, again, there = (
         render_dashboard(digits_spec({"kubernetes.namespace": name})) for name in ("here", "here", "there")
     )
@@ -165,8 +165,8 @@ def test_a_changed_objective_changes_its_lines_and_nothing_else() -> None:
     assert {title for title in before if before[title] != after[title]} == {"p99", "Latency", "Within the objective"}
 
 
-def test_two_pods_are_paid_of_which_one_is_asked_and_not_ready_ones_too(tmp_path: Path) -> None:
-    # 100 requests/s at one of two pods, each 3.6 an hour: 20 for a million.
+def test_pods_cost_even_if_they_are_not_ready_or_get_no_requests(tmp_path: Path) -> None:
+    # 100 requests/s on one of two pods, which cost 3.6 an hour each: 20 for a million.
     series = traffic("0+1500x80") | {
         f"marina_ready{{{PAGE}}}": "1x80",
         f'marina_ready{{namespace="marina",pod="{OTHER}",model="digits"}}': "0x80",
@@ -183,7 +183,7 @@ def test_two_pods_are_paid_of_which_one_is_asked_and_not_ready_ones_too(tmp_path
     assert not run_rule_test(tmp_path, digits_spec(COST), series, test)
 
 
-def test_the_dashboard_has_the_budget_as_a_line_and_without_a_cost_no_panel() -> None:
+def test_the_cost_has_a_panel_with_a_line_at_its_budget() -> None:
     panels = {panel["title"]: panel for panel in render_dashboard(digits_spec(COST))["panels"]}
     shown = panels["Cost of 10,000"]
     assert "EUR" in shown["description"]

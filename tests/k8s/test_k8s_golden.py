@@ -7,7 +7,7 @@ from k8s_plans import EVIDENCE, FULL, IMAGE, OPENSHIFT, planned, the_only
 
 from k8s.manifests.writing import write_manifests
 
-# Rules and the dashboard have tests of their own, and change with every word in them.
+# Rules and the dashboard have tests of their own; here they would change with every word.
 ELSEWHERE = {"dashboard.yaml", "rules.yaml"}
 
 
@@ -19,7 +19,7 @@ ELSEWHERE = {"dashboard.yaml", "rules.yaml"}
         ("manifests-for-openshift", OPENSHIFT, "files"),
     ],
 )
-def test_the_manifests_are_the_accepted_ones(name: str, changes: dict[str, object], form: str, tmp_path: Path) -> None:
+def test_the_manifests_equal_the_golden_files(name: str, changes: dict[str, object], form: str, tmp_path: Path) -> None:
     write_manifests(planned(changes, evidence=EVIDENCE, image=IMAGE), tmp_path, form)  # type: ignore[arg-type]
     written = [file for file in sorted((tmp_path / "manifests").rglob("*")) if file.is_file()]
     for file in written:
@@ -29,8 +29,8 @@ def test_the_manifests_are_the_accepted_ones(name: str, changes: dict[str, objec
     assert accepted <= {file.relative_to(tmp_path / "manifests") for file in written}
 
 
-def test_the_alert_of_a_busy_cpu_is_the_accepted_one() -> None:
-    """It stays above what the autoscaler leaves alone, and waits for longer than more pods take to come."""
+def test_the_alert_for_a_busy_cpu_equals_the_golden_file() -> None:
+    """It fires above what the autoscaler tolerates, and only after longer than more pods take to start."""
     rules = the_only(planned(evidence=EVIDENCE, image=IMAGE), "PrometheusRule")["spec"]["groups"]
     (alert,) = (rule for group in rules for rule in group["rules"] if rule.get("alert") == "MarinaCpuHigh")
     check_golden(yaml.safe_dump(alert, sort_keys=False), GOLDEN / "alerts/cpu-high.yaml")

@@ -14,7 +14,7 @@ from specs import DIGITS, ROOT
 import marina
 from config.load import parse_spec
 from config.render import Ports, render_model_config
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.manifests.writing import write_manifests
@@ -29,13 +29,13 @@ def minor(version: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, GPU, FULL], ids=["defaults", "gpu", "everything"])
-def test_the_validator_of_others_accepts_it_too(changes: dict[str, Any]) -> None:
+def test_an_independent_validator_accepts_the_manifests(changes: dict[str, Any]) -> None:
     for document in documents(planned(changes)):
         for version in SUPPORTED_VERSIONS if document["kind"] not in CUSTOM else []:
             kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_a_field_that_kubernetes_does_not_know_is_not_accepted() -> None:
+def test_a_field_that_kubernetes_does_not_have_is_refused() -> None:
     document = deepcopy(the_only(planned(), "Deployment"))
     document["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -45,12 +45,12 @@ def test_a_field_that_kubernetes_does_not_know_is_not_accepted() -> None:
 @pytest.mark.parametrize("changes", OPTIONS)
 def test_nothing_is_lost_between_the_typed_objects_and_the_text(changes: dict[str, Any]) -> None:
     plan = planned(changes)
-    for documents_ in render(plan).values():
+    for documents_ in render_objects(plan).values():
         assert list(yaml.load_all(to_yaml(documents_), yaml.CSafeLoader)) == documents_
 
 
 @pytest.mark.parametrize("form", ["files", "single"])
-def test_two_renderings_are_equal_to_the_byte(form: Any, tmp_path: Path) -> None:
+def test_two_renderings_are_equal_byte_for_byte(form: Any, tmp_path: Path) -> None:
     texts = []
     for _ in range(2):
         write_manifests(planned(FULL, evidence=EVIDENCE), tmp_path, form)
@@ -59,16 +59,16 @@ def test_two_renderings_are_equal_to_the_byte(form: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("field", "value"), [("p99_ms", 70), ("error_rate", 0.01), ("throughput_rps", 90)])
-def test_an_objective_changes_alerts_and_dashboard_alone(field: str, value: float) -> None:
-    before, after = (render(planned(changes, evidence=EVIDENCE)) for changes in ({}, {f"slo.{field}": value}))
+def test_an_objective_changes_only_alerts_and_the_dashboard(field: str, value: float) -> None:
+    before, after = (render_objects(planned(changes, evidence=EVIDENCE)) for changes in ({}, {f"slo.{field}": value}))
     changed = {name for name in before if before[name] != after[name]}
     assert changed <= {"monitoring/rules.yaml", "monitoring/dashboard.yaml"}
-    # How much one pod must hold is asked by the load test alone.
+    # Only the load test uses the rate that one pod must hold.
     assert bool(changed) == (field != "throughput_rps")
 
 
 @pytest.mark.parametrize("changes", OPTIONS)
-def test_every_object_but_the_namespace_is_the_services_own(changes: dict[str, Any]) -> None:
+def test_every_object_except_the_namespace_has_the_services_name(changes: dict[str, Any]) -> None:
     plan = planned(changes)
     for document in documents(plan):
         if document["kind"] != "Namespace":
@@ -76,12 +76,12 @@ def test_every_object_but_the_namespace_is_the_services_own(changes: dict[str, A
             assert document["metadata"]["namespace"] == "marina"
 
 
-def test_two_services_in_a_namespace_agree_about_it() -> None:
+def test_two_services_in_a_namespace_render_the_same_namespace() -> None:
     assert the_only(planned(), "Namespace") == the_only(planned({"name": "letters", "version": "3"}), "Namespace")
 
 
 @pytest.mark.parametrize("changes", OPTIONS)
-def test_selectors_take_the_pods_and_change_with_no_version(changes: dict[str, Any]) -> None:
+def test_selectors_match_the_pods_and_are_the_same_for_every_version(changes: dict[str, Any]) -> None:
     plans = [planned(changes), planned(changes | {"version": "2.0"})]
     selectors = [list(selectors_in(plan)) for plan in plans]
     assert selectors[0] == selectors[1]
@@ -98,7 +98,7 @@ def selectors_in(plan: Plan) -> Iterator[dict[str, str]]:
         yield constraint["labelSelector"]["matchLabels"]
 
 
-def test_an_autoscaler_owns_the_number_of_pods() -> None:
+def test_with_an_autoscaler_the_deployment_sets_no_number_of_pods() -> None:
     assert "replicas" not in the_only(planned(), "Deployment")["spec"]
     assert "replicas" not in the_only(planned({"scaling.autoscaler": "keda"}), "Deployment")["spec"]
     alone = planned({"scaling.autoscaler": "none", "scaling.min_replicas": 3})
@@ -106,7 +106,7 @@ def test_an_autoscaler_owns_the_number_of_pods() -> None:
     assert not [doc for doc in documents(alone) if doc["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")]
 
 
-def test_another_configuration_is_another_config_map_and_another_template() -> None:
+def test_another_configuration_has_another_config_map_and_pod_template() -> None:
     plans = [planned(), planned({"serving.queue": 300})]
     names = {pod(plan)["volumes"][0]["configMap"]["name"] for plan in plans}
     assert len(names) == 2
@@ -119,7 +119,7 @@ def test_another_configuration_is_another_config_map_and_another_template() -> N
     assert annotations[0]["marina/config"] != annotations[1]["marina/config"]
 
 
-def test_what_the_server_does_not_read_starts_no_pods() -> None:
+def test_fields_that_the_server_does_not_read_start_no_pods() -> None:
     template = the_only(planned(), "Deployment")["spec"]["template"]
     for field, value in (("scaling.max_replicas", 40), ("scaling.cpu_percent", 60), ("slo.p99_ms", 80)):
         assert the_only(planned({field: value}), "Deployment")["spec"]["template"] == template, field
@@ -135,22 +135,23 @@ def test_the_mounted_spec_starts_the_same_server() -> None:
         assert render_model_config(mounted) == render_model_config(plan.spec)
 
 
-def test_evidence_starts_no_pods_by_its_hash_alone() -> None:
+def test_the_hash_of_evidence_starts_no_pods() -> None:
     again = EVIDENCE | {"at": "2026-12-01T00:00:00Z"}
     first, second = (the_only(planned(evidence=evidence), "Deployment") for evidence in (EVIDENCE, again))
     assert first["metadata"]["annotations"] != second["metadata"]["annotations"]
     assert first["spec"] == second["spec"]
 
 
-def test_management_and_metrics_of_torchserve_are_nowhere() -> None:
-    text = "".join(to_yaml(some) for name, some in render(planned(FULL)).items() if not name.startswith("monitoring"))
+def test_no_object_names_torchserves_management_and_metrics_ports() -> None:
+    files = render_objects(planned(FULL))
+    text = "".join(to_yaml(documents) for name, documents in files.items() if not name.startswith("monitoring"))
     internal = Ports().all().keys() - {"inference", "supervisor"}
     for port in (8081, 8082, 7070, 7071, *(getattr(Ports(), name) for name in internal)):
         assert not re.search(rf"\b{port}\b", text)
     assert [port["port"] for port in the_only(planned(FULL), "Service", "digits")["spec"]["ports"]] == [8080]
 
 
-def test_every_container_is_restricted_and_knows_its_limits() -> None:
+def test_every_container_is_restricted_and_has_limits() -> None:
     spec = pod(planned(FULL))
     for container in spec["containers"] + spec["initContainers"]:
         security = container["securityContext"]
@@ -197,7 +198,7 @@ def test_a_log_shipper_is_a_sidecar_that_outlives_the_server() -> None:
     assert {mount["mountPath"] for mount in sidecar["volumeMounts"]} == {"/var/log/marina", "/etc/shipper"}
 
 
-def test_gpus_are_asked_for_tolerated_and_surged_one_by_one() -> None:
+def test_gpus_are_requested_tolerated_and_surged_one_by_one() -> None:
     plan = planned(GPU)
     spec = pod(plan)
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
@@ -205,14 +206,14 @@ def test_gpus_are_asked_for_tolerated_and_surged_one_by_one() -> None:
     assert the_only(plan, "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
 
 
-def test_what_needs_a_crd_is_in_folders_of_its_own() -> None:
+def test_objects_that_need_a_crd_are_in_folders() -> None:
     for changes in OPTIONS:
-        for name, some in render(planned(changes.values[0])).items():
+        for name, some in render_objects(planned(changes.values[0])).items():
             custom = {doc["kind"] for doc in some} & CUSTOM
             assert not custom or "/" in name
 
 
-def test_every_file_is_in_the_kustomization_of_its_folder_and_no_other_yaml_is_there(tmp_path: Path) -> None:
+def test_the_kustomization_of_a_folder_lists_exactly_its_files(tmp_path: Path) -> None:
     write_manifests(planned(FULL), tmp_path)
     folders = [tmp_path / "manifests", *(path for path in (tmp_path / "manifests").iterdir() if path.is_dir())]
     assert len(folders) == 4
@@ -222,7 +223,7 @@ def test_every_file_is_in_the_kustomization_of_its_folder_and_no_other_yaml_is_t
         assert sorted(listed["resources"]) == sorted(file.name for file in folder.glob("*.yaml"))
 
 
-def test_what_was_rendered_before_and_is_no_more_is_gone(tmp_path: Path) -> None:
+def test_files_that_are_no_longer_rendered_are_removed(tmp_path: Path) -> None:
     write_manifests(planned(FULL), tmp_path)
     assert (tmp_path / "manifests/keda/scaled-object.yaml").exists()
     write_manifests(planned(), tmp_path)
@@ -230,7 +231,7 @@ def test_what_was_rendered_before_and_is_no_more_is_gone(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_the_single_form_holds_the_same_objects(tmp_path: Path) -> None:
+def test_the_single_format_has_the_same_objects(tmp_path: Path) -> None:
     plan = planned(FULL)
     written = write_manifests(plan, tmp_path, "single")
     assert sorted(written.files) == ["all.yaml", "gateway/all.yaml", "keda/all.yaml", "monitoring/all.yaml"]
@@ -238,7 +239,7 @@ def test_the_single_form_holds_the_same_objects(tmp_path: Path) -> None:
     assert sorted(map(str, read)) == sorted(map(str, documents(plan)))
 
 
-def test_the_verb_writes_and_says_what_to_know_and_what_to_type(
+def test_the_verb_writes_files_and_prints_notes_and_the_next_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert marina.main(["manifests", str(DIGITS), "--out", str(tmp_path)]) == 0
@@ -261,7 +262,7 @@ def test_the_verb_as_json_has_files_notes_and_derived_numbers(
     assert any(number["name"] == "grace period of a pod" and number["value"] == "40 s" for number in record["derived"])
 
 
-def test_the_page_shows_what_a_fresh_clone_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_docs_show_what_a_fresh_clone_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     marina.main(["manifests", str(DIGITS), "--out", str(tmp_path)])
     out, err = capsys.readouterr()
     printed = (out + err).replace(f"{tmp_path}/", "build/").replace(f"{ROOT}/", "").splitlines()

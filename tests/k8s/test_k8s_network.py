@@ -10,7 +10,7 @@ from k8s_plans import planned, pod, the_only
 from k8s.manifests.config_map import config_name
 
 
-def test_the_network_policy_says_from_where_for_every_port() -> None:
+def test_the_network_policy_names_the_clients_of_every_port() -> None:
     policy = the_only(planned({"kubernetes.network.clients": ["shop"]}), "NetworkPolicy")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert "egress" not in policy
@@ -20,7 +20,7 @@ def test_the_network_policy_says_from_where_for_every_port() -> None:
     assert "monitoring" in json.dumps(by_port[8090])
 
 
-def test_a_loader_may_reach_its_store_and_names_and_no_credentials_of_the_machine() -> None:
+def test_a_loader_can_reach_its_store_and_dns_but_not_the_machines_credentials() -> None:
     policy = the_only(planned({"kubernetes.model": {"url": "https://store.local:9443/m.mar"}}), "NetworkPolicy")["spec"]
     ports = [port["port"] for rule in policy["egress"] for port in rule["ports"]]
     assert ports == [9443, 53, 53]
@@ -44,13 +44,13 @@ def test_a_loader_may_reach_its_store_and_names_and_no_credentials_of_the_machin
         ("rediss://cache.cloud.example", {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}}, 6379),
     ],
 )
-def test_pods_may_reach_the_redis_of_the_spec_and_names(redis: str, peer: dict[str, Any], port: int) -> None:
+def test_pods_can_reach_dns_and_the_redis_in_the_spec(redis: str, peer: dict[str, Any], port: int) -> None:
     policy = the_only(planned({"serving.cache": {"redis": redis}}), "NetworkPolicy")["spec"]
     assert policy["egress"][0]["to"][0] == peer
     assert [each["port"] for rule in policy["egress"] for each in rule["ports"]] == [port, 53, 53]
 
 
-def test_a_way_out_that_the_spec_names_takes_the_place_of_that_to_redis() -> None:
+def test_an_egress_in_the_spec_replaces_the_derived_one_for_redis() -> None:
     changes = {"serving.cache": {"redis": "redis://cache.example:7000"}}
     policy = the_only(planned(changes | {"kubernetes.network.egress": ["10.1.0.0/16:7000"]}), "NetworkPolicy")["spec"]
     assert [rule["to"][0]["ipBlock"]["cidr"] for rule in policy["egress"][:-1]] == ["10.1.0.0/16"]
@@ -58,7 +58,7 @@ def test_a_way_out_that_the_spec_names_takes_the_place_of_that_to_redis() -> Non
     assert [rule["ports"][0]["port"] for rule in policy["egress"]] == [443, 7000, 53]
 
 
-def test_pods_may_reach_the_small_model_and_read_where_it_is() -> None:
+def test_pods_can_reach_the_small_model_and_know_its_address() -> None:
     tales = {"source": "hf:../tales/model", "handler": "text", "compile": "eager"}
     objects = planned(
         {"model": tales, "text": {"context": 256, "max_tokens": 64, "route": {"to": "small"}}, "load": {}}
@@ -71,7 +71,7 @@ def test_pods_may_reach_the_small_model_and_read_where_it_is() -> None:
     ] == {"to": "small"}
 
 
-def test_pods_may_reach_the_redis_of_conversations_and_know_its_password() -> None:
+def test_pods_can_reach_the_redis_of_conversations_and_know_its_password() -> None:
     tales = {"source": "hf:../tales/model", "handler": "text", "compile": "eager"}
     sessions = {"redis": "redis://chats.tools.svc:7000", "secret": "chats", "ttl_s": 60}
     objects = planned(
@@ -95,5 +95,5 @@ def test_pods_may_reach_the_redis_of_conversations_and_know_its_password() -> No
     assert secrets["MARINA_REDIS_AUTH"] == {"name": "cache", "key": "password"}
 
 
-def test_a_cache_in_memory_alone_changes_no_policy() -> None:
+def test_a_cache_that_is_only_in_memory_changes_no_policy() -> None:
     assert "egress" not in the_only(planned({"serving.cache": {}}), "NetworkPolicy")["spec"]

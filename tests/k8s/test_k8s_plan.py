@@ -10,8 +10,8 @@ from specs import digits_spec, tales_spec
 
 from config.errors import InputError
 from config.quantity import quantity
-from k8s.manifests.notes import derived, notes
-from k8s.manifests.objects import render
+from k8s.manifests.notes import derived_numbers, notes
+from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import make_plan
 from k8s.manifests.yaml_text import one_document
 
@@ -30,7 +30,7 @@ def refused(**records: Any) -> InputError:
     return raised.value
 
 
-def test_the_target_is_the_knee_with_room_above() -> None:
+def test_the_target_is_the_knee_times_the_headroom() -> None:
     assert planned(evidence=EVIDENCE).target_rps_per_pod == 864
     assert planned({"scaling.headroom": 0.5}, evidence=EVIDENCE).target_rps_per_pod == 617
     assert planned({"scaling.target_rps_per_pod": 12.5}, evidence=EVIDENCE).target_rps_per_pod == 12.5
@@ -38,7 +38,7 @@ def test_the_target_is_the_knee_with_room_above() -> None:
 
 def test_without_evidence_the_autoscaler_looks_at_the_cpu_and_the_plan_says_so() -> None:
     plan = planned()
-    metrics = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
+    metrics = render_objects(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
     assert [metric["type"] for metric in metrics] == ["ContainerResource"]
     note = next(note for note in notes(plan) if note.file == "70-autoscaler.yaml")
     assert note.text == "nothing was measured: the autoscaler only looks at the CPU"
@@ -47,7 +47,7 @@ def test_without_evidence_the_autoscaler_looks_at_the_cpu_and_the_plan_says_so()
 
 def test_a_stated_target_needs_no_evidence() -> None:
     plan = planned({"scaling.target_rps_per_pod": 0.25})
-    metric = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"][0]["pods"]
+    metric = render_objects(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"][0]["pods"]
     assert metric == {
         "metric": {"name": "inference_requests_per_second"},
         "target": {"type": "AverageValue", "averageValue": "250m"},
@@ -62,14 +62,14 @@ def test_a_stated_target_needs_no_evidence() -> None:
     ],
 )
 def test_the_other_metrics_have_targets_in_their_own_units(changes: dict[str, Any], name: str, value: str) -> None:
-    metric = render(planned(changes))["70-autoscaler.yaml"][0]["spec"]["metrics"][0]["pods"]
+    metric = render_objects(planned(changes))["70-autoscaler.yaml"][0]["spec"]["metrics"][0]["pods"]
     assert (metric["metric"]["name"], metric["target"]["averageValue"]) == (name, value)
 
 
 @pytest.mark.parametrize("kind", ["hpa", "keda"])
-def test_who_waits_and_the_slots_in_use_scale_a_language_model(kind: str, tmp_path: Path) -> None:
+def test_waiting_requests_and_slots_in_use_scale_a_language_model(kind: str, tmp_path: Path) -> None:
     spec = tales_spec({"scaling": {"metric": "waiting", "target_waiting": 2, "headroom": 0.5, "autoscaler": kind}})
-    rendered = render(make_plan(spec, tmp_path))
+    rendered = render_objects(make_plan(spec, tmp_path))
     if kind == "hpa":
         metrics = rendered["70-autoscaler.yaml"][0]["spec"]["metrics"]
         figures = {each["pods"]["metric"]["name"]: each["pods"]["target"]["averageValue"] for each in metrics[:2]}
@@ -91,10 +91,10 @@ def test_who_waits_and_the_slots_in_use_scale_a_language_model(kind: str, tmp_pa
         pytest.param(1000.0, 60, 3600, 1800, id="more than the autoscaler knows"),
     ],
 )
-def test_more_pods_come_at_once_and_fewer_after_a_window_that_follows_the_cold_start(
+def test_pods_are_added_at_once_and_removed_after_a_window_that_follows_the_cold_start(
     cold_start_s: float | None, up_period: int, down_window: int, down_period: int
 ) -> None:
-    behavior = render(planned(evidence=evidence(cold_start_s=cold_start_s)))["70-autoscaler.yaml"][0]["spec"][
+    behavior = render_objects(planned(evidence=evidence(cold_start_s=cold_start_s)))["70-autoscaler.yaml"][0]["spec"][
         "behavior"
     ]
     up, down = behavior["scaleUp"], behavior["scaleDown"]
@@ -111,7 +111,7 @@ def test_a_pod_may_take_twice_its_cold_start_and_as_long_as_torchserve_allows(
     cold_start_s: float | None, budget_s: int
 ) -> None:
     plan = planned(evidence=evidence(cold_start_s=cold_start_s))
-    deployment = render(plan)["40-deployment.yaml"][0]["spec"]
+    deployment = render_objects(plan)["40-deployment.yaml"][0]["spec"]
     probe = deployment["template"]["spec"]["containers"][0]["startupProbe"]
     assert plan.startup_budget_s == budget_s
     assert probe["periodSeconds"] * probe["failureThreshold"] >= budget_s
@@ -120,7 +120,8 @@ def test_a_pod_may_take_twice_its_cold_start_and_as_long_as_torchserve_allows(
 
 def test_the_grace_period_covers_the_drain() -> None:
     plan = planned({"serving.drain_propagation_s": 7.5, "serving.drain_timeout_s": 60})
-    assert render(plan)["40-deployment.yaml"][0]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 73
+    pod = render_objects(plan)["40-deployment.yaml"][0]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 73
 
 
 def test_memory_has_room_for_the_largest_requests_over_the_measured_peak() -> None:
@@ -141,7 +142,7 @@ def test_memory_has_room_for_the_largest_requests_over_the_measured_peak() -> No
 def test_memory_under_the_measured_peak_is_refused() -> None:
     changes = {"kubernetes.resources.memory": "512Mi", "serving.java_heap_mb": 128, "serving.max_request_mb": 1}
     error = refused(changes=changes, evidence=EVIDENCE)
-    text = "`kubernetes.resources.memory`: got 512Mi, but at its peak the server took 778Mi"
+    text = "`kubernetes.resources.memory`: got 512Mi, but the server used up to 778Mi"
     assert error.message == f"{digits_spec().file}: {text}"
     assert error.hint == "memory: 1152Mi, or auto"
 
@@ -154,7 +155,7 @@ def test_evidence_of_another_package_is_refused() -> None:
     assert (error.hint or "").startswith(f"marina calibrate {digits_spec().file}, or delete ")
 
 
-def test_evidence_that_cannot_be_trusted_is_refused_with_its_reasons() -> None:
+def test_invalid_evidence_is_refused_with_its_reasons() -> None:
     reasons = [{"id": "no-knee", "text": "4 runs were INVALID"}]
     error = refused(evidence=evidence(status="INVALID", knee=None, reasons=reasons))
     assert error.message == ("build/digits/evidence.json: is INVALID, so it cannot be used: 4 runs were INVALID")
@@ -183,7 +184,7 @@ def test_evidence_that_cannot_be_trusted_is_refused_with_its_reasons() -> None:
         pytest.param({}, "got schema `None`, allowed: `marina.evidence/1`", id="empty"),
     ],
 )
-def test_a_file_that_is_no_evidence_is_refused(data: dict[str, Any], text: str) -> None:
+def test_a_file_that_is_not_evidence_is_refused(data: dict[str, Any], text: str) -> None:
     assert refused(evidence=data).message == f"build/digits/evidence.json: {text}"
 
 
@@ -193,7 +194,7 @@ def test_evidence_without_the_package_beside_it_is_refused() -> None:
     assert error.hint == f"marina package {digits_spec().file}"
 
 
-def test_evidence_may_hold_more_than_is_read() -> None:
+def test_evidence_may_have_keys_that_are_not_read() -> None:
     assert planned(evidence=evidence(weather="fine")).target_rps_per_pod == 864
 
 
@@ -208,7 +209,7 @@ def test_the_image_is_named_by_its_digest() -> None:
     [
         pytest.param(
             {"package_sha256": "c" * 64},
-            "holds package cccccccccccc…, but packaged is 49346cd03cfd…",
+            "contains package cccccccccccc…, but packaged is 49346cd03cfd…",
             id="another package",
         ),
         pytest.param({"target": "cuda"}, "an image for `cuda`, but `serving.device` is `cpu`", id="another device"),
@@ -224,7 +225,7 @@ def test_an_image_that_does_not_fit_is_refused(changes: dict[str, Any], text: st
 
 def test_a_package_of_another_version_is_refused(tmp_path: Path) -> None:
     fill(tmp_path, digits_spec())
-    with pytest.raises(InputError, match=r"is of `digits` 1\.0, the spec is of `digits` 2\.0"):
+    with pytest.raises(InputError, match=r"is for `digits` 1\.0, the spec is for `digits` 2\.0"):
         make_plan(digits_spec({"version": "2.0"}), tmp_path)
 
 
@@ -236,24 +237,24 @@ def test_a_mar_from_a_store_needs_the_checksum_of_a_package() -> None:
 @pytest.mark.parametrize(
     ("changes", "records", "text"),
     [
-        pytest.param({}, {"package": False}, "nothing was packaged yet: the disk space for the model is a guess",
+        pytest.param({}, {"package": False}, "nothing was packaged yet, so the disk space for the model is a guess",
                      id="package"),
         pytest.param({}, {}, "`registry.local/marina/digits:1.0` was not built yet", id="image"),
         pytest.param({}, {"image": IMAGE | {"digest": None}}, "`registry.local/marina/digits:1.0` was not pushed yet: "
-                     "pods get whatever has that tag", id="push"),
+                     "pods run whatever image has that tag", id="push"),
         pytest.param({"slo.p99_ms": 60}, {"evidence": EVIDENCE}, "the knee was found for p99 50 ms and 0.1 % errors, "
                      "not for what `slo` says now", id="objective"),
         pytest.param({}, {"evidence": evidence(machine={"cores": 16, "cpu_limit": 4.0})}, "measured with 4 cores, a "
                      "pod has 2", id="machine"),
         pytest.param({}, {"evidence": evidence(cold_start_s=None)}, "the evidence is from a server that was "
                      "already running: its start was not measured", id="start"),
-        pytest.param({"scaling.min_replicas": 1}, {}, "one pod: while it is moved to another node, nothing answers",
+        pytest.param({"scaling.min_replicas": 1}, {}, "only one pod: while it moves to another node, nothing answers",
                      id="one pod"),
-        pytest.param({"kubernetes.route": {"gateway": "edge/public"}}, {}, "the route's Gateway may not reach the pods "
-                     "until its namespace is one of `network.clients`", id="gateway"),
+        pytest.param({"kubernetes.route": {"gateway": "edge/public"}}, {}, "the route's Gateway may be unable to reach "
+                     "the pods until its namespace is one of `network.clients`", id="gateway"),
     ],
 )  # fmt: skip
-def test_what_is_a_guess_or_a_trap_is_noted(changes: dict[str, Any], records: dict[str, Any], text: str) -> None:
+def test_guesses_and_traps_are_noted(changes: dict[str, Any], records: dict[str, Any], text: str) -> None:
     assert text in [note.text for note in notes(planned(changes, **records))]
 
 
@@ -265,16 +266,18 @@ def test_what_is_a_guess_or_a_trap_is_noted(changes: dict[str, Any], records: di
         ({"max_surge": "50%"}, {"maxSurge": "50%", "maxUnavailable": 0}, "5 × (2 cpu, 1Gi), 5 nvidia.com/gpu"),
     ],
 )
-def test_the_plan_says_what_room_a_rollout_needs(rollout: dict[str, Any], strategy: dict[str, Any], room: str) -> None:
+def test_the_plan_names_the_resources_that_a_rollout_needs(
+    rollout: dict[str, Any], strategy: dict[str, Any], room: str
+) -> None:
     plan = planned(GPU | {"kubernetes.rollout": rollout, "kubernetes.resources.memory": "1Gi"})
-    assert render(plan)["40-deployment.yaml"][0]["spec"]["strategy"]["rollingUpdate"] == strategy
-    assert {number.name: number.value for number in derived(plan)}["room for a rollout"] == room
+    assert render_objects(plan)["40-deployment.yaml"][0]["spec"]["strategy"]["rollingUpdate"] == strategy
+    assert {number.name: number.value for number in derived_numbers(plan)}["room for a rollout"] == room
     texts = [note.text for note in notes(plan) if "if every GPU is in use" in note.text]
     assert bool(texts) == (room != "none")
     assert all(room in text for text in texts)
 
 
-def test_a_route_of_a_cloud_wants_a_longer_propagation() -> None:
+def test_a_route_is_noted_if_the_drain_is_too_short_for_a_clouds_load_balancer() -> None:
     route = {"kubernetes.route": {"gateway": "edge/public"}, "kubernetes.network.clients": ["edge"]}
     (note,) = [note for note in notes(planned(route)) if "load balancer" in note.text]
     assert note.hint == "serving: {drain_propagation_s: 15}"
@@ -282,32 +285,33 @@ def test_a_route_of_a_cloud_wants_a_longer_propagation() -> None:
     assert not [note for note in patient if "load balancer" in note.text]
 
 
-def test_without_the_cpu_the_rate_decides_alone() -> None:
+def test_without_the_cpu_only_the_rate_decides() -> None:
     # A fresh mapping each time: setting a dotted field writes into it.
     plan = planned({"scaling": {"cpu_percent": None}}, evidence=EVIDENCE)
-    (metric,) = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
+    (metric,) = render_objects(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
     assert metric["type"] == "Pods"
-    assert {number.name: number.value for number in derived(plan)}["autoscaler's target"] == "864 requests/s a pod"
+    shown = {number.name: number.value for number in derived_numbers(plan)}
+    assert shown["autoscaler's target"] == "864 requests/s a pod"
     by_keda = planned({"scaling": {"cpu_percent": None, "autoscaler": "keda"}}, evidence=EVIDENCE)
-    (trigger,) = render(by_keda)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
+    (trigger,) = render_objects(by_keda)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
     assert trigger["type"] == "prometheus"
     error = refused(changes={"scaling": {"cpu_percent": None}})
     assert error.message == "nothing was measured, so without `scaling.cpu_percent` the autoscaler has no metric at all"
 
 
-def test_there_is_nothing_to_note_when_all_was_built_and_measured() -> None:
+def test_there_are_no_notes_when_all_was_built_and_measured() -> None:
     assert notes(planned(evidence=EVIDENCE, image=IMAGE)) == []
 
 
-def test_every_derived_number_has_its_reason() -> None:
-    shown = {number.name: (number.value, number.reason) for number in derived(planned(evidence=EVIDENCE))}
+def test_every_derived_number_has_a_reason() -> None:
+    shown = {number.name: (number.value, number.reason) for number in derived_numbers(planned(evidence=EVIDENCE))}
     assert shown["autoscaler's target"] == ("864 requests/s a pod, or 80 % cpu", "knee 1234 × headroom 0.7")
-    assert shown["memory of a pod"] == ("1280Mi", "peak 778Mi + 496Mi of the largest requests")
+    assert shown["memory of a pod"] == ("1280Mi", "peak 778Mi + 496Mi for the largest requests")
     assert shown["grace period of a pod"] == ("40 s", "propagation 5 + drain 30 + 5")
     assert all(reason for _, reason in shown.values())
 
 
-def test_the_room_of_a_pod_grows_with_its_model_and_with_what_it_compiles() -> None:
+def test_a_pods_storage_grows_with_its_model_and_with_compiling() -> None:
     small, compiled = planned(), planned({"model.compile": "jit"})
     assert small.package is not None
     assert small.temporary_bytes >= 2 * small.package.bytes
@@ -317,11 +321,11 @@ def test_the_room_of_a_pod_grows_with_its_model_and_with_what_it_compiles() -> N
 
 
 @pytest.mark.parametrize("text", ["1.0", "1e3", "0x1F", "0o7", "1_000", "y", "n", "no", "null", "~", "on", ".5", "12"])
-def test_text_that_looks_like_a_value_is_in_quotes(text: str) -> None:
+def test_text_that_looks_like_a_number_or_a_boolean_is_quoted(text: str) -> None:
     assert one_document({"a": text}).removeprefix("a: ")[0] in "\"'"
 
 
-def test_the_hash_of_evidence_is_that_of_its_file() -> None:
+def test_the_hash_of_evidence_is_the_hash_of_its_file() -> None:
     recorded = planned(evidence=EVIDENCE).evidence
     assert recorded is not None
     assert recorded.sha256 == hashlib.sha256(json.dumps(EVIDENCE).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a cluster changes in manifests: how it spells amounts, who chooses users, where names are asked."""
+"""How a cluster affects manifests: the form of its quantities, who chooses users, and where its DNS is."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ def pod(plan: Plan) -> dict[str, Any]:
     return spec
 
 
-def test_the_cpu_that_the_autoscaler_looks_at_is_the_servers_alone() -> None:
+def test_the_autoscaler_uses_the_cpu_of_the_server_alone() -> None:
     metrics = the_only(planned(), "HorizontalPodAutoscaler")["spec"]["metrics"]
     assert metrics[-1]["containerResource"]["container"] == "server"
     triggers = the_only(planned({"scaling.autoscaler": "keda"}), "ScaledObject")["spec"]["triggers"]
@@ -28,7 +28,7 @@ def test_the_cpu_that_the_autoscaler_looks_at_is_the_servers_alone() -> None:
 
 
 def quantities_in(data: Any) -> Iterator[str]:
-    """Every amount of an object, by the names of fields that hold some."""
+    """Every quantity in an object, found by the names of its fields."""
     if isinstance(data, list):
         for item in data:
             yield from quantities_in(item)
@@ -53,13 +53,13 @@ def test_every_quantity_is_written_as_the_server_stores_it(changes: dict[str, An
     assert {"2", "2Gi"} <= set(quantities_in(the_only(planned(odd), "Deployment")))
 
 
-def test_a_cluster_that_chooses_the_user_gets_no_user() -> None:
+def test_without_a_user_in_the_spec_the_pods_set_none() -> None:
     security = pod(planned({"kubernetes": {"run_as_user": None}}))["securityContext"]
     assert security == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     assert pod(planned())["securityContext"]["runAsUser"] == 10001
 
 
-def test_names_are_asked_where_the_spec_says_by_every_policy() -> None:
+def test_every_policy_allows_the_dns_servers_in_the_spec() -> None:
     plan = planned(
         {"kubernetes.network": {"egress": ["10.0.0.0/8:443"], "dns": ["openshift-dns:5353", "10.9.0.0/16:53"]}}
     )

@@ -1,4 +1,4 @@
-"""The rules as data: what they name, what an objective changes in them, and which edges they are read off."""
+"""The rules as data: what they name, how an objective changes them, and which edges they use."""
 
 import re
 import subprocess
@@ -26,7 +26,7 @@ PAGES = {
 }
 
 
-def test_only_what_users_feel_wakes_somebody() -> None:
+def test_only_alerts_about_what_users_notice_page() -> None:
     alerts = [rule for rule in rules(digits_spec(CUDA)).values() if "alert" in rule]
     assert {rule["alert"].removeprefix("Marina") for rule in alerts if rule["labels"]["severity"] == "page"} == PAGES
     assert {rule["labels"]["severity"] for rule in alerts} == {"page", "ticket"}
@@ -54,20 +54,20 @@ def test_promtool_accepts_the_rules_of_every_variant(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.count("SUCCESS")) == (0, len(VARIANTS)), done.stdout + done.stderr
 
 
-def test_without_an_objective_nothing_is_measured_against_one() -> None:
+def test_without_an_objective_no_rule_refers_to_it() -> None:
     names = set(rules(digits_spec({"slo": None})))
     assert "MarinaMostRequestsFail" in names
     assert not {name for name in names if "Budget" in name or "Objective" in name or "slow" in name.lower()}
     assert budgets(digits_spec({"slo": None})) == []
 
 
-def test_a_fixed_number_of_pods_is_not_called_an_autoscaler_at_its_end() -> None:
+def test_with_a_fixed_number_of_pods_no_alert_fires_at_the_maximum() -> None:
     assert "MarinaAutoscalerAtMax" not in rules(digits_spec({"scaling.min_replicas": 3, "scaling.max_replicas": 3}))
     assert not [name for name in rules(digits_spec({"scaling.autoscaler": "none"})) if "Autoscaler" in name]
 
 
 @pytest.mark.parametrize("p99_ms", [2.5, 8, 50, 89, 100, 333.3333, 1000, 1234.5678, 2000, 29999, 900_000])
-def test_the_share_within_the_objective_is_read_off_edges_that_the_server_has(p99_ms: float) -> None:
+def test_the_share_within_the_objective_uses_edges_that_the_server_has(p99_ms: float) -> None:
     page = histogram_family("d", "-", EDGES_S, [({}, Histogram([1] * (len(EDGES_S) + 1)))])
     written = [line.partition('le="')[2].partition('"')[0] for line in page if "_bucket" in line]
     asked = re.findall(r'le=~"([^"]+)"', rule_queries(digits_spec()).within(f"{p99_ms / 1000:.6g}"))
@@ -78,7 +78,7 @@ def test_the_share_within_the_objective_is_read_off_edges_that_the_server_has(p9
         assert sum(bool(re.fullmatch(edge, str(float(text)))) for text in written) == 1
 
 
-def test_between_two_edges_answers_are_taken_to_be_spread_evenly() -> None:
+def test_between_two_edges_answers_count_as_spread_evenly() -> None:
     assert around(0.089) == (0.08, 0.09, pytest.approx(0.9))
     assert around(0.05) == (0.05, 0.05, 0)
     within = rule_queries(digits_spec()).within("0.089")
@@ -88,7 +88,7 @@ def test_between_two_edges_answers_are_taken_to_be_spread_evenly() -> None:
 def test_an_objective_finer_than_torchserves_clock_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         recording_rules(make_spec({"slo": {"p99_ms": 0.5}, "model.batch_sizes": [1]}))
-    text = "spec.yaml: `slo.p99_ms`: got 0.5, allowed: at least 1, TorchServe counts in milliseconds"
+    text = "spec.yaml: `slo.p99_ms`: got 0.5, allowed: at least 1, because TorchServe counts in milliseconds"
     assert caught.value.message == text
 
 
@@ -108,15 +108,15 @@ def test_a_changed_objective_changes_the_rules_that_name_it_and_no_others() -> N
     assert changed == {"MarinaErrorBudgetFastBurn", "MarinaErrorBudgetSlowBurn"}
 
 
-def test_the_edges_of_texts_are_those_that_workers_count_by() -> None:
+def test_the_edges_for_tokens_are_those_of_the_workers_histograms() -> None:
     assert (FIRST_EDGES_S, GAP_EDGES_S) == (FIRST_BUCKETS, GAP_BUCKETS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("late", [True, False])
-def test_answers_that_begin_late_burn_their_budget(late: bool, tmp_path: Path) -> None:
+def test_late_first_tokens_burn_their_budget(late: bool, tmp_path: Path) -> None:
     own = 'namespace="marina",pod="tales-6b5f9c7d8c-x2k4p",model="tales"'
-    # 100 answers a minute, each of 11 tokens; 4 of 100 begin late for an hour, after three good ones.
+    # 100 answers a minute, of 11 tokens each; after three good hours, 4 of 100 begin late for an hour.
     first, fast = "0+100x240", "0+100x180 18000+96x60" if late else "0+100x240"
     edges = {"0.4": fast, "0.5": fast, "+Inf": first}
     series = {
@@ -142,7 +142,7 @@ def test_answers_that_begin_late_burn_their_budget(late: bool, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("metric", ["requests", "queue_time", "gpu"])
-def test_keda_asks_for_one_number(metric: str) -> None:
+def test_kedas_query_returns_one_number(metric: str) -> None:
     device = CUDA if metric == "gpu" else {}
     assert keda_query(digits_spec({"scaling.metric": metric} | device)).startswith("sum(")
 

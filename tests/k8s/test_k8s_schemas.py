@@ -6,7 +6,7 @@ import pytest
 import yaml
 from k8s_plans import EVIDENCE, FULL, IMAGE, planned
 
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import verify
 from k8s.verify.located import LocatedDocument, rendered
@@ -122,7 +122,8 @@ def test_the_kits_schemas_know_the_custom_resources(kind: str, version: str, spe
 @pytest.mark.slow
 def test_nothing_that_may_be_written_in_a_field_breaks_a_rule_s_code() -> None:
     plan = planned(FULL, evidence=EVIDENCE, image=IMAGE)
-    objects = [doc for some in render(plan).values() for doc in some if "dashboard" not in doc["metadata"]["name"]]
+    documents = [document for in_file in render_objects(plan).values() for document in in_file]
+    objects = [document for document in documents if "dashboard" not in document["metadata"]["name"]]
     places = [(index, path) for index, doc in enumerate(objects) for path in _paths(doc) if path]
     draw = Random(0)
     for index, path in draw.sample(places, 150):

@@ -7,7 +7,7 @@ from k8s_plans import EVIDENCE, IMAGE, planned
 from k8s_seeds import SERVER, Change, Objects, put, sown
 from k8s_seeds import seed as change_of
 
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import verify
 from k8s.verify.located import rendered
@@ -16,7 +16,7 @@ from k8s.verify.rule import Scope, Violation
 
 def violations(*changes: Change) -> list[Violation]:
     plan = planned(evidence=EVIDENCE, image=IMAGE)
-    objects: Objects = [document for group in render(plan).values() for document in group]
+    objects: Objects = [document for group in render_objects(plan).values() for document in group]
     changed = sown(objects, change_of("", *changes))
     return verify(rendered({"all.yaml": changed}), Scope(SUPPORTED_VERSIONS[-1:], None))
 

@@ -3,12 +3,12 @@ from typing import Any
 import pytest
 from k8s_plans import EVIDENCE, GPU, planned
 
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 
 POD = "40-deployment.yaml:spec.template.spec"
 REQUIRED = f"{POD}.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
 NEEDED = f"{REQUIRED}.nodeSelectorTerms.0.matchExpressions"
-# A field, a value, and what it makes of the manifests: a place, and what is there; None is nothing at all.
+# A field with its value, and its effect on the manifests: a place and the value there; None if there must be none.
 SWITCHES: list[Any] = [
     ({"kubernetes.create_namespace": False}, "00-namespace.yaml", None),
     ({"kubernetes.network.policy": False}, "30-network-policy.yaml", None),
@@ -81,9 +81,9 @@ SWITCHES: list[Any] = [
 
 
 def value_at(changes: dict[str, Any], place: str) -> Any:
-    """What is at a place: a file, and keys in its last document; `~` stands for a dot in a key."""
+    """The value at a place, which is a file and keys in its last document; `~` stands for a dot in a key."""
     file, _, path = place.partition(":")
-    data: Any = render(planned(changes, evidence=EVIDENCE)).get(file)
+    data: Any = render_objects(planned(changes, evidence=EVIDENCE)).get(file)
     if not path or data is None:
         return data
     data = data[0]
@@ -99,7 +99,9 @@ def value_at(changes: dict[str, Any], place: str) -> Any:
 
 
 @pytest.mark.parametrize(("changes", "place", "value"), SWITCHES, ids=lambda case: str(case)[:60])
-def test_a_field_shows_where_it_should_and_nowhere_without_it(changes: dict[str, Any], place: str, value: Any) -> None:
+def test_a_field_takes_effect_in_its_place_and_only_if_it_is_set(
+    changes: dict[str, Any], place: str, value: Any
+) -> None:
     assert value_at(changes, place) == value
     without = dict(list(changes.items())[:-1])
     assert value_at(without, place) != value
@@ -109,5 +111,5 @@ def test_three_revisions_are_kept() -> None:
     assert value_at({}, "40-deployment.yaml:spec.revisionHistoryLimit") == 3
 
 
-def test_the_dashboard_is_found_by_grafana() -> None:
+def test_grafana_finds_the_dashboard() -> None:
     assert value_at({}, "monitoring/dashboard.yaml:metadata.labels.grafana_dashboard") == "1"

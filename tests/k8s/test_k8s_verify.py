@@ -10,7 +10,7 @@ from k8s_seeds import POD, Objects, Seed, put, seed, sown
 from specs import ROOT
 
 from k8s.manifests.load_job import LoadJob, load_objects
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import all_rules, verify
@@ -66,7 +66,7 @@ def test_the_kits_own_output_has_no_finding_for_any_option(changes: dict[str, An
     image = IMAGE | {"target": target, "ref": ref}
     plan = planned(changes, evidence=EVIDENCE, image=image)
     versions = tuple(version for version in SUPPORTED_VERSIONS if float(version) >= float(plan.oldest_kubernetes))
-    findings = verify(rendered(render(plan)), Scope(versions, plan))
+    findings = verify(rendered(render_objects(plan)), Scope(versions, plan))
     assert findings == [], _told(findings)
 
 

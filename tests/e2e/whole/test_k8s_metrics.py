@@ -26,7 +26,7 @@ from config.latency import EDGES_S
 from config.load import load_spec
 from config.spec import Spec
 from k8s.monitoring.adapter import adapter_rules
-from k8s.monitoring.catalogue import series_of
+from k8s.monitoring.catalogue import page_series
 from k8s.monitoring.contract import adapter_query, metric_contract
 from k8s.monitoring.rules import alert_rules, recording_rules
 from k8s.verify.live import check_live, check_page
@@ -173,7 +173,7 @@ def test_a_live_page_keeps_the_contract_and_each_metric_that_is_missing_is_found
     assert check_live(spec, f"{digits_server.pages}/metrics") == []
     page = digits_server.get("/metrics")[1]
     assert "inference_errors_total{" in page
-    needed = {metric.series.name for metric in metric_contract(spec) if metric.series in series_of(spec)}
+    needed = {metric.series.name for metric in metric_contract(spec) if metric.series in page_series(spec)}
     assert len(needed) > 15
     for name in needed:
         itself = re.compile(rf"\b{name}(_bucket|_sum|_count)?\b")

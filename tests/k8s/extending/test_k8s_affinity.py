@@ -1,4 +1,4 @@
-"""The affinity of a user and the labels that a package needs of a node, in one Deployment."""
+"""The spec's affinity merged with the node labels that a package needs."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 from k8s_plans import planned
 
 from config.errors import InputError
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
@@ -23,7 +23,7 @@ APART = {"podAntiAffinity": {PREFERRED: []}}
 
 def affinity(given: dict[str, Any] | None, changes: dict[str, Any] = TARGET) -> Any:
     pod = {"kubernetes.pod": {"affinity": given}} if given is not None else {}
-    (deployment,) = render(planned(changes | pod))["40-deployment.yaml"]
+    (deployment,) = render_objects(planned(changes | pod))["40-deployment.yaml"]
     return deployment["spec"]["template"]["spec"].get("affinity")
 
 
@@ -31,7 +31,7 @@ def terms(*some: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(some)}} | more}
 
 
-# What a user gives, and what the pods get.
+# The spec's affinity, and the affinity of the pods.
 MERGED: list[Any] = [
     pytest.param(None, terms({"matchExpressions": [OURS]}), id="nothing"),
     pytest.param({"nodeAffinity": {}}, terms({"matchExpressions": [OURS]}), id="an empty affinity"),
@@ -46,7 +46,7 @@ MERGED: list[Any] = [
                  id="fields of the node"),
     pytest.param(terms({"matchExpressions": [OURS, ZONE_A]}), terms({"matchExpressions": [OURS, ZONE_A]}),
                  id="named already"),
-    # An empty term fits no node; with ours in it, it would fit some.
+    # An empty term matches no node; with Marina's requirements in it, it would match some.
     pytest.param(terms({}, {"matchExpressions": [ZONE_A]}), terms({}, {"matchExpressions": [ZONE_A, OURS]}),
                  id="an empty term"),
     pytest.param(terms({"matchExpressions": [ZONE_A]}, **{PREFERRED: PREFERENCE}),
@@ -55,12 +55,14 @@ MERGED: list[Any] = [
 
 
 @pytest.mark.parametrize(("given", "expected"), MERGED)
-def test_what_a_package_needs_goes_into_each_required_term(given: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_the_packages_requirements_are_added_to_each_required_term(
+    given: dict[str, Any], expected: dict[str, Any]
+) -> None:
     assert affinity(given) == expected
 
 
 @pytest.mark.parametrize("given", [case.values[0] for case in MERGED], ids=[case.id for case in MERGED])
-def test_without_a_target_an_affinity_is_the_users(given: dict[str, Any]) -> None:
+def test_without_a_cpu_target_the_spec_s_affinity_is_unchanged(given: dict[str, Any]) -> None:
     assert affinity(given, {}) == given
 
 
@@ -75,7 +77,7 @@ def test_without_a_target_an_affinity_is_the_users(given: dict[str, Any]) -> Non
     ],
     ids=lambda case: str(case)[-40:],
 )
-def test_an_affinity_that_cannot_be_merged_is_refused_by_its_place(given: dict[str, Any], text: str) -> None:
+def test_a_malformed_affinity_is_refused_with_the_place_of_the_mistake(given: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError) as caught:
         affinity(given)
     assert text in str(caught.value)

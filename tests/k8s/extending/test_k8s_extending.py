@@ -1,4 +1,4 @@
-"""`kubernetes.pod` and `kubernetes.patches`: what a user adds to rendered objects, before anything looks at them."""
+"""`kubernetes.pod` and `kubernetes.patches`: what a spec adds to the rendered objects."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from specs import DIGITS, changed
 from config.errors import InputError, SpecError
 from config.load import load_spec, parse_spec
 from k8s.manifests.notes import notes
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import make_plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.rollout.release import make_release
@@ -23,7 +23,7 @@ STORE = {"kubernetes.model": {"url": "https://store.local/digits.mar"}}
 
 
 def the_only(changes: dict[str, Any], kind: str, name: str | None = None) -> dict[str, Any]:
-    files = render(planned(changes, evidence=EVIDENCE, image=IMAGE))
+    files = render_objects(planned(changes, evidence=EVIDENCE, image=IMAGE))
     documents = [each for some in files.values() for each in some if each["kind"] == kind]
     return next(each for each in documents if name in (None, each["metadata"]["name"]))
 
@@ -33,7 +33,7 @@ def pod(changes: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-# What a pod may have, and where it lands.
+# Fields of `kubernetes.pod`, and their effect on the pod.
 FIELDS: list[Any] = [
     (
         {"volumes": {"ca": {"configMap": {"name": "company"}}}},
@@ -48,12 +48,12 @@ FIELDS: list[Any] = [
 
 
 @pytest.mark.parametrize(("fields", "key", "item"), FIELDS, ids=lambda case: str(case)[:30])
-def test_a_field_of_the_pod_lands_in_the_template(fields: dict[str, Any], key: str, item: Any) -> None:
+def test_a_pod_field_is_added_to_the_template(fields: dict[str, Any], key: str, item: Any) -> None:
     assert item in pod({"kubernetes.pod": fields})[key]
     assert item not in pod({}).get(key, ())
 
 
-def test_variables_and_mounts_are_those_of_the_server_and_of_the_loader() -> None:
+def test_variables_and_mounts_are_added_to_the_server_and_the_loader() -> None:
     settings = {
         "env": {"HTTPS_PROXY": "http://proxy:3128"},
         "env_from": ["secret/store", "configmap/tuning"],
@@ -71,7 +71,7 @@ def test_variables_and_mounts_are_those_of_the_server_and_of_the_loader() -> Non
     assert not {"env", "envFrom"} & set(by_name["log-shipper"])
 
 
-def test_annotations_and_labels_are_the_pods_and_those_of_a_cloud_the_accounts() -> None:
+def test_pods_get_annotations_and_labels_and_the_service_account_gets_its_own() -> None:
     role = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/digits"}
     fields = {"annotations": {"team": "vision"}, "labels": {"cost": "7"}, "service_account_annotations": role}
     metadata = the_only({"kubernetes.pod": fields}, "Deployment")["spec"]["template"]["metadata"]
@@ -81,7 +81,7 @@ def test_annotations_and_labels_are_the_pods_and_those_of_a_cloud_the_accounts()
     assert the_only({"kubernetes.pod": fields}, "ServiceAccount")["metadata"]["annotations"] == role
 
 
-# What is refused when the spec is read, and what when it is rendered.
+# Fields that are refused when the spec is read, and fields that are refused when it is rendered.
 REFUSED: list[Any] = [
     (
         {"labels": {"app.kubernetes.io/name": "x"}},
@@ -132,7 +132,7 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize(("fields", "text"), REFUSED, ids=lambda case: str(case)[:40])
-def test_a_field_of_the_pod_that_cannot_be_is_refused(fields: dict[str, Any], text: str) -> None:
+def test_a_wrong_pod_field_is_refused(fields: dict[str, Any], text: str) -> None:
     with pytest.raises((SpecError, InputError)) as caught:
         pod({"kubernetes.pod": fields})
     assert text in str(caught.value)
@@ -142,7 +142,7 @@ def patch(**fields: Any) -> dict[str, Any]:
     return {"kubernetes.patches": [fields]}
 
 
-def test_a_patch_changes_all_of_a_kind_or_one_by_its_name() -> None:
+def test_a_patch_changes_all_objects_of_a_kind_or_one_by_name() -> None:
     change = {"metadata": {"annotations": {"team": "vision"}}}
     for name, others in ((None, "vision"), ("digits", None)):
         named = (
@@ -155,7 +155,7 @@ def test_a_patch_changes_all_of_a_kind_or_one_by_its_name() -> None:
         ) == others
 
 
-def test_a_later_patch_sees_what_an_earlier_one_did() -> None:
+def test_a_later_patch_applies_to_the_result_of_an_earlier_one() -> None:
     both = [
         {"kind": "Service", "merge": {"spec": {"type": "LoadBalancer"}}},
         {
@@ -177,7 +177,7 @@ def test_a_patch_may_be_a_file_in_the_specs_folder(tmp_path: Path) -> None:
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
         spec = written(tmp_path, patch(kind="Service", file=name))
-        service = render(make_plan(load_spec(spec, files=False), tmp_path))["50-service.yaml"][0]
+        service = render_objects(make_plan(load_spec(spec, files=False), tmp_path))["50-service.yaml"][0]
         assert service["spec"]["type"] == "NodePort"
 
 
@@ -188,13 +188,13 @@ def written(folder: Path, changes: dict[str, Any]) -> Path:
     return file
 
 
-# A patch that may not be, and what is said about it.
+# A forbidden patch, and a part of the message.
 FORBIDDEN: list[Any] = [
     (patch(kind="Service", name="digit", merge={"a": 1}), "`kubernetes.patches.0`: no Service is called `digit`, allowed: "
      "`digits`"),
     (patch(kind="Ingress", merge={"a": 1}), "`kubernetes.patches.0`: no `Ingress` is rendered, allowed: `ConfigMap`, "),
-    (patch(kind="Service", merge={"metadata": {"name": "x"}}), "Service digits: `/metadata/name`: must stay as it is rendered: "
-     "by it others find the Service"),
+    (patch(kind="Service", merge={"metadata": {"name": "x"}}), "Service digits: `/metadata/name`: must stay as rendered: "
+     "other objects find the Service by it"),
     (patch(kind="Service", merge={"spec": {"selector": {"a": "b"}}}), "`/spec/selector`: must stay"),
     (patch(kind="Deployment", merge={"spec": {"template": {"metadata": {"labels": None}}}}),
      "`/spec/template/metadata/labels`: must stay"),
@@ -204,7 +204,7 @@ FORBIDDEN: list[Any] = [
      "`/spec/template/spec/containers`: the container `server` must stay"),
     (patch(kind="Deployment", merge={"spec": {"$deleteFromPrimitiveList/strategy": ["type"]}}),
      "allowed: a list to delete from"),
-    (patch(kind="Deployment", merge={"$patch": "delete"}), "the object itself must stay"),
+    (patch(kind="Deployment", merge={"$patch": "delete"}), "the object itself cannot be deleted or replaced"),
     (patch(kind="ConfigMap", merge={"data": {"spec.yaml": "x"}}), "`/data`: must stay"),
     (patch(kind="Deployment", operations=[{"op": "test", "path": "/spec/minReadySeconds", "value": 0}]), "the test failed"),
     (patch(kind="Deployment", file="nowhere.yaml"), "`kubernetes.patches.0.file`: no such file: `"),
@@ -213,9 +213,9 @@ FORBIDDEN: list[Any] = [
 
 
 @pytest.mark.parametrize(("changes", "text"), FORBIDDEN, ids=lambda case: str(case)[:60])
-def test_a_patch_that_may_not_be_names_the_place(changes: dict[str, Any], text: str) -> None:
+def test_a_forbidden_patch_is_refused_with_its_place(changes: dict[str, Any], text: str) -> None:
     with pytest.raises((InputError, SpecError)) as caught:
-        render(planned(changes))
+        render_objects(planned(changes))
     assert text in str(caught.value)
 
 
@@ -240,11 +240,11 @@ def test_a_patch_of_a_field_that_marina_derives_is_noted(pod: dict[str, Any], pa
     assert patched == ([path] if path else [])
 
 
-def test_what_a_patch_breaks_is_found_by_verify_and_stops_a_deploy(tmp_path: Path) -> None:
+def test_verify_finds_what_a_patch_breaks_and_a_deploy_stops(tmp_path: Path) -> None:
     asks = {"name": "server", "readinessProbe": {"httpGet": {"path": "/ping"}}}
     changes = patch(kind="Deployment", merge={"spec": {"template": {"spec": {"containers": [asks]}}}})
     plan = planned(changes, evidence=EVIDENCE, image=IMAGE)
-    version = verify(rendered(render(plan)), Scope((SUPPORTED_VERSIONS[-1],), plan))
+    version = verify(rendered(render_objects(plan)), Scope((SUPPORTED_VERSIONS[-1],), plan))
     assert any("readinessProbe" in str(finding) for finding in version)
     wrong = patch(kind="Service", merge={"spec": {"ports": [{"port": "x"}]}})
     fill(tmp_path, load_spec(written(tmp_path, wrong), files=False), evidence=EVIDENCE, image=IMAGE)
@@ -252,7 +252,7 @@ def test_what_a_patch_breaks_is_found_by_verify_and_stops_a_deploy(tmp_path: Pat
     assert any("port" in blocker.text for blocker in blockers)
 
 
-def test_a_release_holds_the_patched_objects_which_is_what_a_rollback_applies(tmp_path: Path) -> None:
+def test_a_release_stores_the_patched_objects_and_a_rollback_applies_them(tmp_path: Path) -> None:
     spec = load_spec(written(tmp_path, patch(kind="Service", merge={"spec": {"type": "NodePort"}})), files=False)
     documents = make_release(spec, tmp_path).documents
     assert [each["spec"]["type"] for each in documents if each["kind"] == "Service"] == ["NodePort"]
@@ -268,10 +268,10 @@ def test_a_release_holds_the_patched_objects_which_is_what_a_rollback_applies(tm
         ("  pod: {affinity: {nodeAffinity: 3}}", "`kubernetes.pod.affinity.nodeAffinity`: got `3`"),
     ],
 )
-def test_what_cannot_be_applied_is_named_by_its_line(line: str, text: str, tmp_path: Path) -> None:
+def test_a_patch_that_cannot_be_applied_is_named_by_its_line(line: str, text: str, tmp_path: Path) -> None:
     written = DIGITS.read_text(encoding="utf-8")
     written += "kubernetes:\n  patches:\n  - {kind: Service, merge: {spec: {sessionAffinity: None}}}\n" + line + "\n"
     spec = parse_spec(written, tmp_path / "spec.yaml", files=False)
     with pytest.raises(InputError) as caught:
-        render(make_plan(spec, tmp_path))
+        render_objects(make_plan(spec, tmp_path))
     assert caught.value.message.startswith(f"{tmp_path}/spec.yaml:{written.count(chr(10))}: {text}")

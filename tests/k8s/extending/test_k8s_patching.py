@@ -1,17 +1,17 @@
-"""Strategic merge patches and JSON patches: what they make of an object, and what they say when they cannot."""
+"""Strategic merge patches and JSON patches: their results and their error messages."""
 
 import json
 from typing import Any
 
 import pytest
 
-from k8s.extending.json_patch import patched
-from k8s.extending.strategic import MERGE_KEYS, PatchError, merged
+from k8s.extending.json_patch import apply_json_patch
+from k8s.extending.merge_patch import MERGE_KEYS, PatchError, apply_merge_patch
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.schemas import _definitions, _validator
 
 CONTAINERS = {"containers": [{"name": "server", "env": [{"name": "A", "value": "1"}]}, {"name": "b"}]}
-# An object, a strategic merge patch, and what the API server makes of it.
+# An object, a strategic merge patch, and the result on the API server.
 MERGES: list[Any] = [
     pytest.param({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}}, {"a": 1, "b": {"c": 2, "d": 3}}, id="mappings"),
     pytest.param({"a": 1, "b": 2}, {"b": None}, {"a": 1}, id="null deletes"),
@@ -50,15 +50,17 @@ MERGES: list[Any] = [
 
 @pytest.mark.parametrize(("original", "patch", "result"), MERGES)
 def test_a_patch_is_merged_as_kubectl_does(original: Any, patch: Any, result: Any) -> None:
-    assert merged(original, patch, by_keys=True) == result
+    assert apply_merge_patch(original, patch, by_keys=True) == result
 
 
 def test_lists_of_custom_resources_are_replaced() -> None:
-    assert merged({"env": [{"name": "a"}]}, {"env": [{"name": "b"}]}, by_keys=False) == {"env": [{"name": "b"}]}
+    assert apply_merge_patch({"env": [{"name": "a"}]}, {"env": [{"name": "b"}]}, by_keys=False) == {
+        "env": [{"name": "b"}]
+    }
 
 
 def test_the_merge_keys_are_those_of_kubernetes() -> None:
-    """Of every list in every kind that is rendered, in the newest version, as its own schemas have them."""
+    """For every list in every rendered kind, compared with the schemas of the newest version of Kubernetes."""
     version = SUPPORTED_VERSIONS[-1]
     definitions = _definitions(version).contents(next(iter(_definitions(version))))["$defs"]
     seen: dict[str, set[str | None]] = {}
@@ -84,10 +86,10 @@ def test_the_merge_keys_are_those_of_kubernetes() -> None:
     assert seen.keys() == known.keys()
 
 
-# A patch that cannot be applied, and the whole sentence about it.
+# A patch that cannot be applied, and its whole message.
 IMPOSSIBLE: list[Any] = [
     ({"containers": ["x"]}, "`/containers/0`: got `x`, allowed: a mapping, as the items of this list are"),
-    ({"containers": [{"image": "x"}]}, "`/containers/0`: missing: `name`, which tells the items of the list apart"),
+    ({"containers": [{"image": "x"}]}, "`/containers/0`: missing: `name`, the merge key of this list"),
     ({"a": {"$patch": "drop"}}, "`/a`: `$patch`: got `drop`, allowed: `delete`, `merge`, `replace`"),
     (
         {"$retainKey": []},
@@ -98,13 +100,13 @@ IMPOSSIBLE: list[Any] = [
 
 
 @pytest.mark.parametrize(("patch", "text"), IMPOSSIBLE, ids=lambda case: str(case)[:40])
-def test_a_patch_that_cannot_be_merged_says_where(patch: Any, text: str) -> None:
+def test_a_patch_that_cannot_be_merged_is_an_error_with_its_path(patch: Any, text: str) -> None:
     with pytest.raises(PatchError) as caught:
-        merged(CONTAINERS, patch, by_keys=True)
+        apply_merge_patch(CONTAINERS, patch, by_keys=True)
     assert str(caught.value) == text
 
 
-# RFC 6902, and its appendix.
+# From RFC 6902 and its appendix.
 OPERATIONS: list[Any] = [
     ({"foo": "bar"}, [{"op": "add", "path": "/baz", "value": 1}], {"foo": "bar", "baz": 1}),
     ({"foo": ["a", "b"]}, [{"op": "add", "path": "/foo/1", "value": "x"}], {"foo": ["a", "x", "b"]}),
@@ -130,30 +132,30 @@ OPERATIONS: list[Any] = [
 
 
 @pytest.mark.parametrize(("document", "operations", "result"), OPERATIONS, ids=lambda case: str(case)[:40])
-def test_operations_are_done_as_the_rfc_says(document: Any, operations: Any, result: Any) -> None:
+def test_operations_follow_the_rfc(document: Any, operations: Any, result: Any) -> None:
     before = json.dumps(document)
-    assert patched(document, operations) == result
+    assert apply_json_patch(document, operations) == result
     assert json.dumps(document) == before
 
 
-UNDOABLE: list[Any] = [
+IMPOSSIBLE_OPERATIONS: list[Any] = [
     ([{"op": "test", "path": "/a", "value": True}], "the test failed: got `1`, tested for `True`"),
     ([{"op": "add", "path": "/b", "value": 1}, {"op": "remove", "path": "/x"}], "`1`: `/x`: there is no `x`"),
     ([{"op": "replace", "path": "/x", "value": 1}], "there is no `x`, there are `a`, `list`"),
     ([{"op": "add", "path": "/x/y", "value": 1}], "there is no `x`"),
     ([{"op": "add", "path": "/list/3", "value": 1}], "got `3` in a list of 2, allowed: 0 to 2"),
     ([{"op": "remove", "path": "/list/01"}], "got `01` in a list of 2, allowed: 0 to 1"),
-    ([{"op": "add", "path": "/a/b", "value": 1}], "lies in `1`, which holds nothing"),
-    ([{"op": "move", "from": "/list", "path": "/list/0"}], "lies in `/list`, which is to be moved there"),
+    ([{"op": "add", "path": "/a/b", "value": 1}], "its parent is `1`, allowed: a mapping or a list"),
+    ([{"op": "move", "from": "/list", "path": "/list/0"}], "lies inside `/list`, and nothing can be moved into itself"),
     ([{"op": "set", "path": "/a"}], "`op`: got `set`, allowed: `add`, `copy`, `move`, `remove`, `replace`, `test`"),
     ([{"op": "add", "path": "/a"}], "`value`: missing: `op: add` needs it"),
     ([{"op": "remove", "path": "a"}], "`path`: got `a`, allowed: a pointer such as `/spec/replicas`"),
-    ([{"op": "remove", "path": ""}], "is the object itself, of which only parts can be patched"),
+    ([{"op": "remove", "path": ""}], "is the object itself, and only its parts can be patched"),
 ]
 
 
-@pytest.mark.parametrize(("operations", "text"), UNDOABLE, ids=lambda case: str(case)[:40])
-def test_an_operation_that_cannot_be_done_says_which_and_why(operations: Any, text: str) -> None:
+@pytest.mark.parametrize(("operations", "text"), IMPOSSIBLE_OPERATIONS, ids=lambda case: str(case)[:40])
+def test_an_impossible_operation_is_an_error_with_its_number_and_reason(operations: Any, text: str) -> None:
     with pytest.raises(PatchError) as caught:
-        patched({"a": 1, "list": [1, 2]}, operations)
+        apply_json_patch({"a": 1, "list": [1, 2]}, operations)
     assert text in str(caught.value)

@@ -1,4 +1,4 @@
-"""Where pods get the model from: credentials of a Secret are the loader's alone, and what is downloaded can be kept."""
+"""Model stores: only the loader gets the credentials in a Secret, and downloads can be cached."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from k8s_plans import EVIDENCE, IMAGE, SHA256, planned
 from specs import digits_spec
 
 from config.errors import SpecError
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.verify.check import verify
 from k8s.verify.located import rendered
 from k8s.verify.rule import Scope
@@ -16,18 +16,18 @@ from k8s.verify.rule import Scope
 
 def pod(store: dict[str, Any], **others: Any) -> dict[str, Any]:
     plan = planned({"kubernetes.model": store, **others}, evidence=EVIDENCE, image=IMAGE)
-    spec: dict[str, Any] = render(plan)["40-deployment.yaml"][0]["spec"]["template"]["spec"]
+    spec: dict[str, Any] = render_objects(plan)["40-deployment.yaml"][0]["spec"]["template"]["spec"]
     return spec
 
 
 def egress(store: dict[str, Any]) -> list[int]:
     plan = planned({"kubernetes.model": store})
-    rules = render(plan)["30-network-policy.yaml"][0]["spec"]["egress"]
+    rules = render_objects(plan)["30-network-policy.yaml"][0]["spec"]["egress"]
     return [port["port"] for rule in rules for port in rule["ports"] if port["port"] != 53]
 
 
 @pytest.mark.parametrize("url", ["s3://models/digits/1.0.mar", "gs://models/1.0.mar", "https://store.local/1.0.mar"])
-def test_the_keys_of_a_secret_are_mounted_by_the_loader_alone(url: str) -> None:
+def test_only_the_loader_mounts_the_keys_of_a_secret(url: str) -> None:
     inside = pod({"url": url, "secret": "store"})
     (loader,), (server,) = inside["initContainers"], inside["containers"]
     assert loader["args"][-4:] == ["--from", url, "--secret", "/store"]
@@ -50,23 +50,23 @@ def test_a_cache_is_written_by_the_loader_and_read_by_the_server() -> None:
     assert {"name": "model", "persistentVolumeClaim": {"claimName": "mars"}} in inside["volumes"]
     mounts = [next(mount for mount in each["volumeMounts"] if mount["name"] == "model") for each in (loader, server)]
     assert [mount.get("readOnly") for mount in mounts] == [None, True]
-    # One file for each package, found again by the next pod.
+    # One file for each package, which the next pod finds again.
     kept = f"/loaded/{SHA256}.mar"
     assert loader["args"][0] == kept
     assert kept in server["args"]
 
 
-def test_a_folder_of_the_node_is_a_cache_where_the_namespace_allows_it() -> None:
+def test_a_folder_of_the_node_is_a_cache_if_the_namespace_allows_it() -> None:
     store = {"url": "s3://models/digits.mar", "cache": {"host_path": "/var/cache/marina"}}
     changes = {"kubernetes.create_namespace": False}
     volumes = pod(store, **changes)["volumes"]
     assert {"name": "model", "hostPath": {"path": "/var/cache/marina", "type": "Directory"}} in volumes
     plan = planned({"kubernetes.model": store, **changes}, evidence=EVIDENCE, image=IMAGE)
-    # Of a namespace that is not among the objects nobody knows what it allows.
-    assert verify(rendered(render(plan)), Scope(("1.37",), plan)) == []
+    # If the namespace is not among the objects, nobody knows what it allows.
+    assert verify(rendered(render_objects(plan)), Scope(("1.37",), plan)) == []
 
 
-def test_what_is_kept_elsewhere_is_no_storage_of_the_pod() -> None:
+def test_a_cache_outside_the_pod_needs_no_storage_of_the_pod() -> None:
     amounts = [
         pod({"url": "s3://models/digits.mar", **more})["containers"][0]["resources"]["limits"]["ephemeral-storage"]
         for more in ({}, {"cache": {"claim": "mars"}})
@@ -88,13 +88,13 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize(("store", "text"), REFUSED, ids=lambda case: str(case)[:40])
-def test_a_store_that_cannot_be_is_refused(store: dict[str, Any], text: str) -> None:
+def test_a_wrong_store_is_refused(store: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError) as caught:
         digits_spec({"kubernetes.model": store})
     assert text in str(caught.value)
 
 
-def test_no_secret_of_an_address_is_repeated() -> None:
+def test_no_message_repeats_the_secret_in_an_address() -> None:
     for url in ("s3://key:hush@bucket/x", "https://s/x?X-Amz-Signature=hush", "https://hush@s/x#hush"):
         with pytest.raises(SpecError) as caught:
             digits_spec({"kubernetes.model": {"url": url}})

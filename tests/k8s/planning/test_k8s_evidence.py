@@ -1,4 +1,4 @@
-"""Evidence of another machine than a pod's is refused, unless it is accepted by name."""
+"""Evidence from a machine that differs from a pod is refused, unless the difference is accepted by name."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from k8s_plans import EVIDENCE, planned
 
 from config.errors import InputError
-from k8s.manifests import check_machine
+from k8s.manifests import check_evidence
 from k8s.manifests.notes import notes
 
 PROCESSOR = "A Processor @ 2 GHz"
 
 
 def measured(cores: float) -> dict[str, Any]:
-    """Evidence of a server that could use these cores; what else is said of it is not read."""
+    """Evidence of a server that could use these cores; the other values are not read."""
     server = {"by": "affinity", "cores": cores, "memory_bytes": None, "machine": {"processor": PROCESSOR, "cores": 8}}
     return EVIDENCE | {"server": server}
 
@@ -23,17 +23,17 @@ def measured(cores: float) -> dict[str, Any]:
 def refused(cores: float, changes: dict[str, Any], *accepted: str) -> InputError:
     plan = planned(changes, evidence=measured(cores))
     with pytest.raises(InputError) as raised:
-        check_machine(plan.spec, plan.evidence, accepted)
+        check_evidence(plan.spec, plan.evidence, accepted)
     return raised.value
 
 
-def test_evidence_of_another_number_of_cores_is_refused() -> None:
+def test_evidence_with_another_number_of_cores_is_refused() -> None:
     error = refused(1, {"kubernetes.resources.cpu": "2"})
     assert "measured with 1 cores, a pod has 2 (`kubernetes.resources.cpu`)" in error.message
     assert "--accept evidence-cores" in str(error.hint)
 
 
-def test_evidence_of_another_processor_is_refused_where_the_spec_names_one() -> None:
+def test_evidence_of_another_processor_is_refused_if_the_spec_names_one() -> None:
     error = refused(2, {"kubernetes.resources.processor": "Another"})
     assert f"measured on `{PROCESSOR}`, pods run on `Another`" in error.message
     assert "--accept evidence-processor" in str(error.hint)
@@ -48,18 +48,18 @@ def test_evidence_of_another_processor_is_refused_where_the_spec_names_one() -> 
         (2, {"kubernetes.resources.processor": "Another"}, ("evidence-processor",)),
     ],
 )
-def test_evidence_of_such_a_machine_is_taken_and_others_by_name(
+def test_evidence_of_a_matching_machine_or_with_an_accepted_difference_is_used(
     cores: float, changes: dict[str, Any], accepted: tuple[str, ...]
 ) -> None:
     plan = planned(changes, evidence=measured(cores))
-    check_machine(plan.spec, plan.evidence, accepted)
+    check_evidence(plan.spec, plan.evidence, accepted)
 
 
 def test_accepting_one_difference_accepts_no_other() -> None:
     refused(1, {"kubernetes.resources.processor": PROCESSOR}, "evidence-processor")
 
 
-def test_a_server_that_was_there_already_is_noted_by_the_cores_of_the_generator() -> None:
+def test_for_a_server_that_was_already_running_the_cores_of_the_generator_are_noted() -> None:
     plan = planned({"kubernetes.resources.cpu": "3"}, evidence=EVIDENCE)
-    check_machine(plan.spec, plan.evidence, ())
+    check_evidence(plan.spec, plan.evidence, ())
     assert any("measured with 2 cores, a pod has 3" in note.text for note in notes(plan))

@@ -1,4 +1,4 @@
-"""`scaling.forecast: weekly`: what is recorded, who looks at it, and what it is worth on traffic that comes again."""
+"""`scaling.forecast: weekly`: what is recorded, who uses it, and how much it helps with traffic that recurs."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,7 @@ from k8s_plans import EVIDENCE, IMAGE, planned
 from specs import digits_spec
 from tools import needs
 
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.monitoring.adapter import adapter_values
 from k8s.monitoring.rules import recording_rules
 from k8s.simulating import Supposed, Trace, simulate
@@ -20,8 +20,8 @@ WEEKLY = {"scaling.forecast": "weekly"}
 DAY_MIN, WEEK_MIN = 1440, 10_080
 
 
-def expected_at_22_days(folder: Path, weeks: str, now: str | None) -> str:
-    """What promtool complains about when nothing but `rates` is as it should be."""
+def complaints_at_22_days(folder: Path, weeks: str, now: str | None) -> str:
+    """The complaints of promtool about the forecast, given the recorded rates of the weeks and the requests now."""
     spec = digits_spec(WEEKLY | {"kubernetes.monitoring.scrape_interval_s": 60})
     rule = next(rule for group in recording_rules(spec) for rule in group["rules"] if "expected" in rule["record"])
     series = {'model:inference_arrivals:rate5m{namespace="marina",model="digits"}': weeks}
@@ -44,51 +44,51 @@ def expected_at_22_days(folder: Path, weeks: str, now: str | None) -> str:
 
 
 @pytest.mark.parametrize("now", [None, f"0+6000x{22 * DAY_MIN}"], ids=["nothing now", "more now"])
-def test_what_is_expected_is_the_larger_of_now_and_the_median_of_three_weeks_a_cold_start_earlier(
+def test_the_forecast_is_the_larger_of_now_and_the_median_of_three_weeks_a_cold_start_ahead(
     now: str | None, tmp_path: Path
 ) -> None:
-    # Each week's rate begins four minutes after this one's time: six minutes earlier, which are the five of a mean and
-    # the cold start, it is known already.
+    # Each week's rate begins four minutes after the current time of the week. The forecast looks six minutes ahead,
+    # five for the mean and one for the cold start, so it already sees that rate.
     known_from = DAY_MIN + 4
     weeks = f"500x{known_from - 1} 10x{WEEK_MIN - 1} 90x{WEEK_MIN - 1} 40x{WEEK_MIN}"
-    assert expected_at_22_days(tmp_path, weeks, now) == ""
+    assert complaints_at_22_days(tmp_path, weeks, now) == ""
 
 
-def test_a_week_of_which_nothing_is_known_does_not_count(tmp_path: Path) -> None:
+def test_a_week_without_data_does_not_count(tmp_path: Path) -> None:
     weeks = f"_x{DAY_MIN + WEEK_MIN + 4} 40x{2 * WEEK_MIN}"
-    assert expected_at_22_days(tmp_path, weeks, None) == ""
+    assert complaints_at_22_days(tmp_path, weeks, None) == ""
 
 
-def test_a_longer_start_reads_the_weeks_before_earlier() -> None:
+def test_a_longer_cold_start_looks_further_ahead() -> None:
     spec = digits_spec(WEEKLY)
     for cold_start_s, offset in ((None, 604_440), (3, 604_470), (91, 604_380)):
         texts = [rule["expr"] for group in recording_rules(spec, cold_start_s) for rule in group["rules"]]
         assert [text for text in texts if f"offset {offset}s" in text]
 
 
-def test_the_autoscaler_looks_at_it_beside_the_pods_own_rate() -> None:
+def test_the_autoscaler_uses_the_forecast_and_the_pods_own_rate() -> None:
     plan = planned(WEEKLY, evidence=EVIDENCE, image=IMAGE)
-    pods, expected, cpu = render(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
+    pods, expected, cpu = render_objects(plan)["70-autoscaler.yaml"][0]["spec"]["metrics"]
     assert (pods["type"], cpu["type"]) == ("Pods", "ContainerResource")
     name = "inference_expected_requests_per_second"
     asked = {"name": name, "selector": {"matchLabels": {"model": "digits"}}}
     assert expected == {"type": "External", "external": {"metric": asked, "target": pods["pods"]["target"]}}
     (rule,) = adapter_values(plan.spec)["rules"]["external"]
     assert rule["name"]["as"] == name
-    assert not verify(rendered(render(plan)), Scope(plan=plan))
+    assert not verify(rendered(render_objects(plan)), Scope(plan=plan))
     assert "external" not in adapter_values(digits_spec())["rules"]
 
 
-def test_keda_asks_prometheus_for_both() -> None:
+def test_keda_queries_prometheus_for_both() -> None:
     plan = planned(WEEKLY | {"scaling.autoscaler": "keda"}, evidence=EVIDENCE, image=IMAGE)
-    triggers = render(plan)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
+    triggers = render_objects(plan)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
     queries = [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
     assert queries[1] == 'max(model:inference_expected:rate{namespace="marina",model="digits"})'
-    assert not verify(rendered(render(plan)), Scope(plan=plan))
+    assert not verify(rendered(render_objects(plan)), Scope(plan=plan))
 
 
 @pytest.mark.parametrize("autoscaler", ["hpa", "keda"])
-def test_traffic_that_comes_every_week_finds_its_pods_ready(autoscaler: str) -> None:
+def test_weekly_traffic_finds_its_pods_ready(autoscaler: str) -> None:
     changes: dict[str, Any] = {"scaling.min_replicas": 1, "scaling.autoscaler": autoscaler} | WEEKLY
     outcome = simulate(planned(changes, evidence=EVIDENCE), Supposed(3, knee_rps=100, cold_start_s=120, forecast=True))
     weekly, without = outcome.outcomes
@@ -99,7 +99,7 @@ def test_traffic_that_comes_every_week_finds_its_pods_ready(autoscaler: str) -> 
     assert "the weeks before: the same traffic at the same times" in outcome.assumed
 
 
-def test_a_trace_of_weeks_is_its_own_past_and_a_short_one_is_taken_to_have_come_before() -> None:
+def test_a_trace_of_weeks_is_its_own_past_and_a_short_one_counts_as_recurring() -> None:
     week_s = 604_800
     weeks = Trace("three weeks", [10.0] * week_s + [90.0] * week_s + [40.0] * week_s)
     assert weeks.weeks_before(3 * week_s) == [90, 10]

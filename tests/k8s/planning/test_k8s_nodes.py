@@ -1,4 +1,4 @@
-"""Which nodes a package needs, where nobody but its owner knows."""
+"""Nodes for a package that was compiled for the packaging machine's own CPU."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ from k8s_plans import planned
 from k8s.manifests.notes import notes
 
 
-def test_a_package_for_the_machine_that_made_it_wants_nodes_that_are_named() -> None:
+def test_a_package_for_the_packaging_machine_needs_node_labels_in_the_spec() -> None:
     def noted(changes: dict[str, Any], key: dict[str, Any]) -> bool:
         plan = planned(changes)
         assert plan.package

@@ -1,4 +1,4 @@
-"""A plan takes no package that was made before the spec changed."""
+"""A plan refuses a package that was made before the spec changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_package_with_other_settings_than_the_spec_is_refused(
     assert caught.value.hint == f"marina package {spec.file}"
 
 
-def test_a_package_whose_mar_is_here_is_compared_in_all_its_settings(tmp_path: Path) -> None:
+def test_a_package_with_its_mar_is_compared_in_all_settings(tmp_path: Path) -> None:
     fill(tmp_path, digits_spec())
     with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
         archive.writestr("model-config.yaml", render_model_config(digits_spec()))

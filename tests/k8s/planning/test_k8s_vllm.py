@@ -1,4 +1,4 @@
-"""What a pod with vLLM has: its GPUs, the memory that its processes share, weights; and what nobody watches of it."""
+"""A pod with vLLM: its GPUs, shared memory and weights, and the alerts that it does not have."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,10 @@ from specs import tales_spec
 
 from config.errors import InputError
 from config.record import write_json
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import make_plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
-from k8s.monitoring.catalogue import series_of
+from k8s.monitoring.catalogue import page_series
 from k8s.verify.check import verify
 from k8s.verify.located import rendered
 from k8s.verify.rule import Scope
@@ -46,7 +46,7 @@ IMAGE = {
 
 def test_a_pod_with_vllm_has_its_gpus_its_shared_memory_and_its_weights(tmp_path: Path) -> None:
     plan = make_plan(tales_spec(SERVED), tmp_path)
-    files = render(plan)
+    files = render_objects(plan)
     pod = files["40-deployment.yaml"][0]["spec"]["template"]["spec"]
     (server,) = pod["containers"]
     assert server["resources"]["limits"]["nvidia.com/gpu"] == "2"
@@ -57,14 +57,14 @@ def test_a_pod_with_vllm_has_its_gpus_its_shared_memory_and_its_weights(tmp_path
     assert server["startupProbe"]["failureThreshold"] * server["startupProbe"]["periodSeconds"] == 960
     assert [each for each in verify(rendered(files), Scope(SUPPORTED_VERSIONS, plan)) if each.level == "error"] == []
     without = make_plan(tales_spec(), tmp_path)
-    assert "shm" not in str(render(without)["40-deployment.yaml"])
+    assert "shm" not in str(render_objects(without)["40-deployment.yaml"])
     assert plan.temporary_bytes - without.temporary_bytes == 2**30
 
 
-def test_what_vllm_takes_of_a_gpu_is_nobodys_alert(tmp_path: Path) -> None:
+def test_the_gpu_memory_that_vllm_reserves_fires_no_alert(tmp_path: Path) -> None:
     spec = tales_spec(SERVED)
-    files = str(render(make_plan(spec, tmp_path)))
-    assert "inference_worker_cuda_bytes" not in files + str([series.name for series in series_of(spec)])
+    files = str(render_objects(make_plan(spec, tmp_path)))
+    assert "inference_worker_cuda_bytes" not in files + str([series.name for series in page_series(spec)])
     assert "GpuMemoryNearlyFull" not in files
     assert "DCGM_FI_DEV_GPU_UTIL" in files
 

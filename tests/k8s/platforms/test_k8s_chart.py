@@ -1,6 +1,7 @@
-"""The Helm chart: its defaults are the manifests, its schema keeps what was measured, Helm's linter takes it."""
+"""The Helm chart: its defaults give the manifests, its schema protects the measurements, Helm's linter accepts it."""
 
 import base64
+import io
 import json
 import subprocess
 import sys
@@ -18,20 +19,20 @@ import yaml
 from k8s_plans import EVIDENCE, FULL, IMAGE, planned
 
 from config.progress import Progress
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan
-from k8s.platforms import write_form
+from k8s.platforms import write_format
 
 QUIET = Progress(quiet=True)
 NAME = "digits"
 
 
 def chart(plan: Plan, folder: Path) -> Path:
-    return write_form(plan, folder, "helm", QUIET).folder
+    return write_format(plan, folder, "helm", QUIET).folder
 
 
 def installed(folder: Path, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The objects that Helm makes of a chart, its test among them; HelmError for values that it refuses."""
+    """The objects that Helm renders from a chart, including its test. Raises HelmError for values that it refuses."""
     with helm_python.Chart.load(folder) as loaded:
         loaded.validate_schema(values)
         texts = loaded.render(values, name=NAME, namespace="marina")
@@ -56,11 +57,11 @@ PLANS = [
 
 
 @pytest.mark.parametrize(("changes", "records"), PLANS)
-def test_with_its_defaults_a_chart_is_the_manifests(
+def test_with_its_defaults_a_chart_gives_the_manifests(
     changes: dict[str, Any], records: dict[str, Any], tmp_path: Path
 ) -> None:
     plan = planned(changes, **records)
-    wanted = by_name([document for documents in render(plan).values() for document in documents])
+    wanted = by_name([document for documents in render_objects(plan).values() for document in documents])
     assert by_name(installed(chart(plan, tmp_path))) == wanted
 
 
@@ -76,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return chart(planned(FULL, evidence=EVIDENCE, image=IMAGE), tmp_path_factory.mktemp("chart"))
 
 
-def test_a_value_lands_everywhere_and_nowhere_else(folder: Path) -> None:
+def test_a_value_replaces_every_occurrence_and_nothing_else(folder: Path) -> None:
     values = {
         "namespace": "shop",
         "registry": "mirror.local/m",
@@ -87,7 +88,7 @@ def test_a_value_lands_everywhere_and_nowhere_else(folder: Path) -> None:
     objects = by_name(installed(folder, values))
     text = json.dumps(list(objects.values()))
     assert "marina-chart" not in text
-    # Also in the queries of the autoscaler and of the dashboard.
+    # Also in the queries of the autoscaler and the dashboard.
     assert 'namespace=\\"marina\\"' not in text
     assert {document["metadata"].get("namespace", "shop") for document in objects.values()} == {"shop"}
     inside = objects["Deployment", NAME]["spec"]["template"]["spec"]
@@ -100,7 +101,7 @@ def test_a_value_lands_everywhere_and_nowhere_else(folder: Path) -> None:
     assert "hostnames" not in by_name(installed(folder, {"hosts": []}))["HTTPRoute", NAME]["spec"]
 
 
-def test_memory_that_is_no_whole_gibibyte_is_written_as_the_server_stores_it(folder: Path) -> None:
+def test_memory_of_no_whole_gibibyte_is_written_as_the_api_server_stores_it(folder: Path) -> None:
     server = by_name(installed(folder, {"memoryMi": 1100}))["Deployment", NAME]["spec"]["template"]["spec"][
         "containers"
     ]
@@ -108,7 +109,7 @@ def test_memory_that_is_no_whole_gibibyte_is_written_as_the_server_stores_it(fol
 
 
 @pytest.mark.parametrize("addon", ["monitoring", "keda", "gateway"])
-def test_what_a_cluster_lacks_an_operator_for_can_be_left_out(addon: str, folder: Path) -> None:
+def test_objects_that_need_an_operator_can_be_left_out(addon: str, folder: Path) -> None:
     groups = {"monitoring": "monitoring.coreos.com", "keda": "keda.sh", "gateway": "gateway.networking.k8s.io"}
     assert any(document["apiVersion"].startswith(groups[addon]) for document in installed(folder))
     assert not any(document["apiVersion"].startswith(groups[addon]) for document in installed(folder, {addon: False}))
@@ -141,7 +142,7 @@ def test_the_measured_peak_itself_is_allowed(folder: Path) -> None:
         loaded.validate_schema({"memoryMi": 778})
 
 
-def test_the_charts_test_sends_the_sample_that_was_packaged(tmp_path: Path) -> None:
+def test_the_charts_test_sends_the_packaged_sample(tmp_path: Path) -> None:
     plan = planned({}, evidence=EVIDENCE, image=IMAGE)
     with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
         archive.writestr("sample.png", b"a picture")
@@ -152,12 +153,26 @@ def test_the_charts_test_sends_the_sample_that_was_packaged(tmp_path: Path) -> N
         ("Pod", "test"),
     ]
     assert base64.b64decode(hooks[0]["binaryData"]["body"]) == b"a picture"
-    # No client of the Service ever gets to the pod that tests it.
+    # The Service never sends clients to the pod that tests it.
     selector = by_name(documents)["Service", NAME]["spec"]["selector"]
     assert not selector.items() <= hooks[1]["metadata"]["labels"].items()
 
 
-def test_the_pod_of_the_charts_test_ends_well_only_when_the_answer_is_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sample", "reason"),
+    [(None, "nothing was packaged yet"), (bytes(500_001), "the sample is too large for a chart")],
+    ids=["no package", "large sample"],
+)
+def test_a_chart_without_a_test_says_why(sample: bytes | None, reason: str, tmp_path: Path) -> None:
+    if sample is not None:
+        with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
+            archive.writestr("sample.png", sample)
+    notes = io.StringIO()
+    write_format(planned({}, evidence=EVIDENCE, image=IMAGE), tmp_path, "helm", Progress(stream=notes))
+    assert notes.getvalue() == f"note: {reason}, so the chart has no test, which would send the sample\n"
+
+
+def test_the_charts_test_succeeds_only_if_the_server_answers(tmp_path: Path) -> None:
     plan = planned({}, evidence=EVIDENCE, image=IMAGE)
     with zipfile.ZipFile(tmp_path / "model.mar", "w") as archive:
         archive.writestr("sample.png", b"a picture")
@@ -175,7 +190,7 @@ def test_the_pod_of_the_charts_test_ends_well_only_when_the_answer_is_one(tmp_pa
 
 @contextmanager
 def answering(code: int) -> Iterator[tuple[str, list[tuple[bytes, str]]]]:
-    """A server with one answer, and what it was sent."""
+    """A server that always answers with this code; yields its address and the bodies it received."""
     bodies: list[tuple[bytes, str]] = []
 
     class Handler(BaseHTTPRequestHandler):

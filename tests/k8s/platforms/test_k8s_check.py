@@ -6,40 +6,40 @@ from k8s_plans import EVIDENCE, IMAGE, planned
 
 from config.errors import InputError
 from config.progress import Progress
-from k8s.platforms import differences, write_form
+from k8s.platforms import diff_folder, write_format
 
 QUIET = Progress(quiet=True)
 RECORDS: dict[str, Any] = {"evidence": EVIDENCE, "image": IMAGE}
 
 
-@pytest.mark.parametrize("form", ["files", "single", "helm", "kserve"])
-def test_what_was_just_written_does_not_differ_and_another_spec_does(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("output_format", ["files", "single", "helm", "kserve"])
+def test_files_just_written_do_not_differ_and_those_of_another_spec_do(output_format: str, tmp_path: Path) -> None:
     plan = planned({}, **RECORDS)
-    folder = write_form(plan, tmp_path, form, QUIET).folder
-    assert differences(plan, tmp_path, form, folder, QUIET) == []
+    folder = write_format(plan, tmp_path, output_format, QUIET).folder
+    assert diff_folder(plan, tmp_path, output_format, folder, QUIET) == []
     changed = planned({"kubernetes.resources.memory": "3Gi"}, **RECORDS)
-    (difference,) = differences(changed, tmp_path, form, folder, QUIET)
+    (difference,) = diff_folder(changed, tmp_path, output_format, folder, QUIET)
     assert "3Gi" in difference.diff or "3072" in difference.diff
 
 
 def test_a_file_that_is_edited_missing_or_no_longer_rendered_is_a_difference(tmp_path: Path) -> None:
     plan = planned({}, **RECORDS)
-    folder = write_form(plan, tmp_path, "files", QUIET).folder
+    folder = write_format(plan, tmp_path, "files", QUIET).folder
     (folder / "50-service.yaml").unlink()
     (folder / "40-deployment.yaml").write_text("kind: Edited\n", encoding="utf-8")
     stale = (folder / "70-autoscaler.yaml").read_text(encoding="utf-8")
     (folder / "71-old.yaml").write_text(stale, encoding="utf-8")
-    # What somebody keeps beside them is not Marina's.
+    # A file that Marina did not write.
     (folder / "README.md").write_text("ours", encoding="utf-8")
-    diffs = {difference.file: difference.diff for difference in differences(plan, tmp_path, "files", folder, QUIET)}
+    diffs = {difference.file: difference.diff for difference in diff_folder(plan, tmp_path, "files", folder, QUIET)}
     assert list(diffs) == ["40-deployment.yaml", "50-service.yaml", "71-old.yaml"]
     assert "-kind: Edited" in diffs["40-deployment.yaml"]
     assert "+kind: Service" in diffs["50-service.yaml"]
     assert "-kind: HorizontalPodAutoscaler" in diffs["71-old.yaml"]
 
 
-def test_a_folder_that_is_not_there_says_how_to_write_one(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error_with_the_command_that_writes_it(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        differences(planned({}), tmp_path, "helm", tmp_path / "nowhere", QUIET)
+        diff_folder(planned({}), tmp_path, "helm", tmp_path / "nowhere", QUIET)
     assert "no such folder" in caught.value.message
     assert "--format helm" in str(caught.value.hint)

@@ -1,4 +1,4 @@
-"""The InferenceService: Marina's pod as it is, and an autoscaler that finds what KServe makes of it."""
+"""The InferenceService: Marina's pod unchanged, and an autoscaler that finds the Deployment that KServe makes."""
 
 import json
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 from k8s_plans import EVIDENCE, FULL, IMAGE, OPTIONS, planned
 
 from config.errors import InputError
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.platforms.kserve import kserve_files
 from k8s.verify.schemas import _definitions, _validator
 
 RECORDS: dict[str, Any] = {"evidence": EVIDENCE, "image": IMAGE}
 PLANS = [pytest.param({}, id="defaults"), pytest.param(FULL, id="everything")]
-# What a predictor has beside the fields of a pod.
+# The fields of a predictor that a pod does not have.
 OF_THE_PREDICTOR = {"annotations", "deploymentStrategy", "labels", "maxReplicas", "minReplicas"}
 
 
@@ -24,8 +24,8 @@ def service(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("changes", PLANS)
-def test_the_pod_is_marinas_own_under_the_name_that_kserve_looks_for(changes: dict[str, Any]) -> None:
-    template = render(planned(changes, **RECORDS))["40-deployment.yaml"][0]["spec"]["template"]
+def test_the_pod_is_unchanged_except_for_the_container_name_that_kserve_needs(changes: dict[str, Any]) -> None:
+    template = render_objects(planned(changes, **RECORDS))["40-deployment.yaml"][0]["spec"]["template"]
     predictor = service(changes)["spec"]["predictor"]
     pod = {key: value for key, value in predictor.items() if key not in OF_THE_PREDICTOR}
     assert json.loads(json.dumps(pod).replace('"kserve-container"', '"server"')) == template["spec"]
@@ -39,7 +39,7 @@ def test_the_pod_is_marinas_own_under_the_name_that_kserve_looks_for(changes: di
 
 
 @pytest.mark.parametrize("changes", PLANS)
-def test_the_predictor_is_a_pod_as_every_version_knows_it(changes: dict[str, Any]) -> None:
+def test_the_predictor_is_a_valid_pod_in_every_version(changes: dict[str, Any]) -> None:
     predictor = service(changes)["spec"]["predictor"]
     pod = {key: value for key, value in predictor.items() if key not in OF_THE_PREDICTOR}
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}
@@ -69,14 +69,14 @@ def test_marinas_autoscaler_finds_the_deployment_that_kserve_makes() -> None:
     )
 
 
-def test_expressions_look_at_the_container_that_is_there() -> None:
+def test_expressions_use_kserves_container_name() -> None:
     text = json.dumps(kserve_files(planned({}, **RECORDS)))
     assert 'container=\\\\\\"server' not in text
     assert 'container=\\"server' not in text
     assert "kserve-container" in json.dumps(kserve_files(planned({}, **RECORDS))["monitoring/rules.yaml"])
 
 
-def test_what_kserve_makes_itself_is_not_rendered() -> None:
+def test_objects_that_kserve_makes_are_not_rendered() -> None:
     kinds = {document["kind"] for documents in kserve_files(planned({}, **RECORDS)).values() for document in documents}
     assert not kinds & {"Deployment", "Service"}
 
@@ -96,7 +96,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("changes", OPTIONS)
-def test_no_option_brings_a_field_that_kserve_does_not_know(changes: dict[str, Any]) -> None:
+def test_no_option_adds_a_field_that_kserve_does_not_have(changes: dict[str, Any]) -> None:
     (made,) = kserve_files(planned(changes))["40-inference-service.yaml"]
     assert set(made["spec"]) == {"predictor"}
     predictor = made["spec"]["predictor"]
@@ -104,24 +104,24 @@ def test_no_option_brings_a_field_that_kserve_does_not_know(changes: dict[str, A
     assert isinstance(predictor["minReplicas"], int)
     assert isinstance(predictor["maxReplicas"], int)
     assert set(predictor["deploymentStrategy"]) == {"type", "rollingUpdate"}
-    # What KServe's webhook wants of annotations, and its controller of the first container.
+    # KServe's webhook checks the annotations, and its controller the first container.
     assert made["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] in ("external", "none")
     assert predictor["containers"][0]["name"] == "kserve-container"
     assert all(isinstance(value, str) for value in (predictor["annotations"] | predictor["labels"]).values())
 
 
-def test_the_route_leads_to_the_service_that_kserve_makes_and_kserve_makes_no_other() -> None:
+def test_the_route_leads_to_kserves_service_and_kserve_makes_no_route() -> None:
     route = {"kubernetes.route": {"gateway": "edge/public"}}
     (made,) = kserve_files(planned(route))["gateway/http-route.yaml"]
     (backend,) = made["spec"]["rules"][0]["backendRefs"]
     assert (backend["name"], backend["port"]) == ("digits-predictor", 80)
     visible = "networking.kserve.io/visibility"
-    # Its own would be called as Marina's is.
+    # KServe's own route would have the same name as Marina's.
     assert service(route)["metadata"]["labels"][visible] == "cluster-local"
     assert visible not in service({})["metadata"]["labels"]
 
 
-def test_a_backend_of_somebody_else_stays_in_the_route() -> None:
+def test_another_backend_stays_in_the_route() -> None:
     other = {"op": "add", "path": "/spec/rules/0/backendRefs/-", "value": {"name": "old", "port": 8080, "weight": 0}}
     patched = {
         "kubernetes.route": {"gateway": "edge/public"},
@@ -132,7 +132,7 @@ def test_a_backend_of_somebody_else_stays_in_the_route() -> None:
     assert made["spec"]["rules"][0]["backendRefs"][1]["port"] == 8080
 
 
-def test_expressions_look_at_the_deployment_and_the_pods_that_kserve_names() -> None:
+def test_expressions_use_kserves_names_for_the_deployment_and_its_pods() -> None:
     files = kserve_files(planned({"kubernetes.monitoring.labels": {"release": "p"}}, **RECORDS))
     rules = json.dumps(files["monitoring/rules.yaml"])
     assert 'deployment=\\"digits-predictor\\"' in rules
@@ -143,11 +143,11 @@ def test_expressions_look_at_the_deployment_and_the_pods_that_kserve_names() -> 
     for text in (rules, dashboard):
         for old in ('deployment=\\"digits\\"', 'deployment=\\"$model\\"', "digits-[bcd", "$model-[bcd"):
             assert old not in text
-    # The autoscaler is Marina's, and so is its name.
+    # The autoscaler is Marina's and keeps its name.
     assert 'horizontalpodautoscaler=~\\"digits|keda-hpa-digits\\"' in rules
 
 
-def test_a_container_that_a_patch_adds_comes_after_the_one_that_serves() -> None:
+def test_a_container_that_a_patch_adds_comes_after_the_serving_one() -> None:
     sidecar = {"name": "proxy", "image": "r.local/proxy:1", "ports": [{"containerPort": 15001}]}
     change = {"spec": {"template": {"spec": {"containers": [sidecar]}}}}
     patched = {"kubernetes.patches": [{"kind": "Deployment", "merge": change}]}
@@ -155,7 +155,7 @@ def test_a_container_that_a_patch_adds_comes_after_the_one_that_serves() -> None
     assert names == ["kserve-container", "proxy"]
 
 
-def test_what_kserve_would_refuse_is_refused_here() -> None:
+def test_names_and_variables_that_kserve_refuses_are_refused() -> None:
     with pytest.raises(InputError, match="`PYTHONPATH` of container `kserve-container`: KServe refuses it"):
         service({"kubernetes.pod": {"env": {"PYTHONPATH": "/opt"}}})
     with pytest.raises(InputError, match="at most 36 characters, since KServe adds `-predictor`"):

@@ -16,7 +16,7 @@ import marina
 from config.errors import ClusterError
 from config.render import render_model_config
 from k8s.cluster import connect
-from k8s.manifests.objects import render
+from k8s.manifests.objects import render_objects
 from k8s.rollout.apply import ordered
 from k8s.rollout.release import errors_of
 
@@ -207,7 +207,7 @@ def test_a_revision_that_fails_ends_with_1_and_says_why(
 
 def test_what_verify_calls_an_error_is_said_before_anything_is_changed(cluster: Rig) -> None:
     plan = planned(evidence=EVIDENCE, image=IMAGE)
-    files = render(plan)
+    files = render_objects(plan)
     assert errors_of(files, plan) == ()
     files["40-deployment.yaml"][0]["spec"]["progressDeadlineSeconds"] = 1
     findings = errors_of(files, plan)

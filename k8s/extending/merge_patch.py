@@ -1,18 +1,18 @@
-"""Strategic merge patches, as `kubectl patch` applies them: mappings are merged, null deletes, lists whose items have a
-merge key are merged by it and all others are replaced; `$patch`, `$retainKeys` and `$deleteFromPrimitiveList` say
-otherwise.
+"""Applies strategic merge patches as `kubectl patch` does: mappings are merged, null deletes a key, a list with a merge
+key is merged item by item, and any other list is replaced, unless `$patch`, `$retainKeys` or `$deleteFromPrimitiveList`
+says otherwise.
 
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-machinery/strategic-merge-patch.md
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-# By the name of a list: what its items are told apart by; None where the items are plain values. `ports` of a container
-# and of a Service have different ones, of which an item has one. A test compares this with Kubernetes' own schemas.
+# The merge keys of each list, by the list's name; None if its items are plain values. The `ports` of a container and of
+# a Service have different keys, and an item has one of the two. A test compares this table with Kubernetes' own
+# schemas.
 MERGE_KEYS: dict[str, tuple[str, ...] | None] = {
     "containers": ("name",),
     "env": ("name",),
@@ -37,22 +37,22 @@ _ACTIONS = ("delete", "merge", "replace")
 
 
 class PatchError(ValueError):
-    """A patch that cannot be applied: where in the object, and why."""
+    """A patch cannot be applied; the message gives the path in the object and the reason."""
 
     def __init__(self, path: str, text: str) -> None:
         super().__init__(f"`{path or '/'}`: {text}")
 
 
-def merged(original: Any, patch: dict[str, Any], *, by_keys: bool) -> Any:
-    """The object with the patch merged into it. Without `by_keys` every list is replaced, as the API server does with
-    custom resources, whose lists have no merge keys that a patch knows of."""
-    return _merged_mapping(original, patch, "", by_keys)
+def apply_merge_patch(original: Any, patch: dict[str, Any], *, by_keys: bool) -> Any:
+    """A copy of the object with the patch merged in. Without `by_keys` every list is replaced, as the API server does
+    for custom resources, whose lists have no merge keys."""
+    return _merge_mapping(original, patch, "", by_keys)
 
 
-def _merged_mapping(original: Any, patch: dict[str, Any], path: str, by_keys: bool) -> dict[str, Any]:
-    _known_directives(patch, path)
+def _merge_mapping(original: Any, patch: dict[str, Any], path: str, by_keys: bool) -> dict[str, Any]:
+    _check_directives(patch, path)
     if _action(patch, path) == "replace":
-        return {key: _without_directives(value) for key, value in patch.items() if _stays(key, value)}
+        return {key: _without_directives(value) for key, value in patch.items() if _adds_value(key, value)}
     result = dict(original) if isinstance(original, dict) else {}
     if _RETAIN in patch:
         result = {key: value for key, value in result.items() if key in patch[_RETAIN]}
@@ -60,24 +60,24 @@ def _merged_mapping(original: Any, patch: dict[str, Any], path: str, by_keys: bo
         here = f"{path}/{key}"
         if key.startswith(_DELETE_FROM):
             name = key.removeprefix(_DELETE_FROM)
-            there = result.get(name) or []
-            if not isinstance(there, list):
-                raise PatchError(f"{path}/{name}", f"`{key}`: got `{there}`, allowed: a list to delete from")
-            result[name] = [item for item in there if item not in value]
+            current = result.get(name) or []
+            if not isinstance(current, list):
+                raise PatchError(f"{path}/{name}", f"`{key}`: got `{current}`, allowed: a list to delete from")
+            result[name] = [item for item in current if item not in value]
         elif key.startswith("$"):
             continue
         elif value is None or (isinstance(value, dict) and _action(value, here) == "delete"):
             result.pop(key, None)
         elif isinstance(value, dict):
-            result[key] = _merged_mapping(result.get(key), value, here, by_keys)
+            result[key] = _merge_mapping(result.get(key), value, here, by_keys)
         elif isinstance(value, list) and by_keys and key in MERGE_KEYS and isinstance(result.get(key, []), list):
-            result[key] = _merged_list(result.get(key) or [], value, MERGE_KEYS[key], here)
+            result[key] = _merge_list(result.get(key) or [], value, MERGE_KEYS[key], here)
         else:
             result[key] = _without_directives(value)
     return result
 
 
-def _merged_list(original: list[Any], patch: list[Any], keys: tuple[str, ...] | None, path: str) -> list[Any]:
+def _merge_list(original: list[Any], patch: list[Any], keys: tuple[str, ...] | None, path: str) -> list[Any]:
     if keys is None:
         return [*original, *(item for item in patch if item not in original)]
     for number, item in enumerate(patch):
@@ -87,33 +87,28 @@ def _merged_list(original: list[Any], patch: list[Any], keys: tuple[str, ...] | 
     plain = [item for item, action in zip(patch, actions, strict=True) if action in (None, "merge")]
     if "replace" in actions:
         return [_without_directives(item) for item in plain]
-    identity = _identity(original, patch, keys, path)
-    gone = [identity(item) for item, action in zip(patch, actions, strict=True) if action == "delete"]
-    old = {identity(item): item for item in original if identity(item) not in gone}
+    key = _merge_key(original, patch, keys, path)
+    gone = [item.get(key) for item, action in zip(patch, actions, strict=True) if action == "delete"]
+    old = {item.get(key): item for item in original if item.get(key) not in gone}
     new = {
-        identity(item): _merged_mapping(old.get(identity(item)), item, f"{path}/{identity(item)}", True)
-        for item in plain
+        item.get(key): _merge_mapping(old.get(item.get(key)), item, f"{path}/{item.get(key)}", True) for item in plain
     }
     return _in_order(old, new)
 
 
-def _identity(
-    original: list[Any], patch: list[Any], keys: tuple[str, ...], path: str
-) -> Callable[[dict[str, Any]], Any]:
-    """The field that tells the items of a list apart: the first of the keys that an item has."""
+def _merge_key(original: list[Any], patch: list[Any], keys: tuple[str, ...], path: str) -> str:
+    """The merge key of a list: the first of `keys` that any of the items has."""
     key = next((key for key in keys for item in [*original, *patch] if isinstance(item, dict) and key in item), keys[0])
     for number, item in enumerate(patch):
         if key not in item and _DIRECTIVE not in item:
-            raise PatchError(f"{path}/{number}", f"missing: `{key}`, which tells the items of the list apart")
+            raise PatchError(f"{path}/{number}", f"missing: `{key}`, the merge key of this list")
 
-    def identity(item: dict[str, Any]) -> Any:
-        return item.get(key)
-
-    return identity
+    return key
 
 
 def _in_order(old: dict[Any, Any], new: dict[Any, Any]) -> list[Any]:
-    """The order of the API server: what the patch names comes as early as possible, after what was before it."""
+    """The items in the API server's order: an item that the patch names comes as early as possible, but after the items
+    that came before it in the original."""
     places = {key: place for place, key in enumerate(old)}
     result, others = [], [key for key in old if key not in new]
     for key in new:
@@ -131,7 +126,7 @@ def _action(patch: dict[str, Any], path: str) -> str | None:
     return action
 
 
-def _known_directives(patch: dict[str, Any], path: str) -> None:
+def _check_directives(patch: dict[str, Any], path: str) -> None:
     for key, value in patch.items():
         if key.startswith("$") and key not in (_DIRECTIVE, _RETAIN) and not key.startswith(_DELETE_FROM):
             allowed = f"`{_DIRECTIVE}`, `{_RETAIN}`, `{_DELETE_FROM}FIELD`"
@@ -141,15 +136,15 @@ def _known_directives(patch: dict[str, Any], path: str) -> None:
 
 
 def _without_directives(value: Any) -> Any:
-    """What a patch brings where nothing was: its values, without what it says about itself, nulls and deletions."""
+    """The result of a patch where the object has nothing yet: its values without directives, nulls and deletions."""
     if isinstance(value, list):
         return [_without_directives(item) for item in value]
     if not isinstance(value, dict):
         return deepcopy(value)
-    return {key: _without_directives(item) for key, item in value.items() if _stays(key, item)}
+    return {key: _without_directives(item) for key, item in value.items() if _adds_value(key, item)}
 
 
-def _stays(key: str, value: Any) -> bool:
-    """Whether a part of a patch is there once it is applied where nothing was."""
+def _adds_value(key: str, value: Any) -> bool:
+    """Whether this key of a patch is still there after the patch was applied where the object had nothing."""
     deleted = isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"
     return not (key.startswith("$") or value is None or deleted)

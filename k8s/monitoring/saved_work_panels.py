@@ -1,4 +1,5 @@
-"""The dashboard's panels about what is asked beside this model: kept answers, a small model, kept conversations."""
+"""The dashboard's panels about work that the model is spared: cached answers, prompts routed to a small model, stored
+conversations."""
 
 from __future__ import annotations
 
@@ -10,22 +11,20 @@ CACHE, FAILURES, ROUTED = "inference_cache_requests_total", "inference_cache_fai
 CONVERSATIONS = "inference_conversations_total"
 
 
-def spared_panels(spec: Spec, queries: Queries) -> list[Panel]:
-    """Of all pods together; none where every request is computed here."""
+def saved_work_panels(spec: Spec, queries: Queries) -> list[Panel]:
+    """The panels, over all pods together. Empty if the spec uses none of these features."""
     panels, cache, text = [], spec.serving.cache, spec.text
     if cache:
-        about = "Where answers came from: a worker's memory, Redis, the same request in one batch, or the model."
+        about = "Where answers came from: a worker's memory, Redis, the same request in the same batch, or the model."
         panels.append(_by(queries, "result", "Kept answers", about, CACHE))
     if cache and cache.redis:
-        about = "Times that Redis was late, unreachable or not asked because of that, or held foreign data."
+        about = "How often Redis was late, unreachable, skipped because of that, or returned data that is not Marina's."
         panels.append(_by(queries, "kind", "Redis", about, FAILURES))
     if text and text.route:
-        about = f"What came of prompts that are for `{text.route.to}`; those that came back were answered here."
+        about = f"What happened to prompts routed to `{text.route.to}`; returned ones were answered by this model."
         panels.append(_by(queries, "result", "Short prompts", about, ROUTED))
     if text and text.sessions:
-        about = (
-            "Requests that named a conversation: it began, it went on, it could not be read, or could not be stored."
-        )
+        about = "Requests that name a conversation: it was started or continued, or could not be read or stored."
         panels.append(_by(queries, "result", "Conversations", about, CONVERSATIONS))
     return panels
 

@@ -1,0 +1,74 @@
+"""The formats that `marina manifests` writes, and the comparison of a committed folder with what the spec renders."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from difflib import unified_diff
+from pathlib import Path
+
+from config.errors import InputError
+from config.progress import Progress
+from k8s.manifests import (
+    ORIGIN,
+    Plan,
+    WrittenFiles,
+    describe_files,
+    manifest_texts,
+    render_objects,
+    replace_folder,
+    to_yaml,
+    write_manifests,
+)
+from k8s.platforms.chart import chart_texts
+from k8s.platforms.kserve import kserve_files
+
+
+@dataclass(frozen=True)
+class FileDiff:
+    """One file that differs from what the spec renders, with a unified diff."""
+
+    file: str
+    diff: str
+
+    def to_data(self) -> dict[str, str]:
+        """As JSON."""
+        return asdict(self)
+
+
+def write_format(plan: Plan, out: Path, output_format: str, progress: Progress) -> WrittenFiles:
+    """Writes one format into a build folder, as `manifests/`, `chart/` or `kserve/`. An existing folder of that name is
+    replaced."""
+    if output_format not in ("helm", "kserve"):
+        return write_manifests(plan, out, "single" if output_format == "single" else "files")
+    folder = out / {"helm": "chart", "kserve": "kserve"}[output_format]
+    replace_folder(folder, _texts(plan, out, output_format, progress))
+    return describe_files(plan, folder, render_objects(plan) if output_format == "helm" else kserve_files(plan))
+
+
+def diff_folder(plan: Plan, out: Path, output_format: str, folder: Path, progress: Progress) -> list[FileDiff]:
+    """How the files in a folder differ from what would be rendered now. Files in it that Marina did not write are
+    ignored."""
+    if not folder.is_dir():
+        hint = f"marina manifests {plan.spec.file} --format {output_format}"
+        raise InputError(f"`--check`: {folder}: no such folder", hint=hint)
+    texts = _texts(plan, out, output_format, progress)
+    committed = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    contents = {name: file.read_text(encoding="utf-8", errors="replace") for name, file in committed.items()}
+    ours = {name: text for name, text in contents.items() if name in texts or ORIGIN in "".join(text.splitlines()[:2])}
+    diffs = []
+    for name in sorted({*texts, *ours}):
+        old, new = ours.get(name, ""), texts.get(name, "")
+        if old != new:
+            lines = unified_diff(
+                old.splitlines(), new.splitlines(), str(folder / name), f"{name} as rendered", lineterm=""
+            )
+            diffs.append(FileDiff(name, "\n".join(lines)))
+    return diffs
+
+
+def _texts(plan: Plan, out: Path, output_format: str, progress: Progress) -> dict[str, str]:
+    if output_format == "helm":
+        return chart_texts(plan, out / "model.mar", progress)
+    if output_format == "kserve":
+        return {name: to_yaml(documents, [ORIGIN]) for name, documents in kserve_files(plan).items()}
+    return manifest_texts(plan, "single" if output_format == "single" else "files")
