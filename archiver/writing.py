@@ -31,7 +31,7 @@ from handlers.generation import (
     Tokens,
     UnknownModel,
     check_weights,
-    describe,
+    fingerprint_files,
     make_engine,
     weight_files,
 )
@@ -57,7 +57,7 @@ def stage_text(spec: Spec, staged: Path) -> Draft:
     folder, ends = _stage_folder(spec, staged / FOLDER)
     settings = spec.writing.model_dump(exclude={"max_perplexity", "route", "sessions"}) | {"waiting": spec.waiting}
     if spec.vllm is not None:
-        settings["vllm"]["files"] = describe(folder.files) if spec.vllm.weights is not None else {}
+        settings["vllm"]["files"] = fingerprint_files(folder.files) if spec.vllm.weights is not None else {}
     writing = Writing(folder=FOLDER, ends=ends, **settings)
     artifacts = []
     if writing.engine == "aot":

@@ -16,9 +16,9 @@ from handlers.generation.engines.fake import FakeEngine
 from handlers.generation.engines.sampling import Sampler
 from handlers.generation.engines.slots import Slots
 from handlers.generation.grammars import GrammarRefused, Grammars, read_schema
-from handlers.generation.grammars.compiler import Trials
+from handlers.generation.grammars.compiler import TrialProcess
 from handlers.generation.grammars.trial import read_tokenizer
-from handlers.generation.refusals import Refused
+from handlers.generation.refusals import RequestRefused
 
 COMPLETIONS = "v1/completions"
 BOAT = {
@@ -71,8 +71,8 @@ def test_an_answer_that_is_cut_off_says_so(rounds: Rounds) -> None:
 
 def test_a_schema_is_compiled_once(rounds: Rounds, monkeypatch) -> None:
     tried: list[str] = []
-    check = Trials.check
-    monkeypatch.setattr(Trials, "check", lambda self, schema: (tried.append(schema), check(self, schema)))
+    check = TrialProcess.check
+    monkeypatch.setattr(TrialProcess, "check", lambda self, schema: (tried.append(schema), check(self, schema)))
     first = rounds.ask(COMPLETIONS, asked(BOAT))
     raw = bytearray(json.dumps(asked(BOAT)).encode())
     rounds.round({"again": (raw, {"url_path": COMPLETIONS})})
@@ -139,7 +139,7 @@ REFUSED: dict[str, object] = {
 
 @pytest.mark.parametrize("wanted", REFUSED.values(), ids=REFUSED)
 def test_a_form_that_is_none_is_refused(wanted: object) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         read_schema(wanted)
     assert refused.value.param is not None
     assert refused.value.param.startswith("response_format")

@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from handlers.generation.engines.guessing import Guesser, worth
+from handlers.generation.engines.guessing import Guesser, choose_guess_count
 
 
 def read(tokens: list[int]) -> Guesser:
     """As an engine does, token by token."""
     guesser = Guesser()
     for end in range(1, len(tokens) + 1):
-        guesser.heed(tokens[:end])
+        guesser.read(tokens[:end])
     return guesser
 
 
@@ -41,7 +41,7 @@ def test_what_would_have_been_right_is_known_without_computing_it() -> None:
 def test_a_text_read_in_pieces_is_read_as_a_whole() -> None:
     text = [random.Random(2).randrange(4) for _ in range(50)]
     whole = Guesser()
-    whole.heed(text)
+    whole.read(text)
     assert (whole.right, whole.guess(text, 4)) == (read(text).right, read(text).guess(text, 4))
 
 
@@ -56,10 +56,14 @@ def test_a_text_read_in_pieces_is_read_as_a_whole() -> None:
     ],
 )
 def test_only_what_wins_is_computed(right: float, row_cost: float, rows: int, expected: int) -> None:
-    assert worth(right, most=11, row_cost=row_cost, rows=rows) == expected
+    assert choose_guess_count(right, most=11, row_cost=row_cost, rows=rows) == expected
 
 
 def test_more_is_computed_where_more_is_right_and_rows_cost_less() -> None:
-    counts = [worth(right, most=11, row_cost=0.1, rows=1) for right in (0.3, 0.5, 0.7, 0.9)]
+    counts = [choose_guess_count(right, most=11, row_cost=0.1, rows=1) for right in (0.3, 0.5, 0.7, 0.9)]
     assert counts == sorted(counts)
-    assert worth(0.7, most=11, row_cost=0.05, rows=1) > worth(0.7, most=11, row_cost=0.2, rows=1) > 0
+    assert (
+        choose_guess_count(0.7, most=11, row_cost=0.05, rows=1)
+        > choose_guess_count(0.7, most=11, row_cost=0.2, rows=1)
+        > 0
+    )

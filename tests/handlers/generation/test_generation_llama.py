@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 from generating import TEXT
-from networks_of_theirs import FAMILIES, saved
 from specs import ROOT
+from transformers_networks import FAMILIES, saved
 
 from archiver.native import compile_decoder
 from config.cpu_targets import FLAGS, CpuTarget
 from handlers.generation import LIBRARY, Llama, Sampling, UnknownModel, make_engine, read_shape
 from handlers.generation.engine import Engine
 from handlers.generation.engines.compiled import CompiledDecoder
-from handlers.generation.engines.computing import CompiledEngine, TorchEngine
+from handlers.generation.engines.network_engines import CompiledEngine, TorchEngine
 from handlers.generation.engines.slots import Slots
 from handlers.machine import cpu_flags
 from handlers.record import TextSpec

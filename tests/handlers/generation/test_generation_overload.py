@@ -5,7 +5,7 @@ from statistics import quantiles
 
 from handlers.generation.engine import Sampling
 from handlers.generation.scheduler import Busy, Scheduler
-from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
+from handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
 
 SLOTS, ROOM, TOKENS, STEP_S = 8, 16, 40, 0.02
 
@@ -23,16 +23,16 @@ def replay(steps: int, *, batch: float, interactive: float) -> tuple[dict[int, l
         for priority, rate in ((BATCH, batch), (INTERACTIVE, interactive)):
             if dice.random() < rate:
                 deadline = now + 2 if priority == INTERACTIVE else None
-                wish = Wish(f"{priority}-{number}", (1,) * 8, TOKENS, Sampling(), (), priority, deadline)
+                task = GenerationTask(f"{priority}-{number}", (1,) * 8, TOKENS, Sampling(), (), priority, deadline)
                 try:
-                    scheduler.submit(wish, now, running=list(left.values()))
-                    since[wish.id] = now, priority
+                    scheduler.submit(task, now, running=list(left.values()))
+                    since[task.id] = now, priority
                 except Busy:
                     refused[priority] += 1
-        while len(left) < SLOTS and (wish := scheduler.take(now)) is not None:
-            begun, priority = since.pop(wish.id)
+        while len(left) < SLOTS and (task := scheduler.take(now)) is not None:
+            begun, priority = since.pop(task.id)
             waits[priority].append(now - begun)
-            left[wish.id] = TOKENS
+            left[task.id] = TOKENS
         left = {name: tokens - 1 for name, tokens in left.items() if tokens > 1}
     return waits, refused
 

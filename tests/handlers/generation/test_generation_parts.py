@@ -4,22 +4,22 @@ import numpy as np
 import pytest
 from generating import write_tokenizer
 
+from handlers.generation.detokenizer import Detokenizer, StopFinder
 from handlers.generation.engine import Sampling
 from handlers.generation.engines.sampling import Sampler
 from handlers.generation.engines.slots import Slots
-from handlers.generation.exchange import Pace
+from handlers.generation.open_requests import FlushPace
 from handlers.generation.scheduler import PATIENCE_S, Busy, Scheduler
-from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
+from handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
 from handlers.generation.template import ChatTemplate, TemplateRefused
 from handlers.generation.tokens import Tokens
-from handlers.generation.words import StopFinder, Unfolding
 
 
-def wish(name: str, *, length: int = 4, tokens: int = 10, priority: int = INTERACTIVE, deadline=None) -> Wish:
-    return Wish(name, (0,) * length, tokens, Sampling(), priority=priority, deadline=deadline)
+def task(name: str, *, length: int = 4, tokens: int = 10, priority: int = INTERACTIVE, deadline=None) -> GenerationTask:
+    return GenerationTask(name, (0,) * length, tokens, Sampling(), priority=priority, deadline=deadline)
 
 
-def full(*waiting: tuple[Wish, float], room: int = 10, step_s: float = 0.0) -> Scheduler:
+def full(*waiting: tuple[GenerationTask, float], room: int = 10, step_s: float = 0.0) -> Scheduler:
     scheduler = Scheduler(room=room, slots=1, prefill_chunk=4)
     if step_s:
         scheduler.step.observe(step_s)
@@ -36,7 +36,7 @@ def order(scheduler: Scheduler, now: float) -> list[str]:
 
 
 def test_what_is_sent_late_delays_nothing_after_it() -> None:
-    pace, sent = Pace(2), []
+    pace, sent = FlushPace(2), []
     # A token every two seconds; the third is late, and the last ones come too fast.
     for ready in (10, 12, 15, 16, 18, 19, 20, 21):
         now = ready + pace.wait_s(ready)
@@ -46,7 +46,7 @@ def test_what_is_sent_late_delays_nothing_after_it() -> None:
 
 
 def test_many_that_begin_and_end_do_not_stop_those_that_go_on() -> None:
-    pace = Pace(2)
+    pace = FlushPace(2)
     for early in range(100):
         pace.flush(10 + early / 100)
     assert pace.wait_s(11) == pytest.approx(1.99)
@@ -54,32 +54,32 @@ def test_many_that_begin_and_end_do_not_stop_those_that_go_on() -> None:
 
 def test_interactive_goes_before_batch_and_short_before_long() -> None:
     scheduler = full(
-        (wish("batch", length=1, priority=BATCH), 0), (wish("long", length=9), 0), (wish("short", length=2), 0.1)
+        (task("batch", length=1, priority=BATCH), 0), (task("long", length=9), 0), (task("short", length=2), 0.1)
     )
     assert order(scheduler, 1) == ["short", "long", "batch"]
 
 
 def test_who_waited_long_goes_first() -> None:
-    scheduler = full((wish("batch", priority=BATCH), 0), (wish("new", length=1), PATIENCE_S))
+    scheduler = full((task("batch", priority=BATCH), 0), (task("new", length=1), PATIENCE_S))
     assert order(scheduler, PATIENCE_S + 1) == ["batch", "new"]
 
 
 def test_a_full_room_says_when_a_slot_is_free() -> None:
-    scheduler = full((wish("a", tokens=10), 0), room=1, step_s=0.5)
+    scheduler = full((task("a", tokens=10), 0), room=1, step_s=0.5)
     with pytest.raises(Busy) as busy:
-        scheduler.submit(wish("b"), 0, running=[10])
+        scheduler.submit(task("b"), 0, running=[10])
     assert busy.value.retry_after_s == 10  # 10 steps of who runs, then 1 + 9 of who waits, of half a second each
 
 
 def test_a_deadline_counts_those_before_it() -> None:
-    scheduler = full((wish("a", tokens=10), 0), step_s=1.0)
+    scheduler = full((task("a", tokens=10), 0), step_s=1.0)
     with pytest.raises(Busy, match=r"it would take 25,000.0 ms, and 24,000.0 ms are left"):
-        scheduler.submit(wish("late", tokens=5, deadline=24), 0, running=[10])
-    scheduler.submit(wish("fits", tokens=5, deadline=26), 0, running=[10])
+        scheduler.submit(task("late", tokens=5, deadline=24), 0, running=[10])
+    scheduler.submit(task("fits", tokens=5, deadline=26), 0, running=[10])
 
 
 def test_nobody_is_refused_over_a_step_that_was_never_measured() -> None:
-    full((wish("a", deadline=0.001), 0))
+    full((task("a", deadline=0.001), 0))
 
 
 def test_a_prompt_is_read_in_pieces_between_the_others() -> None:
@@ -87,7 +87,7 @@ def test_a_prompt_is_read_in_pieces_between_the_others() -> None:
     slots.add("short", [1], Sampling())
     slots.add("long", range(10), Sampling())
     pieces = []
-    while len(work := slots.work()) == 2 and (slot := work[1].slot).sequence == "long" and slot.reads:
+    while len(work := slots.work()) == 2 and (slot := work[1].slot).sequence == "long" and slot.is_reading:
         assert work[0].slot.sequence == "short"
         piece = work[1].piece
         pieces.append((piece.start, piece.stop))
@@ -111,7 +111,7 @@ def test_short_prompts_are_read_together_as_many_as_fit_into_a_piece() -> None:
         ("b", 0, 3),
         ("c", 0, 2),
     ]
-    assert [each.ends for each in work] == [True, True, False]
+    assert [each.gives_token for each in work] == [True, True, False]
 
 
 SCORES = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
@@ -173,9 +173,9 @@ def test_what_was_held_back_for_a_stop_string_comes_at_the_end() -> None:
 
 @pytest.mark.parametrize("text", ["plain", "žluťoučký kůň", "日本語 text", "🙂🙃 mixed €uro", "\ud7ff￿"])
 def test_text_from_bytes_is_the_text(text: str) -> None:
-    unfolding = Unfolding(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
-    pieces = [unfolding.feed(byte) for byte in text.encode()]
-    assert "".join(pieces) + unfolding.flush() == text
+    detokenizer = Detokenizer(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+    pieces = [detokenizer.feed(byte) for byte in text.encode()]
+    assert "".join(pieces) + detokenizer.flush() == text
     assert not any("�" in piece for piece in pieces)
 
 
@@ -188,8 +188,8 @@ def test_of_a_text_that_is_far_too_long_only_the_beginning_is_read(length: int, 
 
 
 def test_bytes_that_are_no_text_do_not_stop_what_follows() -> None:
-    unfolding = Unfolding(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
-    text = "".join(unfolding.feed(byte) for byte in b"a\xff\xff\xff\xff\xff\xffb") + unfolding.flush()
+    detokenizer = Detokenizer(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+    text = "".join(detokenizer.feed(byte) for byte in b"a\xff\xff\xff\xff\xff\xffb") + detokenizer.flush()
     assert (text[0], text[-1]) == ("a", "b")
 
 

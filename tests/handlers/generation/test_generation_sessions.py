@@ -72,7 +72,7 @@ def recalled(rounds: Rounds) -> str:
 
 
 def count(rounds: Rounds, result: str) -> float:
-    return float(rounds.handler._sessions._results[result]._value.get())
+    return float(rounds.handler._conversations._results[result]._value.get())
 
 
 def test_another_worker_goes_on_with_what_was_said_before(rounds: Rounds, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_server_that_keeps_none_says_so(tmp_path: Path) -> None:
     with serving(write_text_package(tmp_path)) as rounds:
         error = json.loads(asks(rounds, says("Ahoy")))["error"]
         assert (rounds.status[rounds.last], error["code"]) == (400, "unsupported_parameter")
-        assert error["message"] == "this server keeps no conversations: send all messages, without `X-Conversation`"
+        assert error["message"] == "this server stores no conversations: send all messages, without `X-Conversation`"
 
 
 def test_without_its_redis_a_conversation_is_refused_and_the_rest_is_served(own: RedisServer, tmp_path: Path) -> None:

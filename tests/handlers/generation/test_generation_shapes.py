@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from networks_of_theirs import saved
 from safetensors.torch import load_file, save_file
 from specs import ROOT
+from transformers_networks import saved
 
 from archiver.native import compile_decoder
 from handlers.generation import LIBRARY, Llama, UnknownModel, check_weights

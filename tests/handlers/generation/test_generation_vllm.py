@@ -21,7 +21,7 @@ from handlers.generation import NoToken, Sampling, Token
 from handlers.generation.engines import vllm_runner
 from handlers.generation.engines.vllm_engine import VllmEngine, make_vllm, sampling_arguments
 from handlers.generation.engines.vllm_process import EngineGone
-from handlers.generation.engines.vllm_weights import OtherWeights, check, describe
+from handlers.generation.engines.vllm_weights import WeightsDiffer, check_files, fingerprint_files
 from handlers.record import RecordError, TextSpec, VllmSpec
 
 # What the stand-in does at the end of such a prompt.
@@ -206,21 +206,21 @@ def test_a_python_that_is_not_there_is_named(model: Path) -> None:
 def test_mounted_weights_are_those_that_were_packaged(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(bytes(3_000_000))
     (tmp_path / "config.json").write_text("{}")
-    files = describe(sorted(tmp_path.iterdir()))
-    check(tmp_path, files, whole=True)
+    files = fingerprint_files(sorted(tmp_path.iterdir()))
+    check_files(tmp_path, files, whole=True)
     # Beyond the beginning only the whole file tells.
     with (tmp_path / "a.safetensors").open("r+b") as stream:
         stream.seek(2_500_000)
         stream.write(b"other")
-    check(tmp_path, files, whole=False)
-    with pytest.raises(OtherWeights, match="differs from the packaged file: sha256"):
-        check(tmp_path, files, whole=True)
+    check_files(tmp_path, files, whole=False)
+    with pytest.raises(WeightsDiffer, match="differs from the packaged file: sha256"):
+        check_files(tmp_path, files, whole=True)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(OtherWeights, match="differs from the packaged file: head"):
-        check(tmp_path, files, whole=False)
+    with pytest.raises(WeightsDiffer, match="differs from the packaged file: head"):
+        check_files(tmp_path, files, whole=False)
     (tmp_path / "b.safetensors").touch()
-    with pytest.raises(OtherWeights, match=r"b\.safetensors` is not in the package"):
-        check(tmp_path, files, whole=False)
+    with pytest.raises(WeightsDiffer, match=r"b\.safetensors` is not in the package"):
+        check_files(tmp_path, files, whole=False)
 
 
 def test_the_runner_needs_nothing_but_vllm_and_the_standard_library() -> None:

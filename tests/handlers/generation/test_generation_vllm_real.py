@@ -11,7 +11,7 @@ from specs import TALES
 from waiting import eventually
 
 from handlers.generation import Llama, NoToken, Sampling, Token, Tokens
-from handlers.generation.engines.computing import TorchEngine
+from handlers.generation.engines.network_engines import TorchEngine
 from handlers.generation.engines.slots import Slots
 from handlers.generation.engines.vllm_engine import make_vllm
 from handlers.record import TextSpec, VllmSpec

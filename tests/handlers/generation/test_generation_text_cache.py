@@ -9,8 +9,8 @@ from generating import Rounds, events, serving, write_text_package
 
 from handlers.generation import TextHandler
 from handlers.generation.engine import Token
-from handlers.generation.recall import Keeping
 from handlers.generation.sequence import End, Piece
+from handlers.generation.text_cache import AnswerRecording
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 SETTINGS = {"mb": 1, "ttl_s": 60, "redis": None, "package": "a" * 64}
@@ -32,7 +32,7 @@ def steps(rounds: Rounds) -> int:
 
 
 def results(rounds: Rounds) -> dict[str, float]:
-    metrics = rounds.handler._recall._cache.metrics
+    metrics = rounds.handler._text_cache._cache.metrics
     return {name: counter._value.get() for name, counter in metrics.requests.items()}
 
 
@@ -120,17 +120,17 @@ def test_a_client_that_wants_the_model_gets_it(rounds: Rounds) -> None:
 
 def test_a_refusal_and_an_answer_whose_client_left_are_not_kept(rounds: Rounds) -> None:
     rounds.ask(COMPLETIONS, asked(n=2))
-    assert rounds.handler._recall._cache._memory.bytes == 0
+    assert rounds.handler._text_cache._cache._memory.bytes == 0
     # A client that leaves.
     body = bytearray(json.dumps(asked(max_tokens=250, stream=True)).encode())
     rounds.round({"gone": (body, {"url_path": COMPLETIONS, "content-type": "application/json"})})
     rounds.round(left=["gone"])
-    assert rounds.handler._recall._cache._memory.bytes == 0
+    assert rounds.handler._text_cache._cache._memory.bytes == 0
 
 
 def test_all_that_arrive_in_a_round_are_looked_up_at_once(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds.ask(COMPLETIONS, asked())
-    cache, counts = rounds.handler._recall._cache, []
+    cache, counts = rounds.handler._text_cache._cache, []
     find = cache.find
     monkeypatch.setattr(cache, "find", lambda keys: counts.append(len(keys)) or find(keys))
     headers = {"url_path": COMPLETIONS, "content-type": "application/json"}
@@ -155,7 +155,7 @@ def test_a_recalled_answer_needs_no_slot(rounds: Rounds) -> None:
 @pytest.mark.parametrize(("end", "tokens", "is_whole"), [("stop", 1, True), ("length", 3, True), ("length", 2, False)])
 def test_an_answer_that_a_deadline_cut_off_is_not_whole(end: End, tokens: int, is_whole: bool) -> None:
     token = Token("a", 1, -0.5)
-    keeping = Keeping(b"key", 3, [Piece("a", (token,))] * (tokens - 1) + [Piece("b", (token,), end)])
+    keeping = AnswerRecording(b"key", 3, [Piece("a", (token,))] * (tokens - 1) + [Piece("b", (token,), end)])
     assert keeping.is_whole == is_whole
 
 

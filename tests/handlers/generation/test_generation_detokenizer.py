@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from handlers.generation.detokenizer import Detokenizer
 from handlers.generation.tokens import Tokens
-from handlers.generation.words import Unfolding
 
 WORDS = ["▁Once", "▁upon", "▁a", "▁time", "ly", "▁", "é"]
 
@@ -23,16 +23,16 @@ def as_bytes(tokens) -> str:
 @example([0xFF, 0xFF, 0xFF, 0xFF, 0xE2, 0x82, 0xAC])
 @example([0xF0, 0x9F, 0x99, 0xE2, 0x82, 0x61])
 def test_the_text_in_pieces_is_the_text_as_a_whole(tokens: list[int]) -> None:
-    unfolding = Unfolding(as_bytes)
-    assert "".join([*map(unfolding.feed, tokens), unfolding.flush()]) == as_bytes(tokens)
+    detokenizer = Detokenizer(as_bytes)
+    assert "".join([*map(detokenizer.feed, tokens), detokenizer.flush()]) == as_bytes(tokens)
 
 
 @given(st.text(max_size=8), st.integers(0, 8), st.text(max_size=8))
 def test_an_answer_goes_on_where_its_prompt_ends(before: str, cut: int, after: str) -> None:
     whole = (before + after).encode()
     cut = min(cut, len(whole))
-    unfolding = Unfolding(as_bytes, whole[max(0, cut - 5) : cut])
-    text = "".join([*map(unfolding.feed, whole[cut:]), unfolding.flush()])
+    detokenizer = Detokenizer(as_bytes, whole[max(0, cut - 5) : cut])
+    text = "".join([*map(detokenizer.feed, whole[cut:]), detokenizer.flush()])
     # Where the prompt ends with half a character, nobody knows what its other half was.
     assert text == as_bytes(whole[cut:])
 

@@ -47,7 +47,7 @@ def running(rounds: Rounds) -> int:
 
 
 def counted(rounds: Rounds) -> tuple[float, float]:
-    counters = rounds.handler._recall._cache.metrics.requests
+    counters = rounds.handler._text_cache._cache.metrics.requests
     return counters["computed"]._value.get(), counters["batch"]._value.get()
 
 
@@ -62,7 +62,7 @@ def test_who_asks_the_same_at_the_same_time_gets_the_one_answer(rounds: Rounds) 
         assert text_of(rounds.bodies[name]) == TEXT
     assert json.loads(rounds.bodies["whole"])["choices"][0]["text"] == TEXT
     assert counted(rounds) == (1, 7)
-    assert rounds.handler._flights._flights == rounds.handler._flights._readings == {}
+    assert rounds.handler._shared._answers == rounds.handler._shared._readers == {}
 
 
 def test_an_answer_goes_on_for_the_others_when_its_first_client_leaves(rounds: Rounds) -> None:
@@ -84,7 +84,7 @@ def test_the_last_to_leave_ends_it(rounds: Rounds) -> None:
     while running(rounds) > 1:
         rounds.round()
     finish(rounds)
-    assert rounds.handler._flights._readings == {}
+    assert rounds.handler._shared._readers == {}
 
 
 def test_an_answer_that_fails_for_the_first_is_written_again_for_the_others(rounds: Rounds, monkeypatch) -> None:
