@@ -132,9 +132,7 @@ class TextHandler:
                 # TorchServe sends nothing for a request whose id is removed, and names it again in the next round.
                 del context.request_ids[index]
                 answers.append((b"", None))
-        context.stopping_criteria = {
-            index: lambda _body, is_last=is_last: is_last for index, (_, is_last) in enumerate(answers)
-        }
+        context.stopping_criteria = {index: lambda _, last=last: last for index, (_, last) in enumerate(answers)}
         return [body for body, _ in answers]
 
     def _open_all(
@@ -148,15 +146,15 @@ class TextHandler:
             if isinstance(request, TextRequest):
                 read.append(request)
             else:
-                self._keep(request_id, request, responses)
+                self._settle(request_id, request, responses)
         lookups = self._text_cache.find([(request.parameters, request.control) for request in read])
         for request, cached in zip(read, lookups, strict=True):
-            self._keep(
+            self._settle(
                 request.task.id, self._guarded(request.task.id, partial(self._start, request, cached)), responses
             )
         return responses
 
-    def _keep(self, request_id: str, opened: OpenRequest | FullResponse, responses: dict[str, FullResponse]) -> None:
+    def _settle(self, request_id: str, opened: OpenRequest | FullResponse, responses: dict[str, FullResponse]) -> None:
         if isinstance(opened, FullResponse):
             self._open.pop(request_id, None)
             responses[request_id] = opened
@@ -176,7 +174,7 @@ class TextHandler:
         """Starts the answers of requests whose wait is over: for a schema, a stored history or the small model."""
         for request_id, request in list(self._open.items()):
             if not isinstance(request, OpenAnswer) and request.awaited.is_ready:
-                self._keep(request_id, self._guarded(request_id, partial(self._end_wait, request)), responses)
+                self._settle(request_id, self._guarded(request_id, partial(self._end_wait, request)), responses)
 
     def _end_wait(self, waiting: SchemaWait | RouteWait | HistoryWait) -> OpenAnswer | SchemaWait | RouteWait:
         if isinstance(waiting, SchemaWait):
@@ -281,7 +279,7 @@ class TextHandler:
             if isinstance(request, OpenAnswer):
                 request.is_cut = request.source.end is None
             else:
-                self._keep(request_id, STOPPED, responses)
+                self._settle(request_id, STOPPED, responses)
 
     def _cancel(self, request_id: str) -> None:
         """Stops computing the request's answer, unless others read it too, and reading it from the small model."""

@@ -57,25 +57,18 @@ class EngineLoop:
         make: Callable[[GenerationTask, float], TextSequence],
         observer: LoopObserver,
         *,
-        failed: Callable[[], object] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        failed: Callable[[], object],
     ) -> None:
         """`make` makes the sequence of a task, given the time of submission. `failed` is called if the engine fails."""
-        self._engine, self._scheduler, self._make, self._observer, self._clock = (
-            engine,
-            scheduler,
-            make,
-            observer,
-            clock,
-        )
-        self._tell_failure = failed
-        # Held for moments; never while the engine computes.
+        self._engine, self._scheduler, self._observer = engine, scheduler, observer
+        self._make, self._tell_failure = make, failed
+        # Only held for moments, never while the engine computes.
         self._changed = threading.Condition()
         self._sequences: dict[str, TextSequence] = {}
         self._running: dict[str, TextSequence] = {}
         self._closing = self._failed = False
         # When TorchServe's last round ended; None during a round.
-        self._polled_at: float | None = clock()
+        self._polled_at: float | None = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -84,7 +77,7 @@ class EngineLoop:
         with self._changed:
             if self._failed:
                 raise EngineFailed
-            now = self._clock()
+            now = time.monotonic()
             running = [sequence.task.max_tokens - sequence.count for sequence in self._running.values()]
             sequence = self._make(task, now)
             self._scheduler.submit(task, now, running=running)
@@ -99,7 +92,7 @@ class EngineLoop:
         try:
             yield
         finally:
-            self._set_polled(self._clock())
+            self._set_polled(time.monotonic())
 
     def _set_polled(self, at: float | None) -> None:
         with self._changed:
@@ -172,7 +165,7 @@ class EngineLoop:
             ):
                 return True
             self._changed.wait_for(lambda: self._closing or self._unpolled_s() < QUIET_S, ABANDONED_S)
-            now = self._clock()
+            now = time.monotonic()
             if self.is_abandoned:
                 for abandoned in list(self._sequences.values()):
                     # If its client is still there after all, it gets an error.
@@ -197,7 +190,7 @@ class EngineLoop:
             return not self._closing
 
     def _unpolled_s(self) -> float:
-        return 0.0 if self._polled_at is None else self._clock() - self._polled_at
+        return 0.0 if self._polled_at is None else time.monotonic() - self._polled_at
 
     def _has_room(self) -> bool:
         usage = self._engine.usage()
@@ -214,11 +207,11 @@ class EngineLoop:
     def _step(self) -> None:
         if not self._running:
             return
-        begun = self._clock()
+        begun = time.monotonic()
         tokens = self._engine.step()
         with self._changed:
-            now = self._clock()
-            self._scheduler.step.observe(now - begun)
+            now = time.monotonic()
+            self._scheduler.observe_step(now - begun)
             for token in tokens:
                 if sequence := self._sequences.get(token.sequence):
                     self._accept(sequence, token, now)

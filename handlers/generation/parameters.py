@@ -157,11 +157,11 @@ def _prompt(given: Mapping[str, Any], endpoint: Endpoint, tokens: Tokens, limits
     return tuple(prompt)
 
 
-def _text(prompt: object, tokens: Tokens, most: int) -> list[int]:
+def _text(prompt: object, tokens: Tokens, limit: int) -> list[int]:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return tokens.encode(_check_unicode(prompt, "prompt"), most=most)
+        return tokens.encode(_check_unicode(prompt, "prompt"), limit=limit)
     allowed = f"a text, or a list of tokens from 0 to {tokens.count - 1}"
     if not isinstance(prompt, list):
         raise wrong_value("prompt", prompt, allowed)
@@ -184,12 +184,12 @@ def read_messages(messages: object) -> list[dict[str, str]]:
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-def _conversation(messages: object, tokens: Tokens, most: int) -> list[int]:
+def _conversation(messages: object, tokens: Tokens, limit: int) -> list[int]:
     if tokens.template is None:
         raise RequestRefused("this model has no chat template, use /v1/completions", code="unsupported_parameter")
     read = read_messages(messages)
     try:
-        return tokens.encode(tokens.template.render(read), special=False, most=most)
+        return tokens.encode(tokens.template.render(read), special=False, limit=limit)
     except TemplateRefused as err:
         raise RequestRefused(str(err)[:300], param="messages") from err
 
@@ -248,11 +248,11 @@ def _max_tokens(given: Mapping[str, Any], endpoint: Endpoint, limits: Limits, pr
 
 
 def _logprobs(given: Mapping[str, Any], endpoint: Endpoint) -> tuple[bool, int]:
-    most = _MAX_LOGPROBS[endpoint]
+    limit = _MAX_LOGPROBS[endpoint]
     if endpoint == "completion":
-        count = _whole(given, "logprobs", None, 0, most)
+        count = _whole(given, "logprobs", None, 0, limit)
         return count is not None, count or 0
-    wanted, count = _flag(given, "logprobs"), _whole(given, "top_logprobs", 0, 0, most) or 0
+    wanted, count = _flag(given, "logprobs"), _whole(given, "top_logprobs", 0, 0, limit) or 0
     if count and not wanted:
         raise RequestRefused("`top_logprobs` needs `logprobs`: true", param="top_logprobs")
     return wanted, count

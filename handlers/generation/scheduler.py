@@ -23,38 +23,33 @@ class Busy(Exception):
         self.reason, self.retry_after_s = reason, max(1, math.ceil(retry_after_s))
 
 
-class StepTime:
-    """The running mean of the time of a step, in seconds; 0 before the first step."""
-
-    def __init__(self) -> None:
-        self.mean_s = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.mean_s = seconds if self.mean_s == 0 else self.mean_s + _NEWEST * (seconds - self.mean_s)
-
-
 class Scheduler:
     """The tasks that wait for a slot, at most `room`."""
 
     def __init__(self, *, room: int, slots: int, prefill_chunk: int) -> None:
         self._room, self._slots, self._chunk = room, slots, prefill_chunk
         self._waiting: dict[str, tuple[GenerationTask, float]] = {}
-        self.step = StepTime()
+        # The running mean of the time of a step; 0 before the first step.
+        self._step_s = 0.0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def observe_step(self, seconds: float) -> None:
+        """Takes the time of one step into account for estimates."""
+        self._step_s = seconds if self._step_s == 0 else self._step_s + _NEWEST * (seconds - self._step_s)
+
     def submit(self, task: GenerationTask, now: float, *, running: Sequence[int]) -> None:
         """Lets a task wait, or raises Busy. `running` is how many tokens each sequence in a slot may still get."""
         wait_s = self._wait_s(running, task.priority)
-        # Free slots are given away at the next step, so that many of the waiting tasks take no room.
+        # Free slots are filled before the next step, so that many of the waiting tasks take no room.
         waiting = len(self._waiting) - (self._slots - len(running))
         # Batch requests must not take all the room, or interactive ones would be refused.
         room = self._room if task.priority == INTERACTIVE else max(1, self._room // 2)
         if waiting >= room:
             raise Busy(f"{waiting} requests are already waiting", wait_s)
         if task.deadline is not None:
-            end_s = wait_s + self._steps(task) * self.step.mean_s
+            end_s = wait_s + self._steps(task) * self._step_s
             if now + end_s > task.deadline:
                 left_ms = max(0.0, task.deadline - now) * 1000
                 raise Busy(f"it would take {end_s * 1000:,.1f} ms, and {left_ms:,.1f} ms are left", wait_s)
@@ -78,7 +73,7 @@ class Scheduler:
         for task in (task for task, _ in self._waiting.values() if task.priority <= priority):
             frees.append(frees.pop(0) + self._steps(task))
             frees.sort()
-        return frees[0] * self.step.mean_s if frees else 0.0
+        return frees[0] * self._step_s if frees else 0.0
 
     def _steps(self, task: GenerationTask) -> int:
         return math.ceil(len(task.prompt) / self._chunk) + task.max_tokens - 1

@@ -12,7 +12,7 @@ INTERACTIVE, BATCH = 0, 1
 
 @dataclass(frozen=True)
 class GenerationTask:
-    """What the engine has to do for one request. `deadline` is on the clock of the engine's loop."""
+    """What the engine has to do for one request. `deadline` is a time of `time.monotonic`."""
 
     id: str
     prompt: tuple[int, ...]

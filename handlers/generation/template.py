@@ -182,8 +182,8 @@ def _bounded(value: Any) -> Any:
     return value
 
 
-def _check_size(size: int, most: int = MAX_TEXT) -> None:
-    if size > most:
+def _check_size(size: int, limit: int = MAX_TEXT) -> None:
+    if size > limit:
         raise SecurityError("a text, a list or a number becomes too long")
 
 

@@ -158,7 +158,7 @@ def _read_priority(header: str, text: str | None) -> int:
 
 
 def _read_deadline(text: str | None) -> float | None:
-    """When the answer has to be complete, on the clock of the engine's loop."""
+    """When the answer has to be complete, as a time of `time.monotonic`; None without the header."""
     if text is None:
         return None
     if not (text.isdecimal() and len(text) <= 10 and 1 <= int(text) <= 86_400_000):

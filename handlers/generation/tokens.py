@@ -52,14 +52,14 @@ class Tokens:
     def has(self, token: int) -> bool:
         return self._tokenizer.id_to_token(token) is not None
 
-    def encode(self, text: str, *, special: bool = True, most: int | None = None) -> list[int]:
+    def encode(self, text: str, *, special: bool = True, limit: int | None = None) -> list[int]:
         """The tokens of a text. `special` adds the tokens that every text begins with, which a chat template writes
-        itself. Of a text with more than `most` tokens, only the beginning may be encoded: still more than `most`."""
+        itself. Of a text with more than `limit` tokens, only the beginning may be encoded: still more than `limit`."""
         # To encode megabytes takes seconds, during which all streams would stand still.
-        length = len(text) if most is None else _CHARACTERS * most
-        while most is not None and length < len(text):
+        length = len(text) if limit is None else _CHARACTERS * limit
+        while limit is not None and length < len(text):
             ids = self._tokenizer.encode(text[:length], add_special_tokens=special).ids
-            if len(ids) > most + _BOUNDARY:
+            if len(ids) > limit + _BOUNDARY:
                 return ids
             length *= 2
         return self._tokenizer.encode(text, add_special_tokens=special).ids

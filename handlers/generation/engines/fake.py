@@ -30,7 +30,7 @@ class FakeEngine(SlotEngine[None]):
         return [[None]] * len(work)
 
     def _choose(self, slot: Slot, scores: None) -> Token:
-        token = slot.sampler.permit(slot.tokens[(len(slot.tokens) - slot.prompt) % slot.prompt])
+        token = slot.sampler.permit(slot.tokens[(len(slot.tokens) - slot.prompt_length) % slot.prompt_length])
         slot.append(token)
         likeliest = ((token, 0.0),) if slot.sampler.wanted else ()
         return Token(slot.sequence, token, 0.0, likeliest, slot.sampler.is_over)

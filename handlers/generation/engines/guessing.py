@@ -1,15 +1,15 @@
 """Guesses the next tokens of a text where it repeats itself, and decides how many guesses are worth computing.
 
 A guess is computed together with the token before it, and is used only if the sampler chooses that very token. So an
-answer has the same tokens with guesses and without them, and only takes another time."""
+answer has the same tokens with guesses as without them, and only its time differs."""
 
 from collections.abc import Sequence
 
-# How many tokens have to occur again before the text after their last occurrence is the guess.
+# How many tokens have to be repeated before what followed them the last time is guessed again.
 _MATCH = 3
 # The weight of the newest guess in the share of right ones.
 _NEWEST = 0.2
-# By what factor guesses have to win: measured costs are no more exact than this.
+# By what factor guesses have to be faster: measured costs are no more exact than this.
 _MARGIN = 1.1
 
 
@@ -18,7 +18,7 @@ class Guesser:
     since each guess is compared with the text that followed."""
 
     def __init__(self) -> None:
-        # For each few tokens, the place after their last occurrence.
+        # For each sequence of `_MATCH` tokens, the place after its last occurrence.
         self._places: dict[tuple[int, ...], int] = {}
         self._read = 0
         self._next: int | None = None
@@ -35,24 +35,24 @@ class Guesser:
             self._places[last] = place + 1
         self._read = len(tokens)
 
-    def guess(self, tokens: Sequence[int], most: int) -> list[int]:
-        """Up to `most` tokens that may follow what was read; empty without a guess."""
+    def guess(self, tokens: Sequence[int], limit: int) -> list[int]:
+        """Up to `limit` tokens that may follow what was read; empty without a guess."""
         if self._next is None:
             return []
         guesses: list[int] = []
-        for place in range(self._next, self._next + most):
+        for place in range(self._next, self._next + limit):
             guesses.append(tokens[place] if place < len(tokens) else guesses[place - len(tokens)])
         return guesses
 
 
-def choose_guess_count(right: float, *, most: int, row_cost: float, rows: int) -> int:
+def choose_guess_count(right: float, *, limit: int, row_cost: float, rows: int) -> int:
     """How many guesses give the most tokens per second to all answers together, if the share `right` of them is right.
 
     `rows` rows are computed in any case. A further row costs `row_cost` times what the first row costs."""
     before = 1 + (rows - 1) * row_cost
     best, rate = 0, _MARGIN * rows / before
     tokens = float(rows)
-    for count in range(1, most + 1):
+    for count in range(1, limit + 1):
         # A guess can only be used if all guesses before it are right.
         tokens += right**count
         if tokens / (before + count * row_cost) > rate:

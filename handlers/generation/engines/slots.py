@@ -28,7 +28,7 @@ _MAX_GUESSES = 11
 
 @dataclass
 class Slot:
-    """One sequence in an engine. The first `prompt` of its tokens are the prompt; the first `cached` were computed."""
+    """One sequence in an engine. `prompt_length` of its tokens are the prompt; the first `cached` were computed."""
 
     sequence: str
     index: int
@@ -36,10 +36,10 @@ class Slot:
     sampler: Sampler
     cached: int = 0
     guesser: Guesser = field(default_factory=Guesser)
-    prompt: int = field(init=False)
+    prompt_length: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.prompt = len(self.tokens)
+        self.prompt_length = len(self.tokens)
 
     def append(self, token: int) -> None:
         """Adds the token that was chosen after the computed ones; it is not computed yet itself."""
@@ -141,7 +141,7 @@ class Slots:
             return ()
         slot.guesser.read(slot.tokens)
         room = min(_MAX_GUESSES, self.context - len(slot.tokens))
-        count = choose_guess_count(slot.guesser.right, most=room, row_cost=self.row_cost, rows=rows)
+        count = choose_guess_count(slot.guesser.right, limit=room, row_cost=self.row_cost, rows=rows)
         return slot.guesser.guess(slot.tokens, count)
 
     def wait(self) -> None:

@@ -1,4 +1,4 @@
-"""The handler's rounds with the fake engine, which says the prompt again: whole answers, streams, refusals, stops."""
+"""The handler's rounds with the fake engine, which repeats the prompt: whole answers, streams, refusals, stops."""
 
 import json
 import time
@@ -69,7 +69,7 @@ def test_a_stop_string_over_several_tokens_ends_the_answer_before_it(rounds: Rou
 
 
 @pytest.mark.parametrize("rounds", [{"ends": [65]}], indirect=True)
-def test_a_token_that_ends_is_no_text(rounds: Rounds) -> None:
+def test_an_end_token_ends_the_answer_and_adds_no_text(rounds: Rounds) -> None:
     prompt = [64, 66, 65, 67]
     answer = json.loads(rounds.ask(COMPLETIONS, asked(prompt=prompt)))
     assert answer["choices"][0]["finish_reason"] == "stop"
@@ -84,7 +84,7 @@ def test_a_character_is_sent_whole(rounds: Rounds) -> None:
     assert [text for text in texts if text] == ["é", "€", "𝄞"]
 
 
-def test_half_a_character_at_the_end_is_marked_as_broken(rounds: Rounds) -> None:
+def test_half_a_character_at_the_end_becomes_a_replacement_character(rounds: Rounds) -> None:
     answer = json.loads(rounds.ask(COMPLETIONS, asked(prompt="€", max_tokens=4)))
     assert answer["choices"][0]["text"] == "€�"
 
@@ -104,7 +104,7 @@ def test_models_are_listed(rounds: Rounds) -> None:
     assert rounds.open == []
 
 
-def test_without_a_path_the_body_says_its_form(rounds: Rounds) -> None:
+def test_without_a_path_the_body_decides_between_chat_and_completion(rounds: Rounds) -> None:
     assert json.loads(rounds.ask("", asked()))["object"] == "text_completion"
     assert json.loads(rounds.ask("", {"messages": [{"role": "user", "content": "x"}]}))["object"] == "chat.completion"
 
@@ -161,7 +161,7 @@ def test_tokens_that_have_no_weights_are_refused(tmp_path) -> None:
     folder = write_text_package(tmp_path)
     save_file({"model.embed_tokens.weight": torch.zeros(100, 4)}, folder / "model" / "model.safetensors")
     with serving(folder) as rounds:
-        # Of the 256 bytes that the tokenizer knows.
+        # The tokenizer has 256 tokens, one for each byte.
         highest = max(rounds.handler.tokens.encode("é"))
         assert highest >= 100
         for body in (asked(prompt="é"), asked(prompt=[1, highest])):
@@ -172,7 +172,7 @@ def test_tokens_that_have_no_weights_are_refused(tmp_path) -> None:
         assert json.loads(rounds.ask(CHAT, chat))["error"]["param"] == "messages"
 
 
-def test_values_that_ask_for_nothing_are_taken(rounds: Rounds) -> None:
+def test_values_that_change_nothing_are_accepted(rounds: Rounds) -> None:
     neutral = {"n": 1, "presence_penalty": 0.0, "logit_bias": {}, "echo": False, "suffix": None, "user": "somebody"}
     assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(**neutral)))
 
@@ -181,7 +181,7 @@ def request(**body) -> tuple[bytearray, dict[str, str]]:
     return bytearray(json.dumps(asked(**body)).encode()), {"url_path": COMPLETIONS}
 
 
-def test_who_finds_the_waiting_room_full_is_told_when_to_try_again(rounds: Rounds) -> None:
+def test_a_request_beyond_the_waiting_room_gets_503_with_the_time_to_try_again(rounds: Rounds) -> None:
     rounds.round({f"{index}": request(max_tokens=200, stream=True) for index in range(4)})
     rounds.round({"late": request()})
     assert rounds.status["late"] == 503
@@ -203,7 +203,7 @@ def test_a_client_that_left_frees_its_slot(rounds: Rounds) -> None:
 
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
-def test_the_last_client_to_leave_is_noticed_by_the_silence(rounds: Rounds, monkeypatch) -> None:
+def test_the_departure_of_the_last_client_is_noticed_although_no_round_follows(rounds: Rounds, monkeypatch) -> None:
     monkeypatch.setattr(loop, "ABANDONED_S", 0.3)
     rounds.round({f"{index}": request(max_tokens=250, stream=True) for index in range(4)})
     rounds.open.clear()
@@ -216,12 +216,12 @@ def test_the_last_client_to_leave_is_noticed_by_the_silence(rounds: Rounds, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [{"step_ms": 5}], indirect=True)
-def test_nothing_is_computed_for_nobody_and_who_is_there_again_gets_the_rest(rounds: Rounds, monkeypatch) -> None:
+def test_nothing_is_computed_without_rounds_and_the_next_rounds_get_the_rest(rounds: Rounds, monkeypatch) -> None:
     monkeypatch.setattr(loop, "ABANDONED_S", 600)
     rounds.round({"a": request(max_tokens=250, stream=True)})
     engine = rounds.handler.loop._engine
     steps = engine.steps
-    # Until a second passes without a step, which are of five milliseconds.
+    # Until a second passes without a step; steps take five milliseconds.
     while time.sleep(1) or engine.steps > steps:
         steps = engine.steps
     assert engine.usage().sequences == 1
@@ -233,7 +233,7 @@ def test_nothing_is_computed_for_nobody_and_who_is_there_again_gets_the_rest(rou
 
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
-def test_who_was_taken_for_gone_and_is_not_gets_an_error(rounds: Rounds, monkeypatch) -> None:
+def test_a_client_that_was_wrongly_believed_gone_gets_an_error(rounds: Rounds, monkeypatch) -> None:
     monkeypatch.setattr(loop, "ABANDONED_S", 0.3)
     rounds.round({"a": request(max_tokens=250, stream=True)})
     engine, until = rounds.handler.loop._engine, time.monotonic() + 30
@@ -252,7 +252,7 @@ def test_a_deadline_that_cannot_be_kept_is_refused_at_once(rounds: Rounds) -> No
 
 
 @pytest.mark.parametrize("rounds", [{"priority_header": "X-Lane"}], indirect=True)
-def test_the_header_that_the_spec_names_says_who_goes_first(rounds: Rounds) -> None:
+def test_the_spec_names_the_header_of_the_priority(rounds: Rounds) -> None:
     answer = json.loads(rounds.ask(COMPLETIONS, asked(), **{"x-lane": "first"}))
     assert answer["error"]["param"] == "X-Lane"
     assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(), **{"x-lane": "batch", "X-Priority": "first"}))
@@ -266,18 +266,18 @@ def test_the_header_that_the_spec_names_says_who_goes_first(rounds: Rounds) -> N
         ("X-Priority", "first"),
     ],
 )
-def test_headers_that_say_nothing_known_are_refused(rounds: Rounds, header: str, value: str) -> None:
+def test_unknown_values_of_headers_are_refused(rounds: Rounds, header: str, value: str) -> None:
     assert header in json.loads(rounds.ask(COMPLETIONS, asked(), **{header: value}))["error"]["message"]
 
 
 @pytest.mark.parametrize("seed", [-1, -(2**63), 2**63 - 1])
-def test_every_seed_of_openais_is_one(rounds: Rounds, seed: int) -> None:
+def test_every_seed_that_openai_allows_is_accepted(rounds: Rounds, seed: int) -> None:
     assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(seed=seed, temperature=1)))
 
 
 @pytest.fixture(params=["add", "choose", "accept"])
 def fails_at_13(request, rounds: Rounds, monkeypatch) -> None:
-    """What is done for an answer alone raises for one of a prompt with the token 13, or where 13 is written."""
+    """A step that concerns one answer raises an error for the token 13, in the prompt or in the answer."""
     engine = rounds.handler.loop._engine
     before = {"add": engine.add, "choose": engine._choose, "accept": rounds.handler.tokens.decode}
 
@@ -294,7 +294,7 @@ def fails_at_13(request, rounds: Rounds, monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("fails_at_13")
-def test_what_raises_for_one_answer_ends_that_one_alone(rounds: Rounds) -> None:
+def test_an_error_in_one_answer_ends_only_that_answer(rounds: Rounds) -> None:
     rounds.round({"good": request(stream=True, max_tokens=50), "bad": request(stream=True, prompt=[1, 2, 13])})
     while rounds.open:
         rounds.round()
@@ -308,7 +308,7 @@ def test_what_raises_for_one_answer_ends_that_one_alone(rounds: Rounds) -> None:
     assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked()))
 
 
-def test_what_raises_while_a_request_is_read_answers_it_alone(rounds: Rounds, monkeypatch) -> None:
+def test_an_error_while_a_request_is_read_fails_only_that_request(rounds: Rounds, monkeypatch) -> None:
     rounds.round({"good": request(stream=True, max_tokens=50)})
     with monkeypatch.context() as broken:
         broken.setattr(rounds.handler.tokens, "encode", lambda *_, **__: 1 / 0)

@@ -1,4 +1,4 @@
-"""More is asked for than can be answered: who is served, who waits, who is refused. Steps are counted."""
+"""More requests than can be answered: which are served, which wait, which are refused. Time is counted in steps."""
 
 import random
 from statistics import quantiles
@@ -11,7 +11,7 @@ SLOTS, ROOM, TOKENS, STEP_S = 8, 16, 40, 0.02
 
 
 def replay(steps: int, *, batch: float, interactive: float) -> tuple[dict[int, list[float]], dict[int, int]]:
-    """Seconds until each that got a slot had it, and how many were refused, by priority; arrivals are per step."""
+    """By priority: the seconds that tasks waited for their slots, and how many were refused. Rates are per step."""
     dice, scheduler = random.Random(1), Scheduler(room=ROOM, slots=SLOTS, prefill_chunk=64)
     left: dict[str, int] = {}
     since: dict[str, tuple[float, int]] = {}
@@ -19,7 +19,7 @@ def replay(steps: int, *, batch: float, interactive: float) -> tuple[dict[int, l
     refused = {BATCH: 0, INTERACTIVE: 0}
     for number in range(steps):
         now = number * STEP_S
-        scheduler.step.observe(STEP_S)
+        scheduler.observe_step(STEP_S)
         for priority, rate in ((BATCH, batch), (INTERACTIVE, interactive)):
             if dice.random() < rate:
                 deadline = now + 2 if priority == INTERACTIVE else None
@@ -37,8 +37,8 @@ def replay(steps: int, *, batch: float, interactive: float) -> tuple[dict[int, l
     return waits, refused
 
 
-def test_interactive_requests_are_served_at_once_while_a_batch_asks_for_three_times_what_there_is() -> None:
-    # Eight slots of 40 steps: one answer every five steps; the interactive ones are two in five of those.
+def test_interactive_requests_are_served_at_once_beside_three_times_too_many_batch_requests() -> None:
+    # Eight slots and 40 steps an answer make one answer in five steps; interactive requests take two in five of them.
     waits, refused = replay(20_000, batch=0.6, interactive=0.08)
     assert refused[INTERACTIVE] == 0
     assert quantiles(waits[INTERACTIVE], n=100)[98] < TOKENS * STEP_S

@@ -1,4 +1,4 @@
-"""Short prompts that a small model answers: a stand-in that can be slow, broken or away when it is told to."""
+"""Short prompts go to a small model, here a stand-in that can be slow, broken or down."""
 
 import http.client
 import json
@@ -18,8 +18,8 @@ COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 
 
 def event(text: str, end: str | None = None) -> bytes:
-    said = {"model": "small", "choices": [{"text": text, "finish_reason": end}]}
-    return b"data: " + json.dumps(said).encode() + b"\n\n"
+    data = {"model": "small", "choices": [{"text": text, "finish_reason": end}]}
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 
 ROLE = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": null}]}\n\n'
@@ -30,7 +30,7 @@ HANG, BREAK = "hang", "break"
 
 
 class Small(ThreadingHTTPServer):
-    """Says `script`, piece by piece."""
+    """Answers with `script`, piece by piece."""
 
     daemon_threads = True
 
@@ -111,7 +111,7 @@ def text(answer: bytes) -> str:
     return "".join(each["choices"][0]["text"] for each in events(answer) if each != "[DONE]")
 
 
-def test_what_is_too_deep_to_be_sent_on_goes_without_what_nobody_reads(rounds: Rounds, small: Small) -> None:
+def test_metadata_too_deep_to_be_sent_on_is_left_out(rounds: Rounds, small: Small) -> None:
     deep: object = "x"
     for _ in range(500):
         deep = [deep]
@@ -119,7 +119,7 @@ def test_what_is_too_deep_to_be_sent_on_goes_without_what_nobody_reads(rounds: R
     assert body == b"".join(small.script)
 
 
-def test_what_is_too_deep_to_be_sent_on_is_read_here(rounds: Rounds, small: Small) -> None:
+def test_a_request_too_deep_to_be_sent_on_is_handled_here(rounds: Rounds, small: Small) -> None:
     schema: object = {"type": "integer"}
     for _ in range(126):
         schema = {"properties": {"a": schema}}
@@ -140,14 +140,14 @@ def test_a_short_prompt_is_answered_by_the_small_model_word_for_word(rounds: Rou
     assert body == b"".join(small.script)
     assert rounds.headers[rounds.last]["content-type"].startswith("text/event-stream")
     ((headers, sent),) = small.asked
-    # Its name is another, and the rest is as the client has it.
+    # Everything is sent as the client sent it, except the model's name.
     assert sent == {"prompt": "abc", "max_tokens": 7, "temperature": 0, "stream": True}
     assert (headers["x-priority"], headers["x-marina-routed"]) == ("batch", "1")
     assert 0 < int(headers["x-request-timeout-ms"]) <= 60_000
     eventually(lambda: results(rounds) == {"forwarded": 1})
 
 
-def test_an_answer_that_is_no_stream_comes_at_once(rounds: Rounds, small: Small) -> None:
+def test_an_answer_that_is_not_streamed_comes_at_once(rounds: Rounds, small: Small) -> None:
     small.script = [WHOLE[:10], WHOLE[10:]]
     assert rounds.ask(COMPLETIONS, asked()) == WHOLE
     assert rounds.headers[rounds.last]["content-type"] == "application/json"
@@ -157,9 +157,9 @@ def test_an_answer_that_is_no_stream_comes_at_once(rounds: Rounds, small: Small)
     ("body", "headers"),
     [
         pytest.param({"prompt": "abcdef"}, {}, id="a longer prompt"),
-        pytest.param({"prompt": [1, 2]}, {}, id="tokens, which are others there"),
-        pytest.param({}, {"Cache-Control": "no-store"}, id="who wants this model"),
-        pytest.param({}, {"x-marina-routed": "1"}, id="what was sent on to here"),
+        pytest.param({"prompt": [1, 2]}, {}, id="a prompt of tokens"),
+        pytest.param({}, {"Cache-Control": "no-store"}, id="no cache"),
+        pytest.param({}, {"x-marina-routed": "1"}, id="sent on from another model"),
     ],
 )
 def test_other_prompts_stay_here(rounds: Rounds, small: Small, body, headers) -> None:
@@ -167,7 +167,7 @@ def test_other_prompts_stay_here(rounds: Rounds, small: Small, body, headers) ->
     assert small.asked == []
 
 
-def test_a_request_that_is_wrong_is_refused_here(rounds: Rounds, small: Small) -> None:
+def test_a_wrong_request_is_refused_here(rounds: Rounds, small: Small) -> None:
     assert json.loads(rounds.ask(COMPLETIONS, asked(n=2)))["error"]["param"] == "n"
     assert small.asked == []
 
@@ -178,7 +178,7 @@ FAILURES = [
     pytest.param(200, [event(""), BREAK], id="an event without text"),
     pytest.param(200, [event("sma")[:-3], BREAK], id="half an event"),
     pytest.param(200, [ERROR, DONE], id="an error"),
-    pytest.param(200, [b"data: nonsense\n\n"], id="what is no event"),
+    pytest.param(200, [b"data: nonsense\n\n"], id="not an event"),
     pytest.param(503, [b'{"error": {"message": "busy"}}'], id="busy"),
     pytest.param(400, [b'{"error": {"message": "no"}}'], id="a refusal"),
 ]
@@ -186,7 +186,9 @@ FAILURES = [
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("status", "script"), FAILURES)
-def test_what_has_no_text_yet_is_answered_here(rounds: Rounds, small: Small, status, script, stream: bool) -> None:
+def test_a_failure_before_the_first_text_is_answered_here(
+    rounds: Rounds, small: Small, status, script, stream: bool
+) -> None:
     small.status, small.script = status, script
     assert text(rounds.ask(COMPLETIONS, asked(stream=stream))) == "abcabca"
     assert rounds.status[rounds.last] == 200
@@ -201,7 +203,7 @@ def test_a_small_model_that_is_too_slow_is_not_waited_for(tmp_path, monkeypatch,
     rounds.handler.loop.close()
 
 
-def test_a_small_model_that_is_away_is_not_asked_by_everyone(tmp_path, monkeypatch) -> None:
+def test_a_small_model_that_is_down_does_not_get_every_request(tmp_path, monkeypatch) -> None:
     rounds = start(tmp_path, monkeypatch, 1)
     for _ in range(3):
         assert text(rounds.ask(COMPLETIONS, asked(stream=True))) == "abcabca"
@@ -226,7 +228,7 @@ def begin(rounds: Rounds, name: str) -> None:
 
 
 def begin_to_write(rounds: Rounds, name: str) -> None:
-    """Until its first text is there."""
+    """Until its first text has come."""
     begin(rounds, name)
     while not rounds.bodies.get(name):
         rounds.round()
@@ -247,7 +249,7 @@ def test_a_client_that_leaves_ends_the_answer_at_the_small_model(rounds: Rounds,
     assert small.left.wait(60)
 
 
-def test_a_client_that_leaves_before_there_is_a_connection_has_nobody_asked(
+def test_if_the_client_leaves_before_there_is_a_connection_nothing_is_sent(
     rounds: Rounds, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connecting, may_connect = threading.Event(), threading.Event()
@@ -267,7 +269,7 @@ def test_a_client_that_leaves_before_there_is_a_connection_has_nobody_asked(
     assert small.asked == []
 
 
-def test_when_nobody_asks_for_anything_any_more_the_answer_ends(
+def test_a_forwarded_answer_ends_when_all_clients_have_left(
     rounds: Rounds, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.script = [event("sma"), *[event("x")] * 3, HANG, event("y"), HANG]
@@ -277,7 +279,7 @@ def test_when_nobody_asks_for_anything_any_more_the_answer_ends(
     eventually(lambda: results(rounds) == {"cancelled": 1})
 
 
-def test_a_stop_ends_what_was_sent_on(rounds: Rounds, small: Small) -> None:
+def test_a_stop_ends_forwarded_answers(rounds: Rounds, small: Small) -> None:
     small.script = [event("sma"), HANG]
     begin_to_write(rounds, "open")
     small.script = [HANG]
@@ -290,7 +292,7 @@ def test_a_stop_ends_what_was_sent_on(rounds: Rounds, small: Small) -> None:
     eventually(lambda: results(rounds) == {"cancelled": 2})
 
 
-def test_a_conversation_goes_on_as_it_came(rounds: Rounds, small: Small) -> None:
+def test_a_chat_is_forwarded_unchanged(rounds: Rounds, small: Small) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "temperature": 0}
     rounds.handler._route._short_tokens = 50
     small.script = [json.dumps({"choices": [{"message": {"content": "hello"}}]}).encode()]

@@ -1,5 +1,5 @@
-"""Conversations that are kept, against a real Redis: any worker goes on with them, and who needs a Redis that is away
-is told. The fake engine says the prompt again, so an answer shows what the model was told."""
+"""Stored conversations, against a real Redis: any worker continues them, and without Redis their requests are refused.
+The fake engine repeats the prompt, so an answer shows which prompt the model got."""
 
 import json
 import time
@@ -33,7 +33,7 @@ def settings(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 
 @pytest.fixture
 def own(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of one test alone, which may end it."""
+    """A Redis for one test alone, which may kill it."""
     with redis_server(tmp_path) as running:
         monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings | {"redis": running.url}))
         yield running
@@ -75,7 +75,7 @@ def count(rounds: Rounds, result: str) -> float:
     return float(rounds.handler._conversations._results[result]._value.get())
 
 
-def test_another_worker_goes_on_with_what_was_said_before(rounds: Rounds, tmp_path: Path) -> None:
+def test_another_worker_continues_a_conversation(rounds: Rounds, tmp_path: Path) -> None:
     first = asks(rounds, says("Be kind", "system"), says("Ahoy"))
     assert recalled(rounds) == "0"
     with serving(write_text_package(tmp_path / "two")) as other:
@@ -85,24 +85,24 @@ def test_another_worker_goes_on_with_what_was_said_before(rounds: Rounds, tmp_pa
         whole = f"<system>Be kind\n<user>Ahoy\n<assistant>{text(first)}\n<user>Again\n<assistant>"
         assert prompt_tokens(second) == len(whole)
         assert text(second) == whole[:60]
-    # What was said in the other worker is known here.
+    # This worker knows the turn that the other worker answered.
     third = asks(rounds, says("And again"))
     assert recalled(rounds) == "5"
     assert prompt_tokens(third) > prompt_tokens(second) + 60
     assert (count(rounds, "begun"), count(rounds, "continued")) == (1, 1)
 
 
-def test_a_client_may_send_all_of_it(rounds: Rounds) -> None:
+def test_a_client_may_send_all_messages_again(rounds: Rounds) -> None:
     first = text(asks(rounds, says("Ahoy")))
     everything = [says("Ahoy"), says(first, "assistant"), says("Again")]
     whole = prompt_tokens(asks(rounds, *everything, name="another"))
     assert prompt_tokens(asks(rounds, *everything)) == whole
-    # It was kept once.
+    # The messages were stored once.
     asks(rounds, says("More"))
     assert recalled(rounds) == "4"
 
 
-def test_conversations_are_apart_and_their_names_are_nowhere(rounds: Rounds, server: RedisServer) -> None:
+def test_conversations_are_separate_and_their_names_are_not_stored(rounds: Rounds, server: RedisServer) -> None:
     asks(rounds, says("Ahoy"), name="mine")
     asks(rounds, says("Ahoy"), name="yours")
     assert recalled(rounds) == "0"
@@ -110,7 +110,7 @@ def test_conversations_are_apart_and_their_names_are_nowhere(rounds: Rounds, ser
     assert not any(b"mine" in key or b"yours" in key for key in stored(server).scan_iter())
 
 
-def test_a_conversation_is_kept_for_its_time_after_its_last_answer(rounds: Rounds, server: RedisServer) -> None:
+def test_the_time_to_live_starts_again_with_each_answer(rounds: Rounds, server: RedisServer) -> None:
     asks(rounds, says("Ahoy"))
     (key,) = stored(server).scan_iter()
     stored(server).pexpire(key, 5000)
@@ -118,7 +118,7 @@ def test_a_conversation_is_kept_for_its_time_after_its_last_answer(rounds: Round
     assert 50_000 < stored(server).pttl(key) <= 60_000
 
 
-def test_both_of_two_turns_at_once_are_kept(rounds: Rounds, server: RedisServer) -> None:
+def test_two_turns_at_the_same_time_are_both_stored(rounds: Rounds, server: RedisServer) -> None:
     for name in ("left", "right"):
         body = json.dumps({"messages": [says(name)], "max_tokens": 30}).encode()
         rounds.round({name: (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
@@ -129,7 +129,7 @@ def test_both_of_two_turns_at_once_are_kept(rounds: Rounds, server: RedisServer)
     assert sorted(turn[0]["content"] for turn in turns) == ["left", "right"]
 
 
-def test_an_answer_that_its_client_left_is_not_kept(rounds: Rounds, server: RedisServer) -> None:
+def test_an_answer_whose_client_has_left_is_not_stored(rounds: Rounds, server: RedisServer) -> None:
     body = json.dumps({"messages": [says("Ahoy")], "max_tokens": 256, "stream": True}).encode()
     rounds.round({"gone": (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
     while not rounds.bodies.get("gone"):
@@ -140,7 +140,7 @@ def test_an_answer_that_its_client_left_is_not_kept(rounds: Rounds, server: Redi
 
 
 def test_a_conversation_that_becomes_too_long_is_refused(rounds: Rounds) -> None:
-    # Each of these bytes is written as six.
+    # In JSON each of these characters takes six bytes.
     asks(rounds, says("\x01" * 70), tokens=1)
     asks(rounds, says("\x01" * 70), tokens=1)
     answer = json.loads(asks(rounds, says("Ahoy"), tokens=1))
@@ -157,20 +157,22 @@ def test_a_conversation_that_becomes_too_long_is_refused(rounds: Rounds) -> None
         pytest.param(CHAT, "x" * 129, NAMES, id="too long"),
     ],
 )
-def test_what_is_no_conversation_is_refused(rounds: Rounds, path: str, name: str, message: str) -> None:
+def test_a_wrong_name_of_a_conversation_is_refused(rounds: Rounds, path: str, name: str, message: str) -> None:
     body = {"messages": [says("Ahoy")]} if path == CHAT else {"prompt": "Ahoy"}
     error = json.loads(rounds.ask(path, body, **{"X-Conversation": name}))["error"]
     assert (error["message"], error["param"]) == (message, "X-Conversation")
 
 
-def test_a_server_that_keeps_none_says_so(tmp_path: Path) -> None:
+def test_a_server_without_a_store_refuses_conversations(tmp_path: Path) -> None:
     with serving(write_text_package(tmp_path)) as rounds:
         error = json.loads(asks(rounds, says("Ahoy")))["error"]
         assert (rounds.status[rounds.last], error["code"]) == (400, "unsupported_parameter")
         assert error["message"] == "this server stores no conversations: send all messages, without `X-Conversation`"
 
 
-def test_without_its_redis_a_conversation_is_refused_and_the_rest_is_served(own: RedisServer, tmp_path: Path) -> None:
+def test_without_redis_conversations_are_refused_and_other_requests_are_served(
+    own: RedisServer, tmp_path: Path
+) -> None:
     with serving(write_text_package(tmp_path / "two")) as other:
         asks(other, says("Ahoy"))
         own.kill()
@@ -182,7 +184,7 @@ def test_without_its_redis_a_conversation_is_refused_and_the_rest_is_served(own:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_whose_conversation_cannot_be_kept_ends_with_an_error(
+def test_an_answer_whose_conversation_cannot_be_stored_ends_with_an_error(
     stream: bool, own: RedisServer, tmp_path: Path
 ) -> None:
     with serving(write_text_package(tmp_path / "one")) as rounds:
@@ -203,7 +205,7 @@ def test_an_answer_whose_conversation_cannot_be_kept_ends_with_an_error(
 
 
 @pytest.mark.slow
-def test_a_redis_that_says_nothing_holds_nobody_else_up(own: RedisServer, tmp_path: Path) -> None:
+def test_a_redis_that_hangs_does_not_hold_up_other_requests(own: RedisServer, tmp_path: Path) -> None:
     with serving(write_text_package(tmp_path / "one")) as rounds:
         asks(rounds, says("Ahoy"))
         own.pause()
@@ -219,7 +221,7 @@ def test_a_redis_that_says_nothing_holds_nobody_else_up(own: RedisServer, tmp_pa
 
 
 @pytest.mark.usefixtures("settings")
-def test_a_turn_that_was_answered_before_is_kept_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_turn_with_a_cached_answer_is_stored_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kept = {"mb": 1, "ttl_s": 60, "redis": None, "package": "a" * 64}
     monkeypatch.setenv("MARINA_ANSWERS", json.dumps(kept))
     with serving(write_text_package(tmp_path / "two")) as other:

@@ -1,4 +1,4 @@
-"""Answers of a language model that are kept: which, under what, and in which form they are given again."""
+"""Cached answers of a language model: which are cached, under which key, and in which form they are returned."""
 
 import json
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def is_computed(rounds: Rounds, path: str, body: object, **headers: str) -> bool
     return steps(rounds) > before
 
 
-def test_a_whole_answer_is_written_once(rounds: Rounds) -> None:
+def test_an_equal_request_gets_the_cached_answer(rounds: Rounds) -> None:
     first = json.loads(rounds.ask(COMPLETIONS, asked()))
     before = steps(rounds)
     again = json.loads(rounds.ask(COMPLETIONS, asked()))
@@ -53,7 +53,7 @@ def test_a_whole_answer_is_written_once(rounds: Rounds) -> None:
 
 
 @pytest.mark.parametrize("logprobs", [None, 2])
-def test_a_stream_and_a_whole_answer_know_each_other(rounds: Rounds, logprobs: int | None) -> None:
+def test_a_streamed_answer_can_be_given_whole_and_the_other_way_round(rounds: Rounds, logprobs: int | None) -> None:
     options = {"stream": True, "stream_options": {"include_usage": True}, "logprobs": logprobs}
     streamed = events(rounds.ask(COMPLETIONS, asked(**options)))
     before = steps(rounds)
@@ -66,11 +66,11 @@ def test_a_stream_and_a_whole_answer_know_each_other(rounds: Rounds, logprobs: i
     assert (streamed[-1], again[-1]) == ("[DONE]", "[DONE]")
     assert "".join(event["choices"][0]["text"] for event in again[:-2]) == whole["choices"][0]["text"] == "abcabca"
     if logprobs:
-        told = [name for event in again[:-2] for name in event["choices"][0]["logprobs"]["tokens"]]
-        assert told == whole["choices"][0]["logprobs"]["tokens"] == list("abcabca")
+        names = [name for event in again[:-2] for name in event["choices"][0]["logprobs"]["tokens"]]
+        assert names == whole["choices"][0]["logprobs"]["tokens"] == list("abcabca")
 
 
-def test_a_conversation_is_recalled_in_its_own_form(rounds: Rounds) -> None:
+def test_a_chat_is_cached_too(rounds: Rounds) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 21, "temperature": 0}
     first = json.loads(rounds.ask(CHAT, body))
     assert not is_computed(rounds, CHAT, body | {"stream": True})
@@ -89,18 +89,20 @@ def test_a_conversation_is_recalled_in_its_own_form(rounds: Rounds) -> None:
     ],
     ids=str,
 )
-def test_what_changes_an_answer_is_in_the_key(rounds: Rounds, change: dict[str, object]) -> None:
+def test_parameters_that_change_the_answer_are_in_the_key(rounds: Rounds, change: dict[str, object]) -> None:
     rounds.ask(COMPLETIONS, asked())
     assert is_computed(rounds, COMPLETIONS, asked(**change))
 
 
 @pytest.mark.parametrize("change", [{"user": "me"}, {"seed": 5}, {"top_p": 0.5}, {"metadata": {"a": "b"}}], ids=str)
-def test_what_does_not_change_the_likeliest_answer_is_not_in_the_key(rounds: Rounds, change: dict[str, object]) -> None:
+def test_parameters_that_do_not_change_a_greedy_answer_are_not_in_the_key(
+    rounds: Rounds, change: dict[str, object]
+) -> None:
     rounds.ask(COMPLETIONS, asked())
     assert not is_computed(rounds, COMPLETIONS, asked(**change))
 
 
-def test_an_answer_by_chance_is_written_anew_and_one_with_a_seed_is_not(rounds: Rounds) -> None:
+def test_random_answers_are_not_cached_unless_they_have_a_seed(rounds: Rounds) -> None:
     for _ in range(2):
         assert is_computed(rounds, COMPLETIONS, asked(temperature=1))
     assert is_computed(rounds, COMPLETIONS, asked(temperature=1, seed=3))
@@ -109,7 +111,7 @@ def test_an_answer_by_chance_is_written_anew_and_one_with_a_seed_is_not(rounds: 
     assert is_computed(rounds, COMPLETIONS, asked(temperature=1, seed=4, top_p=0.5))
 
 
-def test_a_client_that_wants_the_model_gets_it(rounds: Rounds) -> None:
+def test_cache_control_bypasses_the_cache(rounds: Rounds) -> None:
     for _ in range(2):
         assert is_computed(rounds, COMPLETIONS, asked(), **{"Cache-Control": "no-store"})
     assert is_computed(rounds, COMPLETIONS, asked())
@@ -118,7 +120,7 @@ def test_a_client_that_wants_the_model_gets_it(rounds: Rounds) -> None:
     assert results(rounds)["bypassed"] == 3
 
 
-def test_a_refusal_and_an_answer_whose_client_left_are_not_kept(rounds: Rounds) -> None:
+def test_refusals_and_answers_whose_client_has_left_are_not_cached(rounds: Rounds) -> None:
     rounds.ask(COMPLETIONS, asked(n=2))
     assert rounds.handler._text_cache._cache._memory.bytes == 0
     # A client that leaves.
@@ -128,7 +130,7 @@ def test_a_refusal_and_an_answer_whose_client_left_are_not_kept(rounds: Rounds) 
     assert rounds.handler._text_cache._cache._memory.bytes == 0
 
 
-def test_all_that_arrive_in_a_round_are_looked_up_at_once(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_new_requests_of_a_round_are_looked_up_at_once(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds.ask(COMPLETIONS, asked())
     cache, counts = rounds.handler._text_cache._cache, []
     find = cache.find
@@ -142,7 +144,7 @@ def test_all_that_arrive_in_a_round_are_looked_up_at_once(rounds: Rounds, monkey
         rounds.round()
 
 
-def test_a_recalled_answer_needs_no_slot(rounds: Rounds) -> None:
+def test_a_cached_answer_needs_no_slot(rounds: Rounds) -> None:
     rounds.ask(COMPLETIONS, asked())
     headers = {"url_path": COMPLETIONS, "content-type": "application/json"}
     body = json.dumps(asked(prompt="slow", max_tokens=250, stream=True)).encode()
@@ -159,7 +161,7 @@ def test_an_answer_that_a_deadline_cut_off_is_not_whole(end: End, tokens: int, i
     assert keeping.is_whole == is_whole
 
 
-def test_without_a_cache_nothing_is_kept(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_every_answer_is_computed(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MARINA_ANSWERS")
     handler = TextHandler()
     handler.initialize(FakeContext(rounds.directory))
