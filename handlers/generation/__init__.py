@@ -9,18 +9,18 @@ from handlers.generation.engines.shape import UnknownModel, read_shape
 from handlers.generation.engines.vllm_weights import fingerprint_files
 from handlers.generation.handler import TextHandler
 from handlers.generation.template import TemplateRefused
-from handlers.generation.tokens import Tokens
+from handlers.generation.tokenizer import ModelTokenizer
 
 __all__ = [
     "LIBRARY",
     "Engine",
     "Llama",
+    "ModelTokenizer",
     "NoToken",
     "Sampling",
     "TemplateRefused",
     "TextHandler",
     "Token",
-    "Tokens",
     "UnknownModel",
     "check_weights",
     "fingerprint_files",

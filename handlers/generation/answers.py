@@ -11,7 +11,7 @@ from handlers.generation.detokenizer import REPLACEMENT
 from handlers.generation.engine import Token
 from handlers.generation.parameters import Parameters
 from handlers.generation.sequence import Piece
-from handlers.generation.tokens import Tokens
+from handlers.generation.tokenizer import ModelTokenizer
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 _DONE = b"data: [DONE]\n\n"
@@ -45,9 +45,9 @@ class VerbatimWriter:
 class AnswerWriter(VerbatimWriter):
     """Writes the answer to one request from the pieces of this server's own model."""
 
-    def __init__(self, parameters: Parameters, model: str, request_id: str, tokens: Tokens) -> None:
+    def __init__(self, parameters: Parameters, model: str, request_id: str, tokenizer: ModelTokenizer) -> None:
         super().__init__(stream=parameters.stream)
-        self._parameters, self._tokens = parameters, tokens
+        self._parameters, self._tokenizer = parameters, tokenizer
         prefix = "chatcmpl" if parameters.endpoint == "chat" else "cmpl"
         self._head = {
             "id": f"{prefix}-{request_id}",
@@ -115,7 +115,7 @@ class AnswerWriter(VerbatimWriter):
         offsets = []
         for _, token in named:
             offsets.append(self._offset)
-            self._offset += len(self._characters.decode(self._tokens.bytes_of(token.token)))
+            self._offset += len(self._characters.decode(self._tokenizer.bytes_of(token.token)))
         return {
             "tokens": [name for name, _ in named],
             "token_logprobs": [token.logprob for _, token in named],
@@ -125,14 +125,18 @@ class AnswerWriter(VerbatimWriter):
 
     def _name(self, token: int) -> str:
         """A token's text; for a part of a character its bytes as OpenAI writes them, since all parts have one text."""
-        name = self._tokens.name(token)
+        name = self._tokenizer.name(token)
         if REPLACEMENT not in name:
             return name
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self._tokens.bytes_of(token))
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self._tokenizer.bytes_of(token))
 
     def _chat_logprob(self, token: Token) -> dict[str, Any]:
         likeliest = [self._logprob(at, value) for at, value in token.likeliest]
         return self._logprob(token.token, token.logprob) | {"top_logprobs": likeliest}
 
     def _logprob(self, token: int, logprob: float) -> dict[str, Any]:
-        return {"token": self._tokens.name(token), "logprob": logprob, "bytes": list(self._tokens.bytes_of(token))}
+        return {
+            "token": self._tokenizer.name(token),
+            "logprob": logprob,
+            "bytes": list(self._tokenizer.bytes_of(token)),
+        }

@@ -80,7 +80,10 @@ class ForwardedAnswer:
             try:
                 connection.connect()
                 self._register(connection.sock)
-                self._read(_response(connection, self._request), deadline)
+                connection.request(
+                    "POST", urlsplit(self._request.url).path, self._request.body, dict(self._request.headers)
+                )
+                self._read(connection.getresponse(), deadline)
             finally:
                 connection.close()
         except NotAnswered:
@@ -153,11 +156,6 @@ def _connection(request: ForwardedRequest) -> http.client.HTTPConnection:
     parts = urlsplit(request.url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     return kind(parts.hostname or "", parts.port, timeout=request.patience_s)
-
-
-def _response(connection: http.client.HTTPConnection, request: ForwardedRequest) -> http.client.HTTPResponse:
-    connection.request("POST", urlsplit(request.url).path, request.body, dict(request.headers))
-    return connection.getresponse()
 
 
 def _check_whole(body: bytes) -> bytes:

@@ -53,7 +53,7 @@ from handlers.generation.sessions import ConversationAnswer, open_conversations
 from handlers.generation.shared_answers import SharedAnswers
 from handlers.generation.text_cache import AnswerRecording, CachedAnswer, TextCache
 from handlers.generation.text_request import RequestReader, TextRequest
-from handlers.generation.tokens import TOKENIZER, Tokens
+from handlers.generation.tokenizer import TOKENIZER, ModelTokenizer
 from handlers.machine import differences
 from handlers.metrics import Metrics
 from handlers.record import Record, RecordError, TextSpec, load_record
@@ -82,9 +82,9 @@ class TextHandler:
         # The engine's thread and the thread of the rounds share the GIL: neither may hold it longer than a token takes.
         sys.setswitchinterval(0.001)
         folder = self.directory / self.text.folder
-        self.tokens = Tokens(folder)
+        self.tokenizer = ModelTokenizer(folder)
         limits = Limits(self.record.name, self.text.context, self.text.max_tokens, vocabulary_size(folder))
-        self._reader = RequestReader(self.tokens, limits, self.record.max_request_bytes, self.text.priority_header)
+        self._reader = RequestReader(self.tokenizer, limits, self.record.max_request_bytes, self.text.priority_header)
         self.metrics = TextMetrics(Metrics(self.record, self.text.engine, torch.device("cpu")), self.record.name)
         scheduler = Scheduler(room=self.text.waiting, slots=self.text.slots, prefill_chunk=self.text.prefill_chunk)
         engine = make_engine(self.text, folder, self.record.precision)
@@ -244,14 +244,14 @@ class TextHandler:
     def _open_answer(
         self, request: TextRequest, source: AnswerSource, recording: AnswerRecording | None = None
     ) -> OpenAnswer:
-        writer = AnswerWriter(request.parameters, self.record.name, request.task.id, self.tokens)
+        writer = AnswerWriter(request.parameters, self.record.name, request.task.id, self.tokenizer)
         if request.turn is None:
             return OpenAnswer(source, writer, recording)
         return OpenAnswer(ConversationAnswer(source, request.turn), writer, recording, request.turn.known_messages)
 
     def _make_sequence(self, task: GenerationTask, now: float) -> TextSequence:
         ends = () if task.sampling.ignore_eos else self.text.ends
-        return TextSequence(task, self.tokens.make_detokenizer(task.prompt), frozenset(ends), now)
+        return TextSequence(task, self.tokenizer.make_detokenizer(task.prompt), frozenset(ends), now)
 
     def _wait(self, has_responses: bool) -> None:
         """Waits until there is something to send. Text of running answers is sent at most once in `flush_ms`."""

@@ -11,7 +11,7 @@ from handlers.generation.engine import Sampling
 from handlers.generation.grammars import read_schema
 from handlers.generation.refusals import RequestRefused, as_json, describe_briefly, quote_choice, wrong_value
 from handlers.generation.template import TemplateRefused
-from handlers.generation.tokens import Tokens
+from handlers.generation.tokenizer import ModelTokenizer
 
 Endpoint = Literal["chat", "completion"]
 
@@ -78,7 +78,7 @@ class Limits:
     vocabulary: int | None = None
 
 
-def read_parameters(body: object, endpoint: Endpoint, tokens: Tokens, limits: Limits) -> Parameters:
+def read_parameters(body: object, endpoint: Endpoint, tokenizer: ModelTokenizer, limits: Limits) -> Parameters:
     """Raises RequestRefused, with the parameter's name, if one is wrong or not supported."""
     if not isinstance(body, Mapping):
         raise RequestRefused(f"the body: got {describe_briefly(body)}, allowed: an object")
@@ -87,14 +87,14 @@ def read_parameters(body: object, endpoint: Endpoint, tokens: Tokens, limits: Li
     _check_names(given, endpoint)
     check_model(given.get("model", limits.model), limits.model)
     _check_unused(given)
-    prompt = _prompt(given, endpoint, tokens, limits)
+    prompt = _prompt(given, endpoint, tokenizer, limits)
     max_tokens = _max_tokens(given, endpoint, limits, len(prompt))
     stream = _flag(given, "stream")
     with_logprobs, logprobs = _logprobs(given, endpoint)
     schema = read_schema(given.get("response_format"))
     ignore_eos = _flag(given, "ignore_eos")
     if ignore_eos and schema is not None:
-        text = "`ignore_eos`: an answer that matches a schema ends with it, allowed: false beside `response_format`"
+        text = "`ignore_eos`: got `true`, allowed: `false` with `response_format`, since the schema ends the answer"
         raise RequestRefused(text, param="ignore_eos")
     sampling = Sampling(
         temperature=_number(given, "temperature", 1.0, 0, 2),
@@ -145,9 +145,9 @@ def _with_floats(values: tuple[object, ...]) -> tuple[object, ...]:
     return (*values, *floats)
 
 
-def _prompt(given: Mapping[str, Any], endpoint: Endpoint, tokens: Tokens, limits: Limits) -> tuple[int, ...]:
+def _prompt(given: Mapping[str, Any], endpoint: Endpoint, tokenizer: ModelTokenizer, limits: Limits) -> tuple[int, ...]:
     read, param = (_conversation, "messages") if endpoint == "chat" else (_text, "prompt")
-    prompt = read(given.get(param), tokens, limits.context)
+    prompt = read(given.get(param), tokenizer, limits.context)
     if not prompt:
         raise RequestRefused("the prompt has no tokens", param=param)
     if limits.vocabulary is not None and (highest := max(prompt)) >= limits.vocabulary:
@@ -157,20 +157,20 @@ def _prompt(given: Mapping[str, Any], endpoint: Endpoint, tokens: Tokens, limits
     return tuple(prompt)
 
 
-def _text(prompt: object, tokens: Tokens, limit: int) -> list[int]:
+def _text(prompt: object, tokenizer: ModelTokenizer, limit: int) -> list[int]:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return tokens.encode(_check_unicode(prompt, "prompt"), limit=limit)
-    allowed = f"a text, or a list of tokens from 0 to {tokens.count - 1}"
+        return tokenizer.encode(_check_unicode(prompt, "prompt"), limit=limit)
+    allowed = f"a text, or a list of tokens from 0 to {tokenizer.count - 1}"
     if not isinstance(prompt, list):
         raise wrong_value("prompt", prompt, allowed)
-    wrong = next((place for place, token in enumerate(prompt) if not _is_token(token, tokens.count)), None)
+    wrong = next((place for place, token in enumerate(prompt) if not _is_token(token, tokenizer.count)), None)
     if wrong is None:
         return prompt
     if isinstance(prompt[wrong], str | list):
         raise RequestRefused(f"`prompt`: got a list of {len(prompt)} prompts, allowed: {allowed}", param="prompt")
-    raise wrong_value(f"prompt[{wrong}]", prompt[wrong], f"a token from 0 to {tokens.count - 1}", param="prompt")
+    raise wrong_value(f"prompt[{wrong}]", prompt[wrong], f"a token from 0 to {tokenizer.count - 1}", param="prompt")
 
 
 def _is_token(token: object, count: int) -> bool:
@@ -184,12 +184,12 @@ def read_messages(messages: object) -> list[dict[str, str]]:
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-def _conversation(messages: object, tokens: Tokens, limit: int) -> list[int]:
-    if tokens.template is None:
+def _conversation(messages: object, tokenizer: ModelTokenizer, limit: int) -> list[int]:
+    if tokenizer.template is None:
         raise RequestRefused("this model has no chat template, use /v1/completions", code="unsupported_parameter")
     read = read_messages(messages)
     try:
-        return tokens.encode(tokens.template.render(read), special=False, limit=limit)
+        return tokenizer.encode(tokenizer.template.render(read), special=False, limit=limit)
     except TemplateRefused as err:
         raise RequestRefused(str(err)[:300], param="messages") from err
 
@@ -267,7 +267,7 @@ def _stream_options(given: Mapping[str, Any], stream: bool) -> tuple[bool, bool]
     if not isinstance(options, Mapping):
         raise wrong_value("stream_options", options, allowed)
     if not stream:
-        text = f"`stream_options`: got an object, and no stream is asked for, allowed: {allowed}"
+        text = f"`stream_options`: got an object, but `stream` is not true, allowed: {allowed}"
         raise RequestRefused(text, param="stream_options")
     if unknown := sorted(set(options) - _STREAM_OPTIONS):
         text = f"`stream_options.{unknown[0][:80]}` is not supported, allowed: {allowed}"

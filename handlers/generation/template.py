@@ -17,9 +17,9 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 # The longest source of a template, in characters.
-MAX_SOURCE = 100_000
+_MAX_SOURCE = 100_000
 # The longest prompt made of messages, in characters.
-MAX_TEXT = 4_000_000
+_MAX_TEXT = 4_000_000
 # How many lines of Python a template may run for one conversation, with those of the functions that it calls.
 _MAX_LINES = 1_000_000
 # How much processor time it may take, in seconds, because a single line can do much.
@@ -39,8 +39,8 @@ class ChatTemplate:
     """A chat template as `transformers` uses them."""
 
     def __init__(self, source: str, special: Mapping[str, str]) -> None:
-        if len(source) > MAX_SOURCE:
-            raise TemplateRefused(f"the chat template has {len(source)} characters, allowed: {MAX_SOURCE}")
+        if len(source) > _MAX_SOURCE:
+            raise TemplateRefused(f"the chat template has {len(source)} characters, allowed: {_MAX_SOURCE}")
         environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
         self._special = dict(special)
         try:
@@ -60,7 +60,7 @@ class ChatTemplate:
             raise TemplateRefused("the chat template cannot render these messages") from err
         finally:
             sys.settrace(before)
-        if len(prompt) > MAX_TEXT:
+        if len(prompt) > _MAX_TEXT:
             raise TemplateRefused("the prompt that the chat template makes of these messages is too long")
         return prompt
 
@@ -177,12 +177,12 @@ def _bounded(value: Any) -> Any:
             left += part.values()
         elif isinstance(part, Namespace):
             left += object.__getattribute__(part, "_Namespace__attrs").values()
-        if size > MAX_TEXT:
+        if size > _MAX_TEXT:
             _check_size(size)
     return value
 
 
-def _check_size(size: int, limit: int = MAX_TEXT) -> None:
+def _check_size(size: int, limit: int = _MAX_TEXT) -> None:
     if size > limit:
         raise SecurityError("a text, a list or a number becomes too long")
 

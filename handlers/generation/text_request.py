@@ -13,7 +13,7 @@ from handlers.generation.parameters import Endpoint, Limits, Parameters, read_me
 from handlers.generation.refusals import RequestRefused, quote_choice
 from handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
 from handlers.generation.sessions import ChatMessage, ConversationTurn
-from handlers.generation.tokens import Tokens
+from handlers.generation.tokenizer import ModelTokenizer
 from handlers.protocols import HEADER as PROTOCOL
 from handlers.request import Request
 from handlers.validation import RequestError
@@ -56,8 +56,8 @@ class ConversationRequest:
 class RequestReader:
     """Reads requests for one model. `priority_header` is the header that says `interactive` or `batch`."""
 
-    def __init__(self, tokens: Tokens, limits: Limits, max_bytes: int, priority_header: str) -> None:
-        self._tokens, self._limits, self._max_bytes = tokens, limits, max_bytes
+    def __init__(self, tokenizer: ModelTokenizer, limits: Limits, max_bytes: int, priority_header: str) -> None:
+        self._tokenizer, self._limits, self._max_bytes = tokenizer, limits, max_bytes
         self._priority_header = priority_header
 
     def read(
@@ -96,7 +96,7 @@ class RequestReader:
     ) -> TextRequest:
         if turn is not None and isinstance(body, Mapping):
             body = {**body, "messages": list(turn.messages)}
-        parameters = read_parameters(body, endpoint, self._tokens, self._limits)
+        parameters = read_parameters(body, endpoint, self._tokenizer, self._limits)
         task = GenerationTask(
             request_id,
             parameters.prompt,
@@ -126,7 +126,7 @@ class _DuplicateName(Exception):
 
 
 def _check_names_once(request: Request) -> None:
-    """Refuses a name that is twice in one object: some parsers take its first value, some its last."""
+    """Refuses a name that occurs twice in one object: some parsers take its first value, some its last."""
     if request.is_decoded:
         return
     try:
@@ -135,7 +135,7 @@ def _check_names_once(request: Request) -> None:
     except _DuplicateName as err:
         (name,) = err.args
         raise RequestRefused(
-            f"the name {quote_choice(name)} is twice in one object, allowed: once", param=name[:80]
+            f"the name {quote_choice(name)} occurs twice in one object, allowed: once", param=name[:80]
         ) from err
     except RecursionError as err:
         raise RequestRefused("the body is nested too deeply") from err

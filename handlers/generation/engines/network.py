@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from handlers.generation.engines.shape import CONFIG, Shape, UnknownModel, quote_all, read_shape
+from handlers.generation.engines.shape import CONFIG, Shape, UnknownModel, quote_all, read_shape, rope_kind
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _SINGLE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -118,7 +118,7 @@ class Weights:
         check it, and would read beyond the end. No tensor is read for this."""
         shape, (vocabulary, hidden) = self.shape, self.size(EMBEDDING)
         if shape.heads % shape.kv_heads or shape.head_size % 2:
-            raise UnknownModel("`num_key_value_heads`, `head_dim`: got heads that cannot be shared, or an odd size")
+            raise UnknownModel("`num_attention_heads` is not a multiple of `num_key_value_heads`, or `head_dim` is odd")
         self._expect(EMBEDDING, shape.vocabulary or vocabulary, shape.hidden or hidden)
         self._expect("model.norm.weight", hidden)
         if not shape.tied:
@@ -141,7 +141,9 @@ class Weights:
         rows["v"] = rows["k"]
         biased = [part for part in rows if f"{attention}{part}_proj.bias" in self._files]
         if biased and len(biased) < len(rows):
-            raise UnknownModel(f"`attention_bias`: allowed: of all three, got {quote_all(tuple(biased))}")
+            raise UnknownModel(
+                f"`attention_bias`: got only {quote_all(biased)}, allowed: biases of `q`, `k` and `v`, or none"
+            )
         for part, count in rows.items():
             self._expect(f"{attention}{part}_proj.weight", count, hidden)
             if shape.biased:
@@ -160,14 +162,16 @@ class Weights:
         rest = self._files.keys() - self._expected - ({HEAD} if self.shape.tied else set())
         for name in sorted(rest):
             if not name.endswith(_RATES):
-                raise UnknownModel(f"`{name}`: the weights have it, but by `{CONFIG}` nothing uses it")
+                raise UnknownModel(f"`{name}`: it is in the weights, but a model with this `{CONFIG}` does not use it")
             rates, theirs = _rates(self.shape), self._file(name).get_tensor(name).float()
             if rates.shape != theirs.shape or not torch.allclose(rates, theirs, rtol=0.01):
-                raise UnknownModel(f"`rope_theta`: got `{self.shape.rope_theta:g}`, but `{name}` was made with another")
+                raise UnknownModel(
+                    f"`rope_theta`: got `{self.shape.rope_theta:g}`, but `{name}` was made with another value"
+                )
 
     def _expect(self, name: str, *wanted: int) -> None:
         if (got := self.size(name)) != wanted:
-            raise UnknownModel(f"`{name}`: got {_sides(got)} numbers, by `{CONFIG}` it has {_sides(wanted)}")
+            raise UnknownModel(f"`{name}`: got {_sides(got)} numbers, but by `{CONFIG}` it has {_sides(wanted)}")
         if (kind := self._file(name).get_slice(name).get_dtype()) not in _DTYPES:
             raise UnknownModel(f"`{name}`: got `{kind}`, allowed: {quote_all(_DTYPES)}")
         self._expected.add(name)
@@ -206,7 +210,7 @@ def rotary_tables(shape: Shape, context: int) -> tuple[torch.Tensor, torch.Tenso
 
 def _scaled(rates: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, float]:
     """The rates, scaled for longer texts as the configuration says, and the factor for cosines and sines."""
-    rope, kind = shape.rope, shape.rope_kind
+    rope, kind = shape.rope, rope_kind(shape.rope)
     if kind == "linear":
         return rates / rope["factor"], 1.0
     if kind == "llama3":

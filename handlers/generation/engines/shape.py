@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 CONFIG = "config.json"
 # The class in `transformers`, and the `model_type` of its configuration.
-ARCHITECTURES = {
+_FAMILIES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
@@ -45,10 +45,6 @@ class Shape:
     hidden: int | None = None
     inner: int | None = None
     rope: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def rope_kind(self) -> str:
-        return rope_kind(self.rope)
 
 
 def quote_all(names: Sequence[object]) -> str:
@@ -104,7 +100,7 @@ _OF_EVERY_ROPE = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _LLAMA3 = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
 _YARN = {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
 # For each kind of scaling, the fields that it needs and those that it may have.
-ROPES: dict[str, tuple[set[str], set[str]]] = {
+_ROPES: dict[str, tuple[set[str], set[str]]] = {
     "default": (set(), set()),
     "linear": ({"factor"}, set()),
     "llama3": (_LLAMA3, set()),
@@ -151,12 +147,12 @@ def rope_kind(rope: Mapping[str, Any]) -> str:
 
 
 def _check_kind(config: Mapping[str, Any]) -> str:
-    """The family of the network, as in `ARCHITECTURES`."""
+    """The family of the network, as in `_FAMILIES`."""
     names = config.get("architectures") or ["none"]
-    if not isinstance(names, list) or names[0] not in ARCHITECTURES:
+    if not isinstance(names, list) or names[0] not in _FAMILIES:
         got = names[0] if isinstance(names, list) else names
-        raise UnknownModel(f"`architectures`: got `{got}`, allowed: {quote_all(tuple(ARCHITECTURES))}")
-    kind = ARCHITECTURES[names[0]]
+        raise UnknownModel(f"`architectures`: got `{got}`, allowed: {quote_all(tuple(_FAMILIES))}")
+    kind = _FAMILIES[names[0]]
     if (family := config.get("model_type", kind)) != kind:
         raise UnknownModel(f"`model_type`: got `{family}`, but `architectures` is `{names[0]}`")
     if "auto_map" in config:
@@ -187,11 +183,11 @@ def _read_rope(config: Mapping[str, Any], longest: int) -> Mapping[str, Any]:
         raise UnknownModel("`rope_scaling`: differs from `rope_parameters`: give only one of them")
     rope = {name: value for name, value in rope.items() if value is not None}
     kind = rope_kind(rope)
-    if kind not in ROPES:
-        raise UnknownModel(f"`rope_scaling`: got `{kind}`, allowed: {quote_all(tuple(ROPES))}")
+    if kind not in _ROPES:
+        raise UnknownModel(f"`rope_scaling`: got `{kind}`, allowed: {quote_all(tuple(_ROPES))}")
     if rope.get("type", kind) != kind:
         raise UnknownModel(f"`{where}.type`: got `{rope['type']}`, but `rope_type` is `{kind}`")
-    needed, further = ROPES[kind]
+    needed, further = _ROPES[kind]
     if missing := sorted(needed - rope.keys()):
         raise UnknownModel(f"`{where}.{missing[0]}`: missing, `{kind}` needs it")
     if unknown := sorted(rope.keys() - _OF_EVERY_ROPE - needed - further):

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 Scores = TypeVar("Scores")
 
 # How many tokens a prompt must have in common with a slot to be copied: every chat begins with a few common ones.
-LEAST_REUSED = 16
+_LEAST_REUSED = 16
 # How long a step waits for a grammar; then the other sequences go on without this one.
 _PATIENCE_S = 0.002
 # How long it waits if there are no other sequences.
@@ -113,7 +113,7 @@ class Slots:
         contents = self._left | {slot.index: slot.tokens[: slot.cached] for slot in self._held.values()}
         lengths = {index: _common_length(content, prompt[:-1]) for index, content in contents.items()}
         best, length = max(lengths.items(), key=lambda item: item[1], default=(0, 0))
-        return (best, length) if length >= LEAST_REUSED else (0, 0)
+        return (best, length) if length >= _LEAST_REUSED else (0, 0)
 
     def cancel(self, sequence: str) -> None:
         """Frees the sequence's slot. Does nothing if it has ended already."""

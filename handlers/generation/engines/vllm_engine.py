@@ -110,7 +110,7 @@ def sampling_arguments(sampling: Sampling, ends: Sequence[int]) -> dict[str, Any
 def make_vllm(text: TextSpec, folder: Path, precision: str) -> VllmEngine:
     """Starts vLLM on the packaged weights, or on the mounted ones if the package has none. Raises RecordError."""
     if text.vllm is None:
-        raise RecordError("`text.vllm`: missing beside the engine `vllm`")
+        raise RecordError("`text.vllm`: missing, the engine `vllm` needs it")
     try:
         if text.vllm.weights is not None:
             folder = Path(text.vllm.weights)

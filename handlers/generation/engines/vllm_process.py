@@ -77,7 +77,7 @@ class VllmProcess:
             message = self._messages.get(timeout=timeout_s)
         except queue.Empty:
             self.kill()
-            raise EngineGone(f"vLLM did not answer for {timeout_s:g} s, and was ended") from None
+            raise EngineGone(f"vLLM did not answer for {timeout_s:g} s, and was killed") from None
         if message is None:
             raise self.gone()
         if "failed" in message:

@@ -27,7 +27,7 @@ _LIMITS = LLParserLimits(step_lexer_fuel=100_000, step_max_items=50_000, max_lex
 
 _PATTERN = "regex parse error"
 # Messages of the library that name an internal state, with what it means.
-_UNCLEAR = dict.fromkeys(("NoExtension", "NoExtensionBias"), "nothing fits it")
+_UNCLEAR = dict.fromkeys(("NoExtension", "NoExtensionBias"), "no answer can match it")
 
 
 def read_tokenizer(file: str, ends: list[int]) -> LLTokenizer:
@@ -47,7 +47,7 @@ def compile_schema(tokenizer: LLTokenizer, schema: str) -> LLMatcher:
 
 def main_line(reason: str) -> str:
     """The line of an error message that says what is wrong: the first one, but for a pattern the last one."""
-    lines = reason.strip().splitlines() or ["no reason is known"]
+    lines = reason.strip().splitlines() or ["no reason given"]
     if lines[0] in _UNCLEAR:
         return _UNCLEAR[lines[0]]
     if lines[0].startswith(_PATTERN) and len(lines) > 1:
@@ -68,7 +68,7 @@ def _reason(tokenizer: LLTokenizer, schema: str) -> str:
             return main_line(matcher.get_error())
         allowed = [token for token in range(tokenizer.vocab_size) if mask[token // 8] >> token % 8 & 1]
         if matcher.is_stopped() or not allowed:
-            return "" if matcher.is_accepting() else "nothing fits it"
+            return "" if matcher.is_accepting() else "no answer can match it"
         if not matcher.consume_token(dice.choice(allowed)):
             return main_line(matcher.get_error())
     return ""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from handlers.generation.detokenizer import Detokenizer
-from handlers.generation.tokens import Tokens
+from handlers.generation.tokenizer import ModelTokenizer
 
 WORDS = ["▁Once", "▁upon", "▁a", "▁time", "ly", "▁", "é"]
 
@@ -71,9 +71,9 @@ def test_logprobs_have_the_bytes_of_parts_of_a_character(kind: str, tmp_path: Pa
     folder = write_text_package(tmp_path)
     if kind == "pieces":
         write_words(folder)
-    bytes_of = Tokens(folder / "model").bytes_of
+    bytes_of = ModelTokenizer(folder / "model").bytes_of
     with serving(folder) as rounds:
-        tokens = Tokens(folder / "model")._tokenizer
+        tokens = ModelTokenizer(folder / "model")._tokenizer
         names = [f"<0x{byte:02X}>" for byte in "€".encode()] if kind == "pieces" else ["â", "Ĥ", "¬"]
         prompt = [tokens.token_to_id(name) for name in names]
         assert b"".join(map(bytes_of, prompt)) == "€".encode()

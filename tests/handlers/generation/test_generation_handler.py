@@ -162,7 +162,7 @@ def test_tokens_that_have_no_weights_are_refused(tmp_path) -> None:
     save_file({"model.embed_tokens.weight": torch.zeros(100, 4)}, folder / "model" / "model.safetensors")
     with serving(folder) as rounds:
         # The tokenizer has 256 tokens, one for each byte.
-        highest = max(rounds.handler.tokens.encode("é"))
+        highest = max(rounds.handler.tokenizer.encode("é"))
         assert highest >= 100
         for body in (asked(prompt="é"), asked(prompt=[1, highest])):
             error = json.loads(rounds.ask(COMPLETIONS, body))["error"]
@@ -279,7 +279,7 @@ def test_every_seed_that_openai_allows_is_accepted(rounds: Rounds, seed: int) ->
 def fails_at_13(request, rounds: Rounds, monkeypatch) -> None:
     """A step that concerns one answer raises an error for the token 13, in the prompt or in the answer."""
     engine = rounds.handler.loop._engine
-    before = {"add": engine.add, "choose": engine._choose, "accept": rounds.handler.tokens.decode}
+    before = {"add": engine.add, "choose": engine._choose, "accept": rounds.handler.tokenizer.decode}
 
     def fail(*args):
         given = args[0].tokens if request.param == "choose" else args[-1] if request.param == "accept" else args[1]
@@ -288,7 +288,7 @@ def fails_at_13(request, rounds: Rounds, monkeypatch) -> None:
         return before[request.param](*args)
 
     if request.param == "accept":
-        monkeypatch.setattr(rounds.handler.tokens, "decode", fail)
+        monkeypatch.setattr(rounds.handler.tokenizer, "decode", fail)
     else:
         monkeypatch.setattr(engine, {"add": "add", "choose": "_choose"}[request.param], fail)
 
@@ -311,7 +311,7 @@ def test_an_error_in_one_answer_ends_only_that_answer(rounds: Rounds) -> None:
 def test_an_error_while_a_request_is_read_fails_only_that_request(rounds: Rounds, monkeypatch) -> None:
     rounds.round({"good": request(stream=True, max_tokens=50)})
     with monkeypatch.context() as broken:
-        broken.setattr(rounds.handler.tokens, "encode", lambda *_, **__: 1 / 0)
+        broken.setattr(rounds.handler.tokenizer, "encode", lambda *_, **__: 1 / 0)
         rounds.round({"bad": request()})
     assert (rounds.status["bad"], json.loads(rounds.bodies["bad"])["error"]["code"]) == (500, "internal")
     while rounds.open:

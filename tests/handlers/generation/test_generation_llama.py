@@ -224,10 +224,10 @@ def test_compiled_scores_are_the_same_to_the_bit_whatever_is_beside_them(tales: 
 def test_compiled_scores_of_a_tale_are_near_those_in_fp32(
     tales: Path, precision: str, error: float, agreement: float
 ) -> None:
-    from handlers.generation import Tokens
+    from handlers.generation import ModelTokenizer
 
     tale = (TALES.parent / "held-out/tales.txt").read_text().splitlines()[0]
-    tokens = Tokens(TALES).encode(tale)
+    tokens = ModelTokenizer(TALES).encode(tale)
     places = range(len(tokens))
     model = CompiledDecoder(tales, precision=precision, slots=1, context=512)
     scores = model.step(tokens, [0] * len(tokens), places, places)
@@ -255,9 +255,9 @@ def test_whole_numbers_are_multiplied_to_the_same_result_on_every_target(
 
 
 def test_the_tales_model_knows_tales_it_has_not_read() -> None:
-    from handlers.generation import Tokens
+    from handlers.generation import ModelTokenizer
 
-    model, tokens = Llama(TALES, precision="fp32", slots=1, context=512), Tokens(TALES)
+    model, tokens = Llama(TALES, precision="fp32", slots=1, context=512), ModelTokenizer(TALES)
     lost = count = 0.0
     for tale in (TALES.parent / "held-out/tales.txt").read_text().splitlines():
         ids = torch.tensor(tokens.encode(tale))

@@ -131,7 +131,7 @@ STOPS = "a text, or a list of up to 4, each of 1 to 200 characters"
         (CHAT, {"messages": ["hi"]}, "`messages[0]`: got a text, allowed: an object with `role` and `content`"),
         (CHAT, {"messages": [{"role": "robot"}]}, ROLE),
         (CHAT, {"messages": [{"role": "user"}]}, f"`messages[0].content`: got nothing, allowed: {CONTENT}"),
-        (COMPLETIONS, b'{"n": 1, "seed": 1, "seed": 2}', "the name `seed` is twice in one object, allowed: once"),
+        (COMPLETIONS, b'{"n": 1, "seed": 1, "seed": 2}', "the name `seed` occurs twice in one object, allowed: once"),
     ],
 )
 def test_an_error_says_what_is_wrong_what_was_sent_and_what_is_allowed(rounds: Rounds, path, body, message) -> None:

@@ -12,7 +12,7 @@ from handlers.generation.open_requests import FlushPace
 from handlers.generation.scheduler import PATIENCE_S, Busy, Scheduler
 from handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
 from handlers.generation.template import ChatTemplate, TemplateRefused
-from handlers.generation.tokens import Tokens
+from handlers.generation.tokenizer import ModelTokenizer
 
 
 def task(name: str, *, length: int = 4, tokens: int = 10, priority: int = INTERACTIVE, deadline=None) -> GenerationTask:
@@ -183,7 +183,7 @@ def test_bytes_become_text_in_whole_characters(text: str) -> None:
 
 @pytest.mark.parametrize("length", [10, 700, 5000, 10_000_000])
 def test_only_the_beginning_of_a_text_that_is_far_too_long_is_encoded(length: int, tmp_path) -> None:
-    tokens, text = Tokens(write_tokenizer(tmp_path)), "a" * length
+    tokens, text = ModelTokenizer(write_tokenizer(tmp_path)), "a" * length
     read = tokens.encode(text, limit=80)
     assert read == tokens.encode(text[: len(read)])
     assert len(read) == min(length, 640)

@@ -65,9 +65,9 @@ def tales(tmp_path: Path) -> Path:
         ({"num_attention_heads": 2}, "k_proj.weight`: got"),
         ({"num_key_value_heads": 3}, "`num_key_value_heads`"),
         ({"num_hidden_layers": 50}, "the weights have no `model.layers"),
-        ({"num_hidden_layers": 2}, "`model.layers.2.input_layernorm.weight`: the weights have it"),
+        ({"num_hidden_layers": 2}, "`model.layers.2.input_layernorm.weight`: it is in the weights"),
         ({"tie_word_embeddings": False}, "the weights have no `lm_head.weight`"),
-        ({"vocab_size": 500}, "embed_tokens.weight`: got 512 x 128 numbers, by `config.json` it has 500 x 128"),
+        ({"vocab_size": 500}, "embed_tokens.weight`: got 512 x 128 numbers, but by `config.json` it has 500 x 128"),
         ({"hidden_size": 256, "head_dim": 32}, "it has 512 x 256"),
         ({"intermediate_size": 256}, "gate_proj.weight`: got 384 x 128"),
         ({"attention_bias": True}, "the weights have no `model.layers.0.self_attn.q_proj.bias`"),
@@ -183,5 +183,7 @@ def test_a_bias_of_queries_alone_is_refused(tales: Path) -> None:
     weights = load_file(file)
     rows = len(weights["model.layers.0.self_attn.q_proj.weight"])
     save_file(weights | {"model.layers.0.self_attn.q_proj.bias": torch.zeros(rows)}, file)
-    with pytest.raises(UnknownModel, match="`attention_bias`: allowed: of all three, got `q`"):
+    with pytest.raises(
+        UnknownModel, match="`attention_bias`: got only `q`, allowed: biases of `q`, `k` and `v`, or none"
+    ):
         check_weights(tales)

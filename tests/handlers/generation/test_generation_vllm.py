@@ -160,7 +160,7 @@ def test_the_death_of_vllm_is_noticed_during_a_step_and_between_steps(python: st
 def test_vllm_is_killed_if_a_step_hangs(python: str, model: Path) -> None:
     engine = made(python, model, step_timeout_s=2)
     engine.add("a", [1, HANGS], Sampling())
-    with pytest.raises(EngineGone, match="vLLM did not answer for 2 s, and was ended"):
+    with pytest.raises(EngineGone, match="vLLM did not answer for 2 s, and was killed"):
         steps(engine, 1)
     assert is_gone(engine._process.pid)
 

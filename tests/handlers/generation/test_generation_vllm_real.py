@@ -10,7 +10,7 @@ from generating import TEXT as FAKE
 from specs import TALES
 from waiting import eventually
 
-from handlers.generation import Llama, NoToken, Sampling, Token, Tokens
+from handlers.generation import Llama, ModelTokenizer, NoToken, Sampling, Token
 from handlers.generation.engines.network_engines import TorchEngine
 from handlers.generation.engines.slots import Slots
 from handlers.generation.engines.vllm_engine import make_vllm
@@ -51,7 +51,7 @@ def test_a_real_vllm_writes_the_same_tokens_and_leaves_no_process() -> None:
     settings = VllmSpec(str(PYTHON), None, "head", {"enforce_eager": True, "gpu_memory_utilization": 0.2}, 300, {})
     text = TextSpec(**TEXT, vllm=settings)
     engine = make_vllm(text, MODEL, "fp32")
-    prompt = Tokens(MODEL).encode("Once upon a time")
+    prompt = ModelTokenizer(MODEL).encode("Once upon a time")
     greedy = Sampling(temperature=0, max_tokens=24, logprobs=2)
     model = Llama(MODEL, precision="fp32", slots=1, context=256)
     expected = written(TorchEngine(model, Slots(1, context=256, prefill_chunk=64)), "a", prompt, greedy)
@@ -68,7 +68,7 @@ def test_a_real_vllm_writes_the_same_tokens_and_leaves_no_process() -> None:
     assert refused == [NoToken("d")]
     schema = '{"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2}'
     formed = written(engine, "e", prompt, Sampling(temperature=0, max_tokens=24, schema=schema))
-    answer = Tokens(MODEL).decode([each.token for each in formed if isinstance(each, Token)])
+    answer = ModelTokenizer(MODEL).decode([each.token for each in formed if isinstance(each, Token)])
     # White space is allowed between the parts, and the tales model writes a lot of it.
     assert re.fullmatch(r"\s*(\[\s*([12]\s*(,\s*([12]\s*\]?)?)?)?)?\s*", answer)
     assert engine.usage().sequences == 0

@@ -30,7 +30,7 @@ _CHARACTERS = 8
 _BOUNDARY = 64
 
 
-class Tokens:
+class ModelTokenizer:
     """Turns text into tokens and back."""
 
     def __init__(self, folder: Path) -> None:
@@ -41,7 +41,7 @@ class Tokens:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.count = self._tokenizer.get_vocab_size()
-        self.template = read_template(folder)
+        self.template = _read_template(folder)
         self._end = _text(_read_config(folder).get("eos_token"))
 
     @property
@@ -98,7 +98,7 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
     return config
 
 
-def read_template(folder: Path) -> ChatTemplate | None:
+def _read_template(folder: Path) -> ChatTemplate | None:
     """The chat template of a folder, from its own file or else from the tokenizer's configuration; None without one."""
     config = _read_config(folder)
     source = config.get("chat_template")
