@@ -177,7 +177,7 @@ class EngineLoop:
                 sequence.finish("length")
                 self._release(sequence)
             held = len(self._running)
-            while self._has_room() and (task := self._scheduler.take(now)):
+            while (usage := self._engine.usage()).sequences < usage.slots and (task := self._scheduler.take(now)):
                 sequence = self._running[task.id] = self._sequences[task.id]
                 with self._isolating(sequence):
                     self._engine.add(task.id, task.prompt, task.sampling)
@@ -191,10 +191,6 @@ class EngineLoop:
 
     def _unpolled_s(self) -> float:
         return 0.0 if self._polled_at is None else time.monotonic() - self._polled_at
-
-    def _has_room(self) -> bool:
-        usage = self._engine.usage()
-        return usage.sequences < usage.slots
 
     def _release(self, sequence: TextSequence) -> None:
         """Frees the slot of a sequence that has ended, or whose client has left."""

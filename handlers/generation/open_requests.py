@@ -42,7 +42,7 @@ class OpenAnswer:
     def error(self) -> "FullResponse | None":
         """Why the answer ended before it was complete; None if it did not."""
         if self.is_lost:
-            return FullResponse(error_body(LOST, 503, code="engine_failed"), 503, retry_after_s=1)
+            return _LOST
         if self.is_cut:
             return STOPPED
         if isinstance(self.source, ConversationAnswer) and self.source.is_unkept:
@@ -86,12 +86,18 @@ class FullResponse:
 
 
 OpenRequest: TypeAlias = OpenAnswer | SchemaWait | RouteWait | HistoryWait
-LOST = "the engine failed and is being restarted"
-_STOPS = "the server stopped before the answer was complete"
-STOPPED = FullResponse(error_body(_STOPS, 503, code="server_stopped"), 503, retry_after_s=1)
-FAILED = FullResponse(error_body("the server could not complete this answer", 500, code="internal"), 500)
+
+
+def _failure(message: str, code: str, status: int = 503) -> FullResponse:
+    return FullResponse(error_body(message, status, code=code), status, 1 if status == 503 else None)
+
+
+_ENGINE_FAILED = "the engine failed and is being restarted"
+_LOST = _failure(_ENGINE_FAILED, "engine_failed")
+STOPPED = _failure("the server stopped before the answer was complete", "server_stopped")
+FAILED = _failure("the server could not complete this answer", "internal", 500)
 _UNKEPT_TEXT = "the answer is complete, but its conversation was not stored: the next turn will not know of it"
-_UNKEPT = FullResponse(error_body(_UNKEPT_TEXT, 503, code="conversation_not_kept"), 503, retry_after_s=1)
+_UNKEPT = _failure(_UNKEPT_TEXT, "conversation_not_kept")
 # On an answer in a conversation: how many of its messages were stored before.
 KNOWN_MESSAGES_HEADER = f"{CONVERSATION_HEADER}-Messages"
 
@@ -102,7 +108,7 @@ def refusing_if_busy() -> Iterator[None]:
     try:
         yield
     except EngineFailed as err:
-        raise RequestRefused(LOST, code="engine_failed", status=503, retry_after_s=1) from err
+        raise RequestRefused(_ENGINE_FAILED, code="engine_failed", status=503, retry_after_s=1) from err
     except Busy as err:
         raise RequestRefused(err.reason, code="busy", status=503, retry_after_s=err.retry_after_s) from err
 

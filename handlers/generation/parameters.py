@@ -122,7 +122,10 @@ def _check_names(given: Mapping[str, Any], endpoint: Endpoint) -> None:
     neutral = _NEUTRAL | _NEUTRAL_OF_ONE[endpoint]
     for name, value in given.items():
         if name in neutral:
-            if not any(type(value) is type(allowed) and value == allowed for allowed in _with_floats(neutral[name])):
+            # Clients may write 1 as 1.0. But to Python True is equal to 1, too.
+            if not any(
+                value == allowed and isinstance(value, bool) is isinstance(allowed, bool) for allowed in neutral[name]
+            ):
                 only = " or ".join(f"`{as_json(allowed)}`" for allowed in neutral[name])
                 got = quote_choice(value) if isinstance(neutral[name][0], str) else describe_briefly(value)
                 text = f"`{name}` is not supported: got {got}, allowed: {only}"
@@ -137,12 +140,6 @@ def _check_unused(given: Mapping[str, Any]) -> None:
         raise wrong_value("user", user, "a text")
     if not isinstance(metadata := given.get("metadata", {}), Mapping):
         raise wrong_value("metadata", metadata, "an object")
-
-
-def _with_floats(values: tuple[object, ...]) -> tuple[object, ...]:
-    """The values, and whole numbers also as floats: clients may write 1 as 1.0."""
-    floats = tuple(float(value) for value in values if type(value) is int)
-    return (*values, *floats)
 
 
 def _prompt(given: Mapping[str, Any], endpoint: Endpoint, tokenizer: ModelTokenizer, limits: Limits) -> tuple[int, ...]:
@@ -165,16 +162,13 @@ def _text(prompt: object, tokenizer: ModelTokenizer, limit: int) -> list[int]:
     allowed = f"a text, or a list of tokens from 0 to {tokenizer.count - 1}"
     if not isinstance(prompt, list):
         raise wrong_value("prompt", prompt, allowed)
-    wrong = next((place for place, token in enumerate(prompt) if not _is_token(token, tokenizer.count)), None)
+    known = range(tokenizer.count)
+    wrong = next((place for place, token in enumerate(prompt) if type(token) is not int or token not in known), None)
     if wrong is None:
         return prompt
     if isinstance(prompt[wrong], str | list):
         raise RequestRefused(f"`prompt`: got a list of {len(prompt)} prompts, allowed: {allowed}", param="prompt")
     raise wrong_value(f"prompt[{wrong}]", prompt[wrong], f"a token from 0 to {tokenizer.count - 1}", param="prompt")
-
-
-def _is_token(token: object, count: int) -> bool:
-    return type(token) is int and 0 <= token < count
 
 
 def read_messages(messages: object) -> list[dict[str, str]]:

@@ -28,6 +28,7 @@ _MAX_S = 1.0
 _PART = 16
 # The largest number, in bits, and the widest indent of JSON.
 _MAX_BITS, _MAX_INDENT = 256, 100
+# Fields of formats with a width of three digits or more, or with another field as their width.
 _WIDE, _WIDE_DATE = re.compile(r"\{[^{}]*(\{|\d{3})"), re.compile(r"\d{3}")
 
 

@@ -3,7 +3,7 @@
 It computes nothing, so that everything around an engine can be tested and measured by itself: streams, stops, load."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from handlers.generation.engine import NoToken, Token
 from handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
@@ -12,17 +12,16 @@ from handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
 class FakeEngine(SlotEngine[None]):
     """Starts a step every `step_s` while it holds sequences. `steps` counts them."""
 
-    def __init__(self, slots: Slots, *, step_s: float, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, slots: Slots, *, step_s: float) -> None:
         super().__init__(slots)
-        self._step_s, self._pause = step_s, pause
-        self._due = 0.0
+        self._step_s, self._due = step_s, 0.0
         self.steps = 0
 
     def step(self) -> list[Token | NoToken]:
         now = time.monotonic()
         # A step that is late by more than its own time is not made up for, as with a real engine.
         self._due = now + self._step_s if now > self._due + self._step_s else self._due + self._step_s
-        self._pause(max(0.0, self._due - now))
+        time.sleep(max(0.0, self._due - now))
         self.steps += 1
         return super().step()
 

@@ -81,7 +81,7 @@ class Weights:
             if twice := sorted(self._files.keys() & file.keys()):
                 raise UnknownModel(f"`{twice[0]}` is in `{path.name}` and in another file")
             self._files |= dict.fromkeys(file.keys(), file)
-        self.check()
+        self._check()
 
     @property
     def embedding(self) -> torch.Tensor:
@@ -113,10 +113,10 @@ class Weights:
             down=self._get(f"{prefix}mlp.down_proj.weight"),
         )
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raises UnknownModel if the shape of a tensor is not as the configuration says: the compiled library does not
         check it, and would read beyond the end. No tensor is read for this."""
-        shape, (vocabulary, hidden) = self.shape, self.size(EMBEDDING)
+        shape, (vocabulary, hidden) = self.shape, self._size(EMBEDDING)
         if shape.heads % shape.kv_heads or shape.head_size % 2:
             raise UnknownModel("`num_attention_heads` is not a multiple of `num_key_value_heads`, or `head_dim` is odd")
         self._expect(EMBEDDING, shape.vocabulary or vocabulary, shape.hidden or hidden)
@@ -136,7 +136,7 @@ class Weights:
         shape, attention = self.shape, f"{prefix}self_attn."
         if f"{attention}o_proj.bias" in self._files:
             raise UnknownModel("`attention_bias`: the attention's output has a bias, which Marina does not compute")
-        inner = shape.inner or self.size(f"{prefix}mlp.gate_proj.weight")[0]
+        inner = shape.inner or self._size(f"{prefix}mlp.gate_proj.weight")[0]
         rows = {"q": shape.heads * shape.head_size, "k": shape.kv_heads * shape.head_size}
         rows["v"] = rows["k"]
         biased = [part for part in rows if f"{attention}{part}_proj.bias" in self._files]
@@ -170,13 +170,13 @@ class Weights:
                 )
 
     def _expect(self, name: str, *wanted: int) -> None:
-        if (got := self.size(name)) != wanted:
+        if (got := self._size(name)) != wanted:
             raise UnknownModel(f"`{name}`: got {_sides(got)} numbers, but by `{CONFIG}` it has {_sides(wanted)}")
         if (kind := self._file(name).get_slice(name).get_dtype()) not in _DTYPES:
             raise UnknownModel(f"`{name}`: got `{kind}`, allowed: {quote_all(_DTYPES)}")
         self._expected.add(name)
 
-    def size(self, name: str) -> tuple[int, ...]:
+    def _size(self, name: str) -> tuple[int, ...]:
         """The sides of a tensor, without reading it."""
         return tuple(self._file(name).get_slice(name).get_shape())
 
