@@ -35,7 +35,7 @@ def form(schema: object, **more: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "boat", "schema": schema} | more}
 
 
-def asked(schema: object, **body: Any) -> dict[str, Any]:
+def completion(schema: object, **body: Any) -> dict[str, Any]:
     return {"prompt": "abc", "max_tokens": 100, "temperature": 0, "response_format": form(schema)} | body
 
 
@@ -53,19 +53,19 @@ def grammars(tmp_path_factory) -> Iterator[Grammars]:
 
 
 def test_an_answer_matches_its_schema_and_ends_with_it(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, asked(BOAT)))
+    answer = json.loads(rounds.ask(COMPLETIONS, completion(BOAT)))
     jsonschema.validate(json.loads(answer["choices"][0]["text"]), BOAT)
     assert answer["choices"][0]["finish_reason"] == "stop"
 
 
 def test_a_streamed_answer_matches_it_too(rounds: Rounds) -> None:
-    *pieces, done = events(rounds.ask(COMPLETIONS, asked(BOAT, stream=True)))
+    *pieces, done = events(rounds.ask(COMPLETIONS, completion(BOAT, stream=True)))
     jsonschema.validate(json.loads("".join(piece["choices"][0]["text"] for piece in pieces)), BOAT)
     assert (pieces[-1]["choices"][0]["finish_reason"], done) == ("stop", "[DONE]")
 
 
 def test_an_answer_that_is_cut_off_says_so(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, asked(BOAT, max_tokens=5)))
+    answer = json.loads(rounds.ask(COMPLETIONS, completion(BOAT, max_tokens=5)))
     assert (answer["choices"][0]["text"][0], answer["choices"][0]["finish_reason"]) == ("{", "length")
 
 
@@ -73,8 +73,8 @@ def test_a_schema_is_compiled_once(rounds: Rounds, monkeypatch) -> None:
     tried: list[str] = []
     check = TrialProcess.check
     monkeypatch.setattr(TrialProcess, "check", lambda self, schema: (tried.append(schema), check(self, schema)))
-    first = rounds.ask(COMPLETIONS, asked(BOAT))
-    raw = bytearray(json.dumps(asked(BOAT)).encode())
+    first = rounds.ask(COMPLETIONS, completion(BOAT))
+    raw = bytearray(json.dumps(completion(BOAT)).encode())
     rounds.round({"again": (raw, {"url_path": COMPLETIONS})})
     # It gets a status in its first round, which it would not if its schema had to be compiled.
     assert "again" not in rounds.unanswered
@@ -93,7 +93,7 @@ def test_a_schema_that_takes_too_long_is_refused_while_streams_go_on(rounds: Rou
     stream = {"prompt": "abc", "max_tokens": 250, "temperature": 0, "stream": True}
     head = {"url_path": COMPLETIONS}
     rounds.round({"stream": (bytearray(json.dumps(stream).encode()), head)})
-    rounds.round({"hostile": (bytearray(json.dumps(asked(HOSTILE)).encode()), head)})
+    rounds.round({"hostile": (bytearray(json.dumps(completion(HOSTILE)).encode()), head)})
     before = rounds.bodies["stream"].count(b"data: ")
     while "hostile" in rounds.unanswered:
         rounds.round()
@@ -103,12 +103,12 @@ def test_a_schema_that_takes_too_long_is_refused_while_streams_go_on(rounds: Rou
     assert "takes more than 1 s" in error["message"]
     # The kernel has killed the process; the next schema gets a new one.
     rounds.open.clear()
-    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(BOAT)))
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion(BOAT)))
 
 
 @pytest.mark.slow
 def test_a_client_that_leaves_before_its_schema_is_compiled_is_forgotten(rounds: Rounds) -> None:
-    raw = bytearray(json.dumps(asked(HOSTILE)).encode())
+    raw = bytearray(json.dumps(completion(HOSTILE)).encode())
     rounds.round({"hostile": (raw, {"url_path": COMPLETIONS})})
     rounds.round(left=["hostile"])
     assert rounds.handler._open == {}
@@ -116,7 +116,7 @@ def test_a_client_that_leaves_before_its_schema_is_compiled_is_forgotten(rounds:
 
 @pytest.mark.slow
 def test_a_server_that_stops_does_not_wait_for_a_schema(rounds: Rounds) -> None:
-    raw = bytearray(json.dumps(asked(HOSTILE)).encode())
+    raw = bytearray(json.dumps(completion(HOSTILE)).encode())
     rounds.round({"hostile": (raw, {"url_path": COMPLETIONS})})
     (rounds.directory / "closing").touch()
     rounds.round()
@@ -251,7 +251,7 @@ def test_an_engine_that_makes_its_own_grammar_gets_the_limit_on_spaces(
         "add",
         lambda name, prompt, sampling: (given.append(sampling.schema), add(name, prompt, sampling)),
     )
-    rounds.ask(COMPLETIONS, asked(BOAT))
+    rounds.ask(COMPLETIONS, completion(BOAT))
     # As vLLM makes the grammar.
     grammar = LLMatcher.grammar_from_json_schema(given[0], defaults={"whitespace_flexible": True})
     tokenizer = read_tokenizer(str(rounds.directory / "model" / "tokenizer.json"), [])

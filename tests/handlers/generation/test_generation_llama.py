@@ -9,7 +9,7 @@ import pytest
 import torch
 from generating import TEXT
 from specs import ROOT
-from transformers_networks import FAMILIES, saved
+from transformers_networks import FAMILIES, save_network
 
 from archiver.native import compile_decoder
 from config.cpu_targets import FLAGS, CpuTarget
@@ -43,7 +43,7 @@ ROPES: dict[str, dict[str, Any]] = {
 def family(request, library, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     shutil.copy(library, folder)
-    return saved(request.param, folder), folder
+    return save_network(request.param, folder), folder
 
 
 @pytest.fixture(scope="module")
@@ -101,33 +101,33 @@ PROMPTS = [[3], [5, 9, 1], list(range(4, 30)), [7] * 11, [90, 2, 40, 41, 42, 43,
 
 
 def test_scores_are_the_same_as_in_transformers(family) -> None:
-    theirs, folder = family
+    reference, folder = family
     tokens = torch.tensor(PROMPTS[2])
-    ours = Llama(folder, precision="fp32", slots=1, context=64).read_whole(tokens)
+    computed = Llama(folder, precision="fp32", slots=1, context=64).read_whole(tokens)
     with torch.no_grad():
-        expected = theirs(tokens[None]).logits[0]
-    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+        expected = reference(tokens[None]).logits[0]
+    torch.testing.assert_close(computed, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["torch", "aot"])
 def test_answers_have_the_same_tokens_as_in_transformers(family, kind: str) -> None:
-    theirs, folder = family
-    for prompt, ours in zip(PROMPTS, answers(folder, PROMPTS, slots=3, kind=kind), strict=True):
+    reference, folder = family
+    for prompt, computed in zip(PROMPTS, answers(folder, PROMPTS, slots=3, kind=kind), strict=True):
         with torch.no_grad():
             given = torch.tensor([prompt])
             options = {"do_sample": False, "max_new_tokens": 20, "min_new_tokens": 20, "eos_token_id": None}
-            whole = theirs.generate(given, attention_mask=torch.ones_like(given), pad_token_id=93, **options)
-        assert ours == whole[0, len(prompt) :].tolist()
+            whole = reference.generate(given, attention_mask=torch.ones_like(given), pad_token_id=93, **options)
+        assert computed == whole[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("rope", ROPES)
 def test_positions_are_scaled_as_in_transformers(rope: str, tmp_path: Path) -> None:
-    theirs = saved("Llama", tmp_path, rope_parameters={"rope_type": rope, "rope_theta": 1000.0} | ROPES[rope])
+    reference = save_network("Llama", tmp_path, rope_parameters={"rope_type": rope, "rope_theta": 1000.0} | ROPES[rope])
     tokens = torch.arange(3, 60)
     with torch.no_grad():
-        expected = theirs(tokens[None]).logits[0]
-    ours = Llama(tmp_path, precision="fp32", slots=1, context=64).read_whole(tokens)
-    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+        expected = reference(tokens[None]).logits[0]
+    computed = Llama(tmp_path, precision="fp32", slots=1, context=64).read_whole(tokens)
+    torch.testing.assert_close(computed, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["torch", "aot"])

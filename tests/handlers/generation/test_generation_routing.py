@@ -38,7 +38,7 @@ class Small(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Script)
         self.status = 200
         self.script: list[Any] = [event("sma"), event("ll", "stop"), DONE]
-        self.asked: list[tuple[dict[str, str], dict[str, Any]]] = []
+        self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
         self.go_on = threading.Event()
         self.left = threading.Event()
 
@@ -49,7 +49,7 @@ class _Script(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(({name.lower(): value for name, value in self.headers.items()}, body))
+        self.server.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
         self.send_response(self.server.status)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -97,7 +97,7 @@ def rounds(tmp_path, monkeypatch: pytest.MonkeyPatch, small: Small) -> Iterator[
     rounds.handler.loop.close()
 
 
-def asked(**body):
+def completion(**body):
     return {"prompt": "abc", "max_tokens": 7, "temperature": 0, "model": "tales"} | body
 
 
@@ -115,7 +115,7 @@ def test_metadata_too_deep_to_be_sent_on_is_left_out(rounds: Rounds, small: Smal
     deep: object = "x"
     for _ in range(500):
         deep = [deep]
-    body = rounds.ask(COMPLETIONS, asked(stream=True, metadata={"a": deep}))
+    body = rounds.ask(COMPLETIONS, completion(stream=True, metadata={"a": deep}))
     assert body == b"".join(small.script)
 
 
@@ -124,8 +124,8 @@ def test_a_request_too_deep_to_be_sent_on_is_handled_here(rounds: Rounds, small:
     for _ in range(126):
         schema = {"properties": {"a": schema}}
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    error = json.loads(rounds.ask(COMPLETIONS, asked(response_format=form)))["error"]
-    assert (rounds.status[rounds.last], error["param"], small.asked) == (400, "response_format", [])
+    error = json.loads(rounds.ask(COMPLETIONS, completion(response_format=form)))["error"]
+    assert (rounds.status[rounds.last], error["param"], small.requests) == (400, "response_format", [])
 
 
 def test_an_answer_goes_on_after_a_text_that_looks_like_the_end_of_a_stream(rounds: Rounds, small: Small) -> None:
@@ -136,10 +136,10 @@ def test_an_answer_goes_on_after_a_text_that_looks_like_the_end_of_a_stream(roun
 
 
 def test_a_short_prompt_is_answered_by_the_small_model_word_for_word(rounds: Rounds, small: Small) -> None:
-    body = rounds.ask(COMPLETIONS, asked(stream=True), **{"X-Priority": "batch", "X-Request-Timeout-Ms": "60000"})
+    body = rounds.ask(COMPLETIONS, completion(stream=True), **{"X-Priority": "batch", "X-Request-Timeout-Ms": "60000"})
     assert body == b"".join(small.script)
     assert rounds.headers[rounds.last]["content-type"].startswith("text/event-stream")
-    ((headers, sent),) = small.asked
+    ((headers, sent),) = small.requests
     # Everything is sent as the client sent it, except the model's name.
     assert sent == {"prompt": "abc", "max_tokens": 7, "temperature": 0, "stream": True}
     assert (headers["x-priority"], headers["x-marina-routed"]) == ("batch", "1")
@@ -149,7 +149,7 @@ def test_a_short_prompt_is_answered_by_the_small_model_word_for_word(rounds: Rou
 
 def test_an_answer_that_is_not_streamed_comes_at_once(rounds: Rounds, small: Small) -> None:
     small.script = [WHOLE[:10], WHOLE[10:]]
-    assert rounds.ask(COMPLETIONS, asked()) == WHOLE
+    assert rounds.ask(COMPLETIONS, completion()) == WHOLE
     assert rounds.headers[rounds.last]["content-type"] == "application/json"
 
 
@@ -163,13 +163,13 @@ def test_an_answer_that_is_not_streamed_comes_at_once(rounds: Rounds, small: Sma
     ],
 )
 def test_other_prompts_stay_here(rounds: Rounds, small: Small, body, headers) -> None:
-    assert json.loads(rounds.ask(COMPLETIONS, asked(**body), **headers))["model"] == "tales"
-    assert small.asked == []
+    assert json.loads(rounds.ask(COMPLETIONS, completion(**body), **headers))["model"] == "tales"
+    assert small.requests == []
 
 
 def test_a_wrong_request_is_refused_here(rounds: Rounds, small: Small) -> None:
-    assert json.loads(rounds.ask(COMPLETIONS, asked(n=2)))["error"]["param"] == "n"
-    assert small.asked == []
+    assert json.loads(rounds.ask(COMPLETIONS, completion(n=2)))["error"]["param"] == "n"
+    assert small.requests == []
 
 
 FAILURES = [
@@ -190,7 +190,7 @@ def test_a_failure_before_the_first_text_is_answered_here(
     rounds: Rounds, small: Small, status, script, stream: bool
 ) -> None:
     small.status, small.script = status, script
-    assert text(rounds.ask(COMPLETIONS, asked(stream=stream))) == "abcabca"
+    assert text(rounds.ask(COMPLETIONS, completion(stream=stream))) == "abcabca"
     assert rounds.status[rounds.last] == 200
     assert results(rounds) == {"returned": 1}
 
@@ -198,7 +198,7 @@ def test_a_failure_before_the_first_text_is_answered_here(
 def test_a_small_model_that_is_too_slow_is_not_waited_for(tmp_path, monkeypatch, small: Small) -> None:
     rounds = start(tmp_path, monkeypatch, small.server_port, patience_ms=50)
     small.script = [ROLE, HANG, event("late")]
-    assert text(rounds.ask(COMPLETIONS, asked(stream=True))) == "abcabca"
+    assert text(rounds.ask(COMPLETIONS, completion(stream=True))) == "abcabca"
     assert results(rounds)["returned"] == 1
     rounds.handler.loop.close()
 
@@ -206,7 +206,7 @@ def test_a_small_model_that_is_too_slow_is_not_waited_for(tmp_path, monkeypatch,
 def test_a_small_model_that_is_down_does_not_get_every_request(tmp_path, monkeypatch) -> None:
     rounds = start(tmp_path, monkeypatch, 1)
     for _ in range(3):
-        assert text(rounds.ask(COMPLETIONS, asked(stream=True))) == "abcabca"
+        assert text(rounds.ask(COMPLETIONS, completion(stream=True))) == "abcabca"
     assert results(rounds)["returned"] >= 1
     assert sum(results(rounds).values()) == 3
     rounds.handler.loop.close()
@@ -223,7 +223,7 @@ def test_an_answer_that_breaks_off_ends_with_an_error_and_in_whole_events(rounds
 
 
 def begin(rounds: Rounds, name: str) -> None:
-    body = bytearray(json.dumps(asked(stream=True)).encode())
+    body = bytearray(json.dumps(completion(stream=True)).encode())
     rounds.round({name: (body, {"url_path": COMPLETIONS, "content-type": "application/json"})})
 
 
@@ -266,7 +266,7 @@ def test_if_the_client_leaves_before_there_is_a_connection_nothing_is_sent(
     rounds.round(left=["gone"])
     may_connect.set()
     eventually(lambda: results(rounds) == {"cancelled": 1})
-    assert small.asked == []
+    assert small.requests == []
 
 
 def test_a_forwarded_answer_ends_when_all_clients_have_left(
@@ -297,4 +297,4 @@ def test_a_chat_is_forwarded_unchanged(rounds: Rounds, small: Small) -> None:
     rounds.handler._route._short_tokens = 50
     small.script = [json.dumps({"choices": [{"message": {"content": "hello"}}]}).encode()]
     assert json.loads(rounds.ask(CHAT, body))["choices"][0]["message"]["content"] == "hello"
-    assert small.asked[0][1] == body
+    assert small.requests[0][1] == body

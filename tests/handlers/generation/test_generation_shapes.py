@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from specs import ROOT
-from transformers_networks import saved
+from transformers_networks import save_network
 
 from archiver.native import compile_decoder
 from handlers.generation import LIBRARY, Llama, UnknownModel, check_weights
@@ -30,11 +30,11 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_shapes_of_models_are_computed_as_in_transformers(shape: str, tmp_path: Path) -> None:
     family, changes = SHAPES[shape]
-    theirs = saved(family, tmp_path, **changes)
+    reference = save_network(family, tmp_path, **changes)
     compile_decoder("native", tmp_path / LIBRARY)
     tokens = list(range(3, 60))
     with torch.no_grad():
-        expected = theirs(torch.tensor([tokens])).logits[0]
+        expected = reference(torch.tensor([tokens])).logits[0]
     whole = Llama(tmp_path, precision="fp32", slots=1, context=64).read_whole(torch.tensor(tokens))
     torch.testing.assert_close(whole, expected, rtol=1e-4, atol=1e-4)
     rows = range(len(tokens))
@@ -46,7 +46,7 @@ def test_all_shapes_of_models_are_computed_as_in_transformers(shape: str, tmp_pa
 
 @pytest.mark.slow
 def test_a_bias_of_the_attentions_output_is_refused(tmp_path: Path) -> None:
-    saved("Llama", tmp_path, attention_bias=True)
+    save_network("Llama", tmp_path, attention_bias=True)
     with pytest.raises(UnknownModel, match="`attention_bias`"):
         check_weights(tmp_path)
 

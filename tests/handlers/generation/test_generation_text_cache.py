@@ -23,7 +23,7 @@ def rounds(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rounds]:
         yield rounds
 
 
-def asked(**body):
+def completion(**body):
     return {"prompt": "abc", "max_tokens": 7, "temperature": 0} | body
 
 
@@ -43,9 +43,9 @@ def is_computed(rounds: Rounds, path: str, body: object, **headers: str) -> bool
 
 
 def test_an_equal_request_gets_the_cached_answer(rounds: Rounds) -> None:
-    first = json.loads(rounds.ask(COMPLETIONS, asked()))
+    first = json.loads(rounds.ask(COMPLETIONS, completion()))
     before = steps(rounds)
-    again = json.loads(rounds.ask(COMPLETIONS, asked()))
+    again = json.loads(rounds.ask(COMPLETIONS, completion()))
     assert steps(rounds) == before
     assert (again["choices"], again["usage"]) == (first["choices"], first["usage"])
     assert again["id"] != first["id"]
@@ -55,10 +55,10 @@ def test_an_equal_request_gets_the_cached_answer(rounds: Rounds) -> None:
 @pytest.mark.parametrize("logprobs", [None, 2])
 def test_a_streamed_answer_can_be_given_whole_and_the_other_way_round(rounds: Rounds, logprobs: int | None) -> None:
     options = {"stream": True, "stream_options": {"include_usage": True}, "logprobs": logprobs}
-    streamed = events(rounds.ask(COMPLETIONS, asked(**options)))
+    streamed = events(rounds.ask(COMPLETIONS, completion(**options)))
     before = steps(rounds)
-    whole = json.loads(rounds.ask(COMPLETIONS, asked(logprobs=logprobs)))
-    again = events(rounds.ask(COMPLETIONS, asked(**options)))
+    whole = json.loads(rounds.ask(COMPLETIONS, completion(logprobs=logprobs)))
+    again = events(rounds.ask(COMPLETIONS, completion(**options)))
     assert steps(rounds) == before
     assert rounds.headers[rounds.last]["content-type"].startswith("text/event-stream")
     for first, second in zip(streamed[:-1], again[:-1], strict=True):
@@ -90,53 +90,53 @@ def test_a_chat_is_cached_too(rounds: Rounds) -> None:
     ids=str,
 )
 def test_parameters_that_change_the_answer_are_in_the_key(rounds: Rounds, change: dict[str, object]) -> None:
-    rounds.ask(COMPLETIONS, asked())
-    assert is_computed(rounds, COMPLETIONS, asked(**change))
+    rounds.ask(COMPLETIONS, completion())
+    assert is_computed(rounds, COMPLETIONS, completion(**change))
 
 
 @pytest.mark.parametrize("change", [{"user": "me"}, {"seed": 5}, {"top_p": 0.5}, {"metadata": {"a": "b"}}], ids=str)
 def test_parameters_that_do_not_change_a_greedy_answer_are_not_in_the_key(
     rounds: Rounds, change: dict[str, object]
 ) -> None:
-    rounds.ask(COMPLETIONS, asked())
-    assert not is_computed(rounds, COMPLETIONS, asked(**change))
+    rounds.ask(COMPLETIONS, completion())
+    assert not is_computed(rounds, COMPLETIONS, completion(**change))
 
 
 def test_random_answers_are_not_cached_unless_they_have_a_seed(rounds: Rounds) -> None:
     for _ in range(2):
-        assert is_computed(rounds, COMPLETIONS, asked(temperature=1))
-    assert is_computed(rounds, COMPLETIONS, asked(temperature=1, seed=3))
-    assert not is_computed(rounds, COMPLETIONS, asked(temperature=1, seed=3))
-    assert is_computed(rounds, COMPLETIONS, asked(temperature=1, seed=4))
-    assert is_computed(rounds, COMPLETIONS, asked(temperature=1, seed=4, top_p=0.5))
+        assert is_computed(rounds, COMPLETIONS, completion(temperature=1))
+    assert is_computed(rounds, COMPLETIONS, completion(temperature=1, seed=3))
+    assert not is_computed(rounds, COMPLETIONS, completion(temperature=1, seed=3))
+    assert is_computed(rounds, COMPLETIONS, completion(temperature=1, seed=4))
+    assert is_computed(rounds, COMPLETIONS, completion(temperature=1, seed=4, top_p=0.5))
 
 
 def test_cache_control_bypasses_the_cache(rounds: Rounds) -> None:
     for _ in range(2):
-        assert is_computed(rounds, COMPLETIONS, asked(), **{"Cache-Control": "no-store"})
-    assert is_computed(rounds, COMPLETIONS, asked())
-    assert is_computed(rounds, COMPLETIONS, asked(), **{"Cache-Control": "no-cache"})
-    assert not is_computed(rounds, COMPLETIONS, asked())
+        assert is_computed(rounds, COMPLETIONS, completion(), **{"Cache-Control": "no-store"})
+    assert is_computed(rounds, COMPLETIONS, completion())
+    assert is_computed(rounds, COMPLETIONS, completion(), **{"Cache-Control": "no-cache"})
+    assert not is_computed(rounds, COMPLETIONS, completion())
     assert results(rounds)["bypassed"] == 3
 
 
 def test_refusals_and_answers_whose_client_has_left_are_not_cached(rounds: Rounds) -> None:
-    rounds.ask(COMPLETIONS, asked(n=2))
+    rounds.ask(COMPLETIONS, completion(n=2))
     assert rounds.handler._text_cache._cache._memory.bytes == 0
     # A client that leaves.
-    body = bytearray(json.dumps(asked(max_tokens=250, stream=True)).encode())
+    body = bytearray(json.dumps(completion(max_tokens=250, stream=True)).encode())
     rounds.round({"gone": (body, {"url_path": COMPLETIONS, "content-type": "application/json"})})
     rounds.round(left=["gone"])
     assert rounds.handler._text_cache._cache._memory.bytes == 0
 
 
 def test_all_new_requests_of_a_round_are_looked_up_at_once(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds.ask(COMPLETIONS, asked())
+    rounds.ask(COMPLETIONS, completion())
     cache, counts = rounds.handler._text_cache._cache, []
     find = cache.find
     monkeypatch.setattr(cache, "find", lambda keys: counts.append(len(keys)) or find(keys))
     headers = {"url_path": COMPLETIONS, "content-type": "application/json"}
-    new = {name: (bytearray(json.dumps(asked(prompt=name)).encode()), headers) for name in ("abc", "b", "c")}
+    new = {name: (bytearray(json.dumps(completion(prompt=name)).encode()), headers) for name in ("abc", "b", "c")}
     rounds.round(new)
     assert counts == [3]
     assert json.loads(rounds.bodies["abc"])["choices"][0]["text"] == "abcabca"
@@ -145,12 +145,12 @@ def test_all_new_requests_of_a_round_are_looked_up_at_once(rounds: Rounds, monke
 
 
 def test_a_cached_answer_needs_no_slot(rounds: Rounds) -> None:
-    rounds.ask(COMPLETIONS, asked())
+    rounds.ask(COMPLETIONS, completion())
     headers = {"url_path": COMPLETIONS, "content-type": "application/json"}
-    body = json.dumps(asked(prompt="slow", max_tokens=250, stream=True)).encode()
+    body = json.dumps(completion(prompt="slow", max_tokens=250, stream=True)).encode()
     rounds.round({f"slow-{index}": (bytearray(body), headers) for index in range(4)})
     assert rounds.status["slow-3"] == 200
-    assert json.loads(rounds.ask(COMPLETIONS, asked()))["choices"][0]["text"] == "abcabca"
+    assert json.loads(rounds.ask(COMPLETIONS, completion()))["choices"][0]["text"] == "abcabca"
     rounds.round(left=list(rounds.open))
 
 
@@ -167,5 +167,5 @@ def test_without_a_cache_every_answer_is_computed(rounds: Rounds, monkeypatch: p
     handler.initialize(FakeContext(rounds.directory))
     plain = Rounds(handler, rounds.directory)
     for _ in range(2):
-        assert is_computed(plain, COMPLETIONS, asked())
+        assert is_computed(plain, COMPLETIONS, completion())
     handler.loop.close()

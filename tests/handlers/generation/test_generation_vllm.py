@@ -41,19 +41,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def made(python: str, model: Path, **settings: Any) -> VllmEngine:
+def make_engine(python: str, model: Path, **settings: Any) -> VllmEngine:
     text = TextSpec(**TEXT | {"engine": "vllm", "ends": (7,)}, vllm=VllmSpec(**SETTINGS | settings, python=python))
     return make_vllm(text, model, "bf16")
 
 
 @pytest.fixture
 def engine(python: str, model: Path) -> Iterator[VllmEngine]:
-    engine = made(python, model)
+    engine = make_engine(python, model)
     yield engine
     engine.close()
 
 
-def steps(engine: VllmEngine, count: int) -> list[Token | NoToken]:
+def take_tokens(engine: VllmEngine, count: int) -> list[Token | NoToken]:
     tokens: list[Token | NoToken] = []
     while len(tokens) < count:
         tokens += engine.step()
@@ -80,7 +80,7 @@ def test_several_sequences_get_tokens_until_they_are_cancelled(engine: VllmEngin
     assert (engine.version, engine.usage()) == ("0.32.0+standin", (0, 2, 0, 2048, 0))
     engine.add("a", [1, 2, 3], Sampling())
     engine.add("b", list(range(10, 42)), Sampling())
-    got = steps(engine, 12)
+    got = take_tokens(engine, 12)
     assert [each.token for each in got if each.sequence == "a"][:4] == [1, 2, 3, 1]
     assert [each.token for each in got if each.sequence == "b"][:4] == [10, 11, 12, 13]
     usage = engine.usage()
@@ -88,7 +88,7 @@ def test_several_sequences_get_tokens_until_they_are_cancelled(engine: VllmEngin
     engine.cancel("a")
     assert engine.usage().sequences == 1
     # Tokens of a cancelled sequence that were on their way are dropped.
-    assert {each.sequence for each in steps(engine, 50)} == {"b"}
+    assert {each.sequence for each in take_tokens(engine, 50)} == {"b"}
 
 
 def test_log_probabilities_come_with_the_tokens_if_asked_for(engine: VllmEngine) -> None:
@@ -106,13 +106,13 @@ def test_log_probabilities_come_with_the_tokens_if_asked_for(engine: VllmEngine)
 def test_a_sequence_that_vllm_ends_or_refuses_is_over(engine: VllmEngine) -> None:
     engine.add("short", [1, 2, 3], Sampling(max_tokens=2))
     engine.add("refused", [1, IS_REFUSED], Sampling())
-    got = steps(engine, 4)
+    got = take_tokens(engine, 4)
     assert NoToken("refused") in got
     assert [each for each in got if each.sequence == "short"][2] == NoToken("short")
     engine.cancel("short")
     engine.cancel("refused")
     engine.add("ends", [5, 6, 7, 8], Sampling())
-    assert [getattr(each, "token", None) for each in steps(engine, 4)] == [5, 6, 7, None]
+    assert [getattr(each, "token", None) for each in take_tokens(engine, 4)] == [5, 6, 7, None]
 
 
 @pytest.mark.parametrize(
@@ -137,15 +137,15 @@ def test_vllm_gets_the_sampling_that_was_asked_for(sampling: Sampling, expected:
 
 def test_what_vllm_prints_does_not_reach_the_answers(engine: VllmEngine) -> None:
     engine.add("a", [1, PRINTS], Sampling())
-    assert [each.token for each in steps(engine, 6)][:4] == [1, PRINTS, 1, PRINTS]
+    assert [each.token for each in take_tokens(engine, 6)][:4] == [1, PRINTS, 1, PRINTS]
 
 
 def test_the_death_of_vllm_is_noticed_during_a_step_and_between_steps(python: str, model: Path) -> None:
-    engine = made(python, model)
+    engine = make_engine(python, model)
     engine.add("a", [1, DIES], Sampling())
     with pytest.raises(EngineGone, match="vLLM's process ended by SIGKILL"):
-        steps(engine, 1)
-    idle = made(python, model)
+        take_tokens(engine, 1)
+    idle = make_engine(python, model)
     os.kill(idle._process.pid, signal.SIGKILL)
 
     def notices() -> bool:
@@ -158,10 +158,10 @@ def test_the_death_of_vllm_is_noticed_during_a_step_and_between_steps(python: st
 
 @pytest.mark.slow
 def test_vllm_is_killed_if_a_step_hangs(python: str, model: Path) -> None:
-    engine = made(python, model, step_timeout_s=2)
+    engine = make_engine(python, model, step_timeout_s=2)
     engine.add("a", [1, HANGS], Sampling())
     with pytest.raises(EngineGone, match="vLLM did not answer for 2 s, and was killed"):
-        steps(engine, 1)
+        take_tokens(engine, 1)
     assert is_gone(engine._process.pid)
 
 
@@ -195,12 +195,12 @@ def test_vllm_ends_with_its_worker_even_in_the_middle_of_a_step(python: str, mod
 )
 def test_vllm_that_cannot_start_says_why(python: str, model: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(RecordError, match=message):
-        made(python, model, **settings)
+        make_engine(python, model, **settings)
 
 
 def test_a_missing_python_is_named(model: Path) -> None:
     with pytest.raises(RecordError, match=r"`text\.vllm\.python`: `/nowhere/python` cannot be run: No such file"):
-        made("/nowhere/python", model)
+        make_engine("/nowhere/python", model)
 
 
 def test_mounted_weights_are_compared_with_the_packaged_ones(tmp_path: Path) -> None:
@@ -244,10 +244,10 @@ def test_an_engine_that_dies_ends_its_answers_with_an_error_and_then_its_worker(
     monkeypatch.setattr(rounds.handler.loop, "_tell_failure", lambda: failures.append(time.monotonic()))
     head = {"url_path": "v1/completions", "content-type": "application/json"}
 
-    def asked(**body: Any) -> tuple[bytearray, dict[str, str]]:
+    def request(**body: Any) -> tuple[bytearray, dict[str, str]]:
         return bytearray(json.dumps({"prompt": "abc", "max_tokens": 200} | body).encode()), head
 
-    rounds.round({"stream": asked(stream=True), "whole": asked()})
+    rounds.round({"stream": request(stream=True), "whole": request()})
     while rounds.bodies["stream"].count(b"data: ") < 2:
         rounds.round()
     os.kill(rounds.handler.loop._engine._process.pid, signal.SIGKILL)
@@ -256,6 +256,6 @@ def test_an_engine_that_dies_ends_its_answers_with_an_error_and_then_its_worker(
     *_, error, done = events(rounds.bodies["stream"])
     assert (error["error"]["code"], done) == ("engine_failed", "[DONE]")
     assert (rounds.status["whole"], json.loads(rounds.bodies["whole"])["error"]["code"]) == (200, "engine_failed")
-    rounds.round({"late": asked()})
+    rounds.round({"late": request()})
     assert rounds.status["late"] == 503
     assert len(failures) == 1

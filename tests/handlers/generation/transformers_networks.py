@@ -27,7 +27,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def saved(family: str, folder: Path, **changes: Any) -> Any:
+def save_network(family: str, folder: Path, **changes: Any) -> Any:
     """Saves a small network of `transformers`, with weights so large that each of its parts changes the scores."""
     # `transformers` imports torchvision if it is installed, and PyPI's build needs help beside a CPU build of torch.
     import_torchvision()
@@ -35,8 +35,8 @@ def saved(family: str, folder: Path, **changes: Any) -> Any:
 
     torch.manual_seed(1)
     config = getattr(transformers, f"{family}Config")(**SIZES | FAMILIES[family] | changes)
-    theirs = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    for parameter in theirs.parameters():
+    network = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    theirs.save_pretrained(folder, safe_serialization=True)
-    return theirs
+    network.save_pretrained(folder, safe_serialization=True)
+    return network
