@@ -56,7 +56,7 @@ class CompiledDecoder:
         self._caches: list[torch.Tensor] = []
         weights = Weights(folder, torch.float32)
         shape = weights.shape
-        self._cache_places = (slots, shape.kv_heads, _up(context, _PANEL))
+        self._cache_shape = (slots, shape.kv_heads, _up(context, _PANEL))
         layers = [self._layer(weights, index) for index in range(shape.layers)]
         # With int4 the embedding and the head have 8 bits: they are few weights, and every answer depends on them.
         outer = "int8" if precision == "int4" else precision
@@ -100,16 +100,16 @@ class CompiledDecoder:
         )
         return scores[:, :outputs]
 
-    def copy(self, source: int, place: int, count: int) -> None:
+    def copy(self, source: int, target: int, count: int) -> None:
         """Copies the first `count` tokens of one slot into another, rounded up to whole panels."""
-        room = self._cache_places[2]
+        room = self._cache_shape[2]
         for cache in self._caches:
             end = cache.shape[2] // room * _up(count, _PANEL)
-            cache[place, :, :end] = cache[source, :, :end]
+            cache[target, :, :end] = cache[source, :, :end]
 
     def _cache(self, size: int) -> int:
         """Allocates `size` numbers for every position of every slot and head; returns the address."""
-        slots, heads, room = self._cache_places
+        slots, heads, room = self._cache_shape
         self._caches.append(torch.zeros(slots, heads, room * size, dtype=self._cache_dtype))
         return self._caches[-1].data_ptr()
 

@@ -83,10 +83,10 @@ class Llama:
         return self._scores(hidden)
 
     @torch.inference_mode()
-    def copy(self, source: int, place: int, count: int) -> None:
+    def copy(self, source: int, target: int, count: int) -> None:
         """Copies the first `count` tokens of one slot into another."""
         for cache in (*self._keys, *self._values):
-            cache[place, :, :count] = cache[source, :, :count]
+            cache[target, :, :count] = cache[source, :, :count]
 
     def _project(
         self, layer: LayerWeights, hidden: torch.Tensor, positions: torch.Tensor

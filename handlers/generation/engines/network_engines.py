@@ -24,7 +24,7 @@ class ComputingEngine(SlotEngine[torch.Tensor]):
 
     def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling) -> None:
         reuse = self._slots.add(sequence, prompt, sampling, reuse=True)
-        if reuse is not None and reuse.source != reuse.place:
+        if reuse is not None and reuse.source != reuse.target:
             self._copy(*reuse)
 
     def _choose(self, slot: Slot, scores: torch.Tensor) -> Token:

@@ -66,10 +66,10 @@ class Work(NamedTuple):
 
 
 class Reuse(NamedTuple):
-    """The first `tokens` tokens of slot `source`, with which the text of slot `place` begins, too."""
+    """The first `tokens` tokens of slot `source`, with which the text of slot `target` begins, too."""
 
     source: int
-    place: int
+    target: int
     tokens: int
 
 
@@ -100,12 +100,12 @@ class Slots:
         source, count = self._longest_match(tokens) if reuse else (0, 0)
         # A text that is continued stays in its slot; if another text only begins alike, its beginning is copied.
         continues = source in self._free and count > 0 and count >= len(self._left.get(source, [])) - 1
-        place = source if continues else self._free[0]
-        self._free.remove(place)
-        self._left.pop(place, None)
-        self._held[sequence] = Slot(sequence, place, tokens, sampler, cached=count)
+        target = source if continues else self._free[0]
+        self._free.remove(target)
+        self._left.pop(target, None)
+        self._held[sequence] = Slot(sequence, target, tokens, sampler, cached=count)
         self._reused += count
-        return Reuse(source, place, count) if count else None
+        return Reuse(source, target, count) if count else None
 
     def _longest_match(self, prompt: Sequence[int]) -> tuple[int, int]:
         """The slot whose text has the most first tokens in common with the prompt, and how many; 0 if too few. The last

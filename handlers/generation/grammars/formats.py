@@ -18,14 +18,13 @@ def read_schema(wanted: object) -> str | None:
     """The schema as text, with its properties in the order in which they were sent; None if any text is allowed."""
     if wanted is None:
         return None
-    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
-    if not isinstance(wanted, Mapping) or not isinstance(kind, str) or kind not in _KEYS:
-        allowed = ", ".join(f"`{name}`" for name in _KEYS)
-        if not isinstance(wanted, Mapping):
-            raise wrong_value("response_format", wanted, f"an object whose `type` is one of {allowed}")
-        raise RequestRefused(
-            f"`response_format.type`: got {quote_choice(kind)}, allowed: {allowed}", param="response_format"
-        )
+    allowed = ", ".join(f"`{name}`" for name in _KEYS)
+    if not isinstance(wanted, Mapping):
+        raise wrong_value("response_format", wanted, f"an object whose `type` is one of {allowed}")
+    kind = wanted.get("type")
+    if not isinstance(kind, str) or kind not in _KEYS:
+        text = f"`response_format.type`: got {quote_choice(kind)}, allowed: {allowed}"
+        raise RequestRefused(text, param="response_format")
     _check_keys(wanted, _KEYS[kind], "response_format")
     if kind == "text":
         return None
