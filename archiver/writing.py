@@ -24,14 +24,14 @@ from handlers.generation import (
     LIBRARY,
     Engine,
     Llama,
+    ModelTokenizer,
     NoToken,
     Sampling,
     TemplateRefused,
     Token,
-    Tokens,
     UnknownModel,
     check_weights,
-    describe,
+    fingerprint_files,
     make_engine,
     weight_files,
 )
@@ -57,7 +57,7 @@ def stage_text(spec: Spec, staged: Path) -> Draft:
     folder, ends = _stage_folder(spec, staged / FOLDER)
     settings = spec.writing.model_dump(exclude={"max_perplexity", "route", "sessions"}) | {"waiting": spec.waiting}
     if spec.vllm is not None:
-        settings["vllm"]["files"] = describe(folder.files) if spec.vllm.weights is not None else {}
+        settings["vllm"]["files"] = fingerprint_files(folder.files) if spec.vllm.weights is not None else {}
     writing = Writing(folder=FOLDER, ends=ends, **settings)
     artifacts = []
     if writing.engine == "aot":
@@ -76,7 +76,7 @@ def _stage_folder(spec: Spec, into: Path) -> tuple[Folder, tuple[int, ...]]:
         for file in (*(file for file in folder.files if file.suffix != ".safetensors"), *weights):
             if file.is_file():
                 shutil.copy(file, into / file.name)
-        ends = _ends(folder, into, Tokens(into))
+        ends = _ends(folder, into, ModelTokenizer(into))
         if computed and spec.vllm is None:
             check_weights(into)
     except FolderRefused as err:
@@ -86,7 +86,7 @@ def _stage_folder(spec: Spec, into: Path) -> tuple[Folder, tuple[int, ...]]:
     return folder, ends
 
 
-def _ends(folder: Folder, staged: Path, tokens: Tokens) -> tuple[int, ...]:
+def _ends(folder: Folder, staged: Path, tokens: ModelTokenizer) -> tuple[int, ...]:
     """Tokens after which the model has nothing more to say, from `generation_config.json` too, where chats have more of
     them."""
     where, given = CONFIG, folder.config.get("eos_token_id")
@@ -107,7 +107,7 @@ def doubts(draft: Draft, staged: Path) -> Iterator[str]:
     """What of a language model's folder may be wrong, and is said because it may not be."""
     if draft.text is None or draft.text.engine == "fake":
         return
-    ends, end = draft.text.ends, Tokens(staged / FOLDER).end
+    ends, end = draft.text.ends, ModelTokenizer(staged / FOLDER).end
     if not ends:
         yield f"no `eos_token_id` in `{CONFIG}` or `{_GENERATION}`: every answer is as long as it may be"
     elif end is not None and end not in ends:
@@ -178,7 +178,7 @@ def compare_text(draft: Draft, staged: Path, original: Path, known: Sequence[str
         if alone.reports != written[0].reports:
             raise AgreementError(_ANOTHER_ALONE)
     engine.close()
-    texts = _read(Tokens(folder), known or (_PLAIN,), min(text.context, _MOST_KNOWN))
+    texts = _read(ModelTokenizer(folder), known or (_PLAIN,), min(text.context, _MOST_KNOWN))
     longest = max(map(len, (*texts, *(answer.tokens for answer in written))))
     whole = Llama(weights, precision="fp32", slots=1, context=longest)
     same: list[bool] = []
@@ -196,7 +196,7 @@ def compare_text(draft: Draft, staged: Path, original: Path, known: Sequence[str
     return _agreed(same, engines, wholes).model_copy(update=known_by)
 
 
-def _read(tokens: Tokens, texts: Iterable[str], context: int) -> list[list[int]]:
+def _read(tokens: ModelTokenizer, texts: Iterable[str], context: int) -> list[list[int]]:
     """The beginnings of texts in tokens, as many as are needed."""
     read: list[list[int]] = []
     left = _MOST_KNOWN
@@ -237,7 +237,7 @@ def _incomparable(folder: Path) -> str | None:
 
 def _written(engine: Engine, text: TextSpec, folder: Path, seeds: Iterable[int]) -> list[_Text]:
     """A text for each seed, all at the same time; the first takes the likeliest tokens."""
-    prompt = Tokens(folder).encode(PROMPT)[: text.context // 2]
+    prompt = ModelTokenizer(folder).encode(PROMPT)[: text.context // 2]
     length = min(_LENGTH, text.context - len(prompt))
     texts = {str(seed): _Text(list(prompt), len(prompt), []) for seed in seeds}
     waiting, running = list(texts), 0

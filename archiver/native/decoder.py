@@ -1,4 +1,4 @@
-"""The library of a compiled decoder: the same for every model, made for one kind of processor."""
+"""Compiles the decoder's library: the same for every model, for one kind of processor."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _FOLDER = Path(__file__).parent
 _SOURCE, _HEADERS = _FOLDER / "decoder.cpp", sorted(_FOLDER.glob("*.h"))
 _FLAGS = (
     *("-x", "c++", "-std=c++17", "-O3", "-fopenmp", "-fPIC", "-shared"),
-    # Errors of arithmetic are not asked for, so that all of it can be done in vectors.
+    # Nothing reads `errno` or traps of arithmetic; without them all of it can be vectorised.
     *("-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"),
-    # The same bytes wherever it is made.
+    # The library has the same bytes wherever it is compiled.
     *("-s", "-Wl,--build-id=none"),
 )
 
 
 def compile_decoder(target: CpuTarget, file: Path) -> None:
-    """Puts the library at `file`, from the cache where it was compiled before."""
+    """Writes the library to `file`, from the cache if it was compiled before."""
     compiler = find_compiler()
     flags, source = [*_FLAGS, *compiler_flags(target)], _SOURCE.read_bytes()
-    read = hashlib.sha256(source + b"".join(header.read_bytes() for header in _HEADERS)).hexdigest()
-    made_by = [compiler_version(), flags, processor() if target == "native" else "", read]
-    key = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()
+    digest = hashlib.sha256(source + b"".join(header.read_bytes() for header in _HEADERS)).hexdigest()
+    origin = [compiler_version(), flags, processor() if target == "native" else "", digest]
+    key = hashlib.sha256(json.dumps(origin).encode()).hexdigest()
     if taken_out(key, file):
         return
     with tempfile.TemporaryDirectory(prefix="marina-compile-", dir=file.parent) as scratch:
-        made = Path(scratch, file.name)
-        # Read from its input: no path of this machine gets into it.
-        command = [compiler, *flags, "-I", str(_FOLDER), "-", "-o", str(made)]
+        compiled = Path(scratch, file.name)
+        # The compiler reads standard input, so that no path of this machine gets into the library.
+        command = [compiler, *flags, "-I", str(_FOLDER), "-", "-o", str(compiled)]
         done = subprocess.run(command, input=source, capture_output=True)
         if done.returncode != 0:
             reason = done.stderr.decode(errors="replace").strip().splitlines()[:1]
             text = f"`{compiler}` cannot compile the decoder: {' '.join(reason) or 'no message'}"
             raise ToolMissing(text, hint="g++ 11 or newer, or use `compile: eager`")
-        made.replace(file)
+        compiled.replace(file)
     keep(key, file)

@@ -1,4 +1,4 @@
-"""Text, token by token: the handler and its rounds, OpenAI's forms, the queue for slots, and the engines."""
+"""The `text` handler: OpenAI's API, the queue for slots, and the engines that write token by token."""
 
 from handlers.generation.engine import Engine, NoToken, Sampling, Token
 from handlers.generation.engines import make_engine
@@ -6,24 +6,24 @@ from handlers.generation.engines.compiled import LIBRARY
 from handlers.generation.engines.llama import Llama
 from handlers.generation.engines.network import check_weights, weight_files
 from handlers.generation.engines.shape import UnknownModel, read_shape
-from handlers.generation.engines.vllm_weights import describe
+from handlers.generation.engines.vllm_weights import fingerprint_files
 from handlers.generation.handler import TextHandler
 from handlers.generation.template import TemplateRefused
-from handlers.generation.tokens import Tokens
+from handlers.generation.tokenizer import ModelTokenizer
 
 __all__ = [
     "LIBRARY",
     "Engine",
     "Llama",
+    "ModelTokenizer",
     "NoToken",
     "Sampling",
     "TemplateRefused",
     "TextHandler",
     "Token",
-    "Tokens",
     "UnknownModel",
     "check_weights",
-    "describe",
+    "fingerprint_files",
     "make_engine",
     "read_shape",
     "weight_files",

@@ -1,7 +1,8 @@
-"""What an engine is: it holds sequences in slots, and every step gives each of them that is past its prompt one token.
+"""The interface of an engine: it holds sequences in slots, and each step gives one token to every sequence whose prompt
+has been read.
 
-An engine decides nothing about when a sequence starts or ends. It goes on until it is told to stop, so that who reads
-the tokens can end a sequence at a stop string, at its length or at a client's departure, before the next step."""
+An engine does not decide when a sequence starts or ends. It continues a sequence until `cancel`, so that the caller can
+end it before the next step: at a stop string, at its length, or when its client leaves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,24 +10,26 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Grammar(Protocol):
-    """Which tokens may come next in an answer of a set form; it belongs to that answer and goes on with it."""
+    """Which tokens may come next in one answer that has to match a schema; `take` moves it on by a token."""
 
     def is_ready(self, patience_s: float = 0) -> bool:
-        """Whether it is known what may come next, after waiting for it."""
+        """Waits up to `patience_s`; True if `allowed` can be called."""
 
     def allowed(self) -> Any:
-        """An array of every token's permission to come next; raises where none has."""
+        """An array with a flag for every token: whether it may come next. Raises if none may."""
 
     def take(self, token: int) -> bool:
-        """This token comes next: whether the answer is complete with it."""
+        """Appends this token to the answer; True if the answer is complete with it."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen: `temperature` 0 takes the likeliest; `top_k` 0 and `top_p` 1 leave every token in;
-    `logprobs` is how many of the likeliest are told with each token, None where nobody wants to know its own either;
-    `grammar` leaves out what may not come next, and `schema` is what it was made of, for an engine that makes its own.
-    `ignore_eos` goes on after a token that ends a text. An engine may end a sequence by itself after `max_tokens`."""
+    """How the next token is chosen.
+
+    `temperature` 0 takes the likeliest token; `top_k` 0 and `top_p` 1 exclude none. `logprobs` is how many of the
+    likeliest tokens are returned with each token; with None even the token's own log-probability may be missing.
+    `grammar` excludes tokens that may not come next; `schema` is its source, for an engine that makes its own grammar.
+    With `ignore_eos` a sequence goes on after an end token. An engine may end a sequence after `max_tokens`."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -40,8 +43,8 @@ class Sampling:
 
 
 class Token(NamedTuple):
-    """One token of one sequence, with its log-probability among all tokens before any of them were left out, which may
-    be none where nobody wants to know; `is_last` where its grammar lets nothing follow it."""
+    """One token of one sequence. `logprob` is its log-probability among all tokens, before any were excluded; it may be
+    NaN if `Sampling.logprobs` is None. `is_last` is True if the grammar allows nothing after the token."""
 
     sequence: str
     token: int
@@ -51,14 +54,14 @@ class Token(NamedTuple):
 
 
 class NoToken(NamedTuple):
-    """A sequence that could not be given its token: its answer is over, and no other's."""
+    """A sequence that gets no more tokens: its answer is over. Other sequences go on."""
 
     sequence: str
 
 
 class Usage(NamedTuple):
-    """How full an engine is: sequences it holds, how many it can hold, and tokens in its cache of so many; and of how
-    many tokens of prompts it has found, since its start, that they are in its cache already."""
+    """How full an engine is: the sequences it holds, of at most `slots`, and the tokens in its cache, of at most
+    `cache_tokens`. `reused_tokens` counts the tokens of prompts that the cache had already."""
 
     sequences: int
     slots: int
@@ -68,8 +71,8 @@ class Usage(NamedTuple):
 
 
 class Engine(Protocol):
-    """Used by one thread. `add` may be called while `usage().sequences` is below `slots`, with a prompt that leaves
-    room for what will be asked of it; `usage` raises where the engine is of no more use."""
+    """Used by one thread. `add` may be called while `usage().sequences` is below `usage().slots`; a prompt and the
+    tokens that are asked for must fit into the context. `usage` raises if the engine has failed."""
 
     def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling) -> None: ...
 

@@ -1,5 +1,5 @@
-"""The thread that runs the engine, apart from TorchServe's round trips: steps follow each other whether or not somebody
-is asking for their tokens just then."""
+"""The thread that runs the engine. Its steps follow each other without waiting for TorchServe's rounds, which fetch the
+tokens."""
 
 import logging
 import os
@@ -11,134 +11,133 @@ from typing import Protocol
 
 from handlers.generation.engine import Engine, NoToken, Token, Usage
 from handlers.generation.scheduler import Scheduler
-from handlers.generation.sequence import Answering, Piece, Sequence, Wish
+from handlers.generation.sequence import AnswerSource, GenerationTask, Piece, TextSequence
 
 logger = logging.getLogger(__name__)
 
-# An engine that works in a process of its own may end while it has nothing to do, too.
-_LOOK_S = 1.0
-# TorchServe asks again and again while any answer is open, and not once more when the last client has left. After so
-# long a silence nothing more is computed, until it asks; after the other, what was begun is forgotten.
+# How often an idle engine is checked: one in a process of its own may also die while it has nothing to do.
+_IDLE_CHECK_S = 1.0
+# TorchServe polls while any answer is open, and stops without notice when the last client has left. After `QUIET_S`
+# without a poll, nothing is computed until the next one; after `ABANDONED_S`, all open answers are dropped.
 QUIET_S, ABANDONED_S = 0.2, 5.0
-# An engine that failed does not come back, but its worker does; before that, its clients hear of it.
+# How long a worker lives on after its engine failed, so that its clients get an error.
 _FAREWELL_S = 1.0
 
 
 class EngineFailed(Exception):
-    """The engine raised, and nothing more comes of it: only a new worker helps."""
+    """The engine raised an error and cannot be used any longer; only a new worker helps."""
 
 
-class Awaited(Protocol):
-    """What can be waited for."""
+class Waitable(Protocol):
+    """Something that `EngineLoop.wait` can wait for."""
 
     @property
     def is_ready(self) -> bool: ...
 
 
-class Watcher(Protocol):
-    """What is called for every token; in the loop's thread, or in that of the one who cancels."""
+class LoopObserver(Protocol):
+    """Is called for every event of the loop, in the loop's thread, `on_cancel` also in the thread that cancels."""
 
-    def token(self, sequence: Sequence, gap_s: float | None) -> None: ...
+    def on_token(self, sequence: TextSequence, gap_s: float | None) -> None: ...
 
-    def ended(self, sequence: Sequence) -> None: ...
+    def on_end(self, sequence: TextSequence) -> None: ...
 
-    def cancelled(self, sequence: Sequence) -> None: ...
+    def on_cancel(self) -> None: ...
 
-    def usage(self, usage: Usage, waiting: int) -> None: ...
+    def on_usage(self, usage: Usage, waiting: int) -> None: ...
 
 
-class Loop:
-    """Sequences from their wish to their end. Every method may be called from any thread."""
+class EngineLoop:
+    """Runs tasks from their submission to their end. Every method may be called from any thread."""
 
     def __init__(
         self,
         engine: Engine,
         scheduler: Scheduler,
-        make: Callable[[Wish, float], Sequence],
-        watcher: Watcher,
+        make: Callable[[GenerationTask, float], TextSequence],
+        observer: LoopObserver,
         *,
-        failed: Callable[[], object] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        failed: Callable[[], object],
     ) -> None:
-        """`failed` is called when the engine has, which is the end of everything here."""
-        self._engine, self._scheduler, self._make, self._watcher, self._clock = engine, scheduler, make, watcher, clock
-        self._tell_failure = failed
-        # Held for moments; never while the engine computes.
+        """`make` makes the sequence of a task, given the time of submission. `failed` is called if the engine fails."""
+        self._engine, self._scheduler, self._observer = engine, scheduler, observer
+        self._make, self._tell_failure = make, failed
+        # Only held for moments, never while the engine computes.
         self._changed = threading.Condition()
-        self._sequences: dict[str, Sequence] = {}
-        self._running: dict[str, Sequence] = {}
+        self._sequences: dict[str, TextSequence] = {}
+        self._running: dict[str, TextSequence] = {}
         self._closing = self._failed = False
-        # When TorchServe was last there; None while it is.
-        self._left_at: float | None = clock()
+        # When TorchServe's last round ended; None during a round.
+        self._polled_at: float | None = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
-    def submit(self, wish: Wish) -> Sequence:
-        """Takes a wish in, or raises `Busy`, or `EngineFailed`."""
+    def submit(self, task: GenerationTask) -> TextSequence:
+        """Lets a task wait for a slot; raises `Busy` or `EngineFailed`."""
         with self._changed:
             if self._failed:
                 raise EngineFailed
-            now = self._clock()
-            running = [sequence.wish.max_tokens - sequence.count for sequence in self._running.values()]
-            sequence = self._make(wish, now)
-            self._scheduler.submit(wish, now, running=running)
-            self._sequences[wish.id] = sequence
+            now = time.monotonic()
+            running = [sequence.task.max_tokens - sequence.count for sequence in self._running.values()]
+            sequence = self._make(task, now)
+            self._scheduler.submit(task, now, running=running)
+            self._sequences[task.id] = sequence
             self._changed.notify_all()
             return sequence
 
     @contextmanager
-    def asked(self) -> Iterator[None]:
-        """While TorchServe is there for what there is."""
-        self._set_left(None)
+    def polled(self) -> Iterator[None]:
+        """Marks the time of one of TorchServe's rounds."""
+        self._set_polled(None)
         try:
             yield
         finally:
-            self._set_left(self._clock())
+            self._set_polled(time.monotonic())
 
-    def _set_left(self, at: float | None) -> None:
+    def _set_polled(self, at: float | None) -> None:
         with self._changed:
-            self._left_at = at
+            self._polled_at = at
             self._changed.notify_all()
 
-    def cancel(self, wish: str) -> None:
-        """Its client is gone: the slot is free before the next step. One that has ended is ignored."""
+    def cancel(self, task_id: str) -> None:
+        """Drops a task whose client has left; its slot is free before the next step. Does nothing if it has ended."""
         with self._changed:
-            self._forget(wish)
+            self._drop(task_id)
 
-    def _forget(self, wish: str) -> None:
-        if sequence := self._sequences.pop(wish, None):
-            self._scheduler.cancel(wish)
-            self._watcher.cancelled(sequence)
+    def _drop(self, task_id: str) -> None:
+        if self._sequences.pop(task_id, None):
+            self._scheduler.cancel(task_id)
+            self._observer.on_cancel()
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody has asked for anything for long, so that whoever was open has left."""
+        """True after a long time without a round: then every client has left."""
         with self._changed:
-            return self._silent_s() > ABANDONED_S
+            return self._unpolled_s() > ABANDONED_S
 
     def wake(self) -> None:
-        """Something else that is waited for is ready."""
+        """Lets `wait` look again, because something outside the loop may be ready."""
         with self._changed:
             self._changed.notify_all()
 
-    def wait(self, sequences: Iterable[Awaited], timeout_s: float) -> bool:
-        """Whether one of them has something to send, after waiting for it; EngineFailed when none ever will."""
-        watched = list(sequences)
+    def wait(self, waitables: Iterable[Waitable], timeout_s: float) -> bool:
+        """Waits until one of them is ready; False if none is in time. Raises EngineFailed if the engine has failed."""
+        watched = list(waitables)
         with self._changed:
             ready = self._changed.wait_for(
-                lambda: self._failed or any(awaited.is_ready for awaited in watched), timeout_s
+                lambda: self._failed or any(waitable.is_ready for waitable in watched), timeout_s
             )
             if self._failed:
                 raise EngineFailed
             return bool(ready)
 
-    def take(self, sequence: Answering) -> list[Piece]:
-        """What its client has not got yet."""
+    def take(self, source: AnswerSource) -> list[Piece]:
+        """The pieces that its client does not have yet."""
         with self._changed:
-            return sequence.take()
+            return source.take()
 
     def close(self) -> None:
-        """Ends the thread after its step."""
+        """Ends the thread after the step that it computes, and closes the engine."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -157,86 +156,84 @@ class Loop:
             self._tell_failure()
 
     def _prepare(self) -> bool:
-        """Removes those that left and takes in those that waited; sleeps while there are none. False when it is to
-        end."""
+        """Before a step: frees the slots of sequences that were cancelled or are overdue, and gives free slots to tasks
+        that wait. Sleeps while there is nothing to compute. False when the loop is to end."""
         with self._changed:
-            self._watcher.usage(self._engine.usage(), len(self._scheduler))
-            if not self._changed.wait_for(lambda: self._closing or self._running or len(self._scheduler), _LOOK_S):
+            self._observer.on_usage(self._engine.usage(), len(self._scheduler))
+            if not self._changed.wait_for(
+                lambda: self._closing or self._running or len(self._scheduler), _IDLE_CHECK_S
+            ):
                 return True
-            self._changed.wait_for(lambda: self._closing or self._silent_s() < QUIET_S, ABANDONED_S)
-            now = self._clock()
+            self._changed.wait_for(lambda: self._closing or self._unpolled_s() < QUIET_S, ABANDONED_S)
+            now = time.monotonic()
             if self.is_abandoned:
                 for abandoned in list(self._sequences.values()):
-                    # Should somebody be there after all, nothing that is waited for will come.
+                    # If its client is still there after all, it gets an error.
                     abandoned.fail()
-                    self._forget(abandoned.wish.id)
-            for sequence in [running for running in self._running.values() if running.wish.id not in self._sequences]:
+                    self._drop(abandoned.task.id)
+            for sequence in [running for running in self._running.values() if running.task.id not in self._sequences]:
                 self._release(sequence)
             for sequence in [known for known in self._sequences.values() if known.is_overdue(now)]:
                 sequence.finish("length")
                 self._release(sequence)
             held = len(self._running)
-            while self._has_room() and (wish := self._scheduler.take(now)):
-                sequence = self._running[wish.id] = self._sequences[wish.id]
-                with self._alone(sequence):
-                    self._engine.add(wish.id, wish.prompt, wish.sampling)
+            while (usage := self._engine.usage()).sequences < usage.slots and (task := self._scheduler.take(now)):
+                sequence = self._running[task.id] = self._sequences[task.id]
+                with self._isolating(sequence):
+                    self._engine.add(task.id, task.prompt, task.sampling)
                 if sequence.end:
                     self._release(sequence)
             if len(self._running) > held:
-                # A first step may take long.
-                self._watcher.usage(self._engine.usage(), len(self._scheduler))
+                # Prompts make a step long, so the new numbers are published before it.
+                self._observer.on_usage(self._engine.usage(), len(self._scheduler))
             self._changed.notify_all()
             return not self._closing
 
-    def _silent_s(self) -> float:
-        return 0.0 if self._left_at is None else self._clock() - self._left_at
+    def _unpolled_s(self) -> float:
+        return 0.0 if self._polled_at is None else time.monotonic() - self._polled_at
 
-    def _has_room(self) -> bool:
-        usage = self._engine.usage()
-        return usage.sequences < usage.slots
-
-    def _release(self, sequence: Sequence) -> None:
-        """It has ended, or its client has left."""
-        self._scheduler.cancel(sequence.wish.id)
-        if self._running.pop(sequence.wish.id, None):
-            self._engine.cancel(sequence.wish.id)
-        if self._sequences.pop(sequence.wish.id, None):
-            self._watcher.ended(sequence)
+    def _release(self, sequence: TextSequence) -> None:
+        """Frees the slot of a sequence that has ended, or whose client has left."""
+        self._scheduler.cancel(sequence.task.id)
+        if self._running.pop(sequence.task.id, None):
+            self._engine.cancel(sequence.task.id)
+        if self._sequences.pop(sequence.task.id, None):
+            self._observer.on_end(sequence)
 
     def _step(self) -> None:
         if not self._running:
             return
-        begun = self._clock()
+        begun = time.monotonic()
         tokens = self._engine.step()
         with self._changed:
-            now = self._clock()
-            self._scheduler.step.observe(now - begun)
+            now = time.monotonic()
+            self._scheduler.observe_step(now - begun)
             for token in tokens:
                 if sequence := self._sequences.get(token.sequence):
                     self._accept(sequence, token, now)
             self._changed.notify_all()
 
-    def _accept(self, sequence: Sequence, token: Token | NoToken, now: float) -> None:
-        with self._alone(sequence):
+    def _accept(self, sequence: TextSequence, token: Token | NoToken, now: float) -> None:
+        with self._isolating(sequence):
             if isinstance(token, NoToken):
                 sequence.fail()
             else:
-                self._watcher.token(sequence, sequence.accept(token, now))
+                self._observer.on_token(sequence, sequence.accept(token, now))
         if sequence.end:
             self._release(sequence)
 
     @contextmanager
-    def _alone(self, sequence: Sequence) -> Iterator[None]:
-        """An error is the fault of this answer, which ends, and of no other."""
+    def _isolating(self, sequence: TextSequence) -> Iterator[None]:
+        """Lets an error end this sequence alone, not the others."""
         try:
             yield
         except Exception:
-            logger.exception("answer %s failed", sequence.wish.id)
+            logger.exception("answer %s failed", sequence.task.id)
             sequence.fail()
 
 
 def end_worker() -> None:
-    """This process, in a moment; TorchServe starts another one."""
+    """Ends this process in a moment; TorchServe starts another one."""
     end = threading.Timer(_FAREWELL_S, os._exit, (1,))
     end.daemon = True
     end.start()

@@ -1,9 +1,9 @@
-"""What a worker that writes text tells Prometheus, beside what every worker does (`handlers/metrics.py`)."""
+"""The metrics of a worker that writes text, besides those of every worker (`handlers/metrics.py`)."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from handlers.generation.engine import Usage
-from handlers.generation.sequence import Sequence
+from handlers.generation.sequence import TextSequence
 from handlers.metrics import Metrics
 
 FIRST_BUCKETS = (
@@ -17,7 +17,7 @@ GAP_BUCKETS = (
 
 
 class TextMetrics:
-    """Series of one model; the `Watcher` of its loop."""
+    """The series of one model; the `LoopObserver` of its loop."""
 
     def __init__(self, base: Metrics, model: str) -> None:
         self._base = base
@@ -56,7 +56,7 @@ class TextMetrics:
 
     def _gauges(self, model: str) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
-            # There is one worker, and what it says goes with it.
+            # There is only one worker, and its values end with it.
             return Gauge(name, text, ["model", *labels], registry=self._base.registry, multiprocess_mode="livemax")
 
         sequences = gauge("inference_sequences", "Answers being written", "state")
@@ -64,34 +64,34 @@ class TextMetrics:
         self._cached = gauge("inference_cached_tokens", "Tokens in the engine's cache").labels(model)
         self._cache = gauge("inference_cache_tokens", "Tokens that the engine's cache has room for").labels(model)
 
-    def accepted(self, prompt_tokens: int) -> None:
-        self._read.inc(prompt_tokens)
+    def count_prompt(self, tokens: int) -> None:
+        self._read.inc(tokens)
 
-    def asked_for_schema(self, is_known: bool) -> None:
+    def count_schema(self, is_known: bool) -> None:
         self._schemas[is_known].inc()
 
-    def refused(self, kind: str) -> None:
+    def count_refusal(self, kind: str) -> None:
         self._base.count([kind])
 
-    def token(self, sequence: Sequence, gap_s: float | None) -> None:
+    def on_token(self, sequence: TextSequence, gap_s: float | None) -> None:
         self._written.inc()
         if gap_s is not None:
             self._gap.observe(gap_s)
         elif sequence.first_at is not None:
             self._first.observe(sequence.first_at - sequence.since)
 
-    def ended(self, sequence: Sequence) -> None:
+    def on_end(self, sequence: TextSequence) -> None:
         self._ends[sequence.end or "cancelled"].inc()
 
-    def cancelled(self, sequence: Sequence) -> None:
+    def on_cancel(self) -> None:
         self._ends["cancelled"].inc()
 
-    def usage(self, usage: Usage, waiting: int) -> None:
+    def on_usage(self, usage: Usage, waiting: int) -> None:
         self._running.set(usage.sequences)
         self._waiting.set(waiting)
         self._cached.set(usage.cached_tokens)
         self._cache.set(usage.cache_tokens)
-        # What was reused while the engine warmed up was nobody's.
+        # What was reused before the first call belongs to the engine's warm-up, not to a request.
         if self._reused_before is not None:
             self._reused.inc(usage.reused_tokens - self._reused_before)
         self._reused_before = usage.reused_tokens

@@ -1,5 +1,6 @@
-"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. What was sent is told in a few words: a
-number as it is, a text by what it is."""
+"""Errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`.
+
+A message quotes numbers as they were sent, but a text only where it is the name of a choice, and never all of it."""
 
 from collections.abc import Mapping
 
@@ -8,8 +9,8 @@ import orjson
 _LONGEST_NAME = 80
 
 
-class Refused(Exception):
-    """Answers one request with an error; `retry_after_s` is told where another try may help."""
+class RequestRefused(Exception):
+    """Answers one request with an error. `retry_after_s` is set if another try may help."""
 
     def __init__(
         self,
@@ -26,7 +27,7 @@ class Refused(Exception):
 
     @property
     def kind(self) -> str:
-        """What the metrics call it."""
+        """The reason under which the metrics count it."""
         kinds = {404: "not_found", 413: "too_large", 415: "unsupported", 503: "busy", 500: "internal"}
         return kinds.get(self.status, "malformed")
 
@@ -34,13 +35,13 @@ class Refused(Exception):
         return error_body(self.message, self.status, self.param, self.code)
 
 
-def unfit(where: str, value: object, allowed: str, *, param: str | None = None) -> Refused:
-    """What a value should have been that is not."""
-    return Refused(f"`{where}`: got {in_few_words(value)}, allowed: {allowed}", param=param or where)
+def wrong_value(where: str, value: object, allowed: str, *, param: str | None = None) -> RequestRefused:
+    """A refusal that says what was given and what is allowed."""
+    return RequestRefused(f"`{where}`: got {describe_briefly(value)}, allowed: {allowed}", param=param or where)
 
 
-def in_few_words(value: object) -> str:
-    """A value in a few words."""
+def describe_briefly(value: object) -> str:
+    """A number or a flag as it is, anything else by its kind."""
     if isinstance(value, bool | int | float):
         return f"`{as_json(value)}`"
     if isinstance(value, str):
@@ -50,9 +51,9 @@ def in_few_words(value: object) -> str:
     return "an object" if isinstance(value, Mapping) else "nothing"
 
 
-def named(value: object) -> str:
-    """A value that stands for a choice: a text as it is, where it is short."""
-    return f"`{value[:_LONGEST_NAME]}`" if isinstance(value, str) and value else in_few_words(value)
+def quote_choice(value: object) -> str:
+    """A value that should be one of a few names: a text in quotes, at most 80 characters of it."""
+    return f"`{value[:_LONGEST_NAME]}`" if isinstance(value, str) and value else describe_briefly(value)
 
 
 def as_json(value: object) -> str:

@@ -1,78 +1,76 @@
-"""Which prompts a small model answers: the short ones, while it is there.
+"""Short prompts go to a small model, as long as it answers.
 
-`MARINA_ROUTE` says where it is, set by the supervisor of the spec's `text.route`."""
+The supervisor sets `MARINA_ROUTE` from the spec's `text.route`."""
 
 import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import orjson
 from prometheus_client import CollectorRegistry, Counter
 
 from handlers.caching import Pause
-from handlers.generation.arrivals import ROUTED, Arrival
-from handlers.generation.forwarded import Forwarded, Letter, Result
+from handlers.generation.forwarding import ForwardedAnswer, ForwardedRequest, Result
+from handlers.generation.loop import EngineLoop
 from handlers.generation.sequence import BATCH
+from handlers.generation.text_request import ROUTED_HEADER, TextRequest
 
 logger = logging.getLogger(__name__)
 
 SETTINGS = "MARINA_ROUTE"
 _RESULTS = ("forwarded", "returned", "broken", "cancelled", "skipped")
-# The small model has a name of its own, and the others are read by nobody: they may be deeper than can be written.
-_KEPT_HERE = ("model", "metadata", "user")
+# Not sent on: the small model has another name, and the others are not used, and may be nested too deeply for orjson.
+_NOT_SENT = ("model", "metadata", "user")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 
-class Route:
-    """The way to the small model."""
+class SmallModelRoute:
+    """Decides which requests go to the small model, and counts what became of them."""
 
     def __init__(
         self,
         settings: Mapping[str, object],
         results: Mapping[str, Counter],
-        *,
-        priority: str,
-        changed: Callable[[], None],
-        is_abandoned: Callable[[], bool],
+        loop: EngineLoop,
+        priority_header: str,
     ) -> None:
         self._short_tokens = int(str(settings["short_tokens"]))
         self._url, self._patience_s = str(settings["url"]), float(str(settings["patience_ms"])) / 1000
-        self._results, self._priority = results, priority
-        self._changed, self._is_abandoned = changed, is_abandoned
+        self._results, self._loop, self._priority_header = results, loop, priority_header
         self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
-    def forward(self, arrival: Arrival) -> Forwarded | None:
-        """The answer that the small model writes; None for a request that stays here.
+    def forward(self, request: TextRequest) -> ForwardedAnswer | None:
+        """The answer of the small model; None if this model has to answer the request itself.
 
-        Tokens are those of one model's tokenizer, so a prompt of tokens stays; so does a request for this model's own
-        answer, one that was sent on to here, and a turn of a conversation that is kept here."""
-        stays = arrival.is_routed or not arrival.control.takes or arrival.turn is not None
-        stays |= isinstance(arrival.body.get("prompt"), list)
-        if stays or len(arrival.asked.prompt) > self._short_tokens:
+        That is so for long prompts, for prompts of tokens, which another tokenizer may number differently, for requests
+        that bypass the cache or were sent on to this model, and for turns of stored conversations."""
+        stays = request.is_routed or not request.control.takes or request.turn is not None
+        stays |= isinstance(request.body.get("prompt"), list)
+        if stays or len(request.parameters.prompt) > self._short_tokens:
             return None
         if self._pause.is_on:
             self._results["skipped"].inc()
             return None
         try:
-            letter = self._letter(arrival)
+            forwarded = self._make_forwarded(request)
         except TypeError:
-            # It is deeper than can be written.
+            # The body is nested more deeply than orjson can write.
             return None
-        return Forwarded(letter, ended=self._count, changed=self._changed, is_abandoned=self._is_abandoned)
+        return ForwardedAnswer(forwarded, self._loop, ended=self._count)
 
-    def _letter(self, arrival: Arrival) -> Letter:
-        wish, headers = arrival.wish, {"Content-Type": "application/json", ROUTED: "1"}
-        if wish.priority == BATCH:
-            headers[self._priority] = "batch"
+    def _make_forwarded(self, request: TextRequest) -> ForwardedRequest:
+        task, headers = request.task, {"Content-Type": "application/json", ROUTED_HEADER: "1"}
+        if task.priority == BATCH:
+            headers[self._priority_header] = "batch"
         patience_s = self._patience_s
-        if wish.deadline is not None:
-            left_s = max(0.001, wish.deadline - time.monotonic())
+        if task.deadline is not None:
+            left_s = max(0.001, task.deadline - time.monotonic())
             headers["X-Request-Timeout-Ms"] = str(max(1, round(left_s * 1000)))
             patience_s = min(patience_s, left_s)
-        body = {name: value for name, value in arrival.body.items() if name not in _KEPT_HERE}
-        return Letter(self._url, orjson.dumps(body), headers, arrival.asked.stream, patience_s)
+        body = {name: value for name, value in request.body.items() if name not in _NOT_SENT}
+        return ForwardedRequest(self._url, orjson.dumps(body), headers, request.parameters.stream, patience_s)
 
     def _count(self, result: Result, is_reached: bool) -> None:
         self._results[result].inc()
@@ -80,19 +78,14 @@ class Route:
             self._pause.succeed()
             return
         if not self._pause.is_on:
-            logger.warning("the small model does not answer, its prompts are answered here")
+            logger.warning("the small model does not answer, so this model answers its prompts")
         self._pause.fail()
 
 
 def open_route(
-    registry: CollectorRegistry,
-    model: str,
-    *,
-    priority: str,
-    changed: Callable[[], None],
-    is_abandoned: Callable[[], bool],
-) -> Route | None:
-    """The route that the supervisor has asked for; None without."""
+    registry: CollectorRegistry, model: str, loop: EngineLoop, priority_header: str
+) -> SmallModelRoute | None:
+    """The route that `MARINA_ROUTE` describes; None without that variable."""
     text = os.environ.get(SETTINGS)
     if not text:
         return None
@@ -104,4 +97,4 @@ def open_route(
         registry=registry,
     )
     results = {result: counter.labels(model, result) for result in _RESULTS}
-    return Route(json.loads(text), results, priority=priority, changed=changed, is_abandoned=is_abandoned)
+    return SmallModelRoute(json.loads(text), results, loop, priority_header)

@@ -1,93 +1,85 @@
-"""Which request gets the next free slot, and which is refused at once because waiting is useless.
+"""Which request gets the next free slot, and which one is refused at once because waiting would be useless.
 
-Interactive requests go before those of a batch, short prompts before long ones; who has waited long goes before all of
-them, so that nobody waits for ever. Estimates are made of the steps measured so far: what was never measured refuses
-nobody."""
+Interactive requests go before batch requests, and short prompts before long ones. A request that has waited for
+`PATIENCE_S` goes before all others, so that none waits for ever. Estimates use the mean time of the steps so far; until
+one was measured, no request is refused for its deadline."""
 
 import math
 from collections.abc import Sequence
 
-from handlers.generation.sequence import INTERACTIVE, Wish
+from handlers.generation.sequence import INTERACTIVE, GenerationTask
 
-# Who has waited so long is next.
+# A request that has waited this long is next.
 PATIENCE_S = 10.0
-# Of the newest step in the running mean.
+# The weight of the newest step in the running mean.
 _NEWEST = 0.1
 
 
 class Busy(Exception):
-    """Waiting is useless: `retry_after_s` is when there may be room."""
+    """Waiting would be useless; there may be room in `retry_after_s`."""
 
     def __init__(self, reason: str, retry_after_s: float) -> None:
         super().__init__(reason)
         self.reason, self.retry_after_s = reason, max(1, math.ceil(retry_after_s))
 
 
-class StepTime:
-    """What a step takes, as a running mean, seconds; 0 before the first."""
-
-    def __init__(self) -> None:
-        self.mean_s = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.mean_s = seconds if self.mean_s == 0 else self.mean_s + _NEWEST * (seconds - self.mean_s)
-
-
 class Scheduler:
-    """The wishes that wait for a slot, at most `room`."""
+    """The tasks that wait for a slot, at most `room`."""
 
     def __init__(self, *, room: int, slots: int, prefill_chunk: int) -> None:
         self._room, self._slots, self._chunk = room, slots, prefill_chunk
-        self._waiting: dict[str, tuple[Wish, float]] = {}
-        self.step = StepTime()
+        self._waiting: dict[str, tuple[GenerationTask, float]] = {}
+        # The running mean of the time of a step; 0 before the first step.
+        self._step_s = 0.0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def submit(self, wish: Wish, now: float, *, running: Sequence[int]) -> None:
-        """Takes a wish in, or raises Busy; `running` is how many tokens each sequence in a slot may still get."""
-        wait_s = self._wait_s(running, wish.priority)
-        # Who waits for the moment in which a free slot is given away is in nobody's way.
+    def observe_step(self, seconds: float) -> None:
+        """Takes the time of one step into account for estimates."""
+        self._step_s = seconds if self._step_s == 0 else self._step_s + _NEWEST * (seconds - self._step_s)
+
+    def submit(self, task: GenerationTask, now: float, *, running: Sequence[int]) -> None:
+        """Lets a task wait, or raises Busy. `running` is how many tokens each sequence in a slot may still get."""
+        wait_s = self._wait_s(running, task.priority)
+        # Free slots are filled before the next step, so that many of the waiting tasks take no room.
         waiting = len(self._waiting) - (self._slots - len(running))
-        # A batch that took all the room would have interactive requests refused.
-        room = self._room if wish.priority == INTERACTIVE else max(1, self._room // 2)
+        # Batch requests must not take all the room, or interactive ones would be refused.
+        room = self._room if task.priority == INTERACTIVE else max(1, self._room // 2)
         if waiting >= room:
             raise Busy(f"{waiting} requests are already waiting", wait_s)
-        if wish.deadline is not None:
-            end_s = wait_s + self._own_s(wish)
-            if now + end_s > wish.deadline:
-                left_ms = max(0.0, wish.deadline - now) * 1000
+        if task.deadline is not None:
+            end_s = wait_s + self._steps(task) * self._step_s
+            if now + end_s > task.deadline:
+                left_ms = max(0.0, task.deadline - now) * 1000
                 raise Busy(f"it would take {end_s * 1000:,.1f} ms, and {left_ms:,.1f} ms are left", wait_s)
-        self._waiting[wish.id] = (wish, now)
+        self._waiting[task.id] = (task, now)
 
-    def take(self, now: float) -> Wish | None:
-        """The next to get a slot."""
+    def take(self, now: float) -> GenerationTask | None:
+        """Removes and returns the task that gets the next slot; None if none waits."""
         if not self._waiting:
             return None
-        wish, _ = min(self._waiting.values(), key=lambda waiting: _turn(waiting[0], waiting[1], now))
-        del self._waiting[wish.id]
-        return wish
+        task, _ = min(self._waiting.values(), key=lambda waiting: _rank(waiting[0], waiting[1], now))
+        del self._waiting[task.id]
+        return task
 
-    def cancel(self, wish: str) -> bool:
-        """Whether it was waiting."""
-        return self._waiting.pop(wish, None) is not None
+    def cancel(self, task_id: str) -> None:
+        """Removes a task if it is waiting."""
+        self._waiting.pop(task_id, None)
 
     def _wait_s(self, running: Sequence[int], priority: int) -> float:
-        """Until a slot is free for one more of a priority, seconds: the slots are freed as those who hold them end."""
+        """Seconds until a slot is free for one more task of this priority, after those that go before it."""
         frees = sorted([0] * (self._slots - len(running)) + sorted(running)[: self._slots])
-        for wish in (wish for wish, _ in self._waiting.values() if wish.priority <= priority):
-            frees.append(frees.pop(0) + self._steps(wish))
+        for task in (task for task, _ in self._waiting.values() if task.priority <= priority):
+            frees.append(frees.pop(0) + self._steps(task))
             frees.sort()
-        return frees[0] * self.step.mean_s if frees else 0.0
+        return frees[0] * self._step_s if frees else 0.0
 
-    def _own_s(self, wish: Wish) -> float:
-        return self._steps(wish) * self.step.mean_s
-
-    def _steps(self, wish: Wish) -> int:
-        return math.ceil(len(wish.prompt) / self._chunk) + wish.max_tokens - 1
+    def _steps(self, task: GenerationTask) -> int:
+        return math.ceil(len(task.prompt) / self._chunk) + task.max_tokens - 1
 
 
-def _turn(wish: Wish, since: float, now: float) -> tuple[int, float, float]:
+def _rank(task: GenerationTask, since: float, now: float) -> tuple[int, float, float]:
     if now - since > PATIENCE_S:
         return -1, since, 0.0
-    return wish.priority, len(wish.prompt), since
+    return task.priority, len(task.prompt), since

@@ -1,18 +1,18 @@
-"""One answer that is being written: what was asked, the tokens so far, the text that is whole, and why it ended."""
+"""One answer that is being written: its task, the text that can be sent so far, and how it ended."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from handlers.generation.detokenizer import Detokenizer, StopFinder
 from handlers.generation.engine import Sampling, Token
-from handlers.generation.words import StopFinder, Unfolding
 
 End = Literal["stop", "length", "error"]
 INTERACTIVE, BATCH = 0, 1
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a client asked for, checked. `deadline` is on the loop's clock."""
+class GenerationTask:
+    """What the engine has to do for one request. `deadline` is a time of `time.monotonic`."""
 
     id: str
     prompt: tuple[int, ...]
@@ -25,31 +25,35 @@ class Wish:
 
 @dataclass(frozen=True)
 class Piece:
-    """Text that can be sent, the tokens that it was made of, and how it ended, if it has."""
+    """Text that can be sent, the tokens that it was made of, and with the last piece how the answer ended."""
 
     text: str
     tokens: tuple[Token, ...] = ()
     end: End | None = None
 
 
-class Answering(Protocol):
-    """Where the pieces of an answer come from; `end` is there when the last of them is."""
+class AnswerSource(Protocol):
+    """Where the pieces of an answer come from."""
 
     @property
-    def end(self) -> End | None: ...
+    def end(self) -> End | None:
+        """How the answer ended; None while pieces may still come."""
 
     @property
-    def is_ready(self) -> bool: ...
+    def is_ready(self) -> bool:
+        """True if there are pieces that were not taken yet, or if there will be none because of an error."""
 
-    def take(self) -> list[Piece]: ...
+    def take(self) -> list[Piece]:
+        """The pieces since the last call."""
 
 
 @dataclass
-class Sequence:
-    """A wish on its way. `ends` are tokens after which a model has nothing more to say."""
+class TextSequence:
+    """A sequence of the engine and the text made of its tokens, an `AnswerSource`. `ends` are the end tokens of the
+    model; `since` is when its request arrived."""
 
-    wish: Wish
-    unfolding: Unfolding
+    task: GenerationTask
+    detokenizer: Detokenizer
     ends: frozenset[int]
     since: float
     count: int = 0
@@ -59,49 +63,47 @@ class Sequence:
     _ready: list[Piece] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._stops = StopFinder(self.wish.stop)
+        self._stops = StopFinder(self.task.stop)
 
     def accept(self, token: Token, now: float) -> float | None:
-        """One more token; seconds since the one before it."""
+        """Adds one token; returns the seconds since the token before it, None for the first."""
         gap = None if self.last_at is None else now - self.last_at
         self.first_at, self.last_at = self.first_at if self.first_at is not None else now, now
         self.count += 1
         if token.token in self.ends:
             self.finish("stop", (token,))
             return gap
-        text, stopped = self._stops.feed(self.unfolding.feed(token.token))
+        text, stopped = self._stops.feed(self.detokenizer.feed(token.token))
         if stopped:
             self.end = "stop"
             self._ready.append(Piece(text, (token,), "stop"))
         elif token.is_last:
             self.finish("stop", (token,), text)
-        elif self.count >= self.wish.max_tokens:
+        elif self.count >= self.task.max_tokens:
             self.finish("length", (token,), text)
         else:
             self._ready.append(Piece(text, (token,)))
         return gap
 
     def finish(self, end: End, tokens: tuple[Token, ...] = (), text: str = "") -> None:
-        """Ends it with all text that was held back, but what a stop string ends."""
-        rest, stopped = self._stops.feed(self.unfolding.flush())
+        """Ends the answer with the text that was held back, up to a stop string in it."""
+        rest, stopped = self._stops.feed(self.detokenizer.flush())
         text += rest if stopped else rest + self._stops.flush()
         self.end = "stop" if stopped else end
         self._ready.append(Piece(text, tokens, self.end))
 
     def fail(self) -> None:
-        """Ends it where it is: something raised that was done for it alone."""
+        """Ends the answer with an error, after the pieces so far."""
         self.end = "error"
 
     def is_overdue(self, now: float) -> bool:
-        """Whether its deadline has passed before its end."""
-        return self.end is None and self.wish.deadline is not None and now > self.wish.deadline
+        """Whether its deadline has passed and it has not ended."""
+        return self.end is None and self.task.deadline is not None and now > self.task.deadline
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something that its client has not got."""
         return bool(self._ready) or self.end == "error"
 
     def take(self) -> list[Piece]:
-        """What its client has not got yet."""
         ready, self._ready = self._ready, []
         return ready

@@ -1,4 +1,4 @@
-"""Chat templates: programs that come with a model's files, so they run where they can reach nothing, and in bounds."""
+"""Chat templates: programs that come with a model, so they run in a sandbox, with limits on time and memory."""
 
 import json
 import re
@@ -16,30 +16,32 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-LONGEST_SOURCE = 100_000
-# Of a prompt made of messages, characters.
-LONGEST_TEXT = 4_000_000
-# Lines of Python that a template may run for one conversation, its own and those of what it calls.
-_MOST_LINES = 1_000_000
-# And of the processor, seconds: one line may do much.
-_LONGEST_S = 1.0
-# What a part of a list counts, in characters, besides its own.
+# The longest source of a template, in characters.
+_MAX_SOURCE = 100_000
+# The longest prompt made of messages, in characters.
+_MAX_TEXT = 4_000_000
+# How many lines of Python a template may run for one conversation, with those of the functions that it calls.
+_MAX_LINES = 1_000_000
+# How much processor time it may take, in seconds, because a single line can do much.
+_MAX_S = 1.0
+# How many characters each part of a list counts in addition to its own.
 _PART = 16
-# Of a number, bits; and the spaces before a line of JSON.
-_MOST_BITS, _WIDEST = 256, 100
+# The largest number, in bits, and the widest indent of JSON.
+_MAX_BITS, _MAX_INDENT = 256, 100
+# Fields of formats with a width of three digits or more, or with another field as their width.
 _WIDE, _WIDE_DATE = re.compile(r"\{[^{}]*(\{|\d{3})"), re.compile(r"\d{3}")
 
 
 class TemplateRefused(Exception):
-    """The template does not take these messages, or cannot be run."""
+    """The template refuses these messages, or cannot be run."""
 
 
 class ChatTemplate:
-    """A template of `transformers`' kind."""
+    """A chat template as `transformers` uses them."""
 
     def __init__(self, source: str, special: Mapping[str, str]) -> None:
-        if len(source) > LONGEST_SOURCE:
-            raise TemplateRefused(f"the chat template has {len(source)} characters, allowed: {LONGEST_SOURCE}")
+        if len(source) > _MAX_SOURCE:
+            raise TemplateRefused(f"the chat template has {len(source)} characters, allowed: {_MAX_SOURCE}")
         environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
         self._special = dict(special)
         try:
@@ -48,43 +50,43 @@ class ChatTemplate:
             raise TemplateRefused(f"the chat template cannot be read: {err}") from err
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt of a conversation, up to where the assistant speaks."""
+        """The prompt of a conversation, up to where the assistant's answer begins."""
         before = sys.gettrace()
-        sys.settrace(_Bound().trace)
+        sys.settrace(_Budget().trace)
         try:
             prompt = self._template.render(messages=messages, add_generation_prompt=True, **self._special)
         except (TemplateError, SecurityError, OverflowError, MemoryError, RecursionError) as err:
             raise TemplateRefused(str(err) or type(err).__name__) from err
         except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as err:
-            raise TemplateRefused("the chat template does not take these messages") from err
+            raise TemplateRefused("the chat template cannot render these messages") from err
         finally:
             sys.settrace(before)
-        if len(prompt) > LONGEST_TEXT:
-            raise TemplateRefused("the chat template makes a prompt that is too long of these messages")
+        if len(prompt) > _MAX_TEXT:
+            raise TemplateRefused("the prompt that the chat template makes of these messages is too long")
         return prompt
 
 
-class _Bound:
-    """Counts the lines that run and the time they take, so that a loop without an end has one."""
+class _Budget:
+    """Counts the lines that run and the time that they take, and ends a template that takes too much."""
 
     def __init__(self) -> None:
         self._lines = 0
-        self._until = time.thread_time() + _LONGEST_S
+        self._until = time.thread_time() + _MAX_S
 
     def trace(self, frame: Any, event: str, argument: Any) -> Any:
         if frame.f_code is _bounded.__code__:
-            # Looks at every part of a list, which are lines of nobody's template.
+            # Its lines are not the template's: it looks at every part of a list.
             return None
         if event == "line":
             self._lines += 1
-            if self._lines > _MOST_LINES or time.thread_time() > self._until:
+            if self._lines > _MAX_LINES or time.thread_time() > self._until:
                 raise TemplateRefused("the chat template takes too long for these messages")
         return self.trace
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Without the ways to take memory or time in one operation: powers, repetitions, formats and fillings, ever longer
-    texts and numbers, and lists that hold each other, which are short until they are written out."""
+    """A sandbox without operations that take much memory or time at once: powers, repetition, formats, padding, texts
+    and numbers that grow, and lists that contain each other, which are short until they are written out."""
 
     intercepted_binops = frozenset(("*", "**", "%", "+"))
 
@@ -98,7 +100,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.globals |= {"raise_exception": _raise, "strftime_now": _strftime_now}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree: nodes.Template = _Watched().visit(super()._parse(source, name, filename))
+        tree: nodes.Template = _FilterInserter().visit(super()._parse(source, name, filename))
         return tree
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -108,7 +110,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             if not (isinstance(left, int | float) and isinstance(right, int | float)):
                 raise SecurityError("chat templates must not repeat texts or lists")
             if isinstance(left, int) and isinstance(right, int):
-                _check_size(left.bit_length() + right.bit_length(), _MOST_BITS)
+                _check_size(left.bit_length() + right.bit_length(), _MAX_BITS)
         if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
             _check_size(len(left) + len(right))
         return _bounded(super().call_binop(context, operator, left, right))
@@ -127,8 +129,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         return _bounded(super().call(context, function, *values, **named))
 
 
-class _Watched(NodeTransformer):
-    """The operator `a ~ b` and the list `[a, b]` cannot be watched: they become filters, which can."""
+class _FilterInserter(NodeTransformer):
+    """Makes filters of the operator `a ~ b` and of literals such as `[a, b]`, which cannot be intercepted otherwise."""
 
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
         return self._bound(node)
@@ -149,7 +151,7 @@ class _Watched(NodeTransformer):
 
 
 def _bounding(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose lists are bounded."""
+    """A filter that checks the size of its result."""
 
     @wraps(function)
     def filtered(*values: Any, **named: Any) -> Any:
@@ -159,7 +161,7 @@ def _bounding(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bounded(value: Any) -> Any:
-    """The value as it is, unless it holds too much to be written out: a list may hold another one twice."""
+    """Returns the value, or raises if it would be too long when written out: a list may contain another one twice."""
     if isinstance(value, str) or not isinstance(value, list | tuple | Mapping | Namespace):
         return value
     left, size = [value], 0
@@ -176,18 +178,18 @@ def _bounded(value: Any) -> Any:
             left += part.values()
         elif isinstance(part, Namespace):
             left += object.__getattribute__(part, "_Namespace__attrs").values()
-        if size > LONGEST_TEXT:
+        if size > _MAX_TEXT:
             _check_size(size)
     return value
 
 
-def _check_size(size: int, most: int = LONGEST_TEXT) -> None:
-    if size > most:
+def _check_size(size: int, limit: int = _MAX_TEXT) -> None:
+    if size > limit:
         raise SecurityError("a text, a list or a number becomes too long")
 
 
 def _check_method(text: str, method: str) -> None:
-    """What fills a text up to a width makes any length of it."""
+    """Refuses methods that pad a text to a width, which may be any."""
     if method in ("center", "expandtabs", "ljust", "rjust", "translate", "zfill"):
         raise SecurityError(f"`{method}` is not allowed in chat templates")
     if method in ("format", "format_map") and _WIDE.search(text):
@@ -195,7 +197,7 @@ def _check_method(text: str, method: str) -> None:
 
 
 def _join(values: Iterable[Any], between: str = "", attribute: str | int | None = None) -> str:
-    """jinja's filter of this name; `attribute` of each value is what is joined."""
+    """Jinja's filter `join`. With `attribute`, joins that attribute of each value."""
     texts = []
     length = 0
     for value in values:
@@ -220,7 +222,7 @@ def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = 
 
 def _tojson(value: Any, **options: Any) -> str:
     indent = options.get("indent")
-    _check_size(indent if isinstance(indent, int) else len(indent or ""), _WIDEST)
+    _check_size(indent if isinstance(indent, int) else len(indent or ""), _MAX_INDENT)
     text: str = json.dumps(value, ensure_ascii=False, **options)
     return text
 

@@ -133,8 +133,8 @@ def test_a_package_whose_weights_are_spoiled_is_refused(
 @pytest.mark.slow
 def test_an_engine_that_turns_positions_otherwise_is_refused(compiled: tuple[Draft, Path], monkeypatch) -> None:
     draft, folder = compiled
-    other = lambda shape, context: network.turns(replace(shape, rope_theta=2 * shape.rope_theta), context)  # noqa: E731
-    monkeypatch.setattr("handlers.generation.engines.compiled.turns", other)
+    other = lambda shape, context: network.rotary_tables(replace(shape, rope_theta=2 * shape.rope_theta), context)  # noqa: E731
+    monkeypatch.setattr("handlers.generation.engines.compiled.rotary_tables", other)
     with pytest.raises(AgreementError, match=r"perplexity of int8 is|`model.min_agreement`"):
         check_agreement(SPEC, compare_text(draft, folder, MODEL))
 

@@ -1,5 +1,5 @@
-"""Stands in for vLLM where there is none: what `vllm_runner.py` uses of it, and nothing more. It says the prompt again,
-a token a step; some tokens in a prompt make it do what an engine should not."""
+"""Stands in for vLLM where it is not installed: the parts that `vllm_runner.py` uses, and nothing more. It repeats the
+prompt, one token per step; some tokens at the end of a prompt make it misbehave."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from typing import Any
 
 __version__ = "0.32.0+standin"
 
-# What a prompt with one of these as its last token does to the engine.
+# The engine misbehaves if a prompt ends with one of these tokens.
 DIES, HANGS, PRINTS, IS_REFUSED = 201, 202, 203, 204
 _BLOCK = 16
 _STEP_S = 0.002
@@ -79,17 +79,17 @@ class EngineArgs:
 class _Request:
     prompt: "list[int]"
     params: SamplingParams
-    said: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
 
 
 class LLMEngine:
     def __init__(self, arguments: EngineArgs) -> None:
         if not os.path.isfile(os.path.join(arguments.model, "config.json")):
             raise OSError(f"no model in {arguments.model}")
-        print("what a library prints")
-        os.write(1, b"and what a kernel prints\n")
+        print("output of a library")
+        os.write(1, b"and output of a kernel\n")
         self.arguments = arguments
-        # Twice the room that its sequences may need, in blocks.
+        # In blocks, twice the room that its sequences may need.
         blocks = 2 * (arguments.max_num_seqs or 1) * (arguments.max_model_len or 1) // _BLOCK
         self.vllm_config = SimpleNamespace(cache_config=SimpleNamespace(num_gpu_blocks=blocks, block_size=_BLOCK))
         self._requests: dict[str, _Request] = {}
@@ -128,15 +128,15 @@ class LLMEngine:
 
 def _next(request_id: str, request: _Request) -> Any:
     params = request.params
-    token = request.prompt[len(request.said) % len(request.prompt)]
-    request.said.append(token)
+    token = request.prompt[len(request.written) % len(request.prompt)]
+    request.written.append(token)
     chances = None
     if params.logprobs is not None:
-        # The one that is said is the third of all, so that it stands after fewer likeliest ones than that.
+        # The written token has rank 3, so that with fewer than 3 likeliest ones it comes after them.
         others = [((token + place) % 200, -0.1 * place, place) for place in range(1, params.logprobs + 1) if place != 3]
         chances = [{at: SimpleNamespace(logprob=value, rank=rank) for at, value, rank in others}]
         chances[0][token] = SimpleNamespace(logprob=-0.3, rank=3)
-    reason = "length" if len(request.said) == params.max_tokens else None
+    reason = "length" if len(request.written) == params.max_tokens else None
     reason = "stop" if token in (params.stop_token_ids or ()) else reason
     answer = SimpleNamespace(token_ids=[token], logprobs=chances, finish_reason=reason)
     cached = len(request.prompt) // _BLOCK * _BLOCK

@@ -1,24 +1,24 @@
-"""The engine that a package names."""
+"""Makes the engine that a package names."""
 
 from pathlib import Path
 
 from handlers.generation.engine import Engine, Sampling
 from handlers.generation.engines.compiled import CompiledDecoder
-from handlers.generation.engines.computing import ROWS, CompiledEngine, TorchEngine
 from handlers.generation.engines.fake import FakeEngine
 from handlers.generation.engines.llama import Llama
+from handlers.generation.engines.network_engines import ROWS, CompiledEngine, TorchEngine
 from handlers.generation.engines.slots import Slots
 from handlers.generation.engines.vllm_engine import make_vllm
 from handlers.record import RecordError, TextSpec
 
 
 def make_engine(text: TextSpec, folder: Path, precision: str) -> Engine:
-    """Ready to be stepped: weights are read, and every slot was written to."""
+    """Returns a warm engine: its weights are read, and every slot was used."""
     slots = Slots(text.slots, context=text.context, prefill_chunk=text.prefill_chunk)
     if text.engine == "fake":
         return FakeEngine(slots, step_s=text.step_ms / 1000)
     if text.engine == "vllm":
-        # It warms itself up.
+        # vLLM warms itself up.
         return make_vllm(text, folder, precision)
     engine: Engine
     if text.engine == "torch":
@@ -35,7 +35,7 @@ def make_engine(text: TextSpec, folder: Path, precision: str) -> Engine:
 
 
 def _warm_up(engine: Engine, text: TextSpec) -> None:
-    """A prompt of a whole piece is read, every other slot takes it from there, and all of them write together."""
+    """Uses every slot: the first reads a prompt of a whole piece, the others copy it, and all write together."""
     names = [f"warm-{index}" for index in range(text.slots)]
     for name in names:
         engine.add(name, [0] * min(text.prefill_chunk, text.context // 2), Sampling(temperature=0))

@@ -1,6 +1,6 @@
-"""`text.engine: aot`: the network by the library that the packager compiled for its processor.
+"""`text.engine: aot`: computes the network with the library that the packager compiled for its processor.
 
-Weights are laid out once, in panels as `archiver/native/matrices.h` has them, and serve every number of rows."""
+The weights are laid out once, in the panels that `archiver/native/matrices.h` describes, for any number of rows."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import pad
 
-from handlers.generation.engines.network import Weights, turns
+from handlers.generation.engines.network import Weights, rotary_tables
 
 LIBRARY = "decoder.so"
 _KINDS = {"fp32": 0, "bf16": 1, "int8": 2, "int4": 3}
@@ -46,26 +46,26 @@ class CompiledDecoder:
     """The network with room for `slots` sequences of `context` tokens."""
 
     def __init__(self, folder: Path, *, precision: str, slots: int, context: int) -> None:
-        # torch, which is there by now, has brought the OpenMP that the library needs.
+        # The library needs OpenMP, which the import of torch has loaded.
         self._run = ctypes.CDLL(str(folder / LIBRARY)).decoder_step
         self._run.restype = None
         self._precision = precision
         self._cache_dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-        # Whatever the library has the address of.
+        # The library has the addresses of these tensors.
         self._held: list[torch.Tensor] = []
         self._caches: list[torch.Tensor] = []
         weights = Weights(folder, torch.float32)
         shape = weights.shape
-        self._cache_places = (slots, shape.kv_heads, _up(context, _PANEL))
+        self._cache_shape = (slots, shape.kv_heads, _up(context, _PANEL))
         layers = [self._layer(weights, index) for index in range(shape.layers)]
-        # With int4 they have 8 bits, too: few weights that every answer depends on.
-        ends = "int8" if precision == "int4" else precision
-        embedding, head = self._matrix(weights.embedding, ends), weights.head
-        cosines, sines = turns(shape, context)
+        # With int4 the embedding and the head have 8 bits: they are few weights, and every answer depends on them.
+        outer = "int8" if precision == "int4" else precision
+        embedding, head = self._matrix(weights.embedding, outer), weights.head
+        cosines, sines = rotary_tables(shape, context)
         self._model = _Model(
             layers=(_Layer * len(layers))(*layers),
             embedding=embedding,
-            head=embedding if head is None else self._matrix(head, ends),
+            head=embedding if head is None else self._matrix(head, outer),
             norm=self._address(weights.norm),
             cosines=self._address(cosines),
             sines=self._address(sines),
@@ -84,8 +84,8 @@ class CompiledDecoder:
     def step(
         self, tokens: Sequence[int], slots: Sequence[int], positions: Sequence[int], wanted: Sequence[int]
     ) -> torch.Tensor:
-        """Computes rows, each a token of a slot at a position, those of a slot together and in their order; the scores
-        after the `wanted` of them."""
+        """Computes rows, each of a token at a position of a slot; the rows of a slot come together, in their order.
+        Returns the scores after the `wanted` rows."""
         outputs = self._model.head.outputs
         scores = torch.empty(len(wanted), _up(outputs, _PANEL))
         self._run(
@@ -100,16 +100,16 @@ class CompiledDecoder:
         )
         return scores[:, :outputs]
 
-    def copy(self, source: int, place: int, count: int) -> None:
-        """The first tokens of a slot into another, whole blocks of them."""
-        room = self._cache_places[2]
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Copies the first `count` tokens of one slot into another, rounded up to whole panels."""
+        room = self._cache_shape[2]
         for cache in self._caches:
             end = cache.shape[2] // room * _up(count, _PANEL)
-            cache[place, :, :end] = cache[source, :, :end]
+            cache[target, :, :end] = cache[source, :, :end]
 
     def _cache(self, size: int) -> int:
-        """Room for so many numbers of every position and head."""
-        slots, heads, room = self._cache_places
+        """Allocates `size` numbers for every position of every slot and head; returns the address."""
+        slots, heads, room = self._cache_shape
         self._caches.append(torch.zeros(slots, heads, room * size, dtype=self._cache_dtype))
         return self._caches[-1].data_ptr()
 
@@ -142,28 +142,28 @@ class CompiledDecoder:
         return self._held[-1].data_ptr()
 
 
-# A matrix as panels of outputs, each of all inputs, and a scale for each output, or none.
+# A matrix as panels of outputs, each with all inputs; and with int8 a scale for each output.
 _Layout = tuple[torch.Tensor, torch.Tensor | None]
 
 
 def _as_fp32(panels: torch.Tensor) -> _Layout:
-    return _together(panels, 1), None
+    return _interleave(panels, 1), None
 
 
 def _as_bf16(panels: torch.Tensor) -> _Layout:
-    return _together(panels.to(torch.bfloat16), 2), None
+    return _interleave(panels.to(torch.bfloat16), 2), None
 
 
 def _as_int8(panels: torch.Tensor) -> _Layout:
     scales = panels.abs().amax(-1) / 127
     whole = (panels / scales.clamp(min=1e-30)[..., None]).round() + 128
-    return _together(whole.to(torch.uint8), 4), scales.flatten()
+    return _interleave(whole.to(torch.uint8), 4), scales.flatten()
 
 
 def _as_int4(panels: torch.Tensor) -> _Layout:
     count, outputs, inputs = panels.shape
     blocks = panels.view(count, outputs, inputs // _GROUP, 2, _FINE)
-    # There are eight steps below zero and seven above it, so the largest weight, of whatever sign, is at -8.
+    # Four bits have eight steps below zero and seven above it, so the largest weight, of either sign, becomes -8.
     largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
     scales = (largest / -8).to(torch.bfloat16)
     steps = blocks / torch.where(scales == 0, 1, scales.float())
@@ -173,8 +173,8 @@ def _as_int4(panels: torch.Tensor) -> _Layout:
     return torch.cat([scale_bytes.flatten(2), fours.flatten(2)], -1), None
 
 
-def _together(panels: torch.Tensor, inputs: int) -> torch.Tensor:
-    """So many inputs of each output side by side."""
+def _interleave(panels: torch.Tensor, inputs: int) -> torch.Tensor:
+    """Puts `inputs` neighbouring inputs of each output side by side."""
     return panels.view(*panels.shape[:2], -1, inputs).transpose(1, 2)
 
 

@@ -1,58 +1,59 @@
-"""What may come next in a text, from where it has said the same before; and how much of that is worth computing.
+"""Guesses the next tokens of a text where it repeats itself, and decides how many guesses are worth computing.
 
-A guess is computed together with the token before it, and counts where the sampler chooses that very token: an answer
-is the same with guesses and without them, token for token, and only its time differs."""
+A guess is computed together with the token before it, and is used only if the sampler chooses that very token. So an
+answer has the same tokens with guesses as without them, and only its time differs."""
 
 from collections.abc import Sequence
 
-# Tokens that have to be alike for what followed them to be expected again.
-_ALIKE = 3
-# Of the newest guess in the share of those that were right.
+# How many tokens have to be repeated before what followed them the last time is guessed again.
+_MATCH = 3
+# The weight of the newest guess in the share of right ones.
 _NEWEST = 0.2
-# What a guess has to win by: measured costs are no better than this.
+# By what factor guesses have to be faster: measured costs are no more exact than this.
 _MARGIN = 1.1
 
 
 class Guesser:
-    """Guesses for one text. Every guess is compared with the text that followed, even if it was not computed, so it
-    costs nothing to know when guesses are worth computing."""
+    """Guesses for one text. `right` is the share of guesses that were right; it includes those that were not computed,
+    since each guess is compared with the text that followed."""
 
     def __init__(self) -> None:
-        # The place after the newest of each few tokens.
+        # For each sequence of `_MATCH` tokens, the place after its last occurrence.
         self._places: dict[tuple[int, ...], int] = {}
         self._read = 0
         self._next: int | None = None
         self.right = 0.0
 
-    def heed(self, tokens: Sequence[int]) -> None:
-        """The text goes on: all of its tokens."""
+    def read(self, tokens: Sequence[int]) -> None:
+        """Reads the tokens that were added to the text; `tokens` are all of it."""
         for place in range(self._read, len(tokens)):
             if self._next is not None:
                 is_right = tokens[self._next] == tokens[place]
                 self.right += _NEWEST * (is_right - self.right)
-            alike = tuple(tokens[max(0, place - _ALIKE + 1) : place + 1])
-            self._next = self._places.get(alike)
-            self._places[alike] = place + 1
+            last = tuple(tokens[max(0, place - _MATCH + 1) : place + 1])
+            self._next = self._places.get(last)
+            self._places[last] = place + 1
         self._read = len(tokens)
 
-    def guess(self, tokens: Sequence[int], most: int) -> list[int]:
-        """The tokens after those that it has read, at most so many; empty without a guess."""
+    def guess(self, tokens: Sequence[int], limit: int) -> list[int]:
+        """Up to `limit` tokens that may follow what was read; empty without a guess."""
         if self._next is None:
             return []
         guesses: list[int] = []
-        for place in range(self._next, self._next + most):
+        for place in range(self._next, self._next + limit):
             guesses.append(tokens[place] if place < len(tokens) else guesses[place - len(tokens)])
         return guesses
 
 
-def worth(right: float, *, most: int, row_cost: float, rows: int) -> int:
-    """How many guesses give everybody together the most tokens a second, where so many are right: `rows` are computed
-    anyway, and a further one takes `row_cost` of what the first takes."""
+def choose_guess_count(right: float, *, limit: int, row_cost: float, rows: int) -> int:
+    """How many guesses give the most tokens per second to all answers together, if the share `right` of them is right.
+
+    `rows` rows are computed in any case. A further row costs `row_cost` times what the first row costs."""
     before = 1 + (rows - 1) * row_cost
     best, rate = 0, _MARGIN * rows / before
     tokens = float(rows)
-    for count in range(1, most + 1):
-        # The last of them counts where all before it are right, too.
+    for count in range(1, limit + 1):
+        # A guess can only be used if all guesses before it are right.
         tokens += right**count
         if tokens / (before + count * row_cost) > rate:
             best, rate = count, tokens / (before + count * row_cost)

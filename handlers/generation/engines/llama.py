@@ -1,14 +1,14 @@
 """A decoder of Llama's kind in torch: Llama, Mistral, Qwen2 and Qwen3, from `config.json` and safetensors.
 
-Keys and values of every slot lie in one block a layer, made once. A step writes into it in place, and reads the part
-that is filled."""
+Each layer has one block for the keys of all slots and one for the values, allocated once. A step writes into them in
+place, and reads the part that is filled."""
 
 from pathlib import Path
 
 import torch
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 
-from handlers.generation.engines.network import Layer, Weights, turns
+from handlers.generation.engines.network import LayerWeights, Weights, rotary_tables
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -23,10 +23,10 @@ class Llama:
         head = weights.head
         self._head = self._embedding if head is None else head
         self._layers = [weights.layer(index) for index in range(shape.layers)]
-        places = (slots, shape.kv_heads, context, shape.head_size)
-        self._keys = [torch.zeros(places, dtype=DTYPES[precision]) for _ in self._layers]
-        self._values = [torch.zeros(places, dtype=DTYPES[precision]) for _ in self._layers]
-        self._turns = turns(shape, context)
+        sides = (slots, shape.kv_heads, context, shape.head_size)
+        self._keys = [torch.zeros(sides, dtype=DTYPES[precision]) for _ in self._layers]
+        self._values = [torch.zeros(sides, dtype=DTYPES[precision]) for _ in self._layers]
+        self._rotary = rotary_tables(shape, context)
         self._steps = torch.arange(context)
 
     @property
@@ -35,13 +35,13 @@ class Llama:
 
     @torch.inference_mode()
     def read(self, slot: int, start: int, tokens: torch.Tensor) -> torch.Tensor:
-        """Computes a piece of a prompt into a slot; the scores after its last token."""
+        """Reads a piece of a prompt into a slot; returns the scores after its last token."""
         return self._scores(self._read(slot, start, tokens)[-1:])[0]
 
     @torch.inference_mode()
     def read_whole(self, tokens: torch.Tensor, start: int = 0) -> torch.Tensor:
-        """The scores after every token of a text, or of its piece from `start` on, a row each; what was in the first
-        slot is lost."""
+        """Reads a text, or its piece from `start` on, into the first slot; returns the scores after each token, a row
+        each."""
         return self._scores(self._read(0, start, tokens))
 
     def _read(self, slot: int, start: int, tokens: torch.Tensor) -> torch.Tensor:
@@ -64,7 +64,7 @@ class Llama:
 
     @torch.inference_mode()
     def decode(self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """One token of each of some slots, at its position; the scores after them, a row a slot."""
+        """Computes one token of each of these slots, at its position; returns the scores after it, a row per slot."""
         end = int(positions.max()) + 1
         mask = (self._steps[:end] <= positions[:, None])[:, None, None]
         hidden = embedding(tokens, self._embedding)
@@ -83,15 +83,15 @@ class Llama:
         return self._scores(hidden)
 
     @torch.inference_mode()
-    def copy(self, source: int, place: int, count: int) -> None:
-        """The first tokens of a slot into another."""
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Copies the first `count` tokens of one slot into another."""
         for cache in (*self._keys, *self._values):
-            cache[place, :, :count] = cache[source, :, :count]
+            cache[target, :, :count] = cache[source, :, :count]
 
     def _project(
-        self, layer: Layer, hidden: torch.Tensor, positions: torch.Tensor
+        self, layer: LayerWeights, hidden: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values of some tokens, turned by their positions: (tokens, heads, head_size)."""
+        """Queries, keys and values of tokens, turned by their positions: (tokens, heads, head_size)."""
         shape = self.shape
         normed = rms_norm(hidden, hidden.shape[-1:], layer.before_attention, shape.norm_eps)
         mixed = linear(normed, layer.query_key_value, layer.bias).view(len(hidden), -1, shape.head_size)
@@ -102,11 +102,11 @@ class Llama:
         return self._turn(query, positions), self._turn(key, positions), value
 
     def _turn(self, vectors: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        cosine, sine = (table[positions, None].to(vectors.dtype) for table in self._turns)
+        cosine, sine = (table[positions, None].to(vectors.dtype) for table in self._rotary)
         left, right = vectors.chunk(2, -1)
         return vectors * cosine + torch.cat((-right, left), -1) * sine
 
-    def _finish(self, layer: Layer, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def _finish(self, layer: LayerWeights, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = hidden + linear(attended.flatten(1), layer.output)
         normed = rms_norm(hidden, hidden.shape[-1:], layer.before_mlp, self.shape.norm_eps)
         gate, up = linear(normed, layer.gate_up).chunk(2, -1)

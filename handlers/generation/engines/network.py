@@ -1,5 +1,4 @@
-"""The weights of a network of Llama's kind, checked against its configuration, and how far positions
-turn vectors."""
+"""The weights of a network of Llama's kind, checked against its configuration, and its table of rotary positions."""
 
 import json
 import math
@@ -10,13 +9,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from handlers.generation.engines.shape import CONFIG, Shape, UnknownModel, listed, read_shape
+from handlers.generation.engines.shape import CONFIG, Shape, UnknownModel, quote_all, read_shape, rope_kind
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-# How safetensors names the numbers that are computed with as they are.
-_NUMBERS = ("BF16", "F16", "F32")
-# What older files have, too: how far a position turns the vectors of a layer, which follows from `rope_theta`.
+_SINGLE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+# The number types that need no scales, by their names in safetensors.
+_DTYPES = ("BF16", "F16", "F32")
+# Older files also have the rotation rates of each layer, which follow from `rope_theta`.
 _RATES = ".rotary_emb.inv_freq"
 
 
@@ -25,9 +24,9 @@ def _sides(sides: tuple[int, ...]) -> str:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that `transformers` would read: the weights may be there again in another form."""
-    if (folder / _WHOLE).is_file():
-        return [folder / _WHOLE]
+    """The files that `transformers` would read; the folder may have the weights again in another form."""
+    if (folder / _SINGLE_FILE).is_file():
+        return [folder / _SINGLE_FILE]
     if not (folder / _INDEX).is_file():
         return sorted(folder.glob("*.safetensors"))
     index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
@@ -46,8 +45,8 @@ def _open(file: Path) -> Any:
         raise UnknownModel(f"`{file.name}` cannot be read: {err}") from err
 
 
-def embedded(folder: Path) -> int | None:
-    """How many tokens the weights of a folder know; None where none are there, or of another kind."""
+def vocabulary_size(folder: Path) -> int | None:
+    """How many tokens the embedding of a folder's weights has; None without weights, or if they are of another kind."""
     for file in map(_open, filter(Path.is_file, weight_files(folder))):
         if EMBEDDING in file.keys():  # noqa: SIM118
             return int(file.get_slice(EMBEDDING).get_shape()[0])
@@ -55,8 +54,8 @@ def embedded(folder: Path) -> int | None:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """The weights of one layer; `query_key_value` is the three matrices as one, with their bias or none."""
+class LayerWeights:
+    """The weights of one layer. `query_key_value` is the three matrices in one; `bias` is theirs, None without."""
 
     before_attention: torch.Tensor
     query_key_value: torch.Tensor
@@ -70,7 +69,7 @@ class Layer:
 
 
 class Weights:
-    """The tensors of a folder, each read when it is asked for, so that no more than one is there twice."""
+    """The tensors of a folder. Each is read when it is asked for, so that at most one is in memory twice."""
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
         self.shape = read_shape(folder)
@@ -82,7 +81,7 @@ class Weights:
             if twice := sorted(self._files.keys() & file.keys()):
                 raise UnknownModel(f"`{twice[0]}` is in `{path.name}` and in another file")
             self._files |= dict.fromkeys(file.keys(), file)
-        self.check()
+        self._check()
 
     @property
     def embedding(self) -> torch.Tensor:
@@ -90,19 +89,19 @@ class Weights:
 
     @property
     def head(self) -> torch.Tensor | None:
-        """None where it is the embedding."""
+        """The output matrix; None if it is the embedding."""
         return None if self.shape.tied else self._get(HEAD)
 
     @property
     def norm(self) -> torch.Tensor:
         return self._get("model.norm.weight")
 
-    def layer(self, index: int) -> Layer:
+    def layer(self, index: int) -> LayerWeights:
         prefix = f"model.layers.{index}."
         attention = f"{prefix}self_attn."
         biases = [f"{attention}{part}_proj.bias" for part in "qkv"] if self.shape.biased else []
         is_normed = self.shape.normed
-        return Layer(
+        return LayerWeights(
             before_attention=self._get(f"{prefix}input_layernorm.weight"),
             query_key_value=torch.cat([self._get(f"{attention}{name}_proj.weight") for name in "qkv"]),
             bias=torch.cat([self._get(name) for name in biases]) if biases else None,
@@ -114,12 +113,12 @@ class Weights:
             down=self._get(f"{prefix}mlp.down_proj.weight"),
         )
 
-    def check(self) -> None:
-        """UnknownModel where the weights are not of the shape that the configuration says: a library that takes them as
-        they come would read what is beside them. None of them is read."""
-        shape, (vocabulary, hidden) = self.shape, self.size(EMBEDDING)
+    def _check(self) -> None:
+        """Raises UnknownModel if the shape of a tensor is not as the configuration says: the compiled library does not
+        check it, and would read beyond the end. No tensor is read for this."""
+        shape, (vocabulary, hidden) = self.shape, self._size(EMBEDDING)
         if shape.heads % shape.kv_heads or shape.head_size % 2:
-            raise UnknownModel("`num_key_value_heads`, `head_dim`: got heads that cannot be shared, or an odd size")
+            raise UnknownModel("`num_attention_heads` is not a multiple of `num_key_value_heads`, or `head_dim` is odd")
         self._expect(EMBEDDING, shape.vocabulary or vocabulary, shape.hidden or hidden)
         self._expect("model.norm.weight", hidden)
         if not shape.tied:
@@ -129,7 +128,7 @@ class Weights:
         self._check_rest()
 
     def check_copies(self) -> None:
-        """UnknownModel where weights are there twice and differ; these are read."""
+        """Raises UnknownModel if the output matrix is a second copy of the embedding and differs. Reads both."""
         if self.shape.tied and HEAD in self._files and not torch.equal(self._get(HEAD), self.embedding):
             raise UnknownModel(f"`tie_word_embeddings`: got `true`, but `{HEAD}` differs from `{EMBEDDING}`")
 
@@ -137,12 +136,14 @@ class Weights:
         shape, attention = self.shape, f"{prefix}self_attn."
         if f"{attention}o_proj.bias" in self._files:
             raise UnknownModel("`attention_bias`: the attention's output has a bias, which Marina does not compute")
-        inner = shape.inner or self.size(f"{prefix}mlp.gate_proj.weight")[0]
+        inner = shape.inner or self._size(f"{prefix}mlp.gate_proj.weight")[0]
         rows = {"q": shape.heads * shape.head_size, "k": shape.kv_heads * shape.head_size}
         rows["v"] = rows["k"]
         biased = [part for part in rows if f"{attention}{part}_proj.bias" in self._files]
         if biased and len(biased) < len(rows):
-            raise UnknownModel(f"`attention_bias`: allowed: of all three, got {listed(tuple(biased))}")
+            raise UnknownModel(
+                f"`attention_bias`: got only {quote_all(biased)}, allowed: biases of `q`, `k` and `v`, or none"
+            )
         for part, count in rows.items():
             self._expect(f"{attention}{part}_proj.weight", count, hidden)
             if shape.biased:
@@ -157,24 +158,26 @@ class Weights:
             self._expect(f"{prefix}{name}_layernorm.weight", hidden)
 
     def _check_rest(self) -> None:
-        """What is in the files and in no network that the configuration describes: it describes another one."""
+        """Refuses tensors that a network with this configuration does not use: it is the configuration of another."""
         rest = self._files.keys() - self._expected - ({HEAD} if self.shape.tied else set())
         for name in sorted(rest):
             if not name.endswith(_RATES):
-                raise UnknownModel(f"`{name}`: the weights have it, but by `{CONFIG}` nothing uses it")
+                raise UnknownModel(f"`{name}`: it is in the weights, but a model with this `{CONFIG}` does not use it")
             rates, theirs = _rates(self.shape), self._file(name).get_tensor(name).float()
             if rates.shape != theirs.shape or not torch.allclose(rates, theirs, rtol=0.01):
-                raise UnknownModel(f"`rope_theta`: got `{self.shape.rope_theta:g}`, but `{name}` was made with another")
+                raise UnknownModel(
+                    f"`rope_theta`: got `{self.shape.rope_theta:g}`, but `{name}` was made with another value"
+                )
 
     def _expect(self, name: str, *wanted: int) -> None:
-        if (got := self.size(name)) != wanted:
-            raise UnknownModel(f"`{name}`: got {_sides(got)} numbers, by `{CONFIG}` it has {_sides(wanted)}")
-        if (kind := self._file(name).get_slice(name).get_dtype()) not in _NUMBERS:
-            raise UnknownModel(f"`{name}`: got `{kind}`, allowed: {listed(_NUMBERS)}")
+        if (got := self._size(name)) != wanted:
+            raise UnknownModel(f"`{name}`: got {_sides(got)} numbers, but by `{CONFIG}` it has {_sides(wanted)}")
+        if (kind := self._file(name).get_slice(name).get_dtype()) not in _DTYPES:
+            raise UnknownModel(f"`{name}`: got `{kind}`, allowed: {quote_all(_DTYPES)}")
         self._expected.add(name)
 
-    def size(self, name: str) -> tuple[int, ...]:
-        """The sides of a tensor, which is not read."""
+    def _size(self, name: str) -> tuple[int, ...]:
+        """The sides of a tensor, without reading it."""
         return tuple(self._file(name).get_slice(name).get_shape())
 
     def _file(self, name: str) -> Any:
@@ -188,17 +191,17 @@ class Weights:
 
 
 def check_weights(folder: Path) -> None:
-    """UnknownModel where a folder's weights cannot be computed, or are not those that its configuration describes."""
+    """Raises UnknownModel if a folder's weights are not supported, or not as its configuration describes them."""
     Weights(folder, torch.float32).check_copies()
 
 
 def _rates(shape: Shape) -> torch.Tensor:
-    """By which angle a position turns each pair of numbers of a vector."""
+    """The angle by which one position turns each pair of numbers of a vector."""
     return 1.0 / shape.rope_theta ** (torch.arange(0, shape.head_size, 2, dtype=torch.float32) / shape.head_size)
 
 
-def turns(shape: Shape, context: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of every position, a row each: how far its vectors are turned."""
+def rotary_tables(shape: Shape, context: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of the angles by which vectors are turned, a row for each position."""
     rates, factor = _scaled(_rates(shape), shape)
     angles = torch.outer(torch.arange(context, dtype=torch.float32), rates)
     angles = torch.cat((angles, angles), -1)
@@ -206,12 +209,12 @@ def turns(shape: Shape, context: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _scaled(rates: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, float]:
-    """The rates of a network that was stretched to longer texts, and what its vectors are multiplied by."""
-    rope, kind = shape.rope, shape.rope_kind
+    """The rates, scaled for longer texts as the configuration says, and the factor for cosines and sines."""
+    rope, kind = shape.rope, rope_kind(shape.rope)
     if kind == "linear":
         return rates / rope["factor"], 1.0
     if kind == "llama3":
-        # Waves that the original length holds many times stay, those it does not hold once are stretched.
+        # Waves that fit into the original length many times stay; those that do not fit in once are stretched.
         waves = rope["original_max_position_embeddings"] * rates / (2 * math.pi)
         low, high = rope["low_freq_factor"], rope["high_freq_factor"]
         kept = ((waves - low) / (high - low)).clamp(0, 1)

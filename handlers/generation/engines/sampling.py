@@ -1,5 +1,5 @@
-"""From the scores of all tokens to one of them. Each sequence draws from a generator of its own: with a seed its answer
-is the same whoever runs beside it."""
+"""Chooses a token by the scores of all tokens. Each sequence has its own random generator, so that with a seed its
+answer is the same whatever runs beside it."""
 
 from typing import Any, TypeAlias
 
@@ -11,49 +11,49 @@ Scores: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Sampler:
-    """The choices of one sequence."""
+    """Chooses the tokens of one sequence. `is_over` is True when its grammar allows nothing more."""
 
     def __init__(self, sampling: Sampling) -> None:
         self._sampling, self._grammar = sampling, sampling.grammar
-        # The grammar was not ready in time, and the sequence sits out until it is.
+        # The grammar was not ready in time, so the sequence is left out of steps until it is.
         self._is_late = False
         self.is_over = False
-        # OpenAI's seeds have a sign, and numpy's have none.
+        # OpenAI's seeds may be negative, numpy's may not.
         self._random = np.random.default_rng(None if sampling.seed is None else sampling.seed % 2**64)
 
     @property
     def wanted(self) -> int:
-        """How many of the likeliest tokens are to be told."""
+        """How many of the likeliest tokens are returned with each token."""
         return self._sampling.logprobs or 0
 
     @property
     def has_grammar(self) -> bool:
-        """Whether what may come after a token is known only when that is chosen."""
+        """Whether a grammar decides which tokens may come next, so that none can be guessed."""
         return self._grammar is not None
 
     @property
     def is_late(self) -> bool:
-        """Whether scores are useless, because it is not known yet which tokens may come next."""
+        """Whether it is still unknown which tokens may come next, so that scores would be useless."""
         return self._is_late and not self.is_ready()
 
     def is_ready(self, patience_s: float = 0) -> bool:
-        """Whether a token can be chosen, after waiting for its grammar."""
+        """Waits up to `patience_s` for the grammar; True if a token can be chosen."""
         self._is_late = self._grammar is not None and not self._grammar.is_ready(patience_s)
         return not self._is_late
 
     def permit(self, token: int) -> int:
-        """The token where it may come next, and else the first that may: a choice without scores."""
+        """Chooses without scores: this token if it may come next, or else the first one that may."""
         if self._grammar is not None:
             allowed = self._grammar.allowed()
             token = token if allowed[token] else int(allowed.argmax())
-        return self._took(token)
+        return self._accept(token)
 
-    def _took(self, token: int) -> int:
+    def _accept(self, token: int) -> int:
         self.is_over = self._grammar is not None and self._grammar.take(token)
         return token
 
     def choose(self, scores: Scores) -> tuple[int, float, tuple[tuple[int, float], ...]]:
-        """The token, its log-probability, and the likeliest tokens with theirs where they were asked for."""
+        """Chooses a token; returns it, its log-probability, and the `wanted` likeliest tokens with theirs."""
         logprobs = log_softmax(scores)
         greedy = self._sampling.temperature == 0
         among = np.arange(len(scores))
@@ -63,18 +63,18 @@ class Sampler:
         likeliest: tuple[tuple[int, float], ...] = ()
         if count := self.wanted:
             likeliest = tuple((int(index), float(logprobs[index])) for index in largest(logprobs, count))
-        return self._took(token), float(logprobs[token]), likeliest
+        return self._accept(token), float(logprobs[token]), likeliest
 
     def _draw(self, scores: Scores, kept: Any) -> int:
         if 0 < self._sampling.top_k < len(kept):
             kept = kept[largest(scores[kept], self._sampling.top_k)]
         ahead = scores[kept].astype(np.float64) - float(scores[kept].max())
-        # Next to nothing of a temperature leaves the likeliest, and no number that is none.
+        # A temperature next to 0 overflows to -inf, which leaves the likeliest token.
         with np.errstate(over="ignore"):
             chances = np.exp(log_softmax(ahead / self._sampling.temperature))
         if self._sampling.top_p < 1:
             order = np.argsort(-chances, kind="stable")
-            # The likeliest that together reach `top_p`: always at least one.
+            # The likeliest tokens that together reach `top_p`, always at least one.
             count = int(np.searchsorted(np.cumsum(chances[order]), self._sampling.top_p)) + 1
             kept, chances = kept[order[:count]], chances[order[:count]]
         reached = np.cumsum(chances)
@@ -88,7 +88,7 @@ def log_softmax(scores: Any) -> Any:
 
 
 def largest(scores: Any, count: int) -> Any:
-    """The places of the largest, from the largest on; equal ones in their order."""
+    """The places of the largest scores, largest first; equal ones in their order."""
     count = min(count, len(scores))
     places = np.argpartition(-scores, count - 1)[:count]
     return places[np.lexsort((places, -scores[places]))]

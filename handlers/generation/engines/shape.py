@@ -1,5 +1,7 @@
-"""What `config.json` says of a network of Llama's kind. A wrong field is refused where that can be seen: nothing here
-computes it, or no such network has its value. The weights say more, and only texts say the rest."""
+"""Reads the shape of a network of Llama's kind from `config.json`.
+
+A field is refused if Marina does not compute it, or if no such network has its value. The weights show further mistakes
+(`network.py`), and the rest only show in texts."""
 
 import json
 import math
@@ -9,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 CONFIG = "config.json"
-# By the name of the class in `transformers`, what its configuration calls it.
-ARCHITECTURES = {
+# The class in `transformers`, and the `model_type` of its configuration.
+_FAMILIES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
@@ -21,13 +23,13 @@ _LARGEST = 2**31
 
 
 class UnknownModel(Exception):
-    """The folder asks for something that is not computed here; the message says which field or tensor."""
+    """The folder needs something that Marina does not compute; the message names the field or tensor."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What `config.json` says of a network. `biased` and `normed`: its queries and keys have a bias, or a norm of their
-    own; `vocabulary`, `hidden` and `inner` are as the weights have it where it does not say."""
+    """A network as `config.json` describes it. With `biased` its queries, keys and values have a bias; with `normed`
+    its queries and keys are normalised. `vocabulary`, `hidden` and `inner` may be None: then the weights decide."""
 
     layers: int
     heads: int
@@ -44,14 +46,9 @@ class Shape:
     inner: int | None = None
     rope: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def rope_kind(self) -> str:
-        """How its positions are stretched."""
-        return rope_kind(self.rope)
 
-
-def listed(names: Sequence[object]) -> str:
-    """In words, as they stand in JSON."""
+def quote_all(names: Sequence[object]) -> str:
+    """The names in backticks, as they are written in JSON."""
     return ", ".join(f"`{name if isinstance(name, str) else json.dumps(name)}`" for name in names)
 
 
@@ -69,14 +66,14 @@ def _numbers(low: float, high: float) -> _Allowed:
 
 def _among(values: Sequence[object]) -> _Allowed:
     return _Allowed(
-        listed(values), lambda value: any(type(value) is type(allowed) and value == allowed for allowed in values)
+        quote_all(values), lambda value: any(type(value) is type(allowed) and value == allowed for allowed in values)
     )
 
 
 _COUNT = _Allowed("a whole number above 0", lambda value: type(value) is int and 0 < value < _LARGEST)
 _FLAG = _Allowed("true or false", lambda value: isinstance(value, bool))
 _TEXT = _Allowed("a text", lambda value: isinstance(value, str))
-# Networks of these families have 1e-6 or 1e-5, and 10,000 up to some ten millions.
+# `rms_norm_eps` is 1e-6 or 1e-5 in these families, `rope_theta` 10,000 up to some ten millions.
 _FIELDS: dict[str, _Allowed] = {
     **dict.fromkeys(("num_attention_heads", "num_hidden_layers", "num_key_value_heads", "head_dim"), _COUNT),
     **dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size", "max_position_embeddings"), _COUNT),
@@ -88,8 +85,8 @@ _FIELDS: dict[str, _Allowed] = {
     "partial_rotary_factor": _among([1, 1.0]),
 }
 _NEEDED = ("num_attention_heads", "num_hidden_layers")
-# Of each way to stretch positions, the fields that it needs and those that it may have.
-_STRETCHED: dict[str, _Allowed] = {
+# The fields of `rope_scaling` and their values.
+_ROPE_FIELDS: dict[str, _Allowed] = {
     **dict.fromkeys(("rope_type", "type"), _TEXT),
     "rope_theta": _FIELDS["rope_theta"],
     "partial_rotary_factor": _FIELDS["partial_rotary_factor"],
@@ -102,7 +99,8 @@ _STRETCHED: dict[str, _Allowed] = {
 _OF_EVERY_ROPE = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _LLAMA3 = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
 _YARN = {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
-ROPES: dict[str, tuple[set[str], set[str]]] = {
+# For each kind of scaling, the fields that it needs and those that it may have.
+_ROPES: dict[str, tuple[set[str], set[str]]] = {
     "default": (set(), set()),
     "linear": ({"factor"}, set()),
     "llama3": (_LLAMA3, set()),
@@ -111,11 +109,11 @@ ROPES: dict[str, tuple[set[str], set[str]]] = {
 
 
 def read_shape(folder: Path) -> Shape:
-    """The network's shape, or UnknownModel."""
+    """Raises UnknownModel if a field is missing, wrong or not supported."""
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     if not isinstance(config, Mapping):
         raise UnknownModel(f"`{CONFIG}` is not a JSON object")
-    # What is null is not said.
+    # A field that is null counts as missing.
     config = {name: value for name, value in config.items() if value is not None}
     kind = _check_kind(config)
     for name in _NEEDED + (() if "head_dim" in config else ("hidden_size",)):
@@ -144,17 +142,17 @@ def read_shape(folder: Path) -> Shape:
 
 
 def rope_kind(rope: Mapping[str, Any]) -> str:
-    """How positions are stretched, by its name in `transformers`."""
+    """How positions are scaled, by its name in `transformers`."""
     return str(rope.get("rope_type") or rope.get("type") or "default")
 
 
 def _check_kind(config: Mapping[str, Any]) -> str:
-    """Which of the families it is."""
+    """The family of the network, as in `_FAMILIES`."""
     names = config.get("architectures") or ["none"]
-    if not isinstance(names, list) or names[0] not in ARCHITECTURES:
+    if not isinstance(names, list) or names[0] not in _FAMILIES:
         got = names[0] if isinstance(names, list) else names
-        raise UnknownModel(f"`architectures`: got `{got}`, allowed: {listed(tuple(ARCHITECTURES))}")
-    kind = ARCHITECTURES[names[0]]
+        raise UnknownModel(f"`architectures`: got `{got}`, allowed: {quote_all(tuple(_FAMILIES))}")
+    kind = _FAMILIES[names[0]]
     if (family := config.get("model_type", kind)) != kind:
         raise UnknownModel(f"`model_type`: got `{family}`, but `architectures` is `{names[0]}`")
     if "auto_map" in config:
@@ -163,18 +161,18 @@ def _check_kind(config: Mapping[str, Any]) -> str:
         raise UnknownModel("`quantization_config`: allowed: weights that are not quantised")
     windows = config.get("layer_types", [])
     if not isinstance(windows, list) or any(window not in _WINDOWS for window in windows):
-        raise UnknownModel(f"`layer_types`: allowed: {listed(_WINDOWS)}")
+        raise UnknownModel(f"`layer_types`: allowed: {quote_all(_WINDOWS)}")
     return kind
 
 
 def _check_values(given: Mapping[str, Any], fields: Mapping[str, _Allowed], where: str = "") -> None:
     for name, allowed in fields.items():
         if name in given and not allowed.holds(given[name]):
-            raise UnknownModel(f"`{where}{name}`: got {listed([given[name]])[:80]}, allowed: {allowed.text}")
+            raise UnknownModel(f"`{where}{name}`: got {quote_all([given[name]])[:80]}, allowed: {allowed.text}")
 
 
 def _read_rope(config: Mapping[str, Any], longest: int) -> Mapping[str, Any]:
-    """How positions are stretched, from the one place or the other that says it."""
+    """How positions are scaled, from `rope_parameters` or `rope_scaling`."""
     places = [name for name in ("rope_parameters", "rope_scaling") if config.get(name)]
     if not places:
         return {}
@@ -185,22 +183,22 @@ def _read_rope(config: Mapping[str, Any], longest: int) -> Mapping[str, Any]:
         raise UnknownModel("`rope_scaling`: differs from `rope_parameters`: give only one of them")
     rope = {name: value for name, value in rope.items() if value is not None}
     kind = rope_kind(rope)
-    if kind not in ROPES:
-        raise UnknownModel(f"`rope_scaling`: got `{kind}`, allowed: {listed(tuple(ROPES))}")
+    if kind not in _ROPES:
+        raise UnknownModel(f"`rope_scaling`: got `{kind}`, allowed: {quote_all(tuple(_ROPES))}")
     if rope.get("type", kind) != kind:
         raise UnknownModel(f"`{where}.type`: got `{rope['type']}`, but `rope_type` is `{kind}`")
-    needed, further = ROPES[kind]
+    needed, further = _ROPES[kind]
     if missing := sorted(needed - rope.keys()):
         raise UnknownModel(f"`{where}.{missing[0]}`: missing, `{kind}` needs it")
     if unknown := sorted(rope.keys() - _OF_EVERY_ROPE - needed - further):
         raise UnknownModel(f"`{where}.{unknown[0]}`: `{kind}` does not use it")
-    _check_values(rope, _STRETCHED, f"{where}.")
-    _check_stretch(rope, config, longest, where)
+    _check_values(rope, _ROPE_FIELDS, f"{where}.")
+    _check_scaling(rope, config, longest, where)
     return rope
 
 
-def _check_stretch(rope: Mapping[str, Any], config: Mapping[str, Any], longest: int, where: str) -> None:
-    """What its fields say of each other, and of others."""
+def _check_scaling(rope: Mapping[str, Any], config: Mapping[str, Any], longest: int, where: str) -> None:
+    """Refuses fields that contradict each other, or other fields of the configuration."""
     if (theta := rope.get("rope_theta")) and config.get("rope_theta", theta) != theta:
         raise UnknownModel(f"`rope_theta`: got `{config['rope_theta']:g}`, but `{where}.rope_theta` is `{theta:g}`")
     if rope.get("low_freq_factor", 0) >= rope.get("high_freq_factor", math.inf):

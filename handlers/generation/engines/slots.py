@@ -1,6 +1,6 @@
-"""The slots of an engine, and what its next step computes: a token for whoever has read their prompt, and so many
-tokens of prompts. A long prompt is read in pieces between the steps of the others, so that nobody's stream stalls, and
-short ones are read together."""
+"""The slots of an engine, and what its next step computes: a token for every sequence whose prompt has been read, and
+up to `prefill_chunk` tokens of prompts. So a long prompt is read in pieces and does not stall the other streams, and
+short prompts are read together."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -9,26 +9,26 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from handlers.generation.engine import NoToken, Sampling, Token, Usage
-from handlers.generation.engines.guessing import Guesser, worth
+from handlers.generation.engines.guessing import Guesser, choose_guess_count
 from handlers.generation.engines.sampling import Sampler
 
 logger = logging.getLogger(__name__)
 
 Scores = TypeVar("Scores")
 
-# Tokens that a prompt has to have in common with a slot; every chat begins with some.
-LEAST_REUSED = 16
-# A step waits so long for what may come next in an answer of a set form; then the others go on without it.
+# How many tokens a prompt must have in common with a slot to be copied: every chat begins with a few common ones.
+_LEAST_REUSED = 16
+# How long a step waits for a grammar; then the other sequences go on without this one.
 _PATIENCE_S = 0.002
-# What it waits for where there is nobody else.
+# How long it waits if there are no other sequences.
 _IDLE_S = 0.02
-# Of one text, in a step.
-_MOST_GUESSES = 11
+# For one sequence, in one step.
+_MAX_GUESSES = 11
 
 
 @dataclass
 class Slot:
-    """One sequence in an engine: its first `prompt` tokens were given, and `cached` of all have been computed."""
+    """One sequence in an engine. `prompt_length` of its tokens are the prompt; the first `cached` were computed."""
 
     sequence: str
     index: int
@@ -36,115 +36,116 @@ class Slot:
     sampler: Sampler
     cached: int = 0
     guesser: Guesser = field(default_factory=Guesser)
-    prompt: int = field(init=False)
+    prompt_length: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.prompt = len(self.tokens)
+        self.prompt_length = len(self.tokens)
 
     def append(self, token: int) -> None:
-        """The token that the computed ones gave; it is itself still to be computed."""
+        """Adds the token that was chosen after the computed ones; it is not computed yet itself."""
         self.cached = len(self.tokens)
         self.tokens.append(token)
 
     @property
-    def reads(self) -> bool:
-        """More than its newest token is still to be computed: it is in its prompt."""
+    def is_reading(self) -> bool:
+        """Whether more than its newest token is still to be computed: then it is in its prompt."""
         return len(self.tokens) - self.cached > 1
 
 
 class Work(NamedTuple):
-    """Tokens of a slot that are computed in a step, by their places in its text, and guesses of what follows them."""
+    """What a step computes for a slot: the tokens of its text at the places `piece`, and guesses of what follows."""
 
     slot: Slot
     piece: range
     guesses: Sequence[int] = ()
 
     @property
-    def ends(self) -> bool:
-        """Whether it gives the slot a token."""
+    def gives_token(self) -> bool:
+        """Whether a token follows: the piece reaches the end of the text."""
         return self.piece.stop == len(self.slot.tokens)
 
 
 class Reuse(NamedTuple):
-    """So many tokens at the beginning of a slot that another slot begins with."""
+    """The first `tokens` tokens of slot `source`, with which the text of slot `target` begins, too."""
 
     source: int
-    place: int
+    target: int
     tokens: int
 
 
 class Slots:
-    """So many sequences of at most `context` tokens each."""
+    """Up to `count` sequences of at most `context` tokens each."""
 
     def __init__(self, count: int, *, context: int, prefill_chunk: int) -> None:
         self.context, self._chunk = context, prefill_chunk
-        # Who was left first is taken first, so that what was computed last can be found again.
+        # The slot that was freed first is taken first, so that the texts computed last are kept longest.
         self._free = list(range(count))
         self._count = count
-        # In the order in which they were added, which is the order their prompts are read in.
+        # In the order in which they were added; their prompts are read in that order.
         self._held: dict[str, Slot] = {}
-        # What is in the slots that nobody holds.
+        # The computed tokens that free slots still have.
         self._left: dict[int, list[int]] = {}
         self._reused = 0
-        # What a further row takes of what the first takes; unknown where nothing is to be guessed.
+        # The cost of a further row in a step, as a share of the cost of the first; None if nothing is guessed.
         self.row_cost: float | None = None
 
     def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling, *, reuse: bool = False) -> Reuse | None:
-        """Gives it a slot; with `reuse`, what of its prompt is in a slot already, which counts as computed."""
+        """Gives a sequence a slot. With `reuse`, returns which part of its prompt a slot has already: it counts as
+        computed, and the caller has to copy it."""
         if not prompt or len(prompt) > self.context:
             raise ValueError(f"a prompt of {len(prompt)} tokens, allowed: 1 to {self.context}")
-        # What may be refused comes before anything is taken.
+        # This may raise, so it comes before a slot is taken.
         sampler = Sampler(sampling)
         tokens = list(prompt)
-        source, count = self._likest(tokens) if reuse else (0, 0)
-        # A text that goes on stays where it is; of another that only begins alike, the beginning is copied.
-        goes_on = source in self._free and count > 0 and count >= len(self._left.get(source, [])) - 1
-        place = source if goes_on else self._free[0]
-        self._free.remove(place)
-        self._left.pop(place, None)
-        self._held[sequence] = Slot(sequence, place, tokens, sampler, cached=count)
+        source, count = self._longest_match(tokens) if reuse else (0, 0)
+        # A text that is continued stays in its slot; if another text only begins alike, its beginning is copied.
+        continues = source in self._free and count > 0 and count >= len(self._left.get(source, [])) - 1
+        target = source if continues else self._free[0]
+        self._free.remove(target)
+        self._left.pop(target, None)
+        self._held[sequence] = Slot(sequence, target, tokens, sampler, cached=count)
         self._reused += count
-        return Reuse(source, place, count) if count else None
+        return Reuse(source, target, count) if count else None
 
-    def _likest(self, prompt: Sequence[int]) -> tuple[int, int]:
-        """The slot that begins most as the prompt does, and for how many tokens: 0 where it is not worth it. The last
-        token is computed in any case, for what comes after it."""
+    def _longest_match(self, prompt: Sequence[int]) -> tuple[int, int]:
+        """The slot whose text has the most first tokens in common with the prompt, and how many; 0 if too few. The last
+        token of the prompt never counts: it is computed for the scores after it."""
         contents = self._left | {slot.index: slot.tokens[: slot.cached] for slot in self._held.values()}
-        alike = {index: _alike(content, prompt[:-1]) for index, content in contents.items()}
-        best = max(alike, key=lambda index: alike[index], default=0)
-        return (best, alike[best]) if alike.get(best, 0) >= LEAST_REUSED else (0, 0)
+        lengths = {index: _common_length(content, prompt[:-1]) for index, content in contents.items()}
+        best, length = max(lengths.items(), key=lambda item: item[1], default=(0, 0))
+        return (best, length) if length >= _LEAST_REUSED else (0, 0)
 
     def cancel(self, sequence: str) -> None:
-        """Frees the slot; a sequence that is not held is one that ended already."""
+        """Frees the sequence's slot. Does nothing if it has ended already."""
         slot = self._held.pop(sequence, None)
         if slot is not None:
             self._free.append(slot.index)
             self._left[slot.index] = slot.tokens[: slot.cached]
 
     def work(self) -> list[Work]:
-        """What a step computes: who has one token to compute, in the order of their places, then as many tokens of the
-        next prompts as a step may read."""
+        """What the next step computes: first the sequences that have one token to compute, by their slots, then as many
+        tokens of prompts as a step may read."""
         held = sorted(self._held.values(), key=lambda slot: slot.index)
-        held = [slot for slot in held if not slot.reads and not slot.sampler.is_late]
+        held = [slot for slot in held if not slot.is_reading and not slot.sampler.is_late]
         work = [Work(slot, range(slot.cached, len(slot.tokens)), self._guesses(slot, len(held))) for slot in held]
         room = self._chunk
         for slot in self._held.values():
-            if slot.reads and room:
+            if slot.is_reading and room:
                 work.append(Work(slot, range(slot.cached, min(len(slot.tokens), slot.cached + room))))
                 room -= len(work[-1].piece)
         return work
 
     def _guesses(self, slot: Slot, rows: int) -> Sequence[int]:
-        """What is worth computing beside so many rows."""
+        """The guesses for a slot that are worth computing, besides `rows` rows."""
         if self.row_cost is None or slot.sampler.has_grammar:
             return ()
-        slot.guesser.heed(slot.tokens)
-        room = min(_MOST_GUESSES, self.context - len(slot.tokens))
-        count = worth(slot.guesser.right, most=room, row_cost=self.row_cost, rows=rows)
+        slot.guesser.read(slot.tokens)
+        room = min(_MAX_GUESSES, self.context - len(slot.tokens))
+        count = choose_guess_count(slot.guesser.right, limit=room, row_cost=self.row_cost, rows=rows)
         return slot.guesser.guess(slot.tokens, count)
 
     def wait(self) -> None:
-        """Where nothing is to be computed until it is known what may come next in somebody's answer."""
+        """Waits a moment for a grammar, if there is nothing to compute before it is ready."""
         if slot := next(iter(self._held.values()), None):
             slot.sampler.is_ready(_IDLE_S)
 
@@ -154,7 +155,7 @@ class Slots:
 
 
 class SlotEngine(ABC, Generic[Scores]):
-    """An engine by its slots: a step is a token for all who are past their prompt, then a piece of prompts."""
+    """An engine that computes what its slots need; subclasses say how scores are computed and tokens are chosen."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -168,17 +169,17 @@ class SlotEngine(ABC, Generic[Scores]):
         if not work:
             self._slots.wait()
         for entry, scores in zip(work, self._compute(work) if work else (), strict=True):
-            if not entry.ends:
+            if not entry.gives_token:
                 entry.slot.cached = entry.piece.stop
             elif entry.slot.sampler.is_ready(_PATIENCE_S):
                 tokens += self._write(entry, scores)
             else:
-                # Its scores are computed again when they are of use.
+                # The grammar is late: these scores are computed again when it is ready.
                 entry.slot.cached = entry.piece.stop - 1
         return tokens
 
     def _write(self, work: Work, scores: Sequence[Scores]) -> Iterator[Token | NoToken]:
-        """The next token, and after every guess that was right the one after it."""
+        """Yields the next token, and after each guess that was right the token after it."""
         for row, guess in zip(scores, (*work.guesses, None), strict=True):
             token = self._try(work.slot, row)
             yield token
@@ -199,19 +200,19 @@ class SlotEngine(ABC, Generic[Scores]):
         return self._slots.usage()
 
     def close(self) -> None:
-        """Memory goes with the process."""
+        """Does nothing: the memory is freed with the process."""
 
     @abstractmethod
     def _compute(self, work: Sequence[Work]) -> Sequence[Sequence[Scores]]:
-        """What the next token of each is chosen by, and the one after each guess; of no use where a piece does not end
-        its prompt."""
+        """For each entry the scores by which its next token is chosen, and those after each of its guesses. They are
+        not used if the entry gives no token."""
 
     @abstractmethod
     def _choose(self, slot: Slot, scores: Scores) -> Token:
-        """The next token, which is now the slot's last."""
+        """Chooses the next token and appends it to the slot."""
 
 
-def _alike(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two texts begin with in common."""
+def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens are the same at the beginning of both texts."""
     length = min(len(left), len(right))
     return next((at for at in range(length) if left[at] != right[at]), length)

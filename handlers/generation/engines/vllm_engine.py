@@ -1,7 +1,7 @@
-"""`text.engine: vllm`: a vLLM in a process and a Python of its own writes the tokens.
+"""`text.engine: vllm`: vLLM writes the tokens, in a process and a Python of its own.
 
-vLLM decides what a step computes, and goes from one to the next without being asked. Text is ours, tokens are its own:
-it is given tokens and gives tokens, and nothing is made text twice."""
+vLLM decides what a step computes, and starts one step after the other by itself. It gets and returns tokens; Marina
+turns them into text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,24 +11,24 @@ from typing import Any
 
 from handlers.generation.engine import NoToken, Sampling, Token, Usage
 from handlers.generation.engines.vllm_process import EngineGone, VllmProcess
-from handlers.generation.engines.vllm_weights import OtherWeights, check
+from handlers.generation.engines.vllm_weights import WeightsDiffer, check_files
 from handlers.record import RecordError, TextSpec
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-# Seeds are positive there, and -1 is none.
+# vLLM's seeds are positive, and -1 means no seed.
 _SEEDS = 2**63
 
 
 @dataclass
 class _Held:
-    """A sequence's tokens so far, its prompt's and its own, and how many of the likeliest are told with each."""
+    """How many tokens a sequence has, with its prompt, and how many of the likeliest are returned with each token."""
 
     tokens: int
     logprobs: int
 
 
 class VllmEngine:
-    """At most `slots` sequences at the same time; `ends` are the tokens after which a model has nothing more to say."""
+    """Up to `slots` sequences at the same time; `ends` are the model's end tokens."""
 
     def __init__(self, process: VllmProcess, *, slots: int, ends: Sequence[int], step_timeout_s: float) -> None:
         self._process, self._slots, self._ends, self._step_timeout_s = process, slots, list(ends), step_timeout_s
@@ -36,7 +36,7 @@ class VllmEngine:
         self.version: str = ready["version"]
         self._room: int = ready["cache_tokens"]
         self._held: dict[str, _Held] = {}
-        # Those that vLLM has nothing to do for any more.
+        # Sequences that vLLM has ended or refused, and that were not cancelled yet.
         self._ended: set[str] = set()
         self._reused = 0
 
@@ -58,15 +58,15 @@ class VllmEngine:
         self._reused += message["reused"]
         tokens: list[Token | NoToken] = []
         for sequence, token, logprob, likeliest in message["tokens"]:
-            # Of those that were cancelled meanwhile something may still come.
+            # Tokens of sequences that were cancelled meanwhile may still come.
             if held := self._held.get(sequence):
                 held.tokens += 1
-                # The token itself comes after them where it is none of them.
+                # vLLM puts the token itself last if it is not one of the likeliest.
                 pairs = tuple((at, value) for at, value in likeliest[: held.logprobs])
                 tokens.append(Token(sequence, token, math.nan if logprob is None else logprob, pairs))
         for sequence in self._held.keys() & set(message["ended"]):
             self._ended.add(sequence)
-            # Whoever ends at its last token has ended by then; nobody waits for more.
+            # The loop ends a sequence at its last token, so it only sees this if vLLM ended one too early.
             tokens.append(NoToken(sequence))
         return tokens
 
@@ -78,7 +78,7 @@ class VllmEngine:
             self._process.send({"cancel": sequence})
 
     def usage(self) -> Usage:
-        """EngineGone when vLLM is: also where nobody is answered just then."""
+        """Raises EngineGone if vLLM's process has ended, also between answers."""
         if self._process.has_ended:
             raise self._process.gone()
         return Usage(
@@ -90,53 +90,53 @@ class VllmEngine:
 
 
 def sampling_arguments(sampling: Sampling, ends: Sequence[int]) -> dict[str, Any]:
-    """vLLM's `SamplingParams` of ours."""
+    """The arguments of vLLM's `SamplingParams`."""
     return {
-        # A `top_p` of 0, which vLLM does not take, leaves the likeliest token.
+        # vLLM refuses a `top_p` of 0, which means the likeliest token.
         "temperature": sampling.temperature if sampling.top_p > 0 else 0.0,
         "top_p": sampling.top_p or 1.0,
         "top_k": sampling.top_k,
         "seed": None if sampling.seed is None else sampling.seed % _SEEDS,
         "max_tokens": sampling.max_tokens,
-        # A step has no other end than those that the package names.
+        # Only the end tokens that the package names end an answer, not those of vLLM's own configuration.
         "ignore_eos": True,
         "stop_token_ids": [] if sampling.ignore_eos else list(ends),
         "logprobs": sampling.logprobs,
-        # Under a name of its own, because vLLM's has to be made there.
+        # `vllm_runner.py` makes vLLM's `structured_outputs` of it.
         **({"json": sampling.schema} if sampling.schema is not None else {}),
     }
 
 
 def make_vllm(text: TextSpec, folder: Path, precision: str) -> VllmEngine:
-    """Starts vLLM on the packaged model, or on the mounted one that it was packaged of; RecordError where it cannot."""
+    """Starts vLLM on the packaged weights, or on the mounted ones if the package has none. Raises RecordError."""
     if text.vllm is None:
-        raise RecordError("`text.vllm`: missing beside the engine `vllm`")
+        raise RecordError("`text.vllm`: missing, the engine `vllm` needs it")
     try:
         if text.vllm.weights is not None:
             folder = Path(text.vllm.weights)
-            check(folder, text.vllm.files, whole=text.vllm.check == "whole")
+            check_files(folder, text.vllm.files, whole=text.vllm.check == "whole")
         process = VllmProcess(text.vllm.python, engine_arguments(text, folder, precision))
         return VllmEngine(process, slots=text.slots, ends=text.ends, step_timeout_s=text.vllm.step_timeout_s)
-    except (OtherWeights, EngineGone) as err:
+    except (WeightsDiffer, EngineGone) as err:
         raise RecordError(str(err)) from err
 
 
 def engine_arguments(text: TextSpec, folder: Path, precision: str) -> dict[str, Any]:
-    """vLLM's `EngineArgs` of a package; what the spec's `args` may say is checked where it is read."""
+    """The arguments of vLLM's `EngineArgs`. The spec's own `args` were checked when the spec was read."""
     return {
         **(text.vllm.args if text.vllm else {}),
         "model": str(folder),
         "dtype": _DTYPES[precision],
         "max_model_len": text.context,
         "max_num_seqs": text.slots,
-        # Everyone's token of a step, and a piece of the prompts.
+        # In each step one token for every slot, and a piece of prompts.
         "max_num_batched_tokens": text.slots + text.prefill_chunk,
-        # Without it a prompt that is longer than a step would be refused.
+        # Without this a prompt longer than a step would be refused.
         "enable_chunked_prefill": True,
-        # No pickles, and no code that a model brings.
+        # No pickles, and no code that comes with a model.
         "load_format": "safetensors",
         "trust_remote_code": False,
-        # A `generation_config.json` changes no request's sampling.
+        # A `generation_config.json` must not change the sampling of requests.
         "generation_config": "vllm",
         "disable_log_stats": True,
     }

@@ -1,4 +1,4 @@
-"""vLLM's process: started in its own Python, spoken to over pipes, and gone with everything it started."""
+"""vLLM's process: it runs in its own Python, is controlled over pipes, and is ended together with all its children."""
 
 import logging
 import os
@@ -15,33 +15,33 @@ from handlers.generation.engines import vllm_runner
 
 logger = logging.getLogger(__name__)
 
-# Of this process's environment: what names its own Python's modules, and where its metrics are kept, which vLLM's
-# would be mixed with.
+# Variables that vLLM's process does not get: those of this Python, and the folder of this process's metrics, which vLLM
+# would write its own into.
 _NOT_PASSED = ("PYTHON", "PROMETHEUS_")
 _FIXED = {
-    # A model is in its folder, or it is not served.
+    # Models are only read from their folder, never downloaded.
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
-    # Code of packages that are installed beside vLLM is not run.
+    # No plugins of packages that are installed beside vLLM.
     "VLLM_PLUGINS": "",
 }
 _DEFAULT = {"VLLM_LOGGING_LEVEL": "WARNING"}
 
 
 class EngineGone(Exception):
-    """vLLM's process has ended, or is of no more use; the message says why."""
+    """vLLM's process has ended, or cannot be used any longer; the message says why."""
 
 
 class VllmProcess:
-    """One runner (`vllm_runner.py`) and what it says, in the order in which it says it."""
+    """A process of `vllm_runner.py`, and its messages in their order."""
 
     def __init__(self, python: str, arguments: Mapping[str, Any]) -> None:
-        """Starts it; whether vLLM takes the arguments, the first message says."""
-        # Isolated: nothing of this program's folder or of the user's is on the path of its modules.
+        """Starts the process; its first message says whether vLLM accepts the arguments."""
+        # `-I`: neither this program's folder nor the user's is on the path of its imports.
         command = [python, "-I", str(Path(vllm_runner.__file__).resolve())]
         try:
-            # A session of its own, because vLLM starts processes, and they must end with it.
+            # A session of its own, so that the processes that vLLM starts can be ended with it.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -51,7 +51,7 @@ class VllmProcess:
             )
         except OSError as err:
             raise EngineGone(f"`text.vllm.python`: `{python}` cannot be run: {err.strerror}") from err
-        self._said: queue.SimpleQueue[vllm_runner.Message | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[vllm_runner.Message | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, name="vllm", daemon=True).start()
         self.send(arguments)
 
@@ -64,7 +64,7 @@ class VllmProcess:
         return self._process.poll() is not None
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Never waits for long: the other side always reads."""
+        """Sends a message. It never blocks for long, because the runner has a thread that always reads."""
         assert self._process.stdin is not None
         try:
             vllm_runner.write_message(self._process.stdin, dict(message))
@@ -72,12 +72,12 @@ class VllmProcess:
             raise self.gone() from err
 
     def receive(self, timeout_s: float | None) -> vllm_runner.Message:
-        """The next message; EngineGone when none comes any more, or none in that time."""
+        """The next message. Raises EngineGone if vLLM has ended, or sends none in time: then it is killed."""
         try:
-            message = self._said.get(timeout=timeout_s)
+            message = self._messages.get(timeout=timeout_s)
         except queue.Empty:
             self.kill()
-            raise EngineGone(f"vLLM did not answer for {timeout_s:g} s, and was ended") from None
+            raise EngineGone(f"vLLM did not answer for {timeout_s:g} s, and was killed") from None
         if message is None:
             raise self.gone()
         if "failed" in message:
@@ -86,21 +86,21 @@ class VllmProcess:
         return message
 
     def receive_all(self, timeout_s: float) -> list[vllm_runner.Message]:
-        """What was said since the last time, at least one message."""
+        """All messages that have come since the last call, at least one."""
         messages = [self.receive(timeout_s)]
-        while not self._said.empty():
+        while not self._messages.empty():
             messages.append(self.receive(timeout_s))
         return messages
 
     def gone(self) -> EngineGone:
-        """Why it is not there any more; whatever it started is not there either, then."""
+        """The error that says how the process ended. Kills what is left of it."""
         self.kill()
         code = self._process.returncode
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return EngineGone(f"vLLM's process ended {how}")
 
     def kill(self) -> None:
-        """Ends it with its children, which may hold a GPU's memory after it has ended itself."""
+        """Kills the process and its children, which may hold a GPU's memory after the process itself has ended."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -109,12 +109,12 @@ class VllmProcess:
         assert self._process.stdout is not None
         try:
             while (message := vllm_runner.read_message(self._process.stdout)) is not None:
-                self._said.put(message)
+                self._messages.put(message)
         except (OSError, ValueError):
-            logger.exception("vLLM's answers cannot be read")
-        self._said.put(None)
+            logger.exception("vLLM's messages cannot be read")
+        self._messages.put(None)
 
 
-def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    passed = {name: value for name, value in ours.items() if not name.startswith(_NOT_PASSED)}
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    passed = {name: value for name, value in own.items() if not name.startswith(_NOT_PASSED)}
     return _DEFAULT | passed | _FIXED

@@ -1,43 +1,43 @@
-"""Whether a folder that was mounted holds the files that were packaged: tens of gigabytes stay out of a MAR, and what
-is served is what was named all the same."""
+"""Checks that a mounted folder has the files that were packaged. So tens of gigabytes can stay out of a MAR, and still
+nothing else is served."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-# The names, types and places of a file's tensors are at its beginning.
+# How much of a file `head` covers: the names, types and places of a file's tensors are at its beginning.
 _HEAD = 1 << 20
 _PIECE = 1 << 24
 
 
-class OtherWeights(Exception):
-    """The folder is not the one that was packaged; the message says which file."""
+class WeightsDiffer(Exception):
+    """The folder is not as it was packaged; the message names the file."""
 
 
-def describe(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """What is remembered of each file, by its name."""
+def fingerprint_files(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """The size and the hashes of each file, by its name."""
     return {
         file.name: {"bytes": file.stat().st_size, "head": _sha256(file, _HEAD), "sha256": _sha256(file)}
         for file in files
     }
 
 
-def check(folder: Path, files: Mapping[str, Mapping[str, Any]], *, whole: bool) -> None:
-    """Raises OtherWeights unless all files are there; without `whole` by their sizes and beginnings."""
+def check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], *, whole: bool) -> None:
+    """Raises WeightsDiffer if a file is missing, new or different; without `whole`, only beginnings are read."""
     if not folder.is_dir():
-        raise OtherWeights(f"`text.vllm.weights`: `{folder}` is not a folder here; is its volume mounted?")
+        raise WeightsDiffer(f"`text.vllm.weights`: `{folder}` is not a folder here; is its volume mounted?")
     if extra := sorted({file.name for file in folder.glob("*.safetensors")} - files.keys()):
-        raise OtherWeights(f"`{folder / extra[0]}` is not in the package")
+        raise WeightsDiffer(f"`{folder / extra[0]}` is not in the package")
     for name, expected in sorted(files.items()):
         file = folder / name
         if not file.is_file():
-            raise OtherWeights(f"`{file}` is missing")
+            raise WeightsDiffer(f"`{file}` is missing")
         if (size := file.stat().st_size) != expected["bytes"]:
-            raise OtherWeights(f"`{file}` has {size} bytes, but the packaged file has {expected['bytes']}")
+            raise WeightsDiffer(f"`{file}` has {size} bytes, but the packaged file has {expected['bytes']}")
         key, limit = ("sha256", None) if whole else ("head", _HEAD)
         if (sha256 := _sha256(file, limit)) != expected[key]:
-            raise OtherWeights(f"`{file}` differs from the packaged file: {key} {sha256}, not {expected[key]}")
+            raise WeightsDiffer(f"`{file}` differs from the packaged file: {key} {sha256}, not {expected[key]}")
 
 
 def _sha256(file: Path, limit: int | None = None) -> str:

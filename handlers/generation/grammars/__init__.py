@@ -1,6 +1,6 @@
-"""Answers of a form: from a request's `response_format` to the tokens that may come next."""
+"""Answers that match a schema: from a request's `response_format` to the tokens that may come next."""
 
-from handlers.generation.grammars.compiler import Compiling, GrammarRefused, Grammars
-from handlers.generation.grammars.formats import bounded, read_schema
+from handlers.generation.grammars.compiler import GrammarRefused, Grammars, PendingGrammar
+from handlers.generation.grammars.formats import read_schema, with_bounded_spaces
 
-__all__ = ["Compiling", "GrammarRefused", "Grammars", "bounded", "read_schema"]
+__all__ = ["GrammarRefused", "Grammars", "PendingGrammar", "read_schema", "with_bounded_spaces"]

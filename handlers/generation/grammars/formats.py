@@ -1,4 +1,4 @@
-"""OpenAI's `response_format`, checked, as the JSON schema that it asks for."""
+"""Reads OpenAI's `response_format`, and returns the JSON schema that it asks for."""
 
 import re
 from collections.abc import Mapping
@@ -6,63 +6,64 @@ from collections.abc import Mapping
 import orjson
 
 from handlers.generation.grammars.trial import SPACE
-from handlers.generation.refusals import Refused, named, unfit
+from handlers.generation.refusals import RequestRefused, quote_choice, wrong_value
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-# Of a schema as text, bytes.
-_LONGEST = 64 * 1024
+# The largest schema, in bytes of JSON.
+_MAX_BYTES = 64 * 1024
 _KEYS = {"text": {"type"}, "json_object": {"type"}, "json_schema": {"type", "json_schema"}}
 
 
 def read_schema(wanted: object) -> str | None:
-    """The schema as text, in the order in which it was written; None where any text will do."""
+    """The schema as text, with its properties in the order in which they were sent; None if any text is allowed."""
     if wanted is None:
         return None
-    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
-    if not isinstance(wanted, Mapping) or not isinstance(kind, str) or kind not in _KEYS:
-        allowed = ", ".join(f"`{name}`" for name in _KEYS)
-        if not isinstance(wanted, Mapping):
-            raise unfit("response_format", wanted, f"an object whose `type` is one of {allowed}")
-        raise Refused(f"`response_format.type`: got {named(kind)}, allowed: {allowed}", param="response_format")
+    allowed = ", ".join(f"`{name}`" for name in _KEYS)
+    if not isinstance(wanted, Mapping):
+        raise wrong_value("response_format", wanted, f"an object whose `type` is one of {allowed}")
+    kind = wanted.get("type")
+    if not isinstance(kind, str) or kind not in _KEYS:
+        text = f"`response_format.type`: got {quote_choice(kind)}, allowed: {allowed}"
+        raise RequestRefused(text, param="response_format")
     _check_keys(wanted, _KEYS[kind], "response_format")
     if kind == "text":
         return None
     return '{"type":"object"}' if kind == "json_object" else _schema(wanted.get("json_schema"))
 
 
-def bounded(schema: str) -> str:
-    """The schema, with the bound on spaces in it: for an engine that makes its own grammar, with the same library."""
+def with_bounded_spaces(schema: str) -> str:
+    """The schema with the limit on spaces in it, for an engine that makes its own grammar with the same library."""
     return orjson.dumps({"x-guidance": {"whitespace_pattern": SPACE}} | orjson.loads(schema)).decode()
 
 
 def _schema(given: object) -> str:
     where = "response_format.json_schema"
     if not isinstance(given, Mapping):
-        raise unfit(where, given, "an object with `name` and `schema`")
+        raise wrong_value(where, given, "an object with `name` and `schema`")
     _check_keys(given, {"name", "description", "schema", "strict"}, where)
     name, schema, strict = given.get("name"), given.get("schema"), given.get("strict")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise unfit(f"{where}.name", name, "1 to 64 letters, digits, `_` and `-`")
+        raise wrong_value(f"{where}.name", name, "1 to 64 letters, digits, `_` and `-`")
     if not isinstance(description := given.get("description", ""), str | None):
-        raise unfit(f"{where}.description", description, "a text")
-    # What is not strict may be held to its schema as well, and is.
+        raise wrong_value(f"{where}.description", description, "a text")
+    # The schema is enforced whether `strict` is set or not.
     if strict is not None and not isinstance(strict, bool):
-        raise unfit(f"{where}.strict", strict, "`true` or `false`")
+        raise wrong_value(f"{where}.strict", strict, "`true` or `false`")
     if not isinstance(schema, Mapping):
-        raise unfit(f"{where}.schema", schema, "an object, which is a JSON schema")
+        raise wrong_value(f"{where}.schema", schema, "an object, which is a JSON schema")
     if "x-guidance" in schema:
-        raise Refused(f"`{where}.schema`: `x-guidance` is not supported", param=f"{where}.schema")
+        raise RequestRefused(f"`{where}.schema`: `x-guidance` is not supported", param=f"{where}.schema")
     try:
         text = orjson.dumps(schema)
     except TypeError as err:
-        raise Refused(
+        raise RequestRefused(
             f"`{where}.schema`: it is nested too deeply, or a text in it is not valid Unicode", param=f"{where}.schema"
         ) from err
-    if len(text) > _LONGEST:
-        raise Refused(f"`{where}.schema`: got {len(text)} bytes, allowed: {_LONGEST}", param=f"{where}.schema")
+    if len(text) > _MAX_BYTES:
+        raise RequestRefused(f"`{where}.schema`: got {len(text)} bytes, allowed: {_MAX_BYTES}", param=f"{where}.schema")
     return text.decode()
 
 
 def _check_keys(given: Mapping[str, object], allowed: set[str], where: str) -> None:
     if extra := sorted(given.keys() - allowed):
-        raise Refused(f"`{where}.{extra[0][:80]}` is not supported", param=where, code="unsupported_parameter")
+        raise RequestRefused(f"`{where}.{extra[0][:80]}` is not supported", param=where, code="unsupported_parameter")

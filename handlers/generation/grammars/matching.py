@@ -1,4 +1,4 @@
-"""Which tokens may come next in one answer. What a step chooses from is looked for while the step is computed."""
+"""Which tokens may come next in one answer. They are searched for while the engine computes its step."""
 
 from collections.abc import Collection
 from concurrent.futures import Executor, wait
@@ -7,33 +7,30 @@ from typing import Any, TypeAlias
 import numpy as np
 from llguidance import LLMatcher
 
-from handlers.generation.grammars.trial import first_line
+from handlers.generation.grammars.trial import main_line
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class GrammarFailed(Exception):
-    """Nothing may come next, or what may is too much to search."""
+    """No token may come next, or the search takes too much."""
 
 
-class Matching:
-    """The `Grammar` of one answer. `never` are tokens that it may not have, whatever its grammar says."""
+class MatcherGrammar:
+    """The `Grammar` of one answer. The tokens `never` are excluded, whatever the grammar says."""
 
     def __init__(self, matcher: LLMatcher, searching: Executor, never: Collection[int]) -> None:
         self._matcher, self._searching, self._never = matcher, searching, list(never)
         self._next = searching.submit(self._search)
 
     def is_ready(self, patience_s: float = 0) -> bool:
-        """Whether it is known which tokens may come next."""
         wait([self._next], patience_s)
         return self._next.done()
 
     def allowed(self) -> Mask:
-        """Of every token, whether it may come next."""
         return self._next.result()
 
     def take(self, token: int) -> bool:
-        """The token comes next: whether the answer is complete with it."""
         self._matcher.consume_token(token)
         self._check()
         if self._matcher.is_stopped():
@@ -52,4 +49,4 @@ class Matching:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarFailed(first_line(self._matcher.get_error()))
+            raise GrammarFailed(main_line(self._matcher.get_error()))

@@ -1,7 +1,9 @@
-"""From a JSON schema to what holds an answer to it; run as a process, it tries schemas, a line each.
+"""Compiles a JSON schema to a grammar. Run as a process, it tries schemas: it reads one per line, and answers each with
+the reason why it is refused, or an empty text.
 
-A schema of forty bytes can take minutes, and nothing ends a thread: so a process tries each first, within a bound of
-processor time that the kernel keeps. The process knows nothing else of ours, so that it starts in a moment."""
+A schema of forty bytes can take minutes to compile, and a thread cannot be ended. So a process tries each schema first,
+and the kernel enforces a limit on its processor time. The module imports nothing else of ours, so that the process
+starts quickly."""
 
 import json
 import os
@@ -12,40 +14,40 @@ import sys
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-# Of the processor, for one schema.
+# Processor time for one schema.
 LONGEST_S = 1.0
-# For everything that the process has, bytes.
-_MOST_MEMORY = 2 << 30
-# So many tokens of an answer are tried.
+# All memory of the process, in bytes.
+_MAX_MEMORY = 2 << 30
+# How many tokens of an answer are tried.
 _STEPS = 24
-# Between the parts of an answer; without a bound a model may write spaces until its answer has to end.
+# The white space between the parts of an answer; without a limit a model may write spaces up to `max_tokens`.
 SPACE = r"[\x20\x0A\x0D\x09]{0,12}"
-# What one token's search may cost, some milliseconds each: a step waits for nobody longer.
+# Limits on the search for one token's successors, some milliseconds each, so that no step waits longer.
 _LIMITS = LLParserLimits(step_lexer_fuel=100_000, step_max_items=50_000, max_lexer_states=20_000)
 
 _PATTERN = "regex parse error"
-# What the library says, and what it means.
-_UNCLEAR = dict.fromkeys(("NoExtension", "NoExtensionBias"), "nothing fits it")
+# Messages of the library that name an internal state, with what it means.
+_UNCLEAR = dict.fromkeys(("NoExtension", "NoExtensionBias"), "no answer can match it")
 
 
 def read_tokenizer(file: str, ends: list[int]) -> LLTokenizer:
-    """As `tokenizers` saves it; raises ValueError where it is of an unknown kind."""
+    """Reads a `tokenizer.json`; raises ValueError if the library does not support its kind."""
     with open(file, encoding="utf-8") as text:
         return LLTokenizer(text.read(), eos_token=ends or None)
 
 
 def compile_schema(tokenizer: LLTokenizer, schema: str) -> LLMatcher:
-    """Raises ValueError with the reason where an answer cannot be held to it."""
+    """Raises ValueError with the reason if the schema cannot be enforced."""
     grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": SPACE})
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     if reason := matcher.get_error() or " ".join(matcher.get_grammar_warnings()):
-        raise ValueError(first_line(reason))
+        raise ValueError(main_line(reason))
     return matcher
 
 
-def first_line(reason: str) -> str:
-    """The rest says how the compiler got there, but what is wrong with a pattern comes last."""
-    lines = reason.strip().splitlines() or ["no reason is known"]
+def main_line(reason: str) -> str:
+    """The line of an error message that says what is wrong: the first one, but for a pattern the last one."""
+    lines = reason.strip().splitlines() or ["no reason given"]
     if lines[0] in _UNCLEAR:
         return _UNCLEAR[lines[0]]
     if lines[0].startswith(_PATTERN) and len(lines) > 1:
@@ -54,7 +56,7 @@ def first_line(reason: str) -> str:
 
 
 def _reason(tokenizer: LLTokenizer, schema: str) -> str:
-    """Why it is refused; nothing where the beginning of an answer could be written."""
+    """Why a schema is refused; empty if the beginning of an answer to it could be written."""
     try:
         matcher = compile_schema(tokenizer, schema)
     except ValueError as err:
@@ -63,20 +65,20 @@ def _reason(tokenizer: LLTokenizer, schema: str) -> str:
     for _ in range(_STEPS):
         mask = matcher.compute_bitmask()
         if matcher.is_error():
-            return first_line(matcher.get_error())
+            return main_line(matcher.get_error())
         allowed = [token for token in range(tokenizer.vocab_size) if mask[token // 8] >> token % 8 & 1]
         if matcher.is_stopped() or not allowed:
-            return "" if matcher.is_accepting() else "nothing fits it"
+            return "" if matcher.is_accepting() else "no answer can match it"
         if not matcher.consume_token(dice.choice(allowed)):
-            return first_line(matcher.get_error())
+            return main_line(matcher.get_error())
     return ""
 
 
 def main(file: str, ends: str) -> None:
-    """Answers each schema on its input by why it is refused; ends where one takes too long, or its input does."""
+    """Answers the schemas on standard input; ends with it, or is ended by the kernel if one takes too long."""
     os.nice(10)
     tokenizer = read_tokenizer(file, json.loads(ends))
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     for schema in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
         reason = _reason(tokenizer, json.loads(schema))

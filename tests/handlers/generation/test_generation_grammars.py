@@ -1,4 +1,4 @@
-"""Answers of a set form: `response_format` to a grammar, its compiler with its bounds, and a token that fits it."""
+"""Answers that match a schema: from `response_format` to a grammar, the compiler's limits, and the choice of tokens."""
 
 import json
 import threading
@@ -16,9 +16,9 @@ from handlers.generation.engines.fake import FakeEngine
 from handlers.generation.engines.sampling import Sampler
 from handlers.generation.engines.slots import Slots
 from handlers.generation.grammars import GrammarRefused, Grammars, read_schema
-from handlers.generation.grammars.compiler import Trials
+from handlers.generation.grammars.compiler import TrialProcess
 from handlers.generation.grammars.trial import read_tokenizer
-from handlers.generation.refusals import Refused
+from handlers.generation.refusals import RequestRefused
 
 COMPLETIONS = "v1/completions"
 BOAT = {
@@ -27,7 +27,7 @@ BOAT = {
     "required": ["sails", "port", "crew"],
     "additionalProperties": False,
 }
-# Of forty bytes; the library takes ten seconds for it.
+# Forty bytes, for which the library takes ten seconds.
 HOSTILE = {"type": "integer", "multipleOf": 999983}
 
 
@@ -35,7 +35,7 @@ def form(schema: object, **more: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "boat", "schema": schema} | more}
 
 
-def asked(schema: object, **body: Any) -> dict[str, Any]:
+def completion(schema: object, **body: Any) -> dict[str, Any]:
     return {"prompt": "abc", "max_tokens": 100, "temperature": 0, "response_format": form(schema)} | body
 
 
@@ -53,30 +53,30 @@ def grammars(tmp_path_factory) -> Iterator[Grammars]:
 
 
 def test_an_answer_matches_its_schema_and_ends_with_it(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, asked(BOAT)))
+    answer = json.loads(rounds.ask(COMPLETIONS, completion(BOAT)))
     jsonschema.validate(json.loads(answer["choices"][0]["text"]), BOAT)
     assert answer["choices"][0]["finish_reason"] == "stop"
 
 
 def test_a_streamed_answer_matches_it_too(rounds: Rounds) -> None:
-    *pieces, done = events(rounds.ask(COMPLETIONS, asked(BOAT, stream=True)))
+    *pieces, done = events(rounds.ask(COMPLETIONS, completion(BOAT, stream=True)))
     jsonschema.validate(json.loads("".join(piece["choices"][0]["text"] for piece in pieces)), BOAT)
     assert (pieces[-1]["choices"][0]["finish_reason"], done) == ("stop", "[DONE]")
 
 
 def test_an_answer_that_is_cut_off_says_so(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, asked(BOAT, max_tokens=5)))
+    answer = json.loads(rounds.ask(COMPLETIONS, completion(BOAT, max_tokens=5)))
     assert (answer["choices"][0]["text"][0], answer["choices"][0]["finish_reason"]) == ("{", "length")
 
 
 def test_a_schema_is_compiled_once(rounds: Rounds, monkeypatch) -> None:
     tried: list[str] = []
-    check = Trials.check
-    monkeypatch.setattr(Trials, "check", lambda self, schema: (tried.append(schema), check(self, schema)))
-    first = rounds.ask(COMPLETIONS, asked(BOAT))
-    raw = bytearray(json.dumps(asked(BOAT)).encode())
+    check = TrialProcess.check
+    monkeypatch.setattr(TrialProcess, "check", lambda self, schema: (tried.append(schema), check(self, schema)))
+    first = rounds.ask(COMPLETIONS, completion(BOAT))
+    raw = bytearray(json.dumps(completion(BOAT)).encode())
     rounds.round({"again": (raw, {"url_path": COMPLETIONS})})
-    # What has to be compiled has no answer in its first round.
+    # It gets a status in its first round, which it would not if its schema had to be compiled.
     assert "again" not in rounds.unanswered
     while rounds.open:
         rounds.round()
@@ -89,11 +89,11 @@ def test_a_schema_is_compiled_once(rounds: Rounds, monkeypatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
-def test_a_schema_without_an_end_is_refused_while_streams_go_on(rounds: Rounds) -> None:
+def test_a_schema_that_takes_too_long_is_refused_while_streams_go_on(rounds: Rounds) -> None:
     stream = {"prompt": "abc", "max_tokens": 250, "temperature": 0, "stream": True}
     head = {"url_path": COMPLETIONS}
     rounds.round({"stream": (bytearray(json.dumps(stream).encode()), head)})
-    rounds.round({"hostile": (bytearray(json.dumps(asked(HOSTILE)).encode()), head)})
+    rounds.round({"hostile": (bytearray(json.dumps(completion(HOSTILE)).encode()), head)})
     before = rounds.bodies["stream"].count(b"data: ")
     while "hostile" in rounds.unanswered:
         rounds.round()
@@ -101,14 +101,14 @@ def test_a_schema_without_an_end_is_refused_while_streams_go_on(rounds: Rounds) 
     error = json.loads(rounds.bodies["hostile"])["error"]
     assert (rounds.status["hostile"], error["param"]) == (400, "response_format")
     assert "takes more than 1 s" in error["message"]
-    # Its process is gone, and the next has another.
+    # The kernel has killed the process; the next schema gets a new one.
     rounds.open.clear()
-    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(BOAT)))
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion(BOAT)))
 
 
 @pytest.mark.slow
 def test_a_client_that_leaves_before_its_schema_is_compiled_is_forgotten(rounds: Rounds) -> None:
-    raw = bytearray(json.dumps(asked(HOSTILE)).encode())
+    raw = bytearray(json.dumps(completion(HOSTILE)).encode())
     rounds.round({"hostile": (raw, {"url_path": COMPLETIONS})})
     rounds.round(left=["hostile"])
     assert rounds.handler._open == {}
@@ -116,7 +116,7 @@ def test_a_client_that_leaves_before_its_schema_is_compiled_is_forgotten(rounds:
 
 @pytest.mark.slow
 def test_a_server_that_stops_does_not_wait_for_a_schema(rounds: Rounds) -> None:
-    raw = bytearray(json.dumps(asked(HOSTILE)).encode())
+    raw = bytearray(json.dumps(completion(HOSTILE)).encode())
     rounds.round({"hostile": (raw, {"url_path": COMPLETIONS})})
     (rounds.directory / "closing").touch()
     rounds.round()
@@ -124,49 +124,49 @@ def test_a_server_that_stops_does_not_wait_for_a_schema(rounds: Rounds) -> None:
 
 
 REFUSED: dict[str, object] = {
-    "no form": "json",
+    "not an object": "json",
     "an unknown type": {"type": "yaml"},
-    "a key that nobody knows": {"type": "json_object", "schema": {}},
+    "an unknown key": {"type": "json_object", "schema": {}},
     "no schema": {"type": "json_schema"},
     "a schema without a name": {"type": "json_schema", "json_schema": {"schema": {}}},
     "a name with spaces": {"type": "json_schema", "json_schema": {"name": "a boat", "schema": {}}},
-    "strictness that is none": form({}, strict="yes"),
+    "a wrong `strict`": form({}, strict="yes"),
     "a schema that is a list": form([]),
-    "orders to the library": form({"x-guidance": {"whitespace_flexible": False}}),
+    "options of the library": form({"x-guidance": {"whitespace_flexible": False}}),
     "a long schema": form({"enum": ["x" * 70_000]}),
 }
 
 
 @pytest.mark.parametrize("wanted", REFUSED.values(), ids=REFUSED)
-def test_a_form_that_is_none_is_refused(wanted: object) -> None:
-    with pytest.raises(Refused) as refused:
+def test_a_wrong_response_format_is_refused(wanted: object) -> None:
+    with pytest.raises(RequestRefused) as refused:
         read_schema(wanted)
     assert refused.value.param is not None
     assert refused.value.param.startswith("response_format")
 
 
-def test_the_forms_of_openai_are_schemas() -> None:
+def test_every_response_format_of_openai_becomes_a_schema() -> None:
     assert read_schema({"type": "text"}) is None
     assert json.loads(read_schema({"type": "json_object"}) or "") == {"type": "object"}
     assert json.loads(read_schema(form(BOAT, strict=True, description="a boat")) or "") == BOAT
 
 
-NEVER_KEPT: dict[str, Any] = {
-    "a word that is not computed": ({"type": "array", "uniqueItems": True}, "uniqueItems"),
-    "a type that is none": ({"type": "frog"}, "frog"),
+NOT_ENFORCED: dict[str, Any] = {
+    "an unsupported keyword": ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+    "an unknown type": ({"type": "frog"}, "frog"),
     "another server's schema": ({"$ref": "http://localhost/schema"}, "localhost"),
-    "a schema that means itself": ({"$ref": "#"}, "nothing fits it"),
+    "a schema that refers to itself": ({"$ref": "#"}, "no answer can match it"),
     "a pattern that cannot be read": ({"type": "string", "pattern": "a(?=b)"}, "cannot be read: look-around"),
 }
 
 
-@pytest.mark.parametrize(("schema", "said"), NEVER_KEPT.values(), ids=NEVER_KEPT)
-def test_a_schema_that_cannot_be_kept_to_is_refused_by_its_reason(grammars: Grammars, schema, said: str) -> None:
-    with pytest.raises(GrammarRefused, match=said):
+@pytest.mark.parametrize(("schema", "reason"), NOT_ENFORCED.values(), ids=NOT_ENFORCED)
+def test_a_schema_that_cannot_be_enforced_is_refused_with_the_reason(grammars: Grammars, schema, reason: str) -> None:
+    with pytest.raises(GrammarRefused, match=reason):
         grammars.begin(grammars.compile(json.dumps(schema), lambda: None))
 
 
-KEPT: dict[str, Any] = {
+ENFORCED: dict[str, Any] = {
     "an object": BOAT,
     "numbers": {
         "type": "array",
@@ -185,9 +185,9 @@ KEPT: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("schema", KEPT.values(), ids=KEPT)
+@pytest.mark.parametrize("schema", ENFORCED.values(), ids=ENFORCED)
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-def test_whatever_the_scores_the_answer_matches(grammars: Grammars, schema, temperature: float) -> None:
+def test_an_answer_matches_its_schema_whatever_the_scores(grammars: Grammars, schema, temperature: float) -> None:
     dice = np.random.default_rng(5)
     for seed in range(5):
         grammar = grammars.begin(grammars.compile(json.dumps(schema), lambda: None))
@@ -200,7 +200,7 @@ def test_whatever_the_scores_the_answer_matches(grammars: Grammars, schema, temp
 
 
 class Slow:
-    """A grammar that is not ready before it is let go."""
+    """A grammar that is not ready before `known` is set."""
 
     def __init__(self) -> None:
         self.known = threading.Event()
@@ -215,7 +215,7 @@ class Slow:
         return True
 
 
-def test_others_go_on_while_a_grammar_is_not_ready() -> None:
+def test_other_sequences_go_on_while_a_grammar_is_not_ready() -> None:
     engine, grammar = FakeEngine(Slots(2, context=50, prefill_chunk=4), step_s=0), Slow()
     engine.add("slow", [1, 2, 3], Sampling(grammar=grammar))
     engine.add("other", [5], Sampling())
@@ -227,7 +227,7 @@ def test_others_go_on_while_a_grammar_is_not_ready() -> None:
     assert (later[0].token, later[0].is_last) == (9, True)
 
 
-def test_a_grammar_that_fails_ends_its_answer_alone() -> None:
+def test_a_grammar_that_fails_ends_only_its_own_answer() -> None:
     class Failing(Slow):
         def allowed(self) -> Any:
             raise RuntimeError("too much to search")
@@ -236,12 +236,12 @@ def test_a_grammar_that_fails_ends_its_answer_alone() -> None:
     grammar.known.set()
     engine.add("failing", [1], Sampling(grammar=grammar))
     engine.add("other", [5], Sampling())
-    said = [token for _ in range(3) for token in engine.step()]
-    assert NoToken("failing") in said
-    assert any(token.sequence == "other" for token in said)
+    tokens = [token for _ in range(3) for token in engine.step()]
+    assert NoToken("failing") in tokens
+    assert any(token.sequence == "other" for token in tokens)
 
 
-def test_an_engine_that_makes_its_own_grammar_is_given_the_bound_on_spaces(
+def test_an_engine_that_makes_its_own_grammar_gets_the_limit_on_spaces(
     rounds: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[str] = []
@@ -251,8 +251,8 @@ def test_an_engine_that_makes_its_own_grammar_is_given_the_bound_on_spaces(
         "add",
         lambda name, prompt, sampling: (given.append(sampling.schema), add(name, prompt, sampling)),
     )
-    rounds.ask(COMPLETIONS, asked(BOAT))
-    # As vLLM makes it.
+    rounds.ask(COMPLETIONS, completion(BOAT))
+    # As vLLM makes the grammar.
     grammar = LLMatcher.grammar_from_json_schema(given[0], defaults={"whitespace_flexible": True})
     tokenizer = read_tokenizer(str(rounds.directory / "model" / "tokenizer.json"), [])
     for spaces, is_taken in ((12, True), (13, False)):

@@ -1,4 +1,4 @@
-"""The handler's rounds with the fake engine, which says the prompt again: whole answers, streams, refusals, stops."""
+"""The handler's rounds with the fake engine, which repeats the prompt: whole answers, streams, refusals, stops."""
 
 import json
 import time
@@ -20,19 +20,19 @@ def rounds(tmp_path, request) -> Iterator[Rounds]:
         yield rounds
 
 
-def asked(**body):
+def completion(**body):
     return {"prompt": "abc", "max_tokens": 7, "temperature": 0} | body
 
 
 def test_a_whole_answer_has_the_text_the_usage_and_the_reason(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, asked()))
+    answer = json.loads(rounds.ask(COMPLETIONS, completion()))
     assert answer["choices"] == [{"index": 0, "text": "abcabca", "logprobs": None, "finish_reason": "length"}]
     assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10}
     assert (answer["object"], answer["model"]) == ("text_completion", "tales")
 
 
 def test_a_stream_has_the_same_text_in_events_and_ends_in_done(rounds: Rounds) -> None:
-    got = events(rounds.ask(COMPLETIONS, asked(stream=True)))
+    got = events(rounds.ask(COMPLETIONS, completion(stream=True)))
     assert got[-1] == "[DONE]"
     assert "".join(event["choices"][0]["text"] for event in got[:-1]) == "abcabca"
     assert [event["choices"][0]["finish_reason"] for event in got[:-1]][-1] == "length"
@@ -40,7 +40,7 @@ def test_a_stream_has_the_same_text_in_events_and_ends_in_done(rounds: Rounds) -
 
 
 def test_usage_comes_in_an_event_of_its_own_when_it_is_asked_for(rounds: Rounds) -> None:
-    *_, usage, done = events(rounds.ask(COMPLETIONS, asked(stream=True, stream_options={"include_usage": True})))
+    *_, usage, done = events(rounds.ask(COMPLETIONS, completion(stream=True, stream_options={"include_usage": True})))
     assert (usage["choices"], usage["usage"]["completion_tokens"], done) == ([], 7, "[DONE]")
 
 
@@ -63,34 +63,34 @@ def test_a_streamed_conversation_names_the_role_first(rounds: Rounds) -> None:
 
 
 def test_a_stop_string_over_several_tokens_ends_the_answer_before_it(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, asked(stop=["cab", "never"])))
+    answer = json.loads(rounds.ask(COMPLETIONS, completion(stop=["cab", "never"])))
     assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("ab", "stop")
     assert answer["usage"]["completion_tokens"] == 5
 
 
 @pytest.mark.parametrize("rounds", [{"ends": [65]}], indirect=True)
-def test_a_token_that_ends_is_no_text(rounds: Rounds) -> None:
+def test_an_end_token_ends_the_answer_and_adds_no_text(rounds: Rounds) -> None:
     prompt = [64, 66, 65, 67]
-    answer = json.loads(rounds.ask(COMPLETIONS, asked(prompt=prompt)))
+    answer = json.loads(rounds.ask(COMPLETIONS, completion(prompt=prompt)))
     assert answer["choices"][0]["finish_reason"] == "stop"
     assert len(answer["choices"][0]["text"]) == 2
-    answer = json.loads(rounds.ask(COMPLETIONS, asked(prompt=prompt, ignore_eos=True)))
+    answer = json.loads(rounds.ask(COMPLETIONS, completion(prompt=prompt, ignore_eos=True)))
     assert (answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]) == ("length", 7)
 
 
 def test_a_character_is_sent_whole(rounds: Rounds) -> None:
-    got = events(rounds.ask(COMPLETIONS, asked(prompt="é€𝄞", max_tokens=9, stream=True)))
+    got = events(rounds.ask(COMPLETIONS, completion(prompt="é€𝄞", max_tokens=9, stream=True)))
     texts = [event["choices"][0]["text"] for event in got[:-1] if event["choices"]]
     assert [text for text in texts if text] == ["é", "€", "𝄞"]
 
 
-def test_half_a_character_at_the_end_is_marked_as_broken(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, asked(prompt="€", max_tokens=4)))
+def test_half_a_character_at_the_end_becomes_a_replacement_character(rounds: Rounds) -> None:
+    answer = json.loads(rounds.ask(COMPLETIONS, completion(prompt="€", max_tokens=4)))
     assert answer["choices"][0]["text"] == "€�"
 
 
 def test_logprobs_name_the_tokens(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, asked(logprobs=1, max_tokens=3)))
+    answer = json.loads(rounds.ask(COMPLETIONS, completion(logprobs=1, max_tokens=3)))
     assert answer["choices"][0]["logprobs"]["tokens"] == ["a", "b", "c"]
     assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 1, 2]
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "logprobs": True, "top_logprobs": 1}
@@ -104,8 +104,8 @@ def test_models_are_listed(rounds: Rounds) -> None:
     assert rounds.open == []
 
 
-def test_without_a_path_the_body_says_its_form(rounds: Rounds) -> None:
-    assert json.loads(rounds.ask("", asked()))["object"] == "text_completion"
+def test_without_a_path_the_body_decides_between_chat_and_completion(rounds: Rounds) -> None:
+    assert json.loads(rounds.ask("", completion()))["object"] == "text_completion"
     assert json.loads(rounds.ask("", {"messages": [{"role": "user", "content": "x"}]}))["object"] == "chat.completion"
 
 
@@ -161,10 +161,10 @@ def test_tokens_that_have_no_weights_are_refused(tmp_path) -> None:
     folder = write_text_package(tmp_path)
     save_file({"model.embed_tokens.weight": torch.zeros(100, 4)}, folder / "model" / "model.safetensors")
     with serving(folder) as rounds:
-        # Of the 256 bytes that the tokenizer knows.
-        highest = max(rounds.handler.tokens.encode("é"))
+        # The tokenizer has 256 tokens, one for each byte.
+        highest = max(rounds.handler.tokenizer.encode("é"))
         assert highest >= 100
-        for body in (asked(prompt="é"), asked(prompt=[1, highest])):
+        for body in (completion(prompt="é"), completion(prompt=[1, highest])):
             error = json.loads(rounds.ask(COMPLETIONS, body))["error"]
             assert (rounds.status[rounds.last], error["param"]) == (400, "prompt")
             assert error["message"] == f"the prompt has the token {highest}, the model knows those from 0 to 99"
@@ -172,16 +172,16 @@ def test_tokens_that_have_no_weights_are_refused(tmp_path) -> None:
         assert json.loads(rounds.ask(CHAT, chat))["error"]["param"] == "messages"
 
 
-def test_values_that_ask_for_nothing_are_taken(rounds: Rounds) -> None:
+def test_values_that_change_nothing_are_accepted(rounds: Rounds) -> None:
     neutral = {"n": 1, "presence_penalty": 0.0, "logit_bias": {}, "echo": False, "suffix": None, "user": "somebody"}
-    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(**neutral)))
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion(**neutral)))
 
 
 def request(**body) -> tuple[bytearray, dict[str, str]]:
-    return bytearray(json.dumps(asked(**body)).encode()), {"url_path": COMPLETIONS}
+    return bytearray(json.dumps(completion(**body)).encode()), {"url_path": COMPLETIONS}
 
 
-def test_who_finds_the_waiting_room_full_is_told_when_to_try_again(rounds: Rounds) -> None:
+def test_a_request_beyond_the_waiting_room_gets_503_with_the_time_to_try_again(rounds: Rounds) -> None:
     rounds.round({f"{index}": request(max_tokens=200, stream=True) for index in range(4)})
     rounds.round({"late": request()})
     assert rounds.status["late"] == 503
@@ -203,7 +203,7 @@ def test_a_client_that_left_frees_its_slot(rounds: Rounds) -> None:
 
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
-def test_the_last_client_to_leave_is_noticed_by_the_silence(rounds: Rounds, monkeypatch) -> None:
+def test_the_departure_of_the_last_client_is_noticed_although_no_round_follows(rounds: Rounds, monkeypatch) -> None:
     monkeypatch.setattr(loop, "ABANDONED_S", 0.3)
     rounds.round({f"{index}": request(max_tokens=250, stream=True) for index in range(4)})
     rounds.open.clear()
@@ -211,17 +211,17 @@ def test_the_last_client_to_leave_is_noticed_by_the_silence(rounds: Rounds, monk
     while engine.usage().sequences and time.monotonic() < until:
         time.sleep(0.01)
     assert engine.usage().sequences == 0
-    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked()))
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [{"step_ms": 5}], indirect=True)
-def test_nothing_is_computed_for_nobody_and_who_is_there_again_gets_the_rest(rounds: Rounds, monkeypatch) -> None:
+def test_nothing_is_computed_without_rounds_and_the_next_rounds_get_the_rest(rounds: Rounds, monkeypatch) -> None:
     monkeypatch.setattr(loop, "ABANDONED_S", 600)
     rounds.round({"a": request(max_tokens=250, stream=True)})
     engine = rounds.handler.loop._engine
     steps = engine.steps
-    # Until a second passes without a step, which are of five milliseconds.
+    # Until a second passes without a step; steps take five milliseconds.
     while time.sleep(1) or engine.steps > steps:
         steps = engine.steps
     assert engine.usage().sequences == 1
@@ -233,7 +233,7 @@ def test_nothing_is_computed_for_nobody_and_who_is_there_again_gets_the_rest(rou
 
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 20}], indirect=True)
-def test_who_was_taken_for_gone_and_is_not_gets_an_error(rounds: Rounds, monkeypatch) -> None:
+def test_a_client_that_was_wrongly_believed_gone_gets_an_error(rounds: Rounds, monkeypatch) -> None:
     monkeypatch.setattr(loop, "ABANDONED_S", 0.3)
     rounds.round({"a": request(max_tokens=250, stream=True)})
     engine, until = rounds.handler.loop._engine, time.monotonic() + 30
@@ -246,16 +246,18 @@ def test_who_was_taken_for_gone_and_is_not_gets_an_error(rounds: Rounds, monkeyp
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 50}], indirect=True)
 def test_a_deadline_that_cannot_be_kept_is_refused_at_once(rounds: Rounds) -> None:
-    body = rounds.ask(COMPLETIONS, asked(max_tokens=200), **{"X-Request-Timeout-Ms": "500"})
+    body = rounds.ask(COMPLETIONS, completion(max_tokens=200), **{"X-Request-Timeout-Ms": "500"})
     assert (rounds.status[rounds.last], json.loads(body)["error"]["code"]) == (503, "busy")
-    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(max_tokens=2), **{"x-request-timeout-ms": "60000"}))
+    assert "choices" in json.loads(
+        rounds.ask(COMPLETIONS, completion(max_tokens=2), **{"x-request-timeout-ms": "60000"})
+    )
 
 
 @pytest.mark.parametrize("rounds", [{"priority_header": "X-Lane"}], indirect=True)
-def test_the_header_that_the_spec_names_says_who_goes_first(rounds: Rounds) -> None:
-    answer = json.loads(rounds.ask(COMPLETIONS, asked(), **{"x-lane": "first"}))
+def test_the_spec_names_the_header_of_the_priority(rounds: Rounds) -> None:
+    answer = json.loads(rounds.ask(COMPLETIONS, completion(), **{"x-lane": "first"}))
     assert answer["error"]["param"] == "X-Lane"
-    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(), **{"x-lane": "batch", "X-Priority": "first"}))
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion(), **{"x-lane": "batch", "X-Priority": "first"}))
 
 
 @pytest.mark.parametrize(
@@ -266,20 +268,20 @@ def test_the_header_that_the_spec_names_says_who_goes_first(rounds: Rounds) -> N
         ("X-Priority", "first"),
     ],
 )
-def test_headers_that_say_nothing_known_are_refused(rounds: Rounds, header: str, value: str) -> None:
-    assert header in json.loads(rounds.ask(COMPLETIONS, asked(), **{header: value}))["error"]["message"]
+def test_unknown_values_of_headers_are_refused(rounds: Rounds, header: str, value: str) -> None:
+    assert header in json.loads(rounds.ask(COMPLETIONS, completion(), **{header: value}))["error"]["message"]
 
 
 @pytest.mark.parametrize("seed", [-1, -(2**63), 2**63 - 1])
-def test_every_seed_of_openais_is_one(rounds: Rounds, seed: int) -> None:
-    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked(seed=seed, temperature=1)))
+def test_every_seed_that_openai_allows_is_accepted(rounds: Rounds, seed: int) -> None:
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion(seed=seed, temperature=1)))
 
 
 @pytest.fixture(params=["add", "choose", "accept"])
 def fails_at_13(request, rounds: Rounds, monkeypatch) -> None:
-    """What is done for an answer alone raises for one of a prompt with the token 13, or where 13 is written."""
+    """A step that concerns one answer raises an error for the token 13, in the prompt or in the answer."""
     engine = rounds.handler.loop._engine
-    before = {"add": engine.add, "choose": engine._choose, "accept": rounds.handler.tokens.decode}
+    before = {"add": engine.add, "choose": engine._choose, "accept": rounds.handler.tokenizer.decode}
 
     def fail(*args):
         given = args[0].tokens if request.param == "choose" else args[-1] if request.param == "accept" else args[1]
@@ -288,13 +290,13 @@ def fails_at_13(request, rounds: Rounds, monkeypatch) -> None:
         return before[request.param](*args)
 
     if request.param == "accept":
-        monkeypatch.setattr(rounds.handler.tokens, "decode", fail)
+        monkeypatch.setattr(rounds.handler.tokenizer, "decode", fail)
     else:
         monkeypatch.setattr(engine, {"add": "add", "choose": "_choose"}[request.param], fail)
 
 
 @pytest.mark.usefixtures("fails_at_13")
-def test_what_raises_for_one_answer_ends_that_one_alone(rounds: Rounds) -> None:
+def test_an_error_in_one_answer_ends_only_that_answer(rounds: Rounds) -> None:
     rounds.round({"good": request(stream=True, max_tokens=50), "bad": request(stream=True, prompt=[1, 2, 13])})
     while rounds.open:
         rounds.round()
@@ -303,15 +305,15 @@ def test_what_raises_for_one_answer_ends_that_one_alone(rounds: Rounds) -> None:
     error = rounds.bodies["bad"].decode().removeprefix("data: ").removesuffix("\n\ndata: [DONE]\n\n")
     assert json.loads(error.split("data: ")[-1])["error"]["code"] == "internal"
     assert rounds.handler.loop._engine.usage().sequences == 0
-    whole = json.loads(rounds.ask(COMPLETIONS, asked(prompt=[1, 2, 13])))
+    whole = json.loads(rounds.ask(COMPLETIONS, completion(prompt=[1, 2, 13])))
     assert whole["error"]["type"] == "server_error"
-    assert "choices" in json.loads(rounds.ask(COMPLETIONS, asked()))
+    assert "choices" in json.loads(rounds.ask(COMPLETIONS, completion()))
 
 
-def test_what_raises_while_a_request_is_read_answers_it_alone(rounds: Rounds, monkeypatch) -> None:
+def test_an_error_while_a_request_is_read_fails_only_that_request(rounds: Rounds, monkeypatch) -> None:
     rounds.round({"good": request(stream=True, max_tokens=50)})
     with monkeypatch.context() as broken:
-        broken.setattr(rounds.handler.tokens, "encode", lambda *_, **__: 1 / 0)
+        broken.setattr(rounds.handler.tokenizer, "encode", lambda *_, **__: 1 / 0)
         rounds.round({"bad": request()})
     assert (rounds.status["bad"], json.loads(rounds.bodies["bad"])["error"]["code"]) == (500, "internal")
     while rounds.open:
@@ -326,19 +328,19 @@ def test_an_engine_that_fails_ends_the_worker(rounds: Rounds, monkeypatch) -> No
     ended: list[bool] = []
     monkeypatch.setattr(rounds.handler.loop, "_tell_failure", lambda: ended.append(True))
     monkeypatch.setattr(rounds.handler.loop._engine, "step", fail)
-    assert json.loads(rounds.ask(COMPLETIONS, asked()))["error"]["code"] == "engine_failed"
+    assert json.loads(rounds.ask(COMPLETIONS, completion()))["error"]["code"] == "engine_failed"
     assert ended == [True]
 
 
 @pytest.mark.parametrize("rounds", [{"step_ms": 50}], indirect=True)
 def test_a_server_that_stops_ends_every_answer_with_an_error(rounds: Rounds) -> None:
-    kinds = {"stream": asked(max_tokens=256, stream=True), "whole": asked(max_tokens=256)}
+    kinds = {"stream": completion(max_tokens=256, stream=True), "whole": completion(max_tokens=256)}
     head = {"url_path": COMPLETIONS, "content-type": "application/json"}
     rounds.round({name: (bytearray(json.dumps(body).encode()), head) for name, body in kinds.items()})
     while rounds.bodies["stream"].count(b"data: ") < 2:
         rounds.round()
     (rounds.directory / "closing").touch()
-    rounds.round({"late": (bytearray(json.dumps(asked(stream=True)).encode()), head)})
+    rounds.round({"late": (bytearray(json.dumps(completion(stream=True)).encode()), head)})
     assert rounds.open == []
     *_, error, done = events(rounds.bodies["stream"])
     assert (error["error"]["code"], done) == ("server_stopped", "[DONE]")

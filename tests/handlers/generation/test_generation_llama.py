@@ -1,4 +1,4 @@
-"""The network against `transformers`, and the engine around it: whole, in pieces, alone and among others."""
+"""The network compared with `transformers`, and the engine around it: prompts in pieces, answers alone and together."""
 
 import json
 import shutil
@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 from generating import TEXT
-from networks_of_theirs import FAMILIES, saved
 from specs import ROOT
+from transformers_networks import FAMILIES, save_network
 
 from archiver.native import compile_decoder
 from config.cpu_targets import FLAGS, CpuTarget
 from handlers.generation import LIBRARY, Llama, Sampling, UnknownModel, make_engine, read_shape
 from handlers.generation.engine import Engine
 from handlers.generation.engines.compiled import CompiledDecoder
-from handlers.generation.engines.computing import CompiledEngine, TorchEngine
+from handlers.generation.engines.network_engines import CompiledEngine, TorchEngine
 from handlers.generation.engines.slots import Slots
 from handlers.machine import cpu_flags
 from handlers.record import TextSpec
@@ -24,7 +24,7 @@ from handlers.record import TextSpec
 # The decoder is compiled.
 pytestmark = pytest.mark.slow
 
-# The networks are too small for two threads to have something to do.
+# The networks are too small for two threads.
 torch.set_num_threads(1)
 TALES = ROOT / "config/examples/tales/model"
 ROPES: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ ROPES: dict[str, dict[str, Any]] = {
 def family(request, library, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     shutil.copy(library, folder)
-    return saved(request.param, folder), folder
+    return save_network(request.param, folder), folder
 
 
 @pytest.fixture(scope="module")
@@ -100,34 +100,34 @@ def answers(
 PROMPTS = [[3], [5, 9, 1], list(range(4, 30)), [7] * 11, [90, 2, 40, 41, 42, 43, 44, 45]]
 
 
-def test_scores_are_those_of_transformers(family) -> None:
-    theirs, folder = family
+def test_scores_are_the_same_as_in_transformers(family) -> None:
+    reference, folder = family
     tokens = torch.tensor(PROMPTS[2])
-    ours = Llama(folder, precision="fp32", slots=1, context=64).read_whole(tokens)
+    computed = Llama(folder, precision="fp32", slots=1, context=64).read_whole(tokens)
     with torch.no_grad():
-        expected = theirs(tokens[None]).logits[0]
-    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+        expected = reference(tokens[None]).logits[0]
+    torch.testing.assert_close(computed, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["torch", "aot"])
-def test_answers_are_those_of_transformers_to_the_token(family, kind: str) -> None:
-    theirs, folder = family
-    for prompt, ours in zip(PROMPTS, answers(folder, PROMPTS, slots=3, kind=kind), strict=True):
+def test_answers_have_the_same_tokens_as_in_transformers(family, kind: str) -> None:
+    reference, folder = family
+    for prompt, computed in zip(PROMPTS, answers(folder, PROMPTS, slots=3, kind=kind), strict=True):
         with torch.no_grad():
             given = torch.tensor([prompt])
             options = {"do_sample": False, "max_new_tokens": 20, "min_new_tokens": 20, "eos_token_id": None}
-            whole = theirs.generate(given, attention_mask=torch.ones_like(given), pad_token_id=93, **options)
-        assert ours == whole[0, len(prompt) :].tolist()
+            whole = reference.generate(given, attention_mask=torch.ones_like(given), pad_token_id=93, **options)
+        assert computed == whole[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("rope", ROPES)
-def test_positions_are_stretched_as_in_transformers(rope: str, tmp_path: Path) -> None:
-    theirs = saved("Llama", tmp_path, rope_parameters={"rope_type": rope, "rope_theta": 1000.0} | ROPES[rope])
+def test_positions_are_scaled_as_in_transformers(rope: str, tmp_path: Path) -> None:
+    reference = save_network("Llama", tmp_path, rope_parameters={"rope_type": rope, "rope_theta": 1000.0} | ROPES[rope])
     tokens = torch.arange(3, 60)
     with torch.no_grad():
-        expected = theirs(tokens[None]).logits[0]
-    ours = Llama(tmp_path, precision="fp32", slots=1, context=64).read_whole(tokens)
-    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+        expected = reference(tokens[None]).logits[0]
+    computed = Llama(tmp_path, precision="fp32", slots=1, context=64).read_whole(tokens)
+    torch.testing.assert_close(computed, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["torch", "aot"])
@@ -143,15 +143,15 @@ def test_a_seed_gives_the_same_answer_among_others(tales: Path, kind: str) -> No
     assert answers(tales, PROMPTS, slots=5, kind=kind, temperature=1.0, seed=5) == alone
 
 
-# What says the same again, and what does not.
-SAYING = [[5, 9, 1, 7] * 6, [7] * 11, list(range(4, 30)), [9, 8, 7, 6, 5] * 5]
+# Prompts with and without repetition.
+REPETITIVE = [[5, 9, 1, 7] * 6, [7] * 11, list(range(4, 30)), [9, 8, 7, 6, 5] * 5]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.7, "seed": 5}], ids=["greedy", "seeded"])
 def test_guesses_change_no_token(tales: Path, precision: str, sampling: dict[str, Any], monkeypatch) -> None:
     options: dict[str, Any] = {"kind": "aot", "precision": precision, "count": 30} | sampling
-    expected = [answers(tales, [prompt], slots=1, **options)[0] for prompt in SAYING]
+    expected = [answers(tales, [prompt], slots=1, **options)[0] for prompt in REPETITIVE]
     rows: list[int] = []
     step = CompiledDecoder.step
 
@@ -161,13 +161,13 @@ def test_guesses_change_no_token(tales: Path, precision: str, sampling: dict[str
 
     monkeypatch.setattr(CompiledDecoder, "step", counted)
     # Guesses that cost nothing are always made.
-    assert [answers(tales, [prompt], slots=1, row_cost=0.0, **options)[0] for prompt in SAYING] == expected
+    assert [answers(tales, [prompt], slots=1, row_cost=0.0, **options)[0] for prompt in REPETITIVE] == expected
     assert max(rows) > 1
-    assert sum(map(bool, rows)) < 30 * len(SAYING)
-    assert answers(tales, SAYING, slots=4, row_cost=0.0, **options) == expected
+    assert sum(map(bool, rows)) < 30 * len(REPETITIVE)
+    assert answers(tales, REPETITIVE, slots=4, row_cost=0.0, **options) == expected
 
 
-def test_guesses_are_made_by_what_a_row_costs_here_or_not_at_all(tales: Path) -> None:
+def test_the_cost_of_a_row_is_measured_unless_speculation_is_off(tales: Path) -> None:
     def row_cost(speculation: str) -> float | None:
         text = TextSpec(**TEXT | {"engine": "aot", "context": 64, "speculation": speculation})
         engine = make_engine(text, tales, "int8")
@@ -182,7 +182,7 @@ SYSTEM = [*range(20, 56)]
 
 
 @pytest.mark.parametrize("kind", ["torch", "aot"])
-def test_a_prompt_that_begins_as_a_slot_does_is_not_read_again(tales: Path, kind: str) -> None:
+def test_a_prompt_that_begins_like_the_text_of_a_slot_is_not_read_again(tales: Path, kind: str) -> None:
     prompts = [[*SYSTEM, 7, 8], [*SYSTEM, 9], [*SYSTEM, 7, 8, 3], [1, *SYSTEM]]
     cold = [answers(tales, [prompt], slots=1, kind=kind, count=5)[0] for prompt in prompts]
     engine = engine_of(kind, tales, Slots(2, context=64, prefill_chunk=4), 2)
@@ -197,7 +197,7 @@ def test_a_prompt_that_begins_as_a_slot_does_is_not_read_again(tales: Path, kind
         assert written == cold[name]
         steps.append(count)
         reused.append(engine.usage().reused_tokens)
-        # The second is still there while the third is read, in the slot of the first.
+        # The second sequence is still running while the third is read, in the slot of the first.
         if name != 1:
             engine.cancel(str(name))
         if name == 2:
@@ -224,10 +224,10 @@ def test_compiled_scores_are_the_same_to_the_bit_whatever_is_beside_them(tales: 
 def test_compiled_scores_of_a_tale_are_near_those_in_fp32(
     tales: Path, precision: str, error: float, agreement: float
 ) -> None:
-    from handlers.generation import Tokens
+    from handlers.generation import ModelTokenizer
 
     tale = (TALES.parent / "held-out/tales.txt").read_text().splitlines()[0]
-    tokens = Tokens(TALES).encode(tale)
+    tokens = ModelTokenizer(TALES).encode(tale)
     places = range(len(tokens))
     model = CompiledDecoder(tales, precision=precision, slots=1, context=512)
     scores = model.step(tokens, [0] * len(tokens), places, places)
@@ -238,10 +238,10 @@ def test_compiled_scores_of_a_tale_are_near_those_in_fp32(
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
-def test_whole_numbers_are_multiplied_alike_by_the_instructions_of_every_target(
+def test_whole_numbers_are_multiplied_to_the_same_result_on_every_target(
     tales: Path, tmp_path: Path, target: CpuTarget, precision: str
 ) -> None:
-    """Each has others: what differs is the order in which a few floats are added."""
+    """Their instructions differ, so a few floats are added in another order."""
     if not set(FLAGS[target]) <= cpu_flags():
         pytest.skip(f"this machine has no {target}")
     shutil.copytree(TALES, tmp_path / "model")
@@ -255,9 +255,9 @@ def test_whole_numbers_are_multiplied_alike_by_the_instructions_of_every_target(
 
 
 def test_the_tales_model_knows_tales_it_has_not_read() -> None:
-    from handlers.generation import Tokens
+    from handlers.generation import ModelTokenizer
 
-    model, tokens = Llama(TALES, precision="fp32", slots=1, context=512), Tokens(TALES)
+    model, tokens = Llama(TALES, precision="fp32", slots=1, context=512), ModelTokenizer(TALES)
     lost = count = 0.0
     for tale in (TALES.parent / "held-out/tales.txt").read_text().splitlines():
         ids = torch.tensor(tokens.encode(tale))

@@ -1,28 +1,28 @@
-"""The parts of text generation by themselves: the queue, the choice of a token, text from tokens, templates."""
+"""Unit tests of text generation: the queue, the choice of a token, text from tokens, chat templates."""
 
 import numpy as np
 import pytest
 from generating import write_tokenizer
 
+from handlers.generation.detokenizer import Detokenizer, StopFinder
 from handlers.generation.engine import Sampling
 from handlers.generation.engines.sampling import Sampler
 from handlers.generation.engines.slots import Slots
-from handlers.generation.exchange import Pace
+from handlers.generation.open_requests import FlushPace
 from handlers.generation.scheduler import PATIENCE_S, Busy, Scheduler
-from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
+from handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
 from handlers.generation.template import ChatTemplate, TemplateRefused
-from handlers.generation.tokens import Tokens
-from handlers.generation.words import StopFinder, Unfolding
+from handlers.generation.tokenizer import ModelTokenizer
 
 
-def wish(name: str, *, length: int = 4, tokens: int = 10, priority: int = INTERACTIVE, deadline=None) -> Wish:
-    return Wish(name, (0,) * length, tokens, Sampling(), priority=priority, deadline=deadline)
+def task(name: str, *, length: int = 4, tokens: int = 10, priority: int = INTERACTIVE, deadline=None) -> GenerationTask:
+    return GenerationTask(name, (0,) * length, tokens, Sampling(), priority=priority, deadline=deadline)
 
 
-def full(*waiting: tuple[Wish, float], room: int = 10, step_s: float = 0.0) -> Scheduler:
+def full(*waiting: tuple[GenerationTask, float], room: int = 10, step_s: float = 0.0) -> Scheduler:
     scheduler = Scheduler(room=room, slots=1, prefill_chunk=4)
     if step_s:
-        scheduler.step.observe(step_s)
+        scheduler.observe_step(step_s)
     for each, since in waiting:
         scheduler.submit(each, since, running=[10])
     return scheduler
@@ -35,9 +35,9 @@ def order(scheduler: Scheduler, now: float) -> list[str]:
     return taken
 
 
-def test_what_is_sent_late_delays_nothing_after_it() -> None:
-    pace, sent = Pace(2), []
-    # A token every two seconds; the third is late, and the last ones come too fast.
+def test_a_late_flush_does_not_delay_the_later_ones() -> None:
+    pace, sent = FlushPace(2), []
+    # A token comes every two seconds; the third is late, and the last ones come too fast.
     for ready in (10, 12, 15, 16, 18, 19, 20, 21):
         now = ready + pace.wait_s(ready)
         pace.flush(now)
@@ -45,8 +45,8 @@ def test_what_is_sent_late_delays_nothing_after_it() -> None:
     assert sent == [10, 12, 15, 16, 18, 19, 21, 23]
 
 
-def test_many_that_begin_and_end_do_not_stop_those_that_go_on() -> None:
-    pace = Pace(2)
+def test_many_early_flushes_do_not_hold_up_running_answers() -> None:
+    pace = FlushPace(2)
     for early in range(100):
         pace.flush(10 + early / 100)
     assert pace.wait_s(11) == pytest.approx(1.99)
@@ -54,32 +54,34 @@ def test_many_that_begin_and_end_do_not_stop_those_that_go_on() -> None:
 
 def test_interactive_goes_before_batch_and_short_before_long() -> None:
     scheduler = full(
-        (wish("batch", length=1, priority=BATCH), 0), (wish("long", length=9), 0), (wish("short", length=2), 0.1)
+        (task("batch", length=1, priority=BATCH), 0), (task("long", length=9), 0), (task("short", length=2), 0.1)
     )
     assert order(scheduler, 1) == ["short", "long", "batch"]
 
 
-def test_who_waited_long_goes_first() -> None:
-    scheduler = full((wish("batch", priority=BATCH), 0), (wish("new", length=1), PATIENCE_S))
+def test_a_request_that_has_waited_long_goes_first() -> None:
+    scheduler = full((task("batch", priority=BATCH), 0), (task("new", length=1), PATIENCE_S))
     assert order(scheduler, PATIENCE_S + 1) == ["batch", "new"]
 
 
 def test_a_full_room_says_when_a_slot_is_free() -> None:
-    scheduler = full((wish("a", tokens=10), 0), room=1, step_s=0.5)
+    scheduler = full((task("a", tokens=10), 0), room=1, step_s=0.5)
     with pytest.raises(Busy) as busy:
-        scheduler.submit(wish("b"), 0, running=[10])
-    assert busy.value.retry_after_s == 10  # 10 steps of who runs, then 1 + 9 of who waits, of half a second each
+        scheduler.submit(task("b"), 0, running=[10])
+    assert (
+        busy.value.retry_after_s == 10
+    )  # 10 steps of the running task, then 1 + 9 of the waiting one, of half a second each
 
 
-def test_a_deadline_counts_those_before_it() -> None:
-    scheduler = full((wish("a", tokens=10), 0), step_s=1.0)
+def test_the_estimate_for_a_deadline_includes_the_requests_before_it() -> None:
+    scheduler = full((task("a", tokens=10), 0), step_s=1.0)
     with pytest.raises(Busy, match=r"it would take 25,000.0 ms, and 24,000.0 ms are left"):
-        scheduler.submit(wish("late", tokens=5, deadline=24), 0, running=[10])
-    scheduler.submit(wish("fits", tokens=5, deadline=26), 0, running=[10])
+        scheduler.submit(task("late", tokens=5, deadline=24), 0, running=[10])
+    scheduler.submit(task("fits", tokens=5, deadline=26), 0, running=[10])
 
 
-def test_nobody_is_refused_over_a_step_that_was_never_measured() -> None:
-    full((wish("a", deadline=0.001), 0))
+def test_no_request_is_refused_for_its_deadline_before_a_step_was_measured() -> None:
+    full((task("a", deadline=0.001), 0))
 
 
 def test_a_prompt_is_read_in_pieces_between_the_others() -> None:
@@ -87,7 +89,7 @@ def test_a_prompt_is_read_in_pieces_between_the_others() -> None:
     slots.add("short", [1], Sampling())
     slots.add("long", range(10), Sampling())
     pieces = []
-    while len(work := slots.work()) == 2 and (slot := work[1].slot).sequence == "long" and slot.reads:
+    while len(work := slots.work()) == 2 and (slot := work[1].slot).sequence == "long" and slot.is_reading:
         assert work[0].slot.sequence == "short"
         piece = work[1].piece
         pieces.append((piece.start, piece.stop))
@@ -111,7 +113,7 @@ def test_short_prompts_are_read_together_as_many_as_fit_into_a_piece() -> None:
         ("b", 0, 3),
         ("c", 0, 2),
     ]
-    assert [each.ends for each in work] == [True, True, False]
+    assert [each.gives_token for each in work] == [True, True, False]
 
 
 SCORES = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
@@ -134,7 +136,7 @@ def test_draws_follow_the_scores_and_the_temperature() -> None:
     assert drawn(Sampling(seed=1, temperature=0.5)) == pytest.approx(squared / squared.sum(), abs=0.04)
 
 
-def test_top_k_and_top_p_leave_the_unlikely_out() -> None:
+def test_top_k_and_top_p_exclude_unlikely_tokens() -> None:
     assert drawn(Sampling(seed=1, top_k=2))[2:].sum() == 0
     assert drawn(Sampling(seed=1, top_p=0.6))[2:].sum() == 0
     assert drawn(Sampling(seed=1, top_p=0.6))[1] > 0
@@ -142,7 +144,7 @@ def test_top_k_and_top_p_leave_the_unlikely_out() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-320, 1e-9])
-def test_next_to_no_temperature_takes_the_likeliest(temperature: float) -> None:
+def test_a_temperature_next_to_0_takes_the_likeliest(temperature: float) -> None:
     sampler = Sampler(Sampling(temperature=temperature, seed=-1))
     assert {sampler.choose(np.array([0.0, 3.0, 2.0], dtype=np.float32))[0] for _ in range(20)} == {1}
 
@@ -155,7 +157,7 @@ def test_a_seed_repeats_the_answer() -> None:
     assert answer(3) == answer(3) != answer(4)
 
 
-def test_a_stop_string_is_found_over_pieces_and_nothing_of_it_is_sent() -> None:
+def test_a_stop_string_across_pieces_is_found_and_nothing_of_it_is_sent() -> None:
     finder = StopFinder(["END"])
     assert [finder.feed(text) for text in ("a E", "N", "X b", " EN", "D c")] == [
         ("a ", False),
@@ -172,30 +174,30 @@ def test_what_was_held_back_for_a_stop_string_comes_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", "žluťoučký kůň", "日本語 text", "🙂🙃 mixed €uro", "\ud7ff￿"])
-def test_text_from_bytes_is_the_text(text: str) -> None:
-    unfolding = Unfolding(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
-    pieces = [unfolding.feed(byte) for byte in text.encode()]
-    assert "".join(pieces) + unfolding.flush() == text
+def test_bytes_become_text_in_whole_characters(text: str) -> None:
+    detokenizer = Detokenizer(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+    pieces = [detokenizer.feed(byte) for byte in text.encode()]
+    assert "".join(pieces) + detokenizer.flush() == text
     assert not any("�" in piece for piece in pieces)
 
 
 @pytest.mark.parametrize("length", [10, 700, 5000, 10_000_000])
-def test_of_a_text_that_is_far_too_long_only_the_beginning_is_read(length: int, tmp_path) -> None:
-    tokens, text = Tokens(write_tokenizer(tmp_path)), "a" * length
-    read = tokens.encode(text, most=80)
+def test_only_the_beginning_of_a_text_that_is_far_too_long_is_encoded(length: int, tmp_path) -> None:
+    tokens, text = ModelTokenizer(write_tokenizer(tmp_path)), "a" * length
+    read = tokens.encode(text, limit=80)
     assert read == tokens.encode(text[: len(read)])
     assert len(read) == min(length, 640)
 
 
-def test_bytes_that_are_no_text_do_not_stop_what_follows() -> None:
-    unfolding = Unfolding(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
-    text = "".join(unfolding.feed(byte) for byte in b"a\xff\xff\xff\xff\xff\xffb") + unfolding.flush()
+def test_invalid_bytes_do_not_stop_the_text_after_them() -> None:
+    detokenizer = Detokenizer(lambda tokens: bytes(tokens).decode("utf-8", "replace"))
+    text = "".join(detokenizer.feed(byte) for byte in b"a\xff\xff\xff\xff\xff\xffb") + detokenizer.flush()
     assert (text[0], text[-1]) == ("a", "b")
 
 
 CONVERSATION = [{"role": "user", "content": "hi"}]
-BAD = {
-    "what it refuses itself": "{{ raise_exception('only one turn') }}",
+HARMFUL = {
+    "its own refusal": "{{ raise_exception('only one turn') }}",
     "a long text": "{{ 'x' * 10000000000 }}",
     "a wide format": "{{ '%1000000000d' % 1 }}",
     "a large power": "{{ 10 ** 10 ** 10 }}",
@@ -211,47 +213,47 @@ BAD = {
     "{% set t.x = t.x * t.x %}{% endfor %}",
     "a wide column": "{{ 'x'.ljust(10000000000) }}",
     "a wide field": "{{ '{:10000000000}'.format(1) }}",
-    "a width of a field": "{{ '{:{}}'.format(1, 10000000000) }}",
+    "a width as an argument": "{{ '{:{}}'.format(1, 10000000000) }}",
     "a deep indent": "{{ 'x\n' | indent(10000000000) }}",
     "wide JSON": "{{ [1] | tojson(indent=10000000000) }}",
     "a wide date": "{{ strftime_now('%1000000000Y') }}",
-    "what Python holds": "{{ messages.__class__.__mro__[-1].__subclasses__() }}",
+    "Python's internals": "{{ messages.__class__.__mro__[-1].__subclasses__() }}",
     "a change of the messages": "{{ messages.append(1) }}",
-    "a field that is not there": "{{ messages[0].tool.name }}",
+    "a missing field": "{{ messages[0].tool.name }}",
 }
-TOO_MUCH = {
+TOO_EXPENSIVE = {
     "a loop that goes on": "{% for a in range(99999) %}{% for b in range(99999) %}{{ '' }}{% endfor %}{% endfor %}",
     "lists in a loop": "{% for i in range(99999) %}{% set x = range(99999)|list|length %}{% endfor %}",
     "sorting in a loop": "{% for i in range(99999) %}{% set x = range(99999)|sort(reverse=true)|first %}{% endfor %}",
     "sums in a loop": "{% for i in range(99999) %}{% set x = range(99999)|sum %}{% endfor %}",
     "a sum of lists": "{% set t = namespace(x=[range(9999)|list]) %}{% for i in range(12) %}"
     "{% set t.x = t.x + t.x %}{% endfor %}{{ t.x|sum(start=[])|length }}",
-    "a list that holds itself twice": "{% set t = namespace(x=[1]) %}{% for i in range(60) %}"
+    "a list that contains itself twice": "{% set t = namespace(x=[1]) %}{% for i in range(60) %}"
     "{% set t.x = [t.x, t.x] %}{% endfor %}{{ t.x }}",
-    "an object that holds itself twice": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
+    "an object that contains itself twice": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
     "{% set t.x = {'a': t.x, 'b': t.x} %}{% endfor %}{{ t.x|tojson }}",
-    "a name space that holds itself twice": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
+    "a namespace that contains itself twice": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
     "{% set t.x = namespace(a=t.x, b=t.x) %}{% endfor %}{{ t.x }}",
-    "a dictionary by its name": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
+    "a dictionary made by dict": "{% set t = namespace(x=1) %}{% for i in range(60) %}"
     "{% set t.x = dict(a=t.x, b=t.x) %}{% endfor %}{{ t.x }}",
     "a long list many times": "{% set t = range(9999)|list %}{{ range(99999)|map(attribute='x', default=t)|list }}",
     "a macro that calls itself": "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
 }
 
 
-@pytest.mark.parametrize("source", BAD.values(), ids=BAD)
-def test_a_template_that_does_harm_or_does_not_end_is_refused(source: str) -> None:
+@pytest.mark.parametrize("source", HARMFUL.values(), ids=HARMFUL)
+def test_a_harmful_template_is_refused(source: str) -> None:
     with pytest.raises(TemplateRefused):
         ChatTemplate(source, {}).render(CONVERSATION)
 
 
-@pytest.mark.parametrize("source", TOO_MUCH.values(), ids=TOO_MUCH)
-def test_a_template_that_makes_too_much_is_refused_for_that(source: str) -> None:
+@pytest.mark.parametrize("source", TOO_EXPENSIVE.values(), ids=TOO_EXPENSIVE)
+def test_a_template_that_takes_too_much_time_or_memory_is_refused_for_that(source: str) -> None:
     with pytest.raises(TemplateRefused, match=r"takes too long|becomes too long|recursion"):
         ChatTemplate(source, {}).render(CONVERSATION)
 
 
-def test_what_templates_of_models_do_is_no_harm() -> None:
+def test_what_the_templates_of_real_models_do_is_allowed() -> None:
     source = """{%- if messages[0]['role'] == 'system' %}
 {%- set first, messages = messages[0].content|trim, messages[1:] %}{%- endif %}
 {%- set ns = namespace(last=true, seen=[]) %}{%- for message in messages[::-1] %}
@@ -260,14 +262,14 @@ def test_what_templates_of_models_do_is_no_harm() -> None:
 {%- for name, value in {'a': 1, 'b': [1, (2, 3)]}.items() %}{{ name ~ value }}{%- endfor %}
 {%- for message in messages %}{{ '<' + message.role + '>' + message.content.split('|')[-1] }}{%- endfor %}
 {{- ns.seen | tojson }}{{ first }}{{ dict(messages[0], role='x').role }}{{ [1, 2] | sum }}"""
-    said = [("system", " be "), ("user", "hi"), ("assistant", "x|yes"), ("user", "more")]
-    text = ChatTemplate(source, {}).render([{"role": role, "content": content} for role, content in said])
+    messages = [("system", " be "), ("user", "hi"), ("assistant", "x|yes"), ("user", "more")]
+    text = ChatTemplate(source, {}).render([{"role": role, "content": content} for role, content in messages])
     assert text == 'a1b[1, (2, 3)]<user>hi<assistant>yes<user>more[{"content": "more"}]bex3'
     long = [{"role": "user", "content": "hi" * 200}, {"role": "assistant", "content": "x|" + "yes" * 100}] * 500
     assert ChatTemplate(source, {"first": ""}).render(long).count("<user>") == 500
 
 
-def test_what_templates_do_with_texts_is_what_jinja_does() -> None:
+def test_text_filters_give_the_same_as_in_jinja() -> None:
     source = (
         "{{ messages | map(attribute='content') | join(', ') }} {{ messages | join('-', attribute='role') }} "
         "{{ 1 ~ 'a' ~ none }} {{ 'aaa'.replace('a', 'b', 2) }} {{ 'aaa' | replace('a', 'c', 1) }} "
@@ -278,11 +280,11 @@ def test_what_templates_do_with_texts_is_what_jinja_does() -> None:
     assert text == 'hi, hi user-user 1aNone bba caa a+b   a\n  b {"a": "é"} 03 x 12'
 
 
-def test_a_template_that_is_none_is_refused() -> None:
+def test_a_template_with_a_syntax_error_is_refused() -> None:
     with pytest.raises(TemplateRefused):
         ChatTemplate("{% for %}", {})
 
 
-def test_a_template_has_the_special_tokens_and_says_who_speaks_next() -> None:
+def test_a_template_gets_the_special_tokens() -> None:
     source = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] | trim }}{% endfor %}"
     assert ChatTemplate(source, {"bos_token": "<s>"}).render(CONVERSATION) == "<s>[user] hi"

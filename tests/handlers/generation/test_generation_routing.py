@@ -1,4 +1,4 @@
-"""Short prompts that a small model answers: a stand-in that can be slow, broken or away when it is told to."""
+"""Short prompts go to a small model, here a stand-in that can be slow, broken or down."""
 
 import http.client
 import json
@@ -18,8 +18,8 @@ COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
 
 
 def event(text: str, end: str | None = None) -> bytes:
-    said = {"model": "small", "choices": [{"text": text, "finish_reason": end}]}
-    return b"data: " + json.dumps(said).encode() + b"\n\n"
+    data = {"model": "small", "choices": [{"text": text, "finish_reason": end}]}
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 
 ROLE = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": null}]}\n\n'
@@ -30,7 +30,7 @@ HANG, BREAK = "hang", "break"
 
 
 class Small(ThreadingHTTPServer):
-    """Says `script`, piece by piece."""
+    """Answers with `script`, piece by piece."""
 
     daemon_threads = True
 
@@ -38,7 +38,7 @@ class Small(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Script)
         self.status = 200
         self.script: list[Any] = [event("sma"), event("ll", "stop"), DONE]
-        self.asked: list[tuple[dict[str, str], dict[str, Any]]] = []
+        self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
         self.go_on = threading.Event()
         self.left = threading.Event()
 
@@ -49,7 +49,7 @@ class _Script(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(({name.lower(): value for name, value in self.headers.items()}, body))
+        self.server.requests.append(({name.lower(): value for name, value in self.headers.items()}, body))
         self.send_response(self.server.status)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -97,7 +97,7 @@ def rounds(tmp_path, monkeypatch: pytest.MonkeyPatch, small: Small) -> Iterator[
     rounds.handler.loop.close()
 
 
-def asked(**body):
+def completion(**body):
     return {"prompt": "abc", "max_tokens": 7, "temperature": 0, "model": "tales"} | body
 
 
@@ -111,21 +111,21 @@ def text(answer: bytes) -> str:
     return "".join(each["choices"][0]["text"] for each in events(answer) if each != "[DONE]")
 
 
-def test_what_is_too_deep_to_be_sent_on_goes_without_what_nobody_reads(rounds: Rounds, small: Small) -> None:
+def test_metadata_too_deep_to_be_sent_on_is_left_out(rounds: Rounds, small: Small) -> None:
     deep: object = "x"
     for _ in range(500):
         deep = [deep]
-    body = rounds.ask(COMPLETIONS, asked(stream=True, metadata={"a": deep}))
+    body = rounds.ask(COMPLETIONS, completion(stream=True, metadata={"a": deep}))
     assert body == b"".join(small.script)
 
 
-def test_what_is_too_deep_to_be_sent_on_is_read_here(rounds: Rounds, small: Small) -> None:
+def test_a_request_too_deep_to_be_sent_on_is_handled_here(rounds: Rounds, small: Small) -> None:
     schema: object = {"type": "integer"}
     for _ in range(126):
         schema = {"properties": {"a": schema}}
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    error = json.loads(rounds.ask(COMPLETIONS, asked(response_format=form)))["error"]
-    assert (rounds.status[rounds.last], error["param"], small.asked) == (400, "response_format", [])
+    error = json.loads(rounds.ask(COMPLETIONS, completion(response_format=form)))["error"]
+    assert (rounds.status[rounds.last], error["param"], small.requests) == (400, "response_format", [])
 
 
 def test_an_answer_goes_on_after_a_text_that_looks_like_the_end_of_a_stream(rounds: Rounds, small: Small) -> None:
@@ -136,20 +136,20 @@ def test_an_answer_goes_on_after_a_text_that_looks_like_the_end_of_a_stream(roun
 
 
 def test_a_short_prompt_is_answered_by_the_small_model_word_for_word(rounds: Rounds, small: Small) -> None:
-    body = rounds.ask(COMPLETIONS, asked(stream=True), **{"X-Priority": "batch", "X-Request-Timeout-Ms": "60000"})
+    body = rounds.ask(COMPLETIONS, completion(stream=True), **{"X-Priority": "batch", "X-Request-Timeout-Ms": "60000"})
     assert body == b"".join(small.script)
     assert rounds.headers[rounds.last]["content-type"].startswith("text/event-stream")
-    ((headers, sent),) = small.asked
-    # Its name is another, and the rest is as the client has it.
+    ((headers, sent),) = small.requests
+    # Everything is sent as the client sent it, except the model's name.
     assert sent == {"prompt": "abc", "max_tokens": 7, "temperature": 0, "stream": True}
     assert (headers["x-priority"], headers["x-marina-routed"]) == ("batch", "1")
     assert 0 < int(headers["x-request-timeout-ms"]) <= 60_000
     eventually(lambda: results(rounds) == {"forwarded": 1})
 
 
-def test_an_answer_that_is_no_stream_comes_at_once(rounds: Rounds, small: Small) -> None:
+def test_an_answer_that_is_not_streamed_comes_at_once(rounds: Rounds, small: Small) -> None:
     small.script = [WHOLE[:10], WHOLE[10:]]
-    assert rounds.ask(COMPLETIONS, asked()) == WHOLE
+    assert rounds.ask(COMPLETIONS, completion()) == WHOLE
     assert rounds.headers[rounds.last]["content-type"] == "application/json"
 
 
@@ -157,19 +157,19 @@ def test_an_answer_that_is_no_stream_comes_at_once(rounds: Rounds, small: Small)
     ("body", "headers"),
     [
         pytest.param({"prompt": "abcdef"}, {}, id="a longer prompt"),
-        pytest.param({"prompt": [1, 2]}, {}, id="tokens, which are others there"),
-        pytest.param({}, {"Cache-Control": "no-store"}, id="who wants this model"),
-        pytest.param({}, {"x-marina-routed": "1"}, id="what was sent on to here"),
+        pytest.param({"prompt": [1, 2]}, {}, id="a prompt of tokens"),
+        pytest.param({}, {"Cache-Control": "no-store"}, id="no cache"),
+        pytest.param({}, {"x-marina-routed": "1"}, id="sent on from another model"),
     ],
 )
 def test_other_prompts_stay_here(rounds: Rounds, small: Small, body, headers) -> None:
-    assert json.loads(rounds.ask(COMPLETIONS, asked(**body), **headers))["model"] == "tales"
-    assert small.asked == []
+    assert json.loads(rounds.ask(COMPLETIONS, completion(**body), **headers))["model"] == "tales"
+    assert small.requests == []
 
 
-def test_a_request_that_is_wrong_is_refused_here(rounds: Rounds, small: Small) -> None:
-    assert json.loads(rounds.ask(COMPLETIONS, asked(n=2)))["error"]["param"] == "n"
-    assert small.asked == []
+def test_a_wrong_request_is_refused_here(rounds: Rounds, small: Small) -> None:
+    assert json.loads(rounds.ask(COMPLETIONS, completion(n=2)))["error"]["param"] == "n"
+    assert small.requests == []
 
 
 FAILURES = [
@@ -178,7 +178,7 @@ FAILURES = [
     pytest.param(200, [event(""), BREAK], id="an event without text"),
     pytest.param(200, [event("sma")[:-3], BREAK], id="half an event"),
     pytest.param(200, [ERROR, DONE], id="an error"),
-    pytest.param(200, [b"data: nonsense\n\n"], id="what is no event"),
+    pytest.param(200, [b"data: nonsense\n\n"], id="not an event"),
     pytest.param(503, [b'{"error": {"message": "busy"}}'], id="busy"),
     pytest.param(400, [b'{"error": {"message": "no"}}'], id="a refusal"),
 ]
@@ -186,9 +186,11 @@ FAILURES = [
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("status", "script"), FAILURES)
-def test_what_has_no_text_yet_is_answered_here(rounds: Rounds, small: Small, status, script, stream: bool) -> None:
+def test_a_failure_before_the_first_text_is_answered_here(
+    rounds: Rounds, small: Small, status, script, stream: bool
+) -> None:
     small.status, small.script = status, script
-    assert text(rounds.ask(COMPLETIONS, asked(stream=stream))) == "abcabca"
+    assert text(rounds.ask(COMPLETIONS, completion(stream=stream))) == "abcabca"
     assert rounds.status[rounds.last] == 200
     assert results(rounds) == {"returned": 1}
 
@@ -196,15 +198,15 @@ def test_what_has_no_text_yet_is_answered_here(rounds: Rounds, small: Small, sta
 def test_a_small_model_that_is_too_slow_is_not_waited_for(tmp_path, monkeypatch, small: Small) -> None:
     rounds = start(tmp_path, monkeypatch, small.server_port, patience_ms=50)
     small.script = [ROLE, HANG, event("late")]
-    assert text(rounds.ask(COMPLETIONS, asked(stream=True))) == "abcabca"
+    assert text(rounds.ask(COMPLETIONS, completion(stream=True))) == "abcabca"
     assert results(rounds)["returned"] == 1
     rounds.handler.loop.close()
 
 
-def test_a_small_model_that_is_away_is_not_asked_by_everyone(tmp_path, monkeypatch) -> None:
+def test_a_small_model_that_is_down_does_not_get_every_request(tmp_path, monkeypatch) -> None:
     rounds = start(tmp_path, monkeypatch, 1)
     for _ in range(3):
-        assert text(rounds.ask(COMPLETIONS, asked(stream=True))) == "abcabca"
+        assert text(rounds.ask(COMPLETIONS, completion(stream=True))) == "abcabca"
     assert results(rounds)["returned"] >= 1
     assert sum(results(rounds).values()) == 3
     rounds.handler.loop.close()
@@ -221,12 +223,12 @@ def test_an_answer_that_breaks_off_ends_with_an_error_and_in_whole_events(rounds
 
 
 def begin(rounds: Rounds, name: str) -> None:
-    body = bytearray(json.dumps(asked(stream=True)).encode())
+    body = bytearray(json.dumps(completion(stream=True)).encode())
     rounds.round({name: (body, {"url_path": COMPLETIONS, "content-type": "application/json"})})
 
 
 def begin_to_write(rounds: Rounds, name: str) -> None:
-    """Until its first text is there."""
+    """Until its first text has come."""
     begin(rounds, name)
     while not rounds.bodies.get(name):
         rounds.round()
@@ -247,7 +249,7 @@ def test_a_client_that_leaves_ends_the_answer_at_the_small_model(rounds: Rounds,
     assert small.left.wait(60)
 
 
-def test_a_client_that_leaves_before_there_is_a_connection_has_nobody_asked(
+def test_if_the_client_leaves_before_there_is_a_connection_nothing_is_sent(
     rounds: Rounds, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connecting, may_connect = threading.Event(), threading.Event()
@@ -264,10 +266,10 @@ def test_a_client_that_leaves_before_there_is_a_connection_has_nobody_asked(
     rounds.round(left=["gone"])
     may_connect.set()
     eventually(lambda: results(rounds) == {"cancelled": 1})
-    assert small.asked == []
+    assert small.requests == []
 
 
-def test_when_nobody_asks_for_anything_any_more_the_answer_ends(
+def test_a_forwarded_answer_ends_when_all_clients_have_left(
     rounds: Rounds, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.script = [event("sma"), *[event("x")] * 3, HANG, event("y"), HANG]
@@ -277,7 +279,7 @@ def test_when_nobody_asks_for_anything_any_more_the_answer_ends(
     eventually(lambda: results(rounds) == {"cancelled": 1})
 
 
-def test_a_stop_ends_what_was_sent_on(rounds: Rounds, small: Small) -> None:
+def test_a_stop_ends_forwarded_answers(rounds: Rounds, small: Small) -> None:
     small.script = [event("sma"), HANG]
     begin_to_write(rounds, "open")
     small.script = [HANG]
@@ -290,9 +292,9 @@ def test_a_stop_ends_what_was_sent_on(rounds: Rounds, small: Small) -> None:
     eventually(lambda: results(rounds) == {"cancelled": 2})
 
 
-def test_a_conversation_goes_on_as_it_came(rounds: Rounds, small: Small) -> None:
+def test_a_chat_is_forwarded_unchanged(rounds: Rounds, small: Small) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "temperature": 0}
     rounds.handler._route._short_tokens = 50
     small.script = [json.dumps({"choices": [{"message": {"content": "hello"}}]}).encode()]
     assert json.loads(rounds.ask(CHAT, body))["choices"][0]["message"]["content"] == "hello"
-    assert small.asked[0][1] == body
+    assert small.requests[0][1] == body

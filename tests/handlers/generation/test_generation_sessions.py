@@ -1,5 +1,5 @@
-"""Conversations that are kept, against a real Redis: any worker goes on with them, and who needs a Redis that is away
-is told. The fake engine says the prompt again, so an answer shows what the model was told."""
+"""Stored conversations, against a real Redis: any worker continues them, and without Redis their requests are refused.
+The fake engine repeats the prompt, so an answer shows which prompt the model got."""
 
 import json
 import time
@@ -33,7 +33,7 @@ def settings(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 
 @pytest.fixture
 def own(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of one test alone, which may end it."""
+    """A Redis for one test alone, which may kill it."""
     with redis_server(tmp_path) as running:
         monkeypatch.setenv("MARINA_SESSIONS", json.dumps(settings | {"redis": running.url}))
         yield running
@@ -50,13 +50,13 @@ def stored(server: RedisServer) -> "redis.Redis[bytes]":
     return redis.Redis(port=server.port, password=PASSWORD)
 
 
-def says(text: str, role: str = "user") -> dict[str, str]:
+def message(text: str, role: str = "user") -> dict[str, str]:
     return {"role": role, "content": text}
 
 
-def asks(rounds: Rounds, *messages: dict[str, str], name: str = "c-1", tokens: int = 5, **body: object) -> bytes:
-    asked = {"messages": list(messages), "max_tokens": tokens} | body
-    return rounds.ask(CHAT, asked, **{"X-Conversation": name})
+def ask(rounds: Rounds, *messages: dict[str, str], name: str = "c-1", tokens: int = 5, **parameters: object) -> bytes:
+    body = {"messages": list(messages), "max_tokens": tokens} | parameters
+    return rounds.ask(CHAT, body, **{"X-Conversation": name})
 
 
 def text(body: bytes) -> str:
@@ -67,60 +67,60 @@ def prompt_tokens(body: bytes) -> int:
     return int(json.loads(body)["usage"]["prompt_tokens"])
 
 
-def recalled(rounds: Rounds) -> str:
+def known_messages(rounds: Rounds) -> str:
     return str(rounds.headers[rounds.last]["X-Conversation-Messages"])
 
 
 def count(rounds: Rounds, result: str) -> float:
-    return float(rounds.handler._sessions._results[result]._value.get())
+    return float(rounds.handler._conversations._results[result]._value.get())
 
 
-def test_another_worker_goes_on_with_what_was_said_before(rounds: Rounds, tmp_path: Path) -> None:
-    first = asks(rounds, says("Be kind", "system"), says("Ahoy"))
-    assert recalled(rounds) == "0"
+def test_another_worker_continues_a_conversation(rounds: Rounds, tmp_path: Path) -> None:
+    first = ask(rounds, message("Be kind", "system"), message("Ahoy"))
+    assert known_messages(rounds) == "0"
     with serving(write_text_package(tmp_path / "two")) as other:
-        second = asks(other, says("Again"), tokens=60)
-        assert recalled(other) == "3"
+        second = ask(other, message("Again"), tokens=60)
+        assert known_messages(other) == "3"
         assert count(other, "continued") == 1
         whole = f"<system>Be kind\n<user>Ahoy\n<assistant>{text(first)}\n<user>Again\n<assistant>"
         assert prompt_tokens(second) == len(whole)
         assert text(second) == whole[:60]
-    # What was said in the other worker is known here.
-    third = asks(rounds, says("And again"))
-    assert recalled(rounds) == "5"
+    # This worker knows the turn that the other worker answered.
+    third = ask(rounds, message("And again"))
+    assert known_messages(rounds) == "5"
     assert prompt_tokens(third) > prompt_tokens(second) + 60
     assert (count(rounds, "begun"), count(rounds, "continued")) == (1, 1)
 
 
-def test_a_client_may_send_all_of_it(rounds: Rounds) -> None:
-    first = text(asks(rounds, says("Ahoy")))
-    everything = [says("Ahoy"), says(first, "assistant"), says("Again")]
-    whole = prompt_tokens(asks(rounds, *everything, name="another"))
-    assert prompt_tokens(asks(rounds, *everything)) == whole
-    # It was kept once.
-    asks(rounds, says("More"))
-    assert recalled(rounds) == "4"
+def test_a_client_may_send_all_messages_again(rounds: Rounds) -> None:
+    first = text(ask(rounds, message("Ahoy")))
+    everything = [message("Ahoy"), message(first, "assistant"), message("Again")]
+    whole = prompt_tokens(ask(rounds, *everything, name="another"))
+    assert prompt_tokens(ask(rounds, *everything)) == whole
+    # The messages were stored once.
+    ask(rounds, message("More"))
+    assert known_messages(rounds) == "4"
 
 
-def test_conversations_are_apart_and_their_names_are_nowhere(rounds: Rounds, server: RedisServer) -> None:
-    asks(rounds, says("Ahoy"), name="mine")
-    asks(rounds, says("Ahoy"), name="yours")
-    assert recalled(rounds) == "0"
+def test_conversations_are_separate_and_their_names_are_not_stored(rounds: Rounds, server: RedisServer) -> None:
+    ask(rounds, message("Ahoy"), name="mine")
+    ask(rounds, message("Ahoy"), name="yours")
+    assert known_messages(rounds) == "0"
     assert stored(server).dbsize() == 2
     assert not any(b"mine" in key or b"yours" in key for key in stored(server).scan_iter())
 
 
-def test_a_conversation_is_kept_for_its_time_after_its_last_answer(rounds: Rounds, server: RedisServer) -> None:
-    asks(rounds, says("Ahoy"))
+def test_the_time_to_live_starts_again_with_each_answer(rounds: Rounds, server: RedisServer) -> None:
+    ask(rounds, message("Ahoy"))
     (key,) = stored(server).scan_iter()
     stored(server).pexpire(key, 5000)
-    asks(rounds, says("Again"))
+    ask(rounds, message("Again"))
     assert 50_000 < stored(server).pttl(key) <= 60_000
 
 
-def test_both_of_two_turns_at_once_are_kept(rounds: Rounds, server: RedisServer) -> None:
+def test_two_turns_at_the_same_time_are_both_stored(rounds: Rounds, server: RedisServer) -> None:
     for name in ("left", "right"):
-        body = json.dumps({"messages": [says(name)], "max_tokens": 30}).encode()
+        body = json.dumps({"messages": [message(name)], "max_tokens": 30}).encode()
         rounds.round({name: (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
     while rounds.open:
         rounds.round()
@@ -129,8 +129,8 @@ def test_both_of_two_turns_at_once_are_kept(rounds: Rounds, server: RedisServer)
     assert sorted(turn[0]["content"] for turn in turns) == ["left", "right"]
 
 
-def test_an_answer_that_its_client_left_is_not_kept(rounds: Rounds, server: RedisServer) -> None:
-    body = json.dumps({"messages": [says("Ahoy")], "max_tokens": 256, "stream": True}).encode()
+def test_an_answer_whose_client_has_left_is_not_stored(rounds: Rounds, server: RedisServer) -> None:
+    body = json.dumps({"messages": [message("Ahoy")], "max_tokens": 256, "stream": True}).encode()
     rounds.round({"gone": (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
     while not rounds.bodies.get("gone"):
         rounds.round()
@@ -140,53 +140,55 @@ def test_an_answer_that_its_client_left_is_not_kept(rounds: Rounds, server: Redi
 
 
 def test_a_conversation_that_becomes_too_long_is_refused(rounds: Rounds) -> None:
-    # Each of these bytes is written as six.
-    asks(rounds, says("\x01" * 70), tokens=1)
-    asks(rounds, says("\x01" * 70), tokens=1)
-    answer = json.loads(asks(rounds, says("Ahoy"), tokens=1))
+    # In JSON each of these characters takes six bytes.
+    ask(rounds, message("\x01" * 70), tokens=1)
+    ask(rounds, message("\x01" * 70), tokens=1)
+    answer = json.loads(ask(rounds, message("Ahoy"), tokens=1))
     assert answer["error"]["code"] == "conversation_too_long"
     assert answer["error"]["message"].endswith("allowed: 1000: begin another one")
     assert rounds.status[rounds.last] == 400
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "message"),
+    ("path", "name", "refusal"),
     [
         pytest.param("v1/completions", "c-1", "`X-Conversation` is for v1/chat/completions", id="a completion"),
         pytest.param(CHAT, "a b", NAMES, id="a space"),
         pytest.param(CHAT, "x" * 129, NAMES, id="too long"),
     ],
 )
-def test_what_is_no_conversation_is_refused(rounds: Rounds, path: str, name: str, message: str) -> None:
-    body = {"messages": [says("Ahoy")]} if path == CHAT else {"prompt": "Ahoy"}
+def test_a_wrong_name_of_a_conversation_is_refused(rounds: Rounds, path: str, name: str, refusal: str) -> None:
+    body = {"messages": [message("Ahoy")]} if path == CHAT else {"prompt": "Ahoy"}
     error = json.loads(rounds.ask(path, body, **{"X-Conversation": name}))["error"]
-    assert (error["message"], error["param"]) == (message, "X-Conversation")
+    assert (error["message"], error["param"]) == (refusal, "X-Conversation")
 
 
-def test_a_server_that_keeps_none_says_so(tmp_path: Path) -> None:
+def test_a_server_without_a_store_refuses_conversations(tmp_path: Path) -> None:
     with serving(write_text_package(tmp_path)) as rounds:
-        error = json.loads(asks(rounds, says("Ahoy")))["error"]
+        error = json.loads(ask(rounds, message("Ahoy")))["error"]
         assert (rounds.status[rounds.last], error["code"]) == (400, "unsupported_parameter")
-        assert error["message"] == "this server keeps no conversations: send all messages, without `X-Conversation`"
+        assert error["message"] == "this server stores no conversations: send all messages, without `X-Conversation`"
 
 
-def test_without_its_redis_a_conversation_is_refused_and_the_rest_is_served(own: RedisServer, tmp_path: Path) -> None:
+def test_without_redis_conversations_are_refused_and_other_requests_are_served(
+    own: RedisServer, tmp_path: Path
+) -> None:
     with serving(write_text_package(tmp_path / "two")) as other:
-        asks(other, says("Ahoy"))
+        ask(other, message("Ahoy"))
         own.kill()
-        error = json.loads(asks(other, says("Again")))["error"]
+        error = json.loads(ask(other, message("Again")))["error"]
         assert (other.status[other.last], error["code"]) == (503, "conversation_unavailable")
         assert other.headers[other.last]["retry-after"] == "1"
         assert count(other, "unread") == 1
-        assert "choices" in json.loads(other.ask(CHAT, {"messages": [says("Ahoy")], "max_tokens": 2}))
+        assert "choices" in json.loads(other.ask(CHAT, {"messages": [message("Ahoy")], "max_tokens": 2}))
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_whose_conversation_cannot_be_kept_ends_with_an_error(
+def test_an_answer_whose_conversation_cannot_be_stored_ends_with_an_error(
     stream: bool, own: RedisServer, tmp_path: Path
 ) -> None:
     with serving(write_text_package(tmp_path / "one")) as rounds:
-        body = json.dumps({"messages": [says("Ahoy")], "max_tokens": 200, "stream": stream}).encode()
+        body = json.dumps({"messages": [message("Ahoy")], "max_tokens": 200, "stream": stream}).encode()
         rounds.round({"a": (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
         while rounds.handler.loop._engine.usage().sequences == 0:
             rounds.round()
@@ -203,14 +205,14 @@ def test_an_answer_whose_conversation_cannot_be_kept_ends_with_an_error(
 
 
 @pytest.mark.slow
-def test_a_redis_that_says_nothing_holds_nobody_else_up(own: RedisServer, tmp_path: Path) -> None:
+def test_a_redis_that_hangs_does_not_hold_up_other_requests(own: RedisServer, tmp_path: Path) -> None:
     with serving(write_text_package(tmp_path / "one")) as rounds:
-        asks(rounds, says("Ahoy"))
+        ask(rounds, message("Ahoy"))
         own.pause()
-        body = json.dumps({"messages": [says("Again")], "max_tokens": 2}).encode()
+        body = json.dumps({"messages": [message("Again")], "max_tokens": 2}).encode()
         rounds.round({"a": (bytearray(body), {"url_path": CHAT, "X-Conversation": "c-1"})})
         begun = time.monotonic()
-        rounds.ask(CHAT, {"messages": [says("Ahoy")], "max_tokens": 2})
+        rounds.ask(CHAT, {"messages": [message("Ahoy")], "max_tokens": 2})
         others_s = time.monotonic() - begun
         while rounds.open:
             rounds.round()
@@ -219,13 +221,13 @@ def test_a_redis_that_says_nothing_holds_nobody_else_up(own: RedisServer, tmp_pa
 
 
 @pytest.mark.usefixtures("settings")
-def test_a_turn_that_was_answered_before_is_kept_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_turn_with_a_cached_answer_is_stored_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kept = {"mb": 1, "ttl_s": 60, "redis": None, "package": "a" * 64}
     monkeypatch.setenv("MARINA_ANSWERS", json.dumps(kept))
     with serving(write_text_package(tmp_path / "two")) as other:
-        first = text(asks(other, says("Ahoy"), temperature=0))
+        first = text(ask(other, message("Ahoy"), temperature=0))
         steps = other.handler.loop._engine.steps
-        assert text(asks(other, says("Ahoy"), name="c-2", temperature=0)) == first
+        assert text(ask(other, message("Ahoy"), name="c-2", temperature=0)) == first
         assert other.handler.loop._engine.steps == steps
-        asks(other, says("Again"), name="c-2")
-        assert recalled(other) == "2"
+        ask(other, message("Again"), name="c-2")
+        assert known_messages(other) == "2"

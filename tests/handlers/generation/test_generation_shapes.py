@@ -1,4 +1,4 @@
-"""Shapes of networks that models come in: computed as in `transformers`, or refused by name."""
+"""Networks of many shapes: each is computed as in `transformers`, or refused with the field's name."""
 
 import json
 import shutil
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from networks_of_theirs import saved
 from safetensors.torch import load_file, save_file
 from specs import ROOT
+from transformers_networks import save_network
 
 from archiver.native import compile_decoder
 from handlers.generation import LIBRARY, Llama, UnknownModel, check_weights
@@ -21,20 +21,20 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "one key for all heads": ("Qwen2", {"num_key_value_heads": 1}),
     "heads wider than the rest": ("Llama", {"head_dim": 40}),
     "a window that the text fits in": ("Mistral", {"sliding_window": 57}),
-    "no round sizes": ("Qwen3", {"intermediate_size": 33, "hidden_size": 36, "head_dim": 6, "vocab_size": 97}),
+    "odd sizes": ("Qwen3", {"intermediate_size": 33, "hidden_size": 36, "head_dim": 6, "vocab_size": 97}),
     "six heads for three keys": ("Qwen2", {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 60}),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
-def test_shapes_that_models_come_in_are_computed_as_in_transformers(shape: str, tmp_path: Path) -> None:
+def test_all_shapes_of_models_are_computed_as_in_transformers(shape: str, tmp_path: Path) -> None:
     family, changes = SHAPES[shape]
-    theirs = saved(family, tmp_path, **changes)
+    reference = save_network(family, tmp_path, **changes)
     compile_decoder("native", tmp_path / LIBRARY)
     tokens = list(range(3, 60))
     with torch.no_grad():
-        expected = theirs(torch.tensor([tokens])).logits[0]
+        expected = reference(torch.tensor([tokens])).logits[0]
     whole = Llama(tmp_path, precision="fp32", slots=1, context=64).read_whole(torch.tensor(tokens))
     torch.testing.assert_close(whole, expected, rtol=1e-4, atol=1e-4)
     rows = range(len(tokens))
@@ -46,7 +46,7 @@ def test_shapes_that_models_come_in_are_computed_as_in_transformers(shape: str, 
 
 @pytest.mark.slow
 def test_a_bias_of_the_attentions_output_is_refused(tmp_path: Path) -> None:
-    saved("Llama", tmp_path, attention_bias=True)
+    save_network("Llama", tmp_path, attention_bias=True)
     with pytest.raises(UnknownModel, match="`attention_bias`"):
         check_weights(tmp_path)
 
@@ -65,9 +65,9 @@ def tales(tmp_path: Path) -> Path:
         ({"num_attention_heads": 2}, "k_proj.weight`: got"),
         ({"num_key_value_heads": 3}, "`num_key_value_heads`"),
         ({"num_hidden_layers": 50}, "the weights have no `model.layers"),
-        ({"num_hidden_layers": 2}, "`model.layers.2.input_layernorm.weight`: the weights have it"),
+        ({"num_hidden_layers": 2}, "`model.layers.2.input_layernorm.weight`: it is in the weights"),
         ({"tie_word_embeddings": False}, "the weights have no `lm_head.weight`"),
-        ({"vocab_size": 500}, "embed_tokens.weight`: got 512 x 128 numbers, by `config.json` it has 500 x 128"),
+        ({"vocab_size": 500}, "embed_tokens.weight`: got 512 x 128 numbers, but by `config.json` it has 500 x 128"),
         ({"hidden_size": 256, "head_dim": 32}, "it has 512 x 256"),
         ({"intermediate_size": 256}, "gate_proj.weight`: got 384 x 128"),
         ({"attention_bias": True}, "the weights have no `model.layers.0.self_attn.q_proj.bias`"),
@@ -75,7 +75,7 @@ def tales(tmp_path: Path) -> Path:
         ({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}, "have no `model.layers.0.self_attn.q_norm"),
     ],
 )
-def test_weights_of_another_shape_than_their_configuration_says_are_refused(
+def test_weights_whose_shape_contradicts_the_configuration_are_refused(
     change: dict[str, Any], message: str, tales: Path
 ) -> None:
     refuses(tales, change, message)
@@ -130,19 +130,19 @@ def refuses(folder: Path, change: dict[str, Any], message: str) -> None:
 
 
 def add(folder: Path, **tensors: torch.Tensor) -> None:
-    """Tensors beside those of the folder."""
+    """Adds tensors to the folder's file."""
     (file,) = folder.glob("*.safetensors")
     save_file(load_file(file) | tensors, file)
 
 
-def test_an_older_file_tells_how_far_positions_turn(tales: Path) -> None:
+def test_rotation_rates_in_an_older_file_are_compared_with_the_configuration(tales: Path) -> None:
     rates = 1 / 10_000 ** (torch.arange(0, 32, 2) / 32)
     add(tales, **{"model.layers.0.self_attn.rotary_emb.inv_freq": rates})
     check_weights(tales)
     refuses(tales, {"rope_theta": 50_000}, "`rope_theta`: got `50000`, but `model.layers.0")
 
 
-def test_weights_that_are_there_twice_are_the_same(tales: Path) -> None:
+def test_a_second_copy_of_the_embedding_must_be_equal(tales: Path) -> None:
     (file,) = tales.glob("*.safetensors")
     embedding = load_file(file)["model.embed_tokens.weight"]
     add(tales, **{"lm_head.weight": embedding.clone()})
@@ -172,7 +172,7 @@ def test_the_files_are_those_that_transformers_reads(tales: Path) -> None:
         check_weights(tales)
 
 
-def test_numbers_of_a_kind_that_needs_scales_are_refused(tales: Path) -> None:
+def test_number_types_that_need_scales_are_refused(tales: Path) -> None:
     add(tales, **{"model.norm.weight": torch.ones(128).to(torch.float8_e4m3fn)})
     with pytest.raises(UnknownModel, match=r"`model.norm.weight`: got `F8_E4M3`, allowed: `BF16`, `F16`, `F32`"):
         check_weights(tales)
@@ -183,5 +183,7 @@ def test_a_bias_of_queries_alone_is_refused(tales: Path) -> None:
     weights = load_file(file)
     rows = len(weights["model.layers.0.self_attn.q_proj.weight"])
     save_file(weights | {"model.layers.0.self_attn.q_proj.bias": torch.zeros(rows)}, file)
-    with pytest.raises(UnknownModel, match="`attention_bias`: allowed: of all three, got `q`"):
+    with pytest.raises(
+        UnknownModel, match="`attention_bias`: got only `q`, allowed: biases of `q`, `k` and `v`, or none"
+    ):
         check_weights(tales)

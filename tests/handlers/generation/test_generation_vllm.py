@@ -1,4 +1,4 @@
-"""vLLM's engine in its own process: what is asked of it, what comes back, and how it ends."""
+"""vLLM's engine in its own process: what it gets, what it returns, and how it ends."""
 
 import ast
 import json
@@ -21,10 +21,10 @@ from handlers.generation import NoToken, Sampling, Token
 from handlers.generation.engines import vllm_runner
 from handlers.generation.engines.vllm_engine import VllmEngine, make_vllm, sampling_arguments
 from handlers.generation.engines.vllm_process import EngineGone
-from handlers.generation.engines.vllm_weights import OtherWeights, check, describe
+from handlers.generation.engines.vllm_weights import WeightsDiffer, check_files, fingerprint_files
 from handlers.record import RecordError, TextSpec, VllmSpec
 
-# What the stand-in does at the end of such a prompt.
+# The stand-in misbehaves if a prompt ends with one of these tokens.
 DIES, HANGS, PRINTS, IS_REFUSED = 201, 202, 203, 204
 SETTINGS: dict[str, Any] = {"weights": None, "check": "head", "args": {}, "step_timeout_s": 60, "files": {}}
 
@@ -41,19 +41,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def made(python: str, model: Path, **settings: Any) -> VllmEngine:
+def make_engine(python: str, model: Path, **settings: Any) -> VllmEngine:
     text = TextSpec(**TEXT | {"engine": "vllm", "ends": (7,)}, vllm=VllmSpec(**SETTINGS | settings, python=python))
     return make_vllm(text, model, "bf16")
 
 
 @pytest.fixture
 def engine(python: str, model: Path) -> Iterator[VllmEngine]:
-    engine = made(python, model)
+    engine = make_engine(python, model)
     yield engine
     engine.close()
 
 
-def steps(engine: VllmEngine, count: int) -> list[Token | NoToken]:
+def take_tokens(engine: VllmEngine, count: int) -> list[Token | NoToken]:
     tokens: list[Token | NoToken] = []
     while len(tokens) < count:
         tokens += engine.step()
@@ -61,7 +61,7 @@ def steps(engine: VllmEngine, count: int) -> list[Token | NoToken]:
 
 
 def first_of(engine: VllmEngine, *names: str) -> dict[str, Token | NoToken]:
-    """The first token of each sequence; how many come of the others meanwhile is by chance."""
+    """The first token of each sequence; how many tokens of the others come meanwhile is random."""
     seen: dict[str, Token | NoToken] = {}
     while not seen.keys() >= set(names):
         for token in engine.step():
@@ -76,43 +76,43 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_sequences_get_tokens_side_by_side_until_they_are_cancelled(engine: VllmEngine) -> None:
+def test_several_sequences_get_tokens_until_they_are_cancelled(engine: VllmEngine) -> None:
     assert (engine.version, engine.usage()) == ("0.32.0+standin", (0, 2, 0, 2048, 0))
     engine.add("a", [1, 2, 3], Sampling())
     engine.add("b", list(range(10, 42)), Sampling())
-    said = steps(engine, 12)
-    assert [each.token for each in said if each.sequence == "a"][:4] == [1, 2, 3, 1]
-    assert [each.token for each in said if each.sequence == "b"][:4] == [10, 11, 12, 13]
+    got = take_tokens(engine, 12)
+    assert [each.token for each in got if each.sequence == "a"][:4] == [1, 2, 3, 1]
+    assert [each.token for each in got if each.sequence == "b"][:4] == [10, 11, 12, 13]
     usage = engine.usage()
-    assert (usage.sequences, usage.cached_tokens, usage.reused_tokens) == (2, 35 + len(said), 32)
+    assert (usage.sequences, usage.cached_tokens, usage.reused_tokens) == (2, 35 + len(got), 32)
     engine.cancel("a")
     assert engine.usage().sequences == 1
-    # What was on its way when it was cancelled is nobody's.
-    assert {each.sequence for each in steps(engine, 50)} == {"b"}
+    # Tokens of a cancelled sequence that were on their way are dropped.
+    assert {each.sequence for each in take_tokens(engine, 50)} == {"b"}
 
 
-def test_log_probabilities_are_told_where_they_are_asked_for(engine: VllmEngine) -> None:
-    engine.add("silent", [5], Sampling())
+def test_log_probabilities_come_with_the_tokens_if_asked_for(engine: VllmEngine) -> None:
+    engine.add("none", [5], Sampling())
     engine.add("own", [5], Sampling(logprobs=0))
-    first = first_of(engine, "silent", "own")
-    assert first["silent"].logprob != first["silent"].logprob
+    first = first_of(engine, "none", "own")
+    assert first["none"].logprob != first["none"].logprob
     assert (first["own"].logprob, first["own"].likeliest) == (-0.3, ())
-    engine.cancel("silent")
+    engine.cancel("none")
     engine.add("two", [5], Sampling(logprobs=2))
     token = first_of(engine, "two")["two"]
     assert (token.token, token.logprob, token.likeliest) == (5, -0.3, ((6, -0.1), (7, -0.2)))
 
 
-def test_a_sequence_that_vllm_ends_is_over_and_one_that_it_refuses_is_too(engine: VllmEngine) -> None:
+def test_a_sequence_that_vllm_ends_or_refuses_is_over(engine: VllmEngine) -> None:
     engine.add("short", [1, 2, 3], Sampling(max_tokens=2))
     engine.add("refused", [1, IS_REFUSED], Sampling())
-    said = steps(engine, 4)
-    assert NoToken("refused") in said
-    assert [each for each in said if each.sequence == "short"][2] == NoToken("short")
+    got = take_tokens(engine, 4)
+    assert NoToken("refused") in got
+    assert [each for each in got if each.sequence == "short"][2] == NoToken("short")
     engine.cancel("short")
     engine.cancel("refused")
     engine.add("ends", [5, 6, 7, 8], Sampling())
-    assert [getattr(each, "token", None) for each in steps(engine, 4)] == [5, 6, 7, None]
+    assert [getattr(each, "token", None) for each in take_tokens(engine, 4)] == [5, 6, 7, None]
 
 
 @pytest.mark.parametrize(
@@ -121,31 +121,31 @@ def test_a_sequence_that_vllm_ends_is_over_and_one_that_it_refuses_is_too(engine
         pytest.param(
             Sampling(temperature=0.5, top_p=0.9, top_k=5, seed=3, logprobs=2, max_tokens=9),
             {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "seed": 3, "logprobs": 2, "max_tokens": 9},
-            id="as they are",
+            id="unchanged",
         ),
         pytest.param(Sampling(top_p=0), {"temperature": 0.0, "top_p": 1.0}, id="a top_p that vLLM does not take"),
-        # -1 would be no seed at all.
+        # For vLLM -1 means no seed.
         pytest.param(Sampling(seed=-1), {"seed": 2**63 - 1}, id="a negative seed"),
         pytest.param(Sampling(), {"seed": None, "logprobs": None, "max_tokens": None}, id="nothing"),
-        pytest.param(Sampling(), {"ignore_eos": True, "stop_token_ids": [7]}, id="the ends of the package alone"),
-        pytest.param(Sampling(ignore_eos=True), {"ignore_eos": True, "stop_token_ids": []}, id="no end but the length"),
+        pytest.param(Sampling(), {"ignore_eos": True, "stop_token_ids": [7]}, id="only the end tokens of the package"),
+        pytest.param(Sampling(ignore_eos=True), {"ignore_eos": True, "stop_token_ids": []}, id="no end tokens"),
     ],
 )
-def test_sampling_is_what_was_asked_for(sampling: Sampling, expected: dict[str, Any]) -> None:
+def test_vllm_gets_the_sampling_that_was_asked_for(sampling: Sampling, expected: dict[str, Any]) -> None:
     assert expected.items() <= sampling_arguments(sampling, [7]).items()
 
 
 def test_what_vllm_prints_does_not_reach_the_answers(engine: VllmEngine) -> None:
     engine.add("a", [1, PRINTS], Sampling())
-    assert [each.token for each in steps(engine, 6)][:4] == [1, PRINTS, 1, PRINTS]
+    assert [each.token for each in take_tokens(engine, 6)][:4] == [1, PRINTS, 1, PRINTS]
 
 
-def test_the_death_of_vllm_is_noticed_in_a_step_and_without_one(python: str, model: Path) -> None:
-    engine = made(python, model)
+def test_the_death_of_vllm_is_noticed_during_a_step_and_between_steps(python: str, model: Path) -> None:
+    engine = make_engine(python, model)
     engine.add("a", [1, DIES], Sampling())
     with pytest.raises(EngineGone, match="vLLM's process ended by SIGKILL"):
-        steps(engine, 1)
-    idle = made(python, model)
+        take_tokens(engine, 1)
+    idle = make_engine(python, model)
     os.kill(idle._process.pid, signal.SIGKILL)
 
     def notices() -> bool:
@@ -157,16 +157,16 @@ def test_the_death_of_vllm_is_noticed_in_a_step_and_without_one(python: str, mod
 
 
 @pytest.mark.slow
-def test_a_step_without_an_end_ends_vllm(python: str, model: Path) -> None:
-    engine = made(python, model, step_timeout_s=2)
+def test_vllm_is_killed_if_a_step_hangs(python: str, model: Path) -> None:
+    engine = make_engine(python, model, step_timeout_s=2)
     engine.add("a", [1, HANGS], Sampling())
-    with pytest.raises(EngineGone, match="vLLM did not answer for 2 s, and was ended"):
-        steps(engine, 1)
+    with pytest.raises(EngineGone, match="vLLM did not answer for 2 s, and was killed"):
+        take_tokens(engine, 1)
     assert is_gone(engine._process.pid)
 
 
 @pytest.mark.slow
-def test_vllm_ends_with_the_process_that_started_it_in_the_middle_of_a_step(python: str, model: Path) -> None:
+def test_vllm_ends_with_its_worker_even_in_the_middle_of_a_step(python: str, model: Path) -> None:
     program = (
         "import sys, time\n"
         "from handlers.generation.engines.vllm_process import VllmProcess\n"
@@ -195,35 +195,35 @@ def test_vllm_ends_with_the_process_that_started_it_in_the_middle_of_a_step(pyth
 )
 def test_vllm_that_cannot_start_says_why(python: str, model: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(RecordError, match=message):
-        made(python, model, **settings)
+        make_engine(python, model, **settings)
 
 
-def test_a_python_that_is_not_there_is_named(model: Path) -> None:
+def test_a_missing_python_is_named(model: Path) -> None:
     with pytest.raises(RecordError, match=r"`text\.vllm\.python`: `/nowhere/python` cannot be run: No such file"):
-        made("/nowhere/python", model)
+        make_engine("/nowhere/python", model)
 
 
-def test_mounted_weights_are_those_that_were_packaged(tmp_path: Path) -> None:
+def test_mounted_weights_are_compared_with_the_packaged_ones(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(bytes(3_000_000))
     (tmp_path / "config.json").write_text("{}")
-    files = describe(sorted(tmp_path.iterdir()))
-    check(tmp_path, files, whole=True)
-    # Beyond the beginning only the whole file tells.
+    files = fingerprint_files(sorted(tmp_path.iterdir()))
+    check_files(tmp_path, files, whole=True)
+    # A change after the first MiB only shows if the whole file is read.
     with (tmp_path / "a.safetensors").open("r+b") as stream:
         stream.seek(2_500_000)
         stream.write(b"other")
-    check(tmp_path, files, whole=False)
-    with pytest.raises(OtherWeights, match="differs from the packaged file: sha256"):
-        check(tmp_path, files, whole=True)
+    check_files(tmp_path, files, whole=False)
+    with pytest.raises(WeightsDiffer, match="differs from the packaged file: sha256"):
+        check_files(tmp_path, files, whole=True)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(OtherWeights, match="differs from the packaged file: head"):
-        check(tmp_path, files, whole=False)
+    with pytest.raises(WeightsDiffer, match="differs from the packaged file: head"):
+        check_files(tmp_path, files, whole=False)
     (tmp_path / "b.safetensors").touch()
-    with pytest.raises(OtherWeights, match=r"b\.safetensors` is not in the package"):
-        check(tmp_path, files, whole=False)
+    with pytest.raises(WeightsDiffer, match=r"b\.safetensors` is not in the package"):
+        check_files(tmp_path, files, whole=False)
 
 
-def test_the_runner_needs_nothing_but_vllm_and_the_standard_library() -> None:
+def test_the_runner_imports_only_vllm_and_the_standard_library() -> None:
     tree = ast.parse(Path(vllm_runner.__file__).read_text(encoding="utf-8"))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -240,14 +240,14 @@ def rounds(python: str, tmp_path: Path) -> Iterator[Rounds]:
 
 
 def test_an_engine_that_dies_ends_its_answers_with_an_error_and_then_its_worker(rounds: Rounds, monkeypatch) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(rounds.handler.loop, "_tell_failure", lambda: told.append(time.monotonic()))
+    failures: list[float] = []
+    monkeypatch.setattr(rounds.handler.loop, "_tell_failure", lambda: failures.append(time.monotonic()))
     head = {"url_path": "v1/completions", "content-type": "application/json"}
 
-    def asked(**body: Any) -> tuple[bytearray, dict[str, str]]:
+    def request(**body: Any) -> tuple[bytearray, dict[str, str]]:
         return bytearray(json.dumps({"prompt": "abc", "max_tokens": 200} | body).encode()), head
 
-    rounds.round({"stream": asked(stream=True), "whole": asked()})
+    rounds.round({"stream": request(stream=True), "whole": request()})
     while rounds.bodies["stream"].count(b"data: ") < 2:
         rounds.round()
     os.kill(rounds.handler.loop._engine._process.pid, signal.SIGKILL)
@@ -256,6 +256,6 @@ def test_an_engine_that_dies_ends_its_answers_with_an_error_and_then_its_worker(
     *_, error, done = events(rounds.bodies["stream"])
     assert (error["error"]["code"], done) == ("engine_failed", "[DONE]")
     assert (rounds.status["whole"], json.loads(rounds.bodies["whole"])["error"]["code"]) == (200, "engine_failed")
-    rounds.round({"late": asked()})
+    rounds.round({"late": request()})
     assert rounds.status["late"] == 503
-    assert len(told) == 1
+    assert len(failures) == 1

@@ -1,4 +1,4 @@
-"""Our program around a real vLLM, where one is installed: `make check-vllm VLLM_PYTHON=FILE`."""
+"""Marina's program around a real vLLM, if one is installed: `make check-vllm VLLM_PYTHON=FILE`."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from generating import TEXT as FAKE
 from specs import TALES
 from waiting import eventually
 
-from handlers.generation import Llama, NoToken, Sampling, Token, Tokens
-from handlers.generation.engines.computing import TorchEngine
+from handlers.generation import Llama, ModelTokenizer, NoToken, Sampling, Token
+from handlers.generation.engines.network_engines import TorchEngine
 from handlers.generation.engines.slots import Slots
 from handlers.generation.engines.vllm_engine import make_vllm
 from handlers.record import TextSpec, VllmSpec
@@ -31,7 +31,7 @@ def written(engine: Any, sequence: str, prompt: list[int], sampling: Sampling) -
 
 
 def in_session(leader: int) -> list[int]:
-    """Processes that vLLM has started, and their leader."""
+    """The living processes of a session, with its leader."""
     processes = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -46,12 +46,12 @@ def in_session(leader: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(PYTHON is None, reason="no VLLM_PYTHON, a Python with vLLM")
-def test_a_real_vllm_writes_what_the_model_would_and_leaves_nothing() -> None:
-    # Of vLLM's build for the CPU that share is of its memory.
+def test_a_real_vllm_writes_the_same_tokens_and_leaves_no_process() -> None:
+    # With vLLM's CPU build, `gpu_memory_utilization` is a share of the machine's memory.
     settings = VllmSpec(str(PYTHON), None, "head", {"enforce_eager": True, "gpu_memory_utilization": 0.2}, 300, {})
     text = TextSpec(**TEXT, vllm=settings)
     engine = make_vllm(text, MODEL, "fp32")
-    prompt = Tokens(MODEL).encode("Once upon a time")
+    prompt = ModelTokenizer(MODEL).encode("Once upon a time")
     greedy = Sampling(temperature=0, max_tokens=24, logprobs=2)
     model = Llama(MODEL, precision="fp32", slots=1, context=256)
     expected = written(TorchEngine(model, Slots(1, context=256, prefill_chunk=64)), "a", prompt, greedy)
@@ -68,13 +68,13 @@ def test_a_real_vllm_writes_what_the_model_would_and_leaves_nothing() -> None:
     assert refused == [NoToken("d")]
     schema = '{"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2}'
     formed = written(engine, "e", prompt, Sampling(temperature=0, max_tokens=24, schema=schema))
-    answer = Tokens(MODEL).decode([each.token for each in formed if isinstance(each, Token)])
-    # Space between the parts is allowed, and the tales have much to say about it.
+    answer = ModelTokenizer(MODEL).decode([each.token for each in formed if isinstance(each, Token)])
+    # White space is allowed between the parts, and the tales model writes a lot of it.
     assert re.fullmatch(r"\s*(\[\s*([12]\s*(,\s*([12]\s*\]?)?)?)?)?\s*", answer)
     assert engine.usage().sequences == 0
     leader = engine._process.pid
     assert len(in_session(leader)) > 1
-    # As when the worker is killed: nobody tells vLLM to end.
+    # As if the worker was killed, and nothing tells vLLM to end.
     assert engine._process._process.stdin is not None
     engine._process._process.stdin.close()
     eventually(lambda: not in_session(leader), within_s=60)

@@ -1,4 +1,4 @@
-"""What is asked of vLLM, and what stands in for it, have the names that vLLM's own sources have."""
+"""The names that Marina uses of vLLM, and those of the stand-in, exist in vLLM's own sources."""
 
 import dataclasses
 import importlib.util
@@ -19,7 +19,7 @@ from handlers.record import TextSpec, VllmSpec
 
 @pytest.fixture
 def standin(monkeypatch) -> ModuleType:
-    """The stand-in as a module, without a place among those that are imported."""
+    """The stand-in as a module that no other test can import."""
     monkeypatch.setitem(sys.modules, "vllm.sampling_params", ModuleType("vllm.sampling_params"))
     found_by = importlib.util.spec_from_file_location("standin_vllm", RECORDED.parent / "vllm.py")
     assert found_by is not None
@@ -30,7 +30,7 @@ def standin(monkeypatch) -> ModuleType:
     return module
 
 
-def test_the_stand_in_has_no_field_and_no_parameter_that_vllm_has_not(standin: ModuleType) -> None:
+def test_every_field_and_parameter_of_the_stand_in_exists_in_vllm(standin: ModuleType) -> None:
     known = recorded()
     for name in ("EngineArgs", "SamplingParams", "StructuredOutputsParams", "StructuredOutputsConfig"):
         assert {field.name for field in dataclasses.fields(getattr(standin, name))} <= {*known[name]}, name
@@ -42,7 +42,7 @@ def test_the_stand_in_has_no_field_and_no_parameter_that_vllm_has_not(standin: M
             assert own == parameters[: len(own)], method
 
 
-def test_what_the_stand_in_answers_has_the_attributes_of_vllms_answers(standin: ModuleType) -> None:
+def test_every_attribute_of_the_stand_ins_answers_exists_in_vllm(standin: ModuleType) -> None:
     known = recorded()
     request = standin._Request([5, 6], standin.SamplingParams(logprobs=1))
     output: Any = standin._next("a", request)
@@ -52,11 +52,11 @@ def test_what_the_stand_in_answers_has_the_attributes_of_vllms_answers(standin: 
     assert {"num_gpu_blocks", "block_size"} <= {*known["CacheConfig"]}
 
 
-def test_every_argument_that_vllm_is_given_is_one_of_its_own() -> None:
+def test_every_argument_that_vllm_gets_exists_in_vllm() -> None:
     known = recorded()
     settings = VllmSpec("python", None, "head", dict.fromkeys(ARGUMENTS, 1), 60, {})
     text = TextSpec(**TEXT | {"engine": "vllm"}, vllm=settings)
     assert engine_arguments(text, RECORDED.parent, "bf16").keys() <= {*known["EngineArgs"]}
-    # `json` is made into vLLM's own record of an answer's form.
+    # `vllm_runner.py` makes `structured_outputs` of `json`.
     assert sampling_arguments(Sampling(schema="{}"), []).keys() - {"json"} <= {*known["SamplingParams"]}
     assert {"detokenize", "output_kind", "structured_outputs"} <= {*known["SamplingParams"]}

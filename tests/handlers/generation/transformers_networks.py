@@ -1,4 +1,4 @@
-"""Small networks made by `transformers`, to compare with."""
+"""Small networks made by `transformers`, to compare ours with."""
 
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def saved(family: str, folder: Path, **changes: Any) -> Any:
-    """A small network of `transformers` with weights large enough to tell its parts apart, saved to a folder."""
-    # It imports torchvision where that is installed, and beside torch for processors PyPI's needs a hand.
+def save_network(family: str, folder: Path, **changes: Any) -> Any:
+    """Saves a small network of `transformers`, with weights so large that each of its parts changes the scores."""
+    # `transformers` imports torchvision if it is installed, and PyPI's build needs help beside a CPU build of torch.
     import_torchvision()
     import transformers
 
     torch.manual_seed(1)
     config = getattr(transformers, f"{family}Config")(**SIZES | FAMILIES[family] | changes)
-    theirs = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    for parameter in theirs.parameters():
+    network = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    theirs.save_pretrained(folder, safe_serialization=True)
-    return theirs
+    network.save_pretrained(folder, safe_serialization=True)
+    return network

@@ -1,4 +1,4 @@
-"""A model's tokenizer and its chat template, as they lie in the package."""
+"""A model's tokenizer and its chat template, read from the package."""
 
 import json
 import re
@@ -8,28 +8,30 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from handlers.generation.detokenizer import REPLACEMENT, Detokenizer
 from handlers.generation.template import ChatTemplate
-from handlers.generation.words import BROKEN, Unfolding
 
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
-# How some tokenizers write a space, and one byte by itself.
+# How SentencePiece tokenizers write a space, and a single byte.
 _SPACE, _BYTE = "▁", re.compile("<0x([0-9A-F]{2})>")
-# Others have a letter for each byte: the byte itself where that can be printed, and the next free ones for the rest.
+# Byte-level tokenizers have a letter for each byte: the byte itself if it can be printed, else one from 256 on.
 _PRINTED = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _HIDDEN = [byte for byte in range(256) if byte not in _PRINTED]
-_OF_LETTERS = {chr(byte): byte for byte in _PRINTED} | {chr(256 + place): byte for place, byte in enumerate(_HIDDEN)}
+_BYTES_OF_LETTERS = {chr(byte): byte for byte in _PRINTED} | {
+    chr(256 + place): byte for place, byte in enumerate(_HIDDEN)
+}
 
-# So many tokens of a prompt say whether a space belongs before its answer.
-_BEFORE = 5
-# A token has more characters than that seldom.
+# How many of a prompt's last tokens an answer is decoded with, to see whether a space belongs between them.
+_CONTEXT = 5
+# Few tokens have more characters than this.
 _CHARACTERS = 8
-# The tokens at a cut are others than those of the whole text.
+# Where a text was cut, the last tokens may differ from those of the whole text.
 _BOUNDARY = 64
 
 
-class Tokens:
-    """Text to tokens and back."""
+class ModelTokenizer:
+    """Turns text into tokens and back."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -39,25 +41,25 @@ class Tokens:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.count = self._tokenizer.get_vocab_size()
-        self.template = read_template(folder)
-        self._end = _read_end(folder)
+        self.template = _read_template(folder)
+        self._end = _text(_read_config(folder).get("eos_token"))
 
     @property
     def end(self) -> int | None:
-        """The token that ends a text, where the tokenizer's configuration names one."""
+        """The end token that the tokenizer's configuration names; None without."""
         return self._tokenizer.token_to_id(self._end) if self._end else None
 
     def has(self, token: int) -> bool:
         return self._tokenizer.id_to_token(token) is not None
 
-    def encode(self, text: str, *, special: bool = True, most: int | None = None) -> list[int]:
-        """`special` adds what a text begins with; a chat template has written that already. Of a text with more than
-        `most` tokens there may come those of its beginning, which are more than that, too."""
-        # Megabytes take seconds, in which no stream goes on.
-        length = len(text) if most is None else _CHARACTERS * most
-        while most is not None and length < len(text):
+    def encode(self, text: str, *, special: bool = True, limit: int | None = None) -> list[int]:
+        """The tokens of a text. `special` adds the tokens that every text begins with, which a chat template writes
+        itself. Of a text with more than `limit` tokens, only the beginning may be encoded: still more than `limit`."""
+        # To encode megabytes takes seconds, during which all streams would stand still.
+        length = len(text) if limit is None else _CHARACTERS * limit
+        while limit is not None and length < len(text):
             ids = self._tokenizer.encode(text[:length], add_special_tokens=special).ids
-            if len(ids) > most + _BOUNDARY:
+            if len(ids) > limit + _BOUNDARY:
                 return ids
             length *= 2
         return self._tokenizer.encode(text, add_special_tokens=special).ids
@@ -65,25 +67,25 @@ class Tokens:
     def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(list(tokens))
 
-    def unfold(self, prompt: Sequence[int]) -> Unfolding:
-        """For the text of an answer to a prompt."""
-        return Unfolding(self.decode, prompt[-_BEFORE:])
+    def make_detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
+        """Makes the detokenizer of one answer to this prompt."""
+        return Detokenizer(self.decode, prompt[-_CONTEXT:])
 
     def name(self, token: int) -> str:
-        """One token by itself, as log-probabilities name it."""
+        """The text of a single token, as log-probabilities name it."""
         name = self._tokenizer.decode([token], skip_special_tokens=False)
-        # At the beginning of a text some decoders drop the space.
+        # Some decoders drop the space at the beginning of a text.
         is_cut = (self._tokenizer.id_to_token(token) or "").startswith(_SPACE) and not name.startswith(" ")
         return f" {name}" if is_cut else name
 
     def bytes_of(self, token: int) -> bytes:
-        """What it is of a text: of half a character its bytes."""
+        """The bytes of a token's text, also if it is a part of a character."""
         name, piece = self.name(token), self._tokenizer.id_to_token(token) or ""
-        if BROKEN in name:
+        if REPLACEMENT in name:
             if byte := _BYTE.fullmatch(piece):
                 return bytes.fromhex(byte[1])
-            if all(letter in _OF_LETTERS for letter in piece):
-                return bytes(_OF_LETTERS[letter] for letter in piece)
+            if all(letter in _BYTES_OF_LETTERS for letter in piece):
+                return bytes(_BYTES_OF_LETTERS[letter] for letter in piece)
         return name.encode()
 
 
@@ -96,12 +98,8 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
     return config
 
 
-def _read_end(folder: Path) -> str:
-    return _text(_read_config(folder).get("eos_token"))
-
-
-def read_template(folder: Path) -> ChatTemplate | None:
-    """The chat template of a folder, from its own file or from the tokenizer's configuration; None without one."""
+def _read_template(folder: Path) -> ChatTemplate | None:
+    """The chat template of a folder, from its own file or else from the tokenizer's configuration; None without one."""
     config = _read_config(folder)
     source = config.get("chat_template")
     if (folder / TEMPLATE).is_file():
@@ -113,7 +111,7 @@ def read_template(folder: Path) -> ChatTemplate | None:
 
 
 def _text(token: object) -> str:
-    """A special token is written as text, or as an object with its text."""
+    """The text of a special token, which is written as text or as an object; empty if there is none."""
     if isinstance(token, Mapping):
         token = token.get("content")
     return token if isinstance(token, str) else ""

@@ -1,4 +1,4 @@
-"""Engines that compute a network: `torch`, layer by layer as it is, and `aot`, by a library of the packager's."""
+"""The engines that compute a network: `torch` layer by layer, and `aot` with the compiled library."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,13 +11,12 @@ from handlers.generation.engines.compiled import CompiledDecoder
 from handlers.generation.engines.llama import Llama
 from handlers.generation.engines.slots import Slot, SlotEngine, Slots, Work
 
-# So many are computed to know what a row costs, so many times.
+# To measure what a row costs: how many rows are computed together, and how often.
 ROWS, _TRIES = 8, 5
 
 
 class ComputingEngine(SlotEngine[torch.Tensor]):
-    """Its scores are those of every token of the vocabulary. A prompt that begins as a slot does is not computed again
-    so far."""
+    """Chooses tokens by their scores. If a prompt begins like the text in a slot, that part is copied, not computed."""
 
     def __init__(self, slots: Slots, copy: Callable[[int, int, int], None]) -> None:
         super().__init__(slots)
@@ -25,7 +24,7 @@ class ComputingEngine(SlotEngine[torch.Tensor]):
 
     def add(self, sequence: str, prompt: Sequence[int], sampling: Sampling) -> None:
         reuse = self._slots.add(sequence, prompt, sampling, reuse=True)
-        if reuse is not None and reuse.source != reuse.place:
+        if reuse is not None and reuse.source != reuse.target:
             self._copy(*reuse)
 
     def _choose(self, slot: Slot, scores: torch.Tensor) -> Token:
@@ -35,7 +34,7 @@ class ComputingEngine(SlotEngine[torch.Tensor]):
 
 
 class TorchEngine(ComputingEngine):
-    """One call for all who have one token to compute, and one for each that has more."""
+    """Computes all sequences that have one token to compute in one call, and each of the others in its own."""
 
     def __init__(self, model: Llama, slots: Slots) -> None:
         super().__init__(slots, model.copy)
@@ -57,7 +56,7 @@ class TorchEngine(ComputingEngine):
 
 
 class CompiledEngine(ComputingEngine):
-    """One call for everything. A row is the same to the bit whatever is computed beside it, so guesses may be."""
+    """Computes everything in one call. A row has the same bits whatever is computed beside it, which guesses need."""
 
     def __init__(self, model: CompiledDecoder, slots: Slots) -> None:
         super().__init__(slots, model.copy)
@@ -72,21 +71,22 @@ class CompiledEngine(ComputingEngine):
             tokens += [*slot.tokens[piece.start : piece.stop], *guesses]
             places += [slot.index] * (len(piece) + len(guesses))
             positions += range(piece.start, piece.stop + len(guesses))
-            # The scores of a piece that ends no prompt are not asked for.
+            # A piece before the last one of its prompt needs no scores.
             if piece.stop == len(slot.tokens):
                 wanted += range(len(tokens) - 1 - len(guesses), len(tokens))
         scores = iter(self._model.step(tokens, places, positions, wanted))
-        return [list(islice(scores, 1 + len(entry.guesses))) if entry.ends else [] for entry in work]
+        return [list(islice(scores, 1 + len(entry.guesses))) if entry.gives_token else [] for entry in work]
 
     def measure(self) -> float:
-        """What a further row takes of what the first takes: of the best of some tries, before anybody has a slot."""
+        """The time of a further row, as a share of the time of the first: the best of some tries. Only before any
+        sequence was added."""
         alone, together = (min(self._seconds(count) for _ in range(_TRIES)) for count in (1, ROWS))
         return max(0.0, together / alone - 1) / (ROWS - 1)
 
     def _seconds(self, rows: int) -> float:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         self._model.step([0] * rows, [0] * rows, range(rows), range(rows))
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
 
 def _tokens(slot: Slot, piece: range) -> torch.Tensor:

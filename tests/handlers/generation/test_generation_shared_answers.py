@@ -1,4 +1,4 @@
-"""An answer that several ask for at the same time is written once, whoever of them leaves or fails."""
+"""An answer that several clients ask for at the same time is computed once, whichever of them leaves or fails."""
 
 import json
 from collections.abc import Iterator
@@ -47,12 +47,12 @@ def running(rounds: Rounds) -> int:
 
 
 def counted(rounds: Rounds) -> tuple[float, float]:
-    counters = rounds.handler._recall._cache.metrics.requests
+    counters = rounds.handler._text_cache._cache.metrics.requests
     return counters["computed"]._value.get(), counters["batch"]._value.get()
 
 
-def test_who_asks_the_same_at_the_same_time_gets_the_one_answer(rounds: Rounds) -> None:
-    # More than there are slots and places to wait.
+def test_equal_requests_at_the_same_time_share_one_answer(rounds: Rounds) -> None:
+    # More requests than slots and places to wait.
     rounds.round({f"at-once-{index}": request() for index in range(6)} | {"whole": request(stream=False)})
     until_text(rounds, "at-once-0")
     rounds.round({"late": request()})
@@ -62,21 +62,21 @@ def test_who_asks_the_same_at_the_same_time_gets_the_one_answer(rounds: Rounds) 
         assert text_of(rounds.bodies[name]) == TEXT
     assert json.loads(rounds.bodies["whole"])["choices"][0]["text"] == TEXT
     assert counted(rounds) == (1, 7)
-    assert rounds.handler._flights._flights == rounds.handler._flights._readings == {}
+    assert rounds.handler._shared._answers == rounds.handler._shared._readers == {}
 
 
-def test_an_answer_goes_on_for_the_others_when_its_first_client_leaves(rounds: Rounds) -> None:
+def test_an_answer_goes_on_for_the_others_after_its_first_client_has_left(rounds: Rounds) -> None:
     rounds.round({"first": request(), "second": request()})
     until_text(rounds, "second")
     rounds.round(left=["first"])
     finish(rounds)
     assert text_of(rounds.bodies["second"]) == TEXT
-    # And it is kept, though who began it has left.
+    # And it is cached, although its first client has left.
     assert text_of(rounds.ask(COMPLETIONS, json.loads(request()[0]))) == TEXT
     assert counted(rounds) == (1, 1)
 
 
-def test_the_last_to_leave_ends_it(rounds: Rounds) -> None:
+def test_a_shared_answer_ends_when_its_last_client_leaves(rounds: Rounds) -> None:
     rounds.round({"first": request(max_tokens=256), "second": request(max_tokens=256), "other": request(prompt="x")})
     until_text(rounds, "second")
     rounds.round(left=["first"])
@@ -84,10 +84,10 @@ def test_the_last_to_leave_ends_it(rounds: Rounds) -> None:
     while running(rounds) > 1:
         rounds.round()
     finish(rounds)
-    assert rounds.handler._flights._readings == {}
+    assert rounds.handler._shared._readers == {}
 
 
-def test_an_answer_that_fails_for_the_first_is_written_again_for_the_others(rounds: Rounds, monkeypatch) -> None:
+def test_an_answer_that_fails_for_its_first_client_is_written_again_for_the_others(rounds: Rounds, monkeypatch) -> None:
     rounds.round({"first": request(), "second": request(), "third": request(stream=False)})
     until_text(rounds, "second")
     engine = rounds.handler.loop._engine
@@ -113,9 +113,9 @@ def test_an_answer_that_fails_for_the_first_is_written_again_for_the_others(roun
         (request({"x-priority": "batch"}), request()),
         (request(temperature=1), request(temperature=1)),
     ],
-    ids=["wants the model", "a deadline before", "a deadline after", "a batch before", "by chance"],
+    ids=["bypasses the cache", "a deadline before", "a deadline after", "a batch before", "random"],
 )
-def test_who_wants_an_answer_of_its_own_gets_one(rounds: Rounds, first: Any, second: Any) -> None:
+def test_some_requests_do_not_share_answers(rounds: Rounds, first: Any, second: Any) -> None:
     rounds.round({"first": first, "second": second})
     until_text(rounds, "second")
     assert running(rounds) == 2

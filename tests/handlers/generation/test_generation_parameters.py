@@ -1,4 +1,4 @@
-"""Requests that are read wrongly with ease: each is refused by name, and none changes its meaning in silence."""
+"""Requests that are easily misread: each is refused by name, and none silently changes its meaning."""
 
 import gzip
 import json
@@ -9,7 +9,7 @@ import pytest
 from generating import Rounds, events, serving, write_text_package
 
 COMPLETIONS, CHAT = "v1/completions", "v1/chat/completions"
-SAID = [{"role": "user", "content": "hi"}]
+MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture
@@ -32,9 +32,14 @@ def part(**fields: object) -> dict[str, object]:
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": deep(300)}}
 DESCRIBED = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}, "description": ["x"]}}
 REFUSED = [
-    (CHAT, {"messages": SAID, "max_tokens": 3, "max_completion_tokens": 4}, 400, "max_tokens"),
-    (CHAT, {"messages": SAID, "max_tokens": "x", "max_completion_tokens": 4}, 400, "max_tokens"),
-    (CHAT, {"messages": SAID, "stream": True, "stream_options": {"include_obfuscation": True}}, 400, "stream_options"),
+    (CHAT, {"messages": MESSAGES, "max_tokens": 3, "max_completion_tokens": 4}, 400, "max_tokens"),
+    (CHAT, {"messages": MESSAGES, "max_tokens": "x", "max_completion_tokens": 4}, 400, "max_tokens"),
+    (
+        CHAT,
+        {"messages": MESSAGES, "stream": True, "stream_options": {"include_obfuscation": True}},
+        400,
+        "stream_options",
+    ),
     (COMPLETIONS, {"prompt": "a", "ignore_eos": 1}, 400, "ignore_eos"),
     (COMPLETIONS, {"prompt": "a", "ignore_eos": True, "response_format": {"type": "json_object"}}, 400, "ignore_eos"),
     (COMPLETIONS, {"prompt": "a", "repetition_penalty": 1.1}, 400, "repetition_penalty"),
@@ -70,7 +75,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "param"), REFUSED)
-def test_what_would_be_read_otherwise_than_it_was_meant_is_refused(rounds: Rounds, path, body, status, param) -> None:
+def test_requests_that_could_be_misunderstood_are_refused(rounds: Rounds, path, body, status, param) -> None:
     error = json.loads(rounds.ask(path, body))["error"]
     assert (rounds.status[rounds.last], error["type"]) == (status, "invalid_request_error")
     assert error["param"] == param
@@ -79,18 +84,21 @@ def test_what_would_be_read_otherwise_than_it_was_meant_is_refused(rounds: Round
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        (CHAT, {"messages": SAID, "max_tokens": 4, "max_completion_tokens": 4}),
+        (CHAT, {"messages": MESSAGES, "max_tokens": 4, "max_completion_tokens": 4}),
         (CHAT, part(text="x")),
-        (CHAT, {"messages": [*SAID, {"role": "assistant", "content": "{}", "parsed": {"a": deep(150)}}, *SAID]}),
-        (CHAT, {"messages": [*SAID, {"role": "assistant", "content": "a", "annotations": [], "tool_calls": []}]}),
+        (
+            CHAT,
+            {"messages": [*MESSAGES, {"role": "assistant", "content": "{}", "parsed": {"a": deep(150)}}, *MESSAGES]},
+        ),
+        (CHAT, {"messages": [*MESSAGES, {"role": "assistant", "content": "a", "annotations": [], "tool_calls": []}]}),
         (COMPLETIONS, b'{"metadata": {"a": {"a": 1}, "b": [{"a": 2}, {"a": 3}]}, "prompt": "a", "max_tokens": 3}'),
         (COMPLETIONS, {"prompt": "a", "max_tokens": 3, "ignore_eos": False, "repetition_penalty": 1.0}),
-        (CHAT, {"messages": SAID, "metadata": deep(300)}),
+        (CHAT, {"messages": MESSAGES, "metadata": deep(300)}),
         (COMPLETIONS, {"prompt": "a\0b", "max_tokens": 3, "stop": "\0"}),
         (COMPLETIONS, {"prompt": "a", "max_tokens": 3, "stop": ["\ufffd", "\ufeff"]}),
     ],
 )
-def test_what_is_odd_and_right_is_answered(rounds: Rounds, path: str, body: object) -> None:
+def test_unusual_but_valid_requests_are_answered(rounds: Rounds, path: str, body: object) -> None:
     assert "choices" in json.loads(rounds.ask(path, body))
 
 
@@ -110,8 +118,8 @@ STOPS = "a text, or a list of up to 4, each of 1 to 200 characters"
         (COMPLETIONS, {"prompt": "a", "seed": "1"}, SEED),
         (COMPLETIONS, {"prompt": "a", "n": "1"}, "`n` is not supported: got a text, allowed: `1`"),
         (COMPLETIONS, {"prompt": "a", "echo": True}, "`echo` is not supported: got `true`, allowed: `false`"),
-        (CHAT, {"messages": SAID, "modalities": ["audio"]}, MODALITIES),
-        (CHAT, {"messages": SAID, "tool_choice": "required"}, CHOICE),
+        (CHAT, {"messages": MESSAGES, "modalities": ["audio"]}, MODALITIES),
+        (CHAT, {"messages": MESSAGES, "tool_choice": "required"}, CHOICE),
         (COMPLETIONS, {"prompt": "a", "model": {"a": 1}}, "the model an object does not exist, allowed: `tales`"),
         (COMPLETIONS, {"prompt": [1, 256]}, "`prompt[1]`: got `256`, allowed: a token from 0 to 255"),
         (COMPLETIONS, {"prompt": ["a", "b"]}, f"`prompt`: got a list of 2 prompts, allowed: {PROMPT}"),
@@ -123,15 +131,15 @@ STOPS = "a text, or a list of up to 4, each of 1 to 200 characters"
         (CHAT, {"messages": ["hi"]}, "`messages[0]`: got a text, allowed: an object with `role` and `content`"),
         (CHAT, {"messages": [{"role": "robot"}]}, ROLE),
         (CHAT, {"messages": [{"role": "user"}]}, f"`messages[0].content`: got nothing, allowed: {CONTENT}"),
-        (COMPLETIONS, b'{"n": 1, "seed": 1, "seed": 2}', "the name `seed` is twice in one object, allowed: once"),
+        (COMPLETIONS, b'{"n": 1, "seed": 1, "seed": 2}', "the name `seed` occurs twice in one object, allowed: once"),
     ],
 )
-def test_an_error_says_where_it_is_what_was_sent_and_what_is_allowed(rounds: Rounds, path, body, message) -> None:
+def test_an_error_says_what_is_wrong_what_was_sent_and_what_is_allowed(rounds: Rounds, path, body, message) -> None:
     assert json.loads(rounds.ask(path, body))["error"]["message"] == message
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/octet-stream"])
-def test_json_is_read_whatever_else_its_type_says(rounds: Rounds, kind: str) -> None:
+def test_json_is_read_with_any_form_of_its_content_type(rounds: Rounds, kind: str) -> None:
     answer = json.loads(rounds.ask(COMPLETIONS, {"prompt": "a", "max_tokens": 1}, **{"content-type": kind}))
     assert answer["usage"]["completion_tokens"] == 1
 
@@ -140,14 +148,16 @@ def test_json_is_read_whatever_else_its_type_says(rounds: Rounds, kind: str) -> 
     ("header", "value"), [("Content-Type", "text/plain"), ("Content-Type", "image/png"), ("Content-Encoding", "gzip")]
 )
 @pytest.mark.parametrize("body", [b'{"prompt": "a"}', gzip.compress(b'{"prompt": "a"}')], ids=["plain", "packed"])
-def test_a_body_of_another_kind_is_refused_by_its_header(rounds: Rounds, header: str, value: str, body: bytes) -> None:
+def test_a_body_of_another_type_is_refused_and_the_header_named(
+    rounds: Rounds, header: str, value: str, body: bytes
+) -> None:
     error = json.loads(rounds.ask(COMPLETIONS, body, **{header.lower(): value}))["error"]
     assert (rounds.status[rounds.last], error["param"]) == (415, header)
     assert error["message"].startswith(f"`{header}`: got `{value}`, allowed: ")
 
 
 @pytest.mark.parametrize("protocol", ["v1", "v2"])
-def test_kserves_protocols_are_not_those_of_a_model_that_writes(rounds: Rounds, protocol: str) -> None:
+def test_the_protocols_of_kserve_are_refused(rounds: Rounds, protocol: str) -> None:
     error = json.loads(rounds.ask("", {"instances": [["Once"]]}, **{"x-marina-protocol": protocol}))["error"]
     pages = "v1/completions, v1/chat/completions, v1/models"
     assert error["message"] == f"this model writes text and has no KServe {protocol.upper()}, allowed: {pages}"
@@ -161,6 +171,6 @@ def test_a_model_is_shown_by_its_name(rounds: Rounds) -> None:
 def test_usage_comes_in_every_event_when_it_is_asked_for(rounds: Rounds) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {"prompt": "abc", "max_tokens": 7, "stream": True, "stream_options": options}
-    *told, last, _ = events(rounds.ask(COMPLETIONS, body))
-    assert [event["usage"]["completion_tokens"] for event in told] == [1, 2, 3, 4, 5, 6, 7]
+    *before, last, _ = events(rounds.ask(COMPLETIONS, body))
+    assert [event["usage"]["completion_tokens"] for event in before] == [1, 2, 3, 4, 5, 6, 7]
     assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 7)

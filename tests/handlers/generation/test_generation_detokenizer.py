@@ -1,4 +1,4 @@
-"""From tokens to text and back: no byte is lost, whatever tokens a model writes and however a tokenizer cuts them."""
+"""From tokens to text and back: no byte is lost, whatever tokens a model writes and however a tokenizer splits text."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from handlers.generation.tokens import Tokens
-from handlers.generation.words import Unfolding
+from handlers.generation.detokenizer import Detokenizer
+from handlers.generation.tokenizer import ModelTokenizer
 
 WORDS = ["▁Once", "▁upon", "▁a", "▁time", "ly", "▁", "é"]
 
@@ -22,23 +22,23 @@ def as_bytes(tokens) -> str:
 @given(st.lists(st.sampled_from([0x61, 0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0x99, 0x82, 0xC3, 0xA9, 0xFF]), max_size=30))
 @example([0xFF, 0xFF, 0xFF, 0xFF, 0xE2, 0x82, 0xAC])
 @example([0xF0, 0x9F, 0x99, 0xE2, 0x82, 0x61])
-def test_the_text_in_pieces_is_the_text_as_a_whole(tokens: list[int]) -> None:
-    unfolding = Unfolding(as_bytes)
-    assert "".join([*map(unfolding.feed, tokens), unfolding.flush()]) == as_bytes(tokens)
+def test_text_decoded_in_pieces_is_the_same_as_text_decoded_at_once(tokens: list[int]) -> None:
+    detokenizer = Detokenizer(as_bytes)
+    assert "".join([*map(detokenizer.feed, tokens), detokenizer.flush()]) == as_bytes(tokens)
 
 
 @given(st.text(max_size=8), st.integers(0, 8), st.text(max_size=8))
-def test_an_answer_goes_on_where_its_prompt_ends(before: str, cut: int, after: str) -> None:
+def test_an_answer_continues_where_its_prompt_ends(before: str, cut: int, after: str) -> None:
     whole = (before + after).encode()
     cut = min(cut, len(whole))
-    unfolding = Unfolding(as_bytes, whole[max(0, cut - 5) : cut])
-    text = "".join([*map(unfolding.feed, whole[cut:]), unfolding.flush()])
-    # Where the prompt ends with half a character, nobody knows what its other half was.
+    detokenizer = Detokenizer(as_bytes, whole[max(0, cut - 5) : cut])
+    text = "".join([*map(detokenizer.feed, whole[cut:]), detokenizer.flush()])
+    # If the prompt ends with half a character, the answer begins with the other half by itself.
     assert text == as_bytes(whole[cut:])
 
 
 def write_words(folder: Path) -> Path:
-    """A tokenizer of words, as SentencePiece makes them: their spaces are part of them, and bytes are the rest."""
+    """A tokenizer like SentencePiece's: its tokens are words with their spaces, and single bytes."""
     pieces = ["<unk>", *WORDS, *(f"<0x{byte:02X}>" for byte in range(256))]
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
@@ -56,7 +56,7 @@ def words(tmp_path: Path):
 
 
 def test_the_space_between_prompt_and_answer_is_kept(words: Rounds) -> None:
-    # The engine says its prompt again: of "Once upon" another " Once upon".
+    # The engine repeats its prompt: after "Once upon" comes " Once upon".
     body = {"prompt": [1, 2], "max_tokens": 4, "temperature": 0, "logprobs": 1}
     (choice,) = json.loads(words.ask("v1/completions", body))["choices"]
     assert choice["text"] == " Once upon Once upon"
@@ -67,13 +67,13 @@ def test_the_space_between_prompt_and_answer_is_kept(words: Rounds) -> None:
 
 
 @pytest.mark.parametrize("kind", ["letters", "pieces"])
-def test_logprobs_have_the_bytes_of_half_a_character(kind: str, tmp_path: Path) -> None:
+def test_logprobs_have_the_bytes_of_parts_of_a_character(kind: str, tmp_path: Path) -> None:
     folder = write_text_package(tmp_path)
     if kind == "pieces":
         write_words(folder)
-    bytes_of = Tokens(folder / "model").bytes_of
+    bytes_of = ModelTokenizer(folder / "model").bytes_of
     with serving(folder) as rounds:
-        tokens = Tokens(folder / "model")._tokenizer
+        tokens = ModelTokenizer(folder / "model")._tokenizer
         names = [f"<0x{byte:02X}>" for byte in "€".encode()] if kind == "pieces" else ["â", "Ĥ", "¬"]
         prompt = [tokens.token_to_id(name) for name in names]
         assert b"".join(map(bytes_of, prompt)) == "€".encode()

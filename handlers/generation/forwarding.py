@@ -1,7 +1,7 @@
-"""An answer that another server writes, read by a thread of its own and passed on as it came.
+"""An answer that another server writes, read by a thread of its own and passed on unchanged, in whole events.
 
-Nothing of it is passed on before its first text is there: until then it can be written here instead, and its client
-notices nothing. What is passed on are whole events."""
+Nothing is passed on before its first text has come: until then this server can write the answer instead, and the client
+notices nothing."""
 
 import http.client
 import socket
@@ -15,21 +15,22 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from handlers.generation.loop import EngineLoop
 from handlers.generation.sequence import End, Piece
 
 Result = Literal["forwarded", "returned", "broken", "cancelled"]
 _DONE = b"data: [DONE]"
-# Between two pieces of an answer that has begun.
+# The longest time between two pieces of an answer that has begun.
 _GAP_S = 30.0
 
 
-class NotWritten(Exception):
-    """The other server was there, and does not write this answer."""
+class NotAnswered(Exception):
+    """The other server was reached, but does not write this answer."""
 
 
 @dataclass(frozen=True)
-class Letter:
-    """What the other server is asked."""
+class ForwardedRequest:
+    """What is sent to the other server. `patience_s` is how long its first text may take."""
 
     url: str
     body: bytes
@@ -38,41 +39,34 @@ class Letter:
     patience_s: float
 
 
-class Forwarded:
-    """`ended` is told the result, and whether the other server could be reached; `changed` that there is something to
-    take. `is_abandoned` says that nobody has asked for anything for long."""
+class ForwardedAnswer:
+    """The answer to a forwarded request, an `AnswerSource`.
 
-    def __init__(
-        self,
-        letter: Letter,
-        *,
-        ended: Callable[[Result, bool], None],
-        changed: Callable[[], None],
-        is_abandoned: Callable[[], bool],
-    ) -> None:
-        self._letter, self._ended, self._changed, self._is_abandoned = letter, ended, changed, is_abandoned
+    `ended` is called with the result and whether the other server could be reached. The loop is woken whenever there is
+    something to take, and tells whether all clients have left."""
+
+    def __init__(self, request: ForwardedRequest, loop: EngineLoop, *, ended: Callable[[Result, bool], None]) -> None:
+        self._request, self._loop, self._ended = request, loop, ended
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._is_cancelled = False
         self._ready: list[Piece] = []
         self.end: End | None = None
+        # Its first text has come; or none has and none will.
         self.has_begun = self.has_failed = False
-        """Its first text is there; or none came, and none will."""
         threading.Thread(target=self._run, name="forwarded", daemon=True).start()
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something that its client has not got, or none will come."""
         return bool(self._ready) or self.has_failed
 
     def take(self) -> list[Piece]:
-        """What its client has not got yet."""
         with self._lock:
             ready, self._ready = self._ready, []
             return ready
 
     def cancel(self) -> None:
-        """Its client is gone: the other server is told by the connection's end, or never asked."""
+        """Its client has left: closes the connection to the other server, or never opens it."""
         with self._lock:
             self._is_cancelled = True
             if self._socket is not None:
@@ -80,40 +74,43 @@ class Forwarded:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def _run(self) -> None:
-        deadline = time.monotonic() + self._letter.patience_s
+        deadline = time.monotonic() + self._request.patience_s
         try:
-            connection = _connection(self._letter)
+            connection = _connection(self._request)
             try:
                 connection.connect()
-                self._take_up(connection.sock)
-                self._read(_response(connection, self._letter), deadline)
+                self._register(connection.sock)
+                connection.request(
+                    "POST", urlsplit(self._request.url).path, self._request.body, dict(self._request.headers)
+                )
+                self._read(connection.getresponse(), deadline)
             finally:
                 connection.close()
-        except NotWritten:
+        except NotAnswered:
             self._finish("error", reached=True)
         except (OSError, ValueError, http.client.HTTPException):
             self._finish("error", reached=False)
         else:
             self._finish("stop", reached=True)
 
-    def _take_up(self, connected: socket.socket) -> None:
-        """From here on `cancel` finds a connection to end; for a client that left before nobody is asked."""
+    def _register(self, connected: socket.socket) -> None:
+        """Lets `cancel` close this connection. If the client has already left, the request is not sent."""
         with self._lock:
             if self._is_cancelled:
-                raise NotWritten
+                raise NotAnswered
             self._socket = connected
 
     def _read(self, response: http.client.HTTPResponse, deadline: float) -> None:
         if response.status != 200:
-            raise NotWritten
+            raise NotAnswered
         held = b""
         while True:
-            self._wait_at_most(deadline)
+            self._set_timeout(deadline)
             data = response.read1(65536)
             held += data
-            if not self._letter.stream:
+            if not self._request.stream:
                 if not data:
-                    self._pass_on(_whole(held))
+                    self._pass_on(_check_whole(held))
                     return
                 continue
             events, mark, rest = held.rpartition(b"\n\n")
@@ -125,8 +122,8 @@ class Forwarded:
             if not data:
                 raise ConnectionError("the answer ended in the middle")
 
-    def _wait_at_most(self, deadline: float) -> None:
-        if self._is_abandoned():
+    def _set_timeout(self, deadline: float) -> None:
+        if self._loop.is_abandoned:
             self.cancel()
         left_s = _GAP_S if self.has_begun else deadline - time.monotonic()
         if left_s <= 0:
@@ -139,7 +136,7 @@ class Forwarded:
         with self._lock:
             self._ready.append(piece)
             self.has_begun = True
-        self._changed()
+        self._loop.wake()
 
     def _finish(self, end: End, *, reached: bool) -> None:
         with self._lock:
@@ -152,43 +149,39 @@ class Forwarded:
             else:
                 self.has_failed = True
         self._ended(result, reached or result == "cancelled")
-        self._changed()
+        self._loop.wake()
 
 
-def _connection(letter: Letter) -> http.client.HTTPConnection:
-    parts = urlsplit(letter.url)
+def _connection(request: ForwardedRequest) -> http.client.HTTPConnection:
+    parts = urlsplit(request.url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return kind(parts.hostname or "", parts.port, timeout=letter.patience_s)
+    return kind(parts.hostname or "", parts.port, timeout=request.patience_s)
 
 
-def _response(connection: http.client.HTTPConnection, letter: Letter) -> http.client.HTTPResponse:
-    connection.request("POST", urlsplit(letter.url).path, letter.body, dict(letter.headers))
-    return connection.getresponse()
-
-
-def _whole(body: bytes) -> bytes:
-    """An answer that came whole; NotWritten where it is cut short."""
+def _check_whole(body: bytes) -> bytes:
+    """The body of an answer that is not streamed; raises NotAnswered if it is not an answer, ConnectionError if it is
+    cut short."""
     try:
         if "choices" in orjson.loads(body):
             return body
     except (ValueError, TypeError) as err:
         raise ConnectionError("the answer is cut short") from err
-    raise NotWritten
+    raise NotAnswered
 
 
 def _has_text(events: bytes) -> bool:
-    """Whether the first text is among the events, or an end without any; NotWritten where there is an error instead."""
+    """Whether the events contain text, or the end of an answer without any; raises NotAnswered if they are an error."""
     try:
         return any(
             event == _DONE or _is_text(orjson.loads(event.removeprefix(b"data: "))) for event in events.split(b"\n\n")
         )
     except (AttributeError, KeyError, TypeError, ValueError) as err:
-        raise NotWritten from err
+        raise NotAnswered from err
 
 
 def _is_text(event: dict[str, Any]) -> bool:
     if "error" in event:
-        raise NotWritten
+        raise NotAnswered
     return any(
         choice.get("text") or (choice.get("delta") or {}).get("content") or choice.get("finish_reason")
         for choice in event["choices"]

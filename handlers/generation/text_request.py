@@ -1,0 +1,167 @@
+"""A request's body, path and headers, read and checked."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from handlers.caching import Control, control_of
+from handlers.generation.parameters import Endpoint, Limits, Parameters, read_messages, read_parameters
+from handlers.generation.refusals import RequestRefused, quote_choice
+from handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
+from handlers.generation.sessions import ChatMessage, ConversationTurn
+from handlers.generation.tokenizer import ModelTokenizer
+from handlers.protocols import HEADER as PROTOCOL
+from handlers.request import Request
+from handlers.validation import RequestError
+
+_ROUTES: dict[str, Endpoint] = {"v1/completions": "completion", "v1/chat/completions": "chat"}
+_PAGES = ", ".join((*_ROUTES, "v1/models"))
+_PRIORITIES = {"interactive": INTERACTIVE, "batch": BATCH}
+# Set on a request that is sent on to another model, so that none goes in a circle: the receiver answers it itself.
+ROUTED_HEADER = "X-Marina-Routed"
+CONVERSATION_HEADER = "X-Conversation"
+_CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_MAX_VALUES = 2_000_000
+# Content types that are read as JSON: also none at all, and plain bytes, which some clients send by default.
+_TYPES = ("", "application/json", "application/octet-stream")
+
+
+@dataclass(frozen=True)
+class TextRequest:
+    """A checked request: the engine's task, OpenAI's parameters, what its headers say about the cache, its body as it
+    was sent, whether another model has sent it on, and its turn in a stored conversation."""
+
+    task: GenerationTask
+    parameters: Parameters
+    control: Control
+    body: Mapping[str, Any]
+    is_routed: bool
+    turn: ConversationTurn | None = None
+
+
+@dataclass(frozen=True)
+class ConversationRequest:
+    """A request in a stored conversation, with its own messages; `read` makes a TextRequest of it when the history is
+    known."""
+
+    conversation: str
+    messages: list[ChatMessage]
+    read: Callable[[ConversationTurn], TextRequest]
+
+
+class RequestReader:
+    """Reads requests for one model. `priority_header` is the header that says `interactive` or `batch`."""
+
+    def __init__(self, tokenizer: ModelTokenizer, limits: Limits, max_bytes: int, priority_header: str) -> None:
+        self._tokenizer, self._limits, self._max_bytes = tokenizer, limits, max_bytes
+        self._priority_header = priority_header
+
+    def read(
+        self, row: Mapping[str, Any], headers: Mapping[str, Any], request_id: str, path: str
+    ) -> TextRequest | ConversationRequest:
+        """Raises RequestRefused if anything in the request is wrong."""
+        if path and path not in _ROUTES:
+            raise RequestRefused(f"no such page, allowed: {_PAGES}", status=404)
+        try:
+            request = Request(row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=_MAX_VALUES)
+            if (protocol := request.noted(PROTOCOL)) is not None:
+                text = f"this model writes text and has no KServe {protocol.upper()}, allowed: {_PAGES}"
+                raise RequestRefused(text, status=404)
+            _check_headers(request)
+            body = request.json()
+        except RequestError as err:
+            text = ": ".join(str(part) for part in (err.details["error"], err.details["got"]) if part is not None)
+            raise RequestRefused(text, status=err.status) from err
+        _check_names_once(request)
+        by_body: Endpoint = "chat" if isinstance(body, Mapping) and "messages" in body else "completion"
+        endpoint = _ROUTES.get(path, by_body)
+        conversation = request.headers.get(CONVERSATION_HEADER)
+        if conversation is None:
+            return self._make_request(request, request_id, endpoint, body)
+        if endpoint != "chat":
+            raise RequestRefused(f"`{CONVERSATION_HEADER}` is for v1/chat/completions", param=CONVERSATION_HEADER)
+        if not _CONVERSATION.fullmatch(conversation):
+            text = f"`{CONVERSATION_HEADER}`: allowed: 1 to 128 letters, digits, `.`, `_`, `:` and `-`"
+            raise RequestRefused(text, param=CONVERSATION_HEADER)
+        messages = read_messages(body.get("messages") if isinstance(body, Mapping) else None)
+        read = partial(self._make_request, request, request_id, endpoint, body)
+        return ConversationRequest(conversation, messages, read)
+
+    def _make_request(
+        self, request: Request, request_id: str, endpoint: Endpoint, body: object, turn: ConversationTurn | None = None
+    ) -> TextRequest:
+        if turn is not None and isinstance(body, Mapping):
+            body = {**body, "messages": list(turn.messages)}
+        parameters = read_parameters(body, endpoint, self._tokenizer, self._limits)
+        task = GenerationTask(
+            request_id,
+            parameters.prompt,
+            parameters.max_tokens,
+            parameters.sampling,
+            parameters.stop,
+            _read_priority(self._priority_header, request.headers.get(self._priority_header)),
+            _read_deadline(request.headers.get("x-request-timeout-ms")),
+        )
+        given = body if isinstance(body, Mapping) else {}
+        is_routed = request.headers.get(ROUTED_HEADER) is not None
+        return TextRequest(task, parameters, control_of(request.headers), given, is_routed, turn)
+
+
+def _check_headers(request: Request) -> None:
+    """Refuses compressed bodies, and bodies of other types than JSON."""
+    if (coding := request.headers.get("content-encoding", "identity").strip().lower()) not in ("", "identity"):
+        text = f"`Content-Encoding`: got {quote_choice(coding)}, allowed: a body that is not compressed"
+        raise RequestRefused(text, param="Content-Encoding", status=415)
+    if (kind := request.content_type) not in _TYPES:
+        text = f"`Content-Type`: got {quote_choice(kind)}, allowed: `application/json`"
+        raise RequestRefused(text, param="Content-Type", status=415)
+
+
+class _DuplicateName(Exception):
+    """An object of the body has a name twice."""
+
+
+def _check_names_once(request: Request) -> None:
+    """Refuses a name that occurs twice in one object: some parsers take its first value, some its last."""
+    if request.is_decoded:
+        return
+    try:
+        # Numbers stay text, because to parse one of very many digits takes long.
+        json.loads(request.body, object_pairs_hook=_reject_duplicates, parse_int=str, parse_float=str)
+    except _DuplicateName as err:
+        (name,) = err.args
+        raise RequestRefused(
+            f"the name {quote_choice(name)} occurs twice in one object, allowed: once", param=name[:80]
+        ) from err
+    except RecursionError as err:
+        raise RequestRefused("the body is nested too deeply") from err
+
+
+def _reject_duplicates(pairs: list[tuple[str, object]]) -> None:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise _DuplicateName(name)
+        seen.add(name)
+
+
+def _read_priority(header: str, text: str | None) -> int:
+    if text is None:
+        return INTERACTIVE
+    if text not in _PRIORITIES:
+        raise RequestRefused(f"`{header}`: got {quote_choice(text)}, allowed: `batch`, `interactive`", param=header)
+    return _PRIORITIES[text]
+
+
+def _read_deadline(text: str | None) -> float | None:
+    """When the answer has to be complete, as a time of `time.monotonic`; None without the header."""
+    if text is None:
+        return None
+    if not (text.isdecimal() and len(text) <= 10 and 1 <= int(text) <= 86_400_000):
+        name = "X-Request-Timeout-Ms"
+        raise RequestRefused(f"`{name}`: got {quote_choice(text)}, allowed: 1 to 86400000", param=name)
+    return time.monotonic() + int(text) / 1000
