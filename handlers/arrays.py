@@ -14,7 +14,7 @@ import numpy.typing as npt
 import orjson
 
 from handlers.record import TensorSpec
-from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe
+from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe_json
 
 Array = npt.NDArray[Any]
 
@@ -43,7 +43,7 @@ def from_json(value: object, spec: TensorSpec) -> Array:
             array = np.array(value, dtype=np.int64 if dtype.kind in "iu" else dtype)
     except OverflowError as err:
         raise Unprocessable("a number is out of range", field=spec.name, allowed=_range_text(spec, dtype)) from err
-    return fit(array, spec)
+    return fit_array(array, spec)
 
 
 def _depth(value: object) -> int:
@@ -62,7 +62,7 @@ def _check_nested(value: object, shape: Sequence[int], kind: str, where: str, va
     size = f"1 to {shape[0]}" if varies == 0 else shape[0]
     expected = f"a list of {size} {_LEAF_NAMES[kind] if len(shape) == 1 else 'lists'}"
     if not isinstance(value, list) or not (1 if varies == 0 else shape[0]) <= len(value) <= shape[0]:
-        raise Unprocessable("the shape is wrong", field=where, got=describe(value), allowed=expected)
+        raise Unprocessable("the shape is wrong", field=where, got=describe_json(value), allowed=expected)
     if len(shape) == 1:
         _check_leaves(value, kind, where)
         return
@@ -74,11 +74,11 @@ def _check_nested(value: object, shape: Sequence[int], kind: str, where: str, va
 def _check_leaves(values: Sequence[object], kind: str, where: str) -> None:
     if not set(map(type, values)) <= _LEAVES[kind]:
         wrong = next(value for value in values if type(value) not in _LEAVES[kind])
-        got = "a fraction" if isinstance(wrong, float) else describe(wrong)
+        got = "a fraction" if isinstance(wrong, float) else describe_json(wrong)
         raise Unprocessable("a value is of the wrong type", field=where, got=got, allowed=_LEAF_NAMES[kind])
 
 
-def fit(array: Array, spec: TensorSpec) -> Array:
+def fit_array(array: Array, spec: TensorSpec) -> Array:
     """The array as the model takes it: of the declared shape, and of the declared type if no value is lost but
     precision. A dimension of one row before them is taken for what it is."""
     dtype = numpy_dtype(spec.dtype)

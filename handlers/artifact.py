@@ -11,17 +11,17 @@ from pathlib import Path
 
 import torch
 
-from handlers.machine import differences
+from handlers.machine import machine_mismatches
 from handlers.networks import graph_from_source
 from handlers.program import RunBatch, compile_program, load_program, use_cache, without_grad
-from handlers.record import Record, RecordError
+from handlers.record import PackedRecord, RecordError
 from handlers.scratch import unpacking
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Artifact:
+class LoadedArtifact:
     """A function from batched tensors to a flat tuple of batched tensors, for the batch sizes it was compiled for."""
 
     kind: str
@@ -36,7 +36,7 @@ class Artifact:
         return tuple(self.run_batch(inputs))
 
 
-def misfit(differing: Sequence[str], otherwise: str = "") -> RecordError:
+def mismatch_error(differing: Sequence[str], otherwise: str = "") -> RecordError:
     """What a compiled model says of a machine that it does not fit."""
     return RecordError(
         f"the compiled model does not fit this machine: {'; '.join(differing)}: "
@@ -44,7 +44,7 @@ def misfit(differing: Sequence[str], otherwise: str = "") -> RecordError:
     )
 
 
-def pick_device(record: Record, gpu_id: int | None) -> torch.device:
+def pick_device(record: PackedRecord, gpu_id: int | None) -> torch.device:
     if record.device == "cpu":
         return torch.device("cpu")
     if gpu_id is None or not torch.cuda.is_available():
@@ -56,39 +56,43 @@ def pick_device(record: Record, gpu_id: int | None) -> torch.device:
     return torch.device("cuda", gpu_id)
 
 
-def load_artifact(record: Record, directory: Path, device: torch.device) -> Artifact:
+def load_artifact(record: PackedRecord, directory: Path, device: torch.device) -> LoadedArtifact:
     """Raises `RecordError` if the package does not fit the machine and does not allow to recompile."""
     kind = record.compile
-    if kind == "aot" and (differing := differences(record.key, device)):
+    if kind == "aot" and (differing := machine_mismatches(record.key, device)):
         if record.on_mismatch != "jit":
-            raise misfit(differing, ", or set `model.on_mismatch: jit`")
+            raise mismatch_error(differing, ", or set `model.on_mismatch: jit`")
         logger.warning("the compiled model does not fit this machine, compiling it here: %s", "; ".join(differing))
         kind = "jit"
     if kind == "aot":
         return _load_aot(record, directory, device)
     if kind == "eager":
-        return Artifact(kind, record.batch_sizes, device, without_grad(graph_from_source(record, directory, device)))
+        return LoadedArtifact(
+            kind, record.batch_sizes, device, without_grad(graph_from_source(record, directory, device))
+        )
     if record.program is None:
         raise RecordError(f"`program`: missing, but `{kind}` needs it: package again")
     module = load_program(directory / record.program)
     if kind == "export":
-        return Artifact(kind, record.batch_sizes, device, without_grad(module))
+        return LoadedArtifact(kind, record.batch_sizes, device, without_grad(module))
     if record.cache is not None:
         use_cache(directory / record.cache)
-    return Artifact(kind, record.batch_sizes, device, compile_program(module, device, _dynamic_dimensions(record)))
+    return LoadedArtifact(
+        kind, record.batch_sizes, device, compile_program(module, device, _dynamic_dimensions(record))
+    )
 
 
-def _load_aot(record: Record, directory: Path, device: torch.device) -> Artifact:
+def _load_aot(record: PackedRecord, directory: Path, device: torch.device) -> LoadedArtifact:
     if not record.artifacts:
         raise RecordError("`artifacts`: empty, but `compile` is `aot`: package again")
     # On a GPU kernels are read from their files when they first run.
     with unpacking(keep=device.type == "cuda"):
         loaders = {(item.batch, item.length): _load_package(directory / item.file, device) for item in record.artifacts}
     sizes = tuple(sorted({batch for batch, _ in loaders}))
-    return Artifact("aot", sizes, device, _by_shape(loaders, _length_at(record)))
+    return LoadedArtifact("aot", sizes, device, _by_shape(loaders, _length_at(record)))
 
 
-def _varying_dimensions(record: Record) -> list[tuple[int, int]]:
+def _varying_dimensions(record: PackedRecord) -> list[tuple[int, int]]:
     """The model's arguments that vary, but for a mask: the place of each, and which of its dimensions does."""
     mask = record.lengths.mask if record.lengths else None
     return [
@@ -98,7 +102,7 @@ def _varying_dimensions(record: Record) -> list[tuple[int, int]]:
     ]
 
 
-def _dynamic_dimensions(record: Record) -> list[tuple[int, int]]:
+def _dynamic_dimensions(record: PackedRecord) -> list[tuple[int, int]]:
     """Those of them that one compiled shape takes in every size, the mask counted."""
     if record.lengths is None or not record.lengths.dynamic:
         return []
@@ -106,7 +110,7 @@ def _dynamic_dimensions(record: Record) -> list[tuple[int, int]]:
     return _varying_dimensions(record) + ([] if mask is None else [(mask, 1)])
 
 
-def _length_at(record: Record) -> tuple[int, int] | None:
+def _length_at(record: PackedRecord) -> tuple[int, int] | None:
     """Where the length is read by which an artifact is chosen."""
     if record.lengths is None or record.lengths.dynamic:
         return None

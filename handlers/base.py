@@ -17,13 +17,13 @@ import torch
 
 from handlers import memory, receive, renewal
 from handlers.arrays import Array, numpy_dtype
-from handlers.artifact import Artifact, load_artifact, pick_device
+from handlers.artifact import LoadedArtifact, load_artifact, pick_device
 from handlers.batching import Batcher, is_out_of_memory
-from handlers.caching import AnswerCache, find_repeats, open_cache, packed
+from handlers.caching import AnswerCache, find_repeats, open_cache, pack_answer
 from handlers.lengths import check_length
 from handlers.metrics import BatchReport, Metrics
-from handlers.protocols import HEADER, Exchange, Row, Tensor, exchange, rows_of
-from handlers.record import Record, RecordError, load_record
+from handlers.protocols import HEADER, Exchange, NamedTensor, Row, read_exchange, tensor_rows
+from handlers.record import PackedRecord, RecordError, load_record
 from handlers.request import Answer, Form, Request
 from handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, Overdue, RequestError
 
@@ -95,10 +95,10 @@ class Handler:
 
     takes: ClassVar[Form | None] = None
     gives: ClassVar[Form | None] = None
-    record: Record
+    record: PackedRecord
     directory: Path
     device: torch.device
-    artifact: Artifact
+    artifact: LoadedArtifact
     metrics: Metrics
     most_rows: int = _MOST_ROWS
     """How many rows one request may hold: a batch of such requests is answered in time."""
@@ -125,15 +125,15 @@ class Handler:
         """What a request that names tensors (V2) has to name."""
         return {spec.name for spec in self.record.inputs}
 
-    def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]:
+    def decode_tensors(self, tensors: Mapping[str, NamedTensor], until: float) -> tuple[list[Row], bool]:
         """The rows of a request that names tensors (V2), and whether they came as several; here the model's inputs."""
-        return rows_of(tensors, self.record.inputs, self.most_rows)
+        return tensor_rows(tensors, self.record.inputs, self.most_rows)
 
     def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]:
         """What such a request is answered for a row; here the model's outputs."""
         return {spec.name: value for spec, value in zip(self.record.outputs, outputs, strict=True)}
 
-    def load(self) -> Artifact:
+    def load(self) -> LoadedArtifact:
         """The model; override to run something else than what the packager compiled."""
         return load_artifact(self.record, self.directory, self.device)
 
@@ -157,7 +157,7 @@ class Handler:
         self.rehearse()
         self.metrics = Metrics(self.record, self.artifact.kind, self.device)
         self.cache = open_cache(self.metrics.registry, self.record.name)
-        receive.install()
+        receive.install_receiver()
         renewal.arm(context)
 
     def handle(self, data: Sequence[Mapping[str, Any]] | None, context: Context) -> list[bytes]:
@@ -169,7 +169,7 @@ class Handler:
         headers = [context.get_all_request_header(index) for index in range(len(rows))]
         answers, report = self._answer(rows, headers, ids)
         self.metrics.record(report)
-        memory.give_back()
+        memory.release_freed()
         return [_send(answer, index, context) for index, answer in enumerate(answers)]
 
     def _answer(
@@ -190,7 +190,7 @@ class Handler:
             answers.update(zip(places, computed, strict=True))
             for place, key in repeats.keys.items():
                 if place in places and isinstance(answer := answers[place], Answer):
-                    self.cache.keep(key, packed(answer))
+                    self.cache.store(key, pack_answer(answer))
         whole = [answers[place] for place in repeats.same_as]
         return whole, replace(report, rows=len(rows), errors=_errors(whole))
 
@@ -225,7 +225,7 @@ class Handler:
     def _decode(self, request: Request, until: float) -> Exchange:
         if perf_counter() > until:
             raise Overdue
-        asked = exchange(self, request, until, ours=self._ours)
+        asked = read_exchange(self, request, until, ours=self._ours)
         # Compiled code takes any buffer for one of its own shape and reads past its end.
         for arrays in asked.rows:
             check_length(arrays, self.record.inputs)

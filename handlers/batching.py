@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from handlers.arrays import Array, numpy_dtype
-from handlers.artifact import Artifact
+from handlers.artifact import LoadedArtifact
 from handlers.lengths import SHORTEST, Chunk, Shape, cheapest_chunks, length_of
-from handlers.record import Lengths, RecordError, TensorSpec
+from handlers.record import PackedLengths, RecordError, TensorSpec
 from handlers.validation import AnswerError, OutOfMemory
 
 logger = logging.getLogger(__name__)
@@ -46,10 +46,10 @@ class Results:
 class Batcher:
     def __init__(
         self,
-        artifact: Artifact,
+        artifact: LoadedArtifact,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
-        lengths: Lengths | None = None,
+        lengths: PackedLengths | None = None,
     ) -> None:
         self._artifact = artifact
         self._inputs, self._outputs = inputs, outputs

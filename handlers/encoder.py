@@ -13,10 +13,10 @@ import numpy as np
 
 from handlers.arrays import Array, to_json
 from handlers.base import Handler
-from handlers.protocols import Exchange, Row, Tensor, check_rows
+from handlers.protocols import Exchange, NamedTensor, Row, check_row_count
 from handlers.record import EncodingSpec, RecordError
 from handlers.request import JSON, Answer, Request
-from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe
+from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe_json
 
 # Longer ones would hold up the others of their batch before anything can be cut off.
 MOST_CHARACTERS = 200_000
@@ -26,7 +26,7 @@ _PAIRS = '{"query": "...", "documents": ["...", ...]}'
 Text = str | tuple[str, str]
 
 
-class Reader:
+class TextReader:
     """Texts to rows of token ids, their mask and, where the model has them, the kind of each token."""
 
     def __init__(self, file: str, spec: EncodingSpec, inputs: Sequence[str]) -> None:
@@ -78,7 +78,7 @@ class EncoderHandler(Handler):
             raise RecordError("`encoding`: missing, but the handler is `text`")
         self.spec = self.record.encoding
         names = [spec.name for spec in self.record.inputs]
-        self.reader = Reader(str(self.directory / self.spec.tokenizer), self.spec, names)
+        self.reader = TextReader(str(self.directory / self.spec.tokenizer), self.spec, names)
         if self.record.labels is not None:
             self.labels = (self.directory / self.record.labels).read_text("utf-8").rstrip("\n").split("\n")
 
@@ -108,7 +108,7 @@ class EncoderHandler(Handler):
     def encode(self, outputs: Row, request: Request) -> Answer:
         return Answer(to_json(self._said(outputs, request.kept)))
 
-    def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]:
+    def decode_tensors(self, tensors: Mapping[str, NamedTensor], until: float) -> tuple[list[Row], bool]:
         columns = {name: _strings(tensor) for name, tensor in tensors.items()}
         texts: list[Text]
         if self.spec.task == "rerank":
@@ -117,7 +117,7 @@ class EncoderHandler(Handler):
             texts = [(columns["query"][0], document) for document in columns["documents"]]
         else:
             texts = list(columns["text"])
-        check_rows(len(texts), self.most_rows, "text")
+        check_row_count(len(texts), self.most_rows, "text")
         return [row for row, _ in self.reader.read(texts)], True
 
     def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]:
@@ -127,7 +127,7 @@ class EncoderHandler(Handler):
         return named
 
     def _answered(self, texts: Sequence[Text], whole: Callable[[list[Any]], Any]) -> Exchange:
-        check_rows(len(texts), self.most_rows, "text")
+        check_row_count(len(texts), self.most_rows, "text")
         read = self.reader.read(texts)
 
         def answer(outputs: list[Row]) -> Answer:
@@ -170,7 +170,7 @@ class EncoderHandler(Handler):
         if body.get("dimensions") not in (None, width):
             got = body["dimensions"]
             raise Unprocessable("embeddings have a fixed length", field="dimensions", got=got, allowed=width)
-        check_rows(len(texts), self.most_rows, "input")
+        check_row_count(len(texts), self.most_rows, "input")
         read = self.reader.read(texts)
         tokens = sum(len(encoding.ids) for _, encoding in read)
 
@@ -210,7 +210,7 @@ def _texts(value: object, field: str = "text") -> tuple[list[Text], bool]:
     given = value.get("text") if isinstance(value, Mapping) and value.keys() == {"text"} else value
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise Unprocessable("a text is needed", field=field, got=describe(given), allowed=_TEXT["text"])
+        raise Unprocessable("a text is needed", field=field, got=describe_json(given), allowed=_TEXT["text"])
     return list(texts), isinstance(given, str)
 
 
@@ -221,7 +221,7 @@ def _pairs(value: object) -> tuple[str, list[str]]:
         or not documents
         or not all(isinstance(text, str) for text in (query, *documents))
     ):
-        raise Unprocessable("a query and documents are needed", field="query", got=describe(value), allowed=_PAIRS)
+        raise Unprocessable("a query and documents are needed", field="query", got=describe_json(value), allowed=_PAIRS)
     return str(query), documents
 
 
@@ -231,7 +231,7 @@ def _one_pair(value: object) -> list[Text]:
     return [(query, documents[0])]
 
 
-def _strings(tensor: Tensor) -> list[str]:
+def _strings(tensor: NamedTensor) -> list[str]:
     if tensor.array is not None:
         raise Unprocessable("the type is wrong", field=tensor.name, got="numbers", allowed="BYTES")
     try:

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from handlers.arrays import Array, fit, from_json, from_npy, to_json
+from handlers.arrays import Array, fit_array, from_json, from_npy, to_json
 from handlers.base import Handler
 from handlers.pictures import decode_image, image_format, setup_pillow
-from handlers.protocols import Row, Tensor, check_rows, check_time
+from handlers.protocols import NamedTensor, Row, check_row_count, check_time
 from handlers.record import ImageSpec, RecordError, TensorSpec
 from handlers.request import Answer, Request
-from handlers.validation import Unprocessable, Unsupported, bytes_of, describe
+from handlers.validation import Unprocessable, Unsupported, bytes_of, describe_json
 
 _TAKES = "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
 # Of a level: what three decimals of a normalised value, or its 16 bits, are off.
@@ -33,7 +33,7 @@ class ImageHandler(Handler):
         if self.record.image is None:
             raise RecordError("`image`: missing, but the handler is `image`")
         self.spec = spec = self.record.image
-        self.floats = Floats(spec)
+        self.floats = FloatPictures(spec)
         self.pixels = TensorSpec("image", (spec.height, spec.width, spec.channels), "uint8")
         if self.record.labels is not None:
             self.labels = (self.directory / self.record.labels).read_text("utf-8").rstrip("\n").split("\n")
@@ -61,18 +61,18 @@ class ImageHandler(Handler):
             values["top_labels"] = [self.labels[index] for index in top_indices.tolist()]
         return values
 
-    def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]:
+    def decode_tensors(self, tensors: Mapping[str, NamedTensor], until: float) -> tuple[list[Row], bool]:
         """Pictures as bytes, or arrays as in `.npy` bodies: of one picture, or of several with a dimension before."""
         tensor = tensors["image"]
         if tensor.array is None:
-            check_rows(len(tensor.elements), self.most_rows, "image")
+            check_row_count(len(tensor.elements), self.most_rows, "image")
             return [self._picture(tensor, body, until) for body in tensor.elements], True
         if tensor.array.ndim != len(self.pixels.shape) + 1:
             return [[self._from_array(tensor.array)]], False
-        check_rows(len(tensor.array), self.most_rows, "image")
+        check_row_count(len(tensor.array), self.most_rows, "image")
         return [[self._from_array(array)] for array in tensor.array], True
 
-    def _picture(self, tensor: Tensor, body: bytes, until: float) -> Row:
+    def _picture(self, tensor: NamedTensor, body: bytes, until: float) -> Row:
         check_time(until)
         return [decode_image(_picture_bytes(body.decode()) if tensor.encoded else body, self.spec)]
 
@@ -85,7 +85,7 @@ class ImageHandler(Handler):
         got = (
             "no `image`"
             if isinstance(value, dict) and image is None
-            else describe(image if isinstance(value, dict) else value)
+            else describe_json(image if isinstance(value, dict) else value)
         )
         raise Unprocessable(
             "an image is needed",
@@ -96,13 +96,13 @@ class ImageHandler(Handler):
 
     def _from_array(self, array: Array) -> Array:
         if array.dtype.kind == "f":
-            return self.floats.pixels(fit(array, self.floats.nested))
+            return self.floats.pixels(fit_array(array, self.floats.nested))
         if array.shape == self.pixels.shape[:2] and self.spec.channels == 1:
             array = array[:, :, np.newaxis]
-        return fit(array, self.pixels)
+        return fit_array(array, self.pixels)
 
 
-class Floats:
+class FloatPictures:
     """Pictures that clients send as floats, channel-first: grey levels, or levels that they have normalised, which is
     undone exactly. Anything between two levels is a picture that was scaled in another way, and would be answered with
     a wrong class."""

@@ -33,7 +33,7 @@ def machine_key(device: torch.device, cpuinfo: Path = CPUINFO) -> dict[str, Any]
     return {"torch": torch.__version__, "device": "cpu", "isa": sorted(filter(ISA_FLAGS.fullmatch, present))}
 
 
-def differences(key: Mapping[str, Any], device: torch.device, cpuinfo: Path = CPUINFO) -> list[str]:
+def machine_mismatches(key: Mapping[str, Any], device: torch.device, cpuinfo: Path = CPUINFO) -> list[str]:
     """In which points this machine does not fit the key; empty when the artifact may run here."""
     here = machine_key(device, cpuinfo)
     points = [

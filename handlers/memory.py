@@ -14,12 +14,12 @@ class _Ledger:
     largest_bytes = 0
 
 
-def note(estimated_bytes: int) -> None:
+def note_estimate(estimated_bytes: int) -> None:
     """A request of this batch is about to take so much."""
     _Ledger.largest_bytes = max(_Ledger.largest_bytes, estimated_bytes)
 
 
-def give_back() -> bool:
+def release_freed() -> bool:
     """Call it between two batches; whether there was anything to give."""
     noted, _Ledger.largest_bytes = _Ledger.largest_bytes, 0
     if noted < _WORTH_BYTES or _trim is None:

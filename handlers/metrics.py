@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
 
-from handlers.record import Record
+from handlers.record import PackedRecord
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Metrics:
     """Series of one model. `registry` is for a process that shows its own numbers; in multiprocess mode the files
     count."""
 
-    def __init__(self, record: Record, kind: str, device: torch.device) -> None:
+    def __init__(self, record: PackedRecord, kind: str, device: torch.device) -> None:
         if directory := os.environ.get(MULTIPROC_DIR):
             _reserve(Path(directory))
         self.registry = registry = CollectorRegistry()
@@ -80,7 +80,7 @@ class Metrics:
             self._padded_positions = padding.labels(record.name)
         self._gauges(record, kind)
 
-    def _gauges(self, record: Record, kind: str) -> None:
+    def _gauges(self, record: PackedRecord, kind: str) -> None:
         facts = {
             "model": record.name,
             "version": record.version,

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from handlers.record import Code, Record, RecordError
+from handlers.record import PackedCode, PackedRecord, RecordError
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int8": torch.float32}
 # Of a package: below it lie the files of the factory, as they lay beside each other.
@@ -111,7 +111,7 @@ def _flat(outputs: object) -> tuple[torch.Tensor, ...]:
     return tuple(leaf.to(torch.float32) if leaf.dtype in (torch.bfloat16, torch.float16) else leaf for leaf in leaves)
 
 
-def graph_from_source(record: Record, directory: Path, device: torch.device) -> nn.Module:
+def graph_from_source(record: PackedRecord, directory: Path, device: torch.device) -> nn.Module:
     """What the record says of source code, built and filled with its weights; runs the files of the package."""
     if record.code is None:
         raise RecordError("`code`: missing, but `eager` needs it: package again")
@@ -126,7 +126,7 @@ def graph_from_source(record: Record, directory: Path, device: torch.device) -> 
     return graph.to(device)
 
 
-def _built(code: Code, directory: Path) -> nn.Module:
+def _built(code: PackedCode, directory: Path) -> nn.Module:
     from safetensors.torch import load_file
 
     file = directory / SOURCE_FOLDER / code.file

@@ -16,7 +16,7 @@ _AHEAD_BYTES = 1 << 15
 _INT = struct.Struct("!i")
 
 
-def install() -> None:
+def install_receiver() -> None:
     """Gives this worker the faster reader. Not where TorchServe was not told to leave JSON as it is: its own reader
     decodes it then."""
     main: Any = sys.modules["__main__"]

@@ -53,7 +53,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class PackedLengths:
     """What a dimension that varies is padded to, and which of the model's arguments says what of it is padding; a
     dynamic one is padded to the longest row only, and its buckets are what is timed."""
 
@@ -90,7 +90,7 @@ class EncodingSpec:
 
 
 @dataclass(frozen=True)
-class Sample:
+class PackedSample:
     """A request that the model must answer, relative to the model's folder."""
 
     file: str
@@ -140,7 +140,7 @@ class TextSpec:
 
 
 @dataclass(frozen=True)
-class Code:
+class PackedCode:
     """Source that runs in the worker: a factory in a file of the package, and the weights for what it makes."""
 
     file: str
@@ -151,7 +151,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Record:
+class PackedRecord:
     name: str
     version: str
     precision: str
@@ -164,7 +164,7 @@ class Record:
     outputs: tuple[TensorSpec, ...]
     labels: str | None
     max_request_bytes: int
-    sample: Sample | None
+    sample: PackedSample | None
     key: Mapping[str, Any]
     artifacts: tuple[CompiledFile, ...]
     program: str | None
@@ -173,11 +173,11 @@ class Record:
     encoding: EncodingSpec | None = None
     max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
     text: TextSpec | None = None
-    code: Code | None = None
-    lengths: Lengths | None = None
+    code: PackedCode | None = None
+    lengths: PackedLengths | None = None
 
 
-def load_record(directory: Path) -> Record:
+def load_record(directory: Path) -> PackedRecord:
     path = directory / RECORD_FILE
     try:
         data = json.loads(path.read_bytes())
@@ -189,8 +189,8 @@ def load_record(directory: Path) -> Record:
     return parse_record(data)
 
 
-def parse_record(data: Mapping[str, Any]) -> Record:
-    record: Record = _section(Record, data, "")
+def parse_record(data: Mapping[str, Any]) -> PackedRecord:
+    record: PackedRecord = _section(PackedRecord, data, "")
     _check(record)
     return record
 
@@ -215,7 +215,7 @@ def _value(kind: Any, data: Any, where: str) -> Any:
     return data if inner is None or data is None else _section(inner, data, f"{where}.")
 
 
-def _check(record: Record) -> None:
+def _check(record: PackedRecord) -> None:
     if record.text is not None:
         return
     if not record.inputs or not record.outputs:

@@ -115,7 +115,7 @@ class Request:
     def json(self) -> object:
         return self._parsed
 
-    def noted(self, name: str) -> str | None:
+    def door_header(self, name: str) -> str | None:
         """A header that the door has set, so of exactly this name."""
         value = self._raw_headers.get(name)
         return value if isinstance(value, str) else None

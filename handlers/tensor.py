@@ -4,10 +4,10 @@ Takes JSON, `{"<input>": array, ...}` or `{"inputs": {...}}` or, for a model wit
 input a `.npy` body. Answers in the format of the request, or as `Accept` says: `{"<output>": array, ...}`, or `.npy`
 for a model with one output."""
 
-from handlers.arrays import Array, fit, from_json, from_npy, to_json, to_npy
+from handlers.arrays import Array, fit_array, from_json, from_npy, to_json, to_npy
 from handlers.base import Handler
 from handlers.request import NPY, Answer, Request
-from handlers.validation import NotAcceptable, Unprocessable, Unsupported, describe
+from handlers.validation import NotAcceptable, Unprocessable, Unsupported, describe_json
 
 
 class TensorHandler(Handler):
@@ -39,7 +39,7 @@ class TensorHandler(Handler):
                 allowed="application/json",
             )
         spec = self.record.inputs[0]
-        return fit(from_npy(request.body, max_bytes=self.record.max_request_bytes, field=spec.name), spec)
+        return fit_array(from_npy(request.body, max_bytes=self.record.max_request_bytes, field=spec.name), spec)
 
     def _from_json(self, value: object) -> list[Array]:
         specs = self.record.inputs
@@ -50,7 +50,9 @@ class TensorHandler(Handler):
             value = value["inputs"]
         if not isinstance(value, dict) or set(value) != names:
             # A client's own names are payload and stay out of the answer.
-            got = describe(value) + (f", {len(names & set(value))} with known names" if isinstance(value, dict) else "")
+            got = describe_json(value) + (
+                f", {len(names & set(value))} with known names" if isinstance(value, dict) else ""
+            )
             raise Unprocessable(
                 "the inputs are not those of the model", field="inputs", got=got, allowed=", ".join(sorted(names))
             )

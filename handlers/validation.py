@@ -158,7 +158,7 @@ def parse_json(body: bytes | bytearray, *, max_values: int) -> object:
         values = body.count(b",") + body.count(b"[") + body.count(b"{")
         if values > max_values:
             raise TooLarge("the JSON holds too many values", field="body", got=values, allowed=f"at most {max_values}")
-        memory.note(values * _VALUE_BYTES)
+        memory.note_estimate(values * _VALUE_BYTES)
     try:
         return orjson.loads(body)
     except ValueError as err:
@@ -175,7 +175,7 @@ def bytes_of(text: str, field: str) -> bytes:
         raise Malformed("the text is not valid base64", field=field, allowed=allowed) from err
 
 
-def describe(value: object) -> str:
+def describe_json(value: object) -> str:
     """The JSON type of a value, without the value."""
     if isinstance(value, bool):
         return "a boolean"

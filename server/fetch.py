@@ -44,7 +44,7 @@ def fetch(file: Path, *, sha256: str, url: str | None, pause_s: float = _PAUSE_S
         raise InputError(f"{file}: no such MAR in the volume", hint="kubernetes: {model: {path: PATH_IN_THE_VOLUME}}")
     got = file_sha256(file)
     if got != sha256:
-        file_or_url = _shown(url) if url else str(file)
+        file_or_url = _printable(url) if url else str(file)
         if url:
             file.unlink()
         hint = "put the packaged MAR there, or render the manifests of the package that is there"
@@ -63,11 +63,11 @@ def _download(url: str, file: Path, pause_s: float) -> None:
                 partial.replace(file)
                 return
             except (OSError, http.client.HTTPException) as err:
-                reason = str(err).replace(url, _shown(url)).splitlines()[0]
-                if _stays(err) or attempt == _ATTEMPTS:
+                reason = str(err).replace(url, _printable(url)).splitlines()[0]
+                if _is_permanent(err) or attempt == _ATTEMPTS:
                     hint = "kubernetes: {model: {url: URL, secret: NAME}}"
-                    raise InputError(f"{_shown(url)}: not downloaded: {reason}", hint=hint) from None
-                print(f"{_shown(url)}: {reason}; attempt {attempt} of {_ATTEMPTS}", file=sys.stderr, flush=True)
+                    raise InputError(f"{_printable(url)}: not downloaded: {reason}", hint=hint) from None
+                print(f"{_printable(url)}: {reason}; attempt {attempt} of {_ATTEMPTS}", file=sys.stderr, flush=True)
                 time.sleep(pause_s)
     finally:
         partial.unlink(missing_ok=True)
@@ -110,31 +110,31 @@ def _as_os_error(kind: type[Exception]) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as err:
-        raise _Final(str(err)) from err
+        raise _PermanentError(str(err)) from err
     except (NotFoundError, PermissionDeniedError, UnauthenticatedError) as err:
-        raise _Final(str(err)) from err
+        raise _PermanentError(str(err)) from err
     except kind as err:
         raise OSError(str(err)) from err
 
 
-class _Final(OSError):
+class _PermanentError(OSError):
     """What an object store will say again: there is no such object, or the client may not read it."""
 
 
-def _stays(err: Exception) -> bool:
+def _is_permanent(err: Exception) -> bool:
     """What was asked for wrongly stays wrong."""
     if isinstance(err, urllib.error.HTTPError):
         return err.code < 500 and err.code not in (408, 429)
-    return isinstance(err, _Final)
+    return isinstance(err, _PermanentError)
 
 
-def _shown(url: str) -> str:
+def _printable(url: str) -> str:
     """An address as it may be printed."""
     address = urlsplit(url)
     return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}" + ("?…" if address.query else "")
 
 
-def _learn(folder: Path) -> None:
+def _load_secret(folder: Path) -> None:
     """Takes the keys of a mounted Secret for variables; files among them, such as an account's, stay to be read."""
     for file in folder.iterdir():
         if file.is_file() and file.name.isidentifier():
@@ -163,7 +163,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.secret:
-            _learn(options.secret)
+            _load_secret(options.secret)
         url = _from_environment() if options.from_environment else options.url
         fetch(options.file, sha256=options.sha256, url=url)
     except MarinaError as err:

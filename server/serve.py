@@ -20,21 +20,21 @@ from server.java import (
     Launch,
     RequestLog,
     Traffic,
+    check_disk_space,
     check_package,
     check_ports,
-    check_room,
+    connection_limit,
     find_java,
     plan_launch,
-    room_for_connections,
 )
 from server.pages import (
-    Answer,
     Docs,
+    PageResponse,
     body_types,
     door_pages,
-    html_answer,
-    json_answer,
-    metrics_answer,
+    html_response,
+    json_response,
+    metrics_response,
     serve_pages,
     start_page,
 )
@@ -49,7 +49,7 @@ from server.system import (
     log_line,
     temporary_parent,
 )
-from server.watching import Disk, Facts, Health, Page, Prober, Recycler, WorkerMetrics
+from server.watching import Disk, Health, MetricsPage, Prober, Recycler, ServerFacts, WorkerMetrics
 
 _LEVELS = {"error: ": "ERROR", "warning: ": "WARN"}
 
@@ -73,7 +73,7 @@ def serve(
     ports, java = Ports(port_base), find_java()
     record = check_package(spec, mar)
     check_ports(ports, host)
-    check_room(mar, temporary_parent())
+    check_disk_space(mar, temporary_parent())
     sink = _log_sink(log_file)
     directory = create_run_directory()
     try:
@@ -84,7 +84,7 @@ def serve(
             spec, mar=mar, ports=ports, host=host, directory=directory.path, java=java, types=types, pages=pages
         )
         output = Output(sink)
-        server = _Server(spec, launch, mar=mar, record=record, ports=ports, host=host, docs=docs, output=output)
+        server = _ModelServer(spec, launch, mar=mar, record=record, ports=ports, host=host, docs=docs, output=output)
         try:
             return server.run(began)
         finally:
@@ -93,7 +93,7 @@ def serve(
         directory.close()
 
 
-class _Server:
+class _ModelServer:
     """One server's parts, put together. Java is started first: everything else is faster than it."""
 
     def __init__(
@@ -126,9 +126,11 @@ class _Server:
         health.java_pid = self._child.pid
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
         prober = Prober(frontend, health, traffic, self._sample(), timeout_s=timeout_s, gpu=gpu)
-        recycler = Recycler(spec.serving, launch.directory / "renew", health, nudge=prober.nudge, say=self._say)
+        recycler = Recycler(
+            spec.serving, launch.directory / "renew", health, request_inference=prober.request_inference, say=self._say
+        )
         self._disk = Disk(launch.directory, say=self._say)
-        self._facts = Facts(
+        self._facts = ServerFacts(
             sha256=file_sha256(mar),
             java_pid=self._child.pid,
             supervisor_pid=os.getpid(),
@@ -138,11 +140,11 @@ class _Server:
             disk_free_bytes=self._disk.free_bytes,
         )
         wanted = spec.serving.max_connections
-        if (room := room_for_connections(wanted)) < wanted:
+        if (room := connection_limit(wanted)) < wanted:
             self._say(f"warning: `serving.max_connections`: {room}, not {wanted}: the limit of open files")
         self._docs = self._make_docs() if docs else None
         metrics = WorkerMetrics(launch.directory / "metrics")
-        self._page = Page(spec, frontend, self._child.door, traffic, health, metrics, self._facts)
+        self._page = MetricsPage(spec, frontend, self._child.door, traffic, health, metrics, self._facts)
         self._supervisor = Supervisor(
             child=self._child,
             signals=self._signals,
@@ -177,23 +179,23 @@ class _Server:
         self._output.close()
         self._signals.close()
 
-    def _routes(self) -> dict[str, Callable[[], Answer]]:
+    def _routes(self) -> dict[str, Callable[[], PageResponse]]:
         supervisor, record = self._supervisor, self._record
         package = {"name": record.name, "version": record.version, "compile": record.compile}
         package |= {"sha256": self._facts.sha256, "mar": str(self._mar)}
 
-        def ready() -> Answer:
+        def ready() -> PageResponse:
             body = {**supervisor.readiness(), "warnings": self._disk.warnings()}
-            return json_answer(200 if body["ready"] else 503, body)
+            return json_response(200 if body["ready"] else 503, body)
 
         routes = self._docs.routes() if self._docs else {}
-        start = html_answer(start_page(record, docs=self._docs is not None, ports=self._ports, pages=""))
+        start = html_response(start_page(record, docs=self._docs is not None, ports=self._ports, pages=""))
         return routes | {
             "/": lambda: start,
-            "/live": lambda: json_answer(200, {"live": True, "state": supervisor.state}),
+            "/live": lambda: json_response(200, {"live": True, "state": supervisor.state}),
             "/ready": ready,
-            "/metrics": lambda: metrics_answer(self._page.text()),
-            "/package": lambda: json_answer(200, package),
+            "/metrics": lambda: metrics_response(self._page.text()),
+            "/package": lambda: json_response(200, package),
         }
 
     def _make_docs(self) -> Docs:

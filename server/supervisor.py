@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from config.sections import Serving
-from server.java import Child, NoDoorError, Open
-from server.system import Exit, Handles, Signals, Sockets, read_sockets
+from server.java import Child, NoDoorError, OpenCounts
+from server.system import Exit, ProcessHandles, Signals, Sockets, read_sockets
 from server.watching import Health, Prober, Recycler, drain
 
 # How often is looked for what nothing tells of: while it starts or recovers, and where a death tells of itself.
@@ -36,9 +36,9 @@ class Supervisor:
     ) -> None:
         self.child, self.signals, self.health, self.prober = child, signals, health, prober
         self.port, self.recycler, self.say = port, recycler, say
-        self._handles = Handles()
+        self._handles = ProcessHandles()
         self.state = "loading"
-        self._told = False
+        self._door_ready = False
 
     def run(self, serving: Serving, *, ready: Callable[[], None]) -> Exit:
         """Until a signal, or a failure that only a new server cures. `ready` is called at the first readiness."""
@@ -57,7 +57,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         """Until a signal, a worker's death, or the next look."""
-        ends = self._handles.of(self.health.processes)
+        ends = self._handles.for_processes(self.health.processes)
         calm = self.state == "ready" and ends is not None
         self.signals.wait(_CALM_S if calm else _LOOK_S, ends=ends or ())
 
@@ -66,7 +66,7 @@ class Supervisor:
         missing = self.health.missing()
         if missing and self.prober.last_failure:
             missing.append(f"last inference of the sample: {self.prober.last_failure}")
-        ready = sum(seat.serving for seat in self.health.seats())
+        ready = sum(seat.serving for seat in self.health.workers())
         return {
             "ready": not missing,
             "state": self._state() if self.state in _WATCHING else self.state,
@@ -75,17 +75,17 @@ class Supervisor:
         }
 
     def _follow_state(self, ready: Callable[[], None]) -> None:
-        if self.health.look():
-            self.prober.hurry()
-        self.recycler.look()
+        if self.health.notice_deaths():
+            self.prober.ask_now()
+        self.recycler.step()
         before, state = self.state, self._state()
-        self._tell(ready=state == "ready")
+        self._update_door(ready=state == "ready")
         if state == before:
             return
         self.state = state
         if state == "ready" and before in ("loading", "warming"):
-            if why_not := self.child.door.why_not:
-                self.say(f"a stop may reset connections that TorchServe has not accepted: {why_not}")
+            if why_cannot_refuse := self.child.door.why_cannot_refuse:
+                self.say(f"a stop may reset connections that TorchServe has not accepted: {why_cannot_refuse}")
             ready()
         elif state == "recovering":
             self.say(f"not ready: {'; '.join(self.health.missing())}")
@@ -94,13 +94,13 @@ class Supervisor:
         else:
             self.say(f"{state} …")
 
-    def _tell(self, *, ready: bool) -> None:
+    def _update_door(self, *, ready: bool) -> None:
         """Clients of the inference port may ask there whether it is ready; where Java is too busy, at the next look.
         One that is stopped answers nobody, and waiting for it would hold up what a signal asks for."""
-        if ready != self._told and not self.health.java_is_stopped:
+        if ready != self._door_ready and not self.health.java_is_stopped:
             with suppress(NoDoorError):
-                self.child.door.tell(ready=ready)
-                self._told = ready
+                self.child.door.set_ready(ready=ready)
+                self._door_ready = ready
 
     def _state(self) -> str:
         if self.health.ready:
@@ -112,8 +112,8 @@ class Supervisor:
     def _stop(self, serving: Serving) -> Exit:
         first = self.signals.stops[0]
         self.state = "draining"
-        self.health.take_out("the server is stopping")
-        self._tell(ready=False)
+        self.health.set_unready_reason("the server is stopping")
+        self._update_door(ready=False)
         # Not the state as last followed: it may have been ready, and told so, since, and be so no longer.
         if not self.health.was_ready:
             self.say(f"{first.name}: stopped before it was ready")
@@ -132,12 +132,12 @@ class Supervisor:
         return Exit.CUT if result.left or result.unread else Exit.DRAINED
 
     def _died(self) -> Exit:
-        text, hint = self.child.epitaph()
+        text, hint = self.child.describe_end()
         return self._fail(text, hint, Exit.JAVA_DIED)
 
     def _fail(self, text: str, hint: str | None, end: Exit = Exit.MODEL_FAILED) -> Exit:
         self.state = "failed"
-        self.health.take_out("the server is stopping")
+        self.health.set_unready_reason("the server is stopping")
         self._end()
         self.say(f"error: {text}" + (f"\n\nhint: {hint}" if hint else ""))
         return end
@@ -154,14 +154,14 @@ class Supervisor:
         with suppress(NoDoorError):
             self.child.door.end_connections()
 
-    def turn_away(self) -> bool:
-        return self.child.door.turn_away()
+    def refuse_new_connections(self) -> bool:
+        return self.child.door.refuse_new_connections()
 
     def close_listener(self) -> None:
         with suppress(NoDoorError):
             self.child.door.close_listener()
 
-    def count(self) -> Open | None:
+    def count(self) -> OpenCounts | None:
         try:
             return self.child.door.count()
         except NoDoorError:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from handlers.caching.envelope import seal, unseal
-from handlers.caching.memory import Memory
-from handlers.caching.shared import Redis, Shared
+from handlers.caching.memory import MemoryCache
+from handlers.caching.shared import RedisStore, SharedCache
 
 SETTINGS, AUTH = "MARINA_ANSWERS", "MARINA_REDIS_AUTH"
 RESULTS = ("memory", "redis", "batch", "computed", "bypassed")
@@ -21,17 +21,17 @@ FAILURES = ("late", "unreachable", "skipped", "foreign")
 
 
 @dataclass(frozen=True)
-class Control:
+class CacheControl:
     """What a client says of the cache: whether it takes an answer from it, and whether its own may be kept."""
 
-    takes: bool = True
-    keeps: bool = True
+    may_read: bool = True
+    may_store: bool = True
 
 
-def control_of(headers: Mapping[str, str]) -> Control:
+def parse_cache_control(headers: Mapping[str, str]) -> CacheControl:
     """`Cache-Control` as HTTP has it. A client that takes nothing from the cache costs what one of a new body does."""
     words = {word.strip().lower() for word in headers.get("cache-control", "").split(",")}
-    return Control(takes=not words & {"no-cache", "no-store"}, keeps="no-store" not in words)
+    return CacheControl(may_read=not words & {"no-cache", "no-store"}, may_store="no-store" not in words)
 
 
 class CacheMetrics:
@@ -68,11 +68,11 @@ class AnswerCache:
     def __init__(
         self,
         package: str,
-        memory: Memory,
+        memory: MemoryCache,
         metrics: CacheMetrics,
         *,
         ttl_s: float,
-        shared: Shared | None = None,
+        shared: SharedCache | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.package, self.metrics = package, metrics
@@ -98,7 +98,7 @@ class AnswerCache:
             self.metrics.requests["redis"].inc()
         return values
 
-    def keep(self, key: bytes, value: bytes) -> None:
+    def store(self, key: bytes, value: bytes) -> None:
         """For those who ask the same later."""
         now = self._clock()
         self._remember(key, value, now)
@@ -124,7 +124,7 @@ def open_cache(
     metrics = CacheMetrics(registry, model)
     shared = None
     if url := settings.get("redis"):
-        store = Redis(url, environment.get(AUTH))
-        shared = Shared(store, ttl_s=settings["ttl_s"], failed=lambda kind: metrics.failures[kind].inc())
-    memory = Memory(round(settings["mb"] * 1_000_000))
+        store = RedisStore(url, environment.get(AUTH))
+        shared = SharedCache(store, ttl_s=settings["ttl_s"], failed=lambda kind: metrics.failures[kind].inc())
+    memory = MemoryCache(round(settings["mb"] * 1_000_000))
     return AnswerCache(settings["package"], memory, metrics, ttl_s=settings["ttl_s"], shared=shared)

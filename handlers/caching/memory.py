@@ -8,7 +8,7 @@ from collections.abc import Callable
 _OVERHEAD = 300
 
 
-class Memory:
+class MemoryCache:
     """Used by one thread."""
 
     def __init__(self, max_bytes: int, clock: Callable[[], float] = time.time) -> None:

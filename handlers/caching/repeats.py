@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from handlers.caching.cache import AnswerCache, Control, control_of
+from handlers.caching.cache import AnswerCache, CacheControl, parse_cache_control
 from handlers.request import Answer, Request
 
 # What of a request's head an answer depends on.
@@ -36,33 +36,35 @@ def find_repeats(
     """None stands for what could not be read. `noted` is the door's header that says the protocol, and `headers` are
     further ones that answers depend on."""
     keys: dict[int, bytes] = {}
-    controls: dict[int, Control] = {}
+    controls: dict[int, CacheControl] = {}
     for place, request in enumerate(requests):
         if request is None:
             continue
-        control = controls[place] = control_of(request.headers)
-        if control.takes or control.keeps:
+        control = controls[place] = parse_cache_control(request.headers)
+        if control.may_read or control.may_store:
             keys[place] = _key(cache.package, request, noted, headers)
-    takers = [place for place, control in controls.items() if control.takes]
+    takers = [place for place, control in controls.items() if control.may_read]
     first: dict[bytes, int] = {}
     same_as = list(range(len(requests)))
     for place in takers:
         same_as[place] = first.setdefault(keys[place], place)
     values = cache.find(list(first))
-    known = {place: answer for place, value in zip(first.values(), values, strict=True) if (answer := _unpacked(value))}
+    known = {
+        place: answer for place, value in zip(first.values(), values, strict=True) if (answer := _unpack_answer(value))
+    }
     counts = cache.metrics.requests
     counts["batch"].inc(len(takers) - len(first))
     counts["computed"].inc(len(first) - len(known))
     counts["bypassed"].inc(len(controls) - len(takers))
-    return Repeats(known, same_as, {place: key for place, key in keys.items() if controls[place].keeps})
+    return Repeats(known, same_as, {place: key for place, key in keys.items() if controls[place].may_store})
 
 
-def packed(answer: Answer) -> bytes:
+def pack_answer(answer: Answer) -> bytes:
     """An answer as it is kept: its head as a line of JSON, then its body."""
     return orjson.dumps([answer.content_type, dict(answer.headers)]) + b"\n" + answer.body
 
 
-def _unpacked(value: bytes | None) -> Answer | None:
+def _unpack_answer(value: bytes | None) -> Answer | None:
     if value is None:
         return None
     head, _, body = value.partition(b"\n")
@@ -72,17 +74,17 @@ def _unpacked(value: bytes | None) -> Answer | None:
 
 def _key(package: str, request: Request, noted: str, headers: Sequence[str]) -> bytes:
     """The body is taken as it came, byte for byte: to bring JSON into one form would cost more than a small model."""
-    parts: list[str | bytes | bytearray] = [request.noted(noted) or "", request.content_type]
+    parts: list[str | bytes | bytearray] = [request.door_header(noted) or "", request.content_type]
     for name in (*_HEADERS, *headers):
         value = request.headers.get(name)
         # A header that is not there is another than an empty one.
         parts.append("-" if value is None else f"+{value}")
     for name in sorted(request.parts):
         parts += [name, _bytes(request.parts[name])]
-    return key_of(package, parts)
+    return answer_key(package, parts)
 
 
-def key_of(package: str, parts: Iterable[str | bytes | bytearray]) -> bytes:
+def answer_key(package: str, parts: Iterable[str | bytes | bytearray]) -> bytes:
     """The name of an answer: a hash of the package and of everything in the request that the answer depends on. Each
     part goes in with its length, so that no two requests differ only in where one part ends."""
     digest = blake2b(digest_size=32)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from handlers.caching.pause import Pause
+from handlers.caching.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +25,11 @@ LARGEST_BYTES = 1_000_000
 _MOST_WAITING_BYTES = 16_000_000
 
 
-class Unreachable(Exception):
+class RedisUnreachable(Exception):
     """Redis was asked and did not answer, or with an error."""
 
 
-def connect(url: str, auth: str | None) -> Any:
+def redis_client(url: str, auth: str | None) -> Any:
     """A client of Redis that tries everything once, a second long; `auth` is the password. It connects when asked."""
     import redis
     from redis.backoff import NoBackoff
@@ -44,20 +44,20 @@ def connect(url: str, auth: str | None) -> Any:
     )
 
 
-class Redis:
+class RedisStore:
     """The few commands that we use; `auth` is the password."""
 
     def __init__(self, url: str, auth: str | None) -> None:
         import redis
 
         self._errors = (redis.RedisError, OSError)
-        self._client = connect(url, auth)
+        self._client = redis_client(url, auth)
 
     def get(self, names: Sequence[str]) -> list[bytes | None]:
         try:
             return list(self._client.mget(names))
         except self._errors as err:
-            raise Unreachable(type(err).__name__) from err
+            raise RedisUnreachable(type(err).__name__) from err
 
     def put(self, values: Mapping[str, bytes], ttl_s: float) -> None:
         try:
@@ -66,7 +66,7 @@ class Redis:
                     pipeline.set(name, value, px=max(1, round(ttl_s * 1000)))
                 pipeline.execute()
         except self._errors as err:
-            raise Unreachable(type(err).__name__) from err
+            raise RedisUnreachable(type(err).__name__) from err
 
 
 class _Question:
@@ -78,12 +78,12 @@ class _Question:
         self.values: list[bytes | None] | None = None
 
 
-class Shared:
+class SharedCache:
     """`failed` is told of what went wrong, by kind, in the caller's thread or in its own."""
 
     def __init__(
         self,
-        store: Redis,
+        store: RedisStore,
         *,
         ttl_s: float,
         failed: Callable[[str], None],
@@ -96,7 +96,7 @@ class Shared:
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._waiting_bytes = 0
         self._late = 0
-        self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._pause = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         threading.Thread(target=self._run, name="redis", daemon=True).start()
 
     def get(self, names: Sequence[str]) -> list[bytes | None]:
@@ -104,7 +104,7 @@ class Shared:
         nothing: list[bytes | None] = [None] * len(names)
         with self._changed:
             # A question that is still open is one whose patience is over.
-            if self._pause.is_on or self._question is not None:
+            if self._pause.is_active or self._question is not None:
                 self._failed("skipped")
                 return nothing
             question = self._question = _Question(names)
@@ -123,7 +123,7 @@ class Shared:
         """Written soon, or not at all."""
         with self._changed:
             room = _MOST_WAITING_BYTES - self._waiting_bytes
-            if len(value) > min(LARGEST_BYTES, room) or self._pause.is_on:
+            if len(value) > min(LARGEST_BYTES, room) or self._pause.is_active:
                 return
             self._waiting.append((name, value))
             self._waiting_bytes += len(value)
@@ -142,9 +142,9 @@ class Shared:
                     self._store.put(values, self._ttl_s)
                 else:
                     question.values = self._store.get(question.names)
-            except Unreachable as err:
+            except RedisUnreachable as err:
                 self._failed("unreachable")
-                if not self._pause.is_on:
+                if not self._pause.is_active:
                     logger.warning("Redis does not answer, so answers are computed: %s", err)
                 self._pause.fail()
             else:

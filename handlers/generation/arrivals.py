@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from handlers.caching import Control, control_of
+from handlers.caching import CacheControl, parse_cache_control
 from handlers.generation.refusals import Refused, named
 from handlers.generation.sequence import BATCH, INTERACTIVE, Wish
 from handlers.generation.sessions import Message, Turn
@@ -37,7 +37,7 @@ class Arrival:
 
     wish: Wish
     asked: Asked
-    control: Control
+    control: CacheControl
     body: Mapping[str, Any]
     is_routed: bool
     turn: Turn | None = None
@@ -66,7 +66,7 @@ class Arrivals:
             raise Refused(f"no such page, allowed: {_PAGES}", status=404)
         try:
             request = Request(row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=_MAX_VALUES)
-            if (protocol := request.noted(PROTOCOL)) is not None:
+            if (protocol := request.door_header(PROTOCOL)) is not None:
                 text = f"this model writes text and has no KServe {protocol.upper()}, allowed: {_PAGES}"
                 raise Refused(text, status=404)
             _check_headers(request)
@@ -105,7 +105,7 @@ class Arrivals:
         )
         routed = request.headers.get(ROUTED) is not None
         return Arrival(
-            wish, asked, control_of(request.headers), body if isinstance(body, Mapping) else {}, routed, turn
+            wish, asked, parse_cache_control(request.headers), body if isinstance(body, Mapping) else {}, routed, turn
         )
 
 

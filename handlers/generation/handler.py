@@ -19,7 +19,7 @@ import orjson
 import torch
 
 from handlers import receive
-from handlers.artifact import misfit
+from handlers.artifact import mismatch_error
 from handlers.base import Context
 from handlers.caching import open_cache
 from handlers.generation.answers import Verbatim, Writer
@@ -56,9 +56,9 @@ from handlers.generation.sequence import Sequence as Answer
 from handlers.generation.sessions import Remembered, open_sessions
 from handlers.generation.tokens import TOKENIZER, Tokens
 from handlers.generation.wishes import Limits, check_model
-from handlers.machine import differences
+from handlers.machine import machine_mismatches
 from handlers.metrics import Metrics
-from handlers.record import Record, RecordError, TextSpec, load_record
+from handlers.record import PackedRecord, RecordError, TextSpec, load_record
 
 logger = logging.getLogger(__name__)
 
@@ -74,12 +74,12 @@ class TextHandler:
     def initialize(self, context: Context) -> None:
         """Returns when the engine is warm and has answered the sample; raises if the package does not fit."""
         self.directory = Path(context.system_properties["model_dir"])
-        self.record: Record = load_record(self.directory)
+        self.record: PackedRecord = load_record(self.directory)
         if self.record.text is None:
             raise RecordError("`text`: missing: the package is not one of the `text` handler")
         self.text: TextSpec = self.record.text
-        if self.record.artifacts and (differing := differences(self.record.key, torch.device("cpu"))):
-            raise misfit(differing)
+        if self.record.artifacts and (differing := machine_mismatches(self.record.key, torch.device("cpu"))):
+            raise mismatch_error(differing)
         torch.set_num_threads(self.record.threads)
         # The thread of the engine and that of the rounds wait for each other's Python no longer than a token can.
         sys.setswitchinterval(0.001)
@@ -110,7 +110,7 @@ class TextHandler:
         )
         # Only now: the sample is to be computed here at every start.
         self._recall = Recall(open_cache(self.metrics.registry, self.record.name))
-        receive.install()
+        receive.install_receiver()
 
     def handle(self, data: Sequence[Mapping[str, Any]] | None, context: Any) -> list[bytes]:
         """One piece of an answer per row, whatever is in the rows."""
@@ -218,7 +218,7 @@ class TextHandler:
         return Pending(arrival, compiling, memory)
 
     def _submit(self, arrival: Arrival, keeping: Keeping | None) -> Stream:
-        is_joined, takes = False, arrival.control.takes
+        is_joined, takes = False, arrival.control.may_read
         with refusing():
             if keeping is None:
                 answering: Answering = self.loop.submit(arrival.wish)

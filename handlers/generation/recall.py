@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from handlers.caching import AnswerCache, Control, key_of
+from handlers.caching import AnswerCache, CacheControl, answer_key
 from handlers.generation.engine import Sampling, Token
 from handlers.generation.sequence import End, Piece
 from handlers.generation.wishes import Asked
@@ -56,7 +56,7 @@ class Recall:
     def __init__(self, cache: AnswerCache | None) -> None:
         self._cache = cache
 
-    def find(self, requests: Sequence[tuple[Asked, Control]]) -> list[Written | Keeping | None]:
+    def find(self, requests: Sequence[tuple[Asked, CacheControl]]) -> list[Written | Keeping | None]:
         """For each request its answer, or what keeps it when it is written; one question for all of them."""
         results: list[Written | Keeping | None] = [None] * len(requests)
         if self._cache is None:
@@ -64,17 +64,17 @@ class Recall:
         keys = {
             place: self._key(asked)
             for place, (asked, control) in enumerate(requests)
-            if _is_certain(asked) and (control.takes or control.keeps)
+            if _is_certain(asked) and (control.may_read or control.may_store)
         }
-        takers = [place for place in keys if requests[place][1].takes]
+        takers = [place for place in keys if requests[place][1].may_read]
         for place, key in keys.items():
-            if requests[place][1].keeps:
+            if requests[place][1].may_store:
                 results[place] = Keeping(key, requests[place][0].max_tokens)
         for place, value in zip(takers, self._cache.find([keys[place] for place in takers]), strict=True):
             if value is not None:
                 results[place] = Written(_unpacked(value))
         self._cache.metrics.requests["bypassed"].inc(
-            sum(_is_certain(asked) and not control.takes for asked, control in requests)
+            sum(_is_certain(asked) and not control.may_read for asked, control in requests)
         )
         return results
 
@@ -86,7 +86,7 @@ class Recall:
     def keep(self, keeping: Keeping) -> None:
         """For those who ask the same later, if it is whole."""
         if self._cache is not None and keeping.is_whole:
-            self._cache.keep(keeping.key, _packed(keeping.pieces))
+            self._cache.store(keeping.key, _packed(keeping.pieces))
 
     def _key(self, asked: Asked) -> bytes:
         """All that was asked for, but for the form in which it is given."""
@@ -104,7 +104,7 @@ class Recall:
             with_logprobs=False,
             usage_so_far=False,
         )
-        return key_of(self._cache.package, ["text", repr(plain)])
+        return answer_key(self._cache.package, ["text", repr(plain)])
 
 
 def _is_certain(asked: Asked) -> bool:

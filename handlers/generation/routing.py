@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import orjson
 from prometheus_client import CollectorRegistry, Counter
 
-from handlers.caching import Pause
+from handlers.caching import Backoff
 from handlers.generation.arrivals import ROUTED, Arrival
 from handlers.generation.forwarded import Forwarded, Letter, Result
 from handlers.generation.sequence import BATCH
@@ -41,18 +41,18 @@ class Route:
         self._url, self._patience_s = str(settings["url"]), float(str(settings["patience_ms"])) / 1000
         self._results, self._priority = results, priority
         self._changed, self._is_abandoned = changed, is_abandoned
-        self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._pause = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
     def forward(self, arrival: Arrival) -> Forwarded | None:
         """The answer that the small model writes; None for a request that stays here.
 
         Tokens are those of one model's tokenizer, so a prompt of tokens stays; so does a request for this model's own
         answer, one that was sent on to here, and a turn of a conversation that is kept here."""
-        stays = arrival.is_routed or not arrival.control.takes or arrival.turn is not None
+        stays = arrival.is_routed or not arrival.control.may_read or arrival.turn is not None
         stays |= isinstance(arrival.body.get("prompt"), list)
         if stays or len(arrival.asked.prompt) > self._short_tokens:
             return None
-        if self._pause.is_on:
+        if self._pause.is_active:
             self._results["skipped"].inc()
             return None
         try:
@@ -79,7 +79,7 @@ class Route:
         if is_reached:
             self._pause.succeed()
             return
-        if not self._pause.is_on:
+        if not self._pause.is_active:
             logger.warning("the small model does not answer, its prompts are answered here")
         self._pause.fail()
 

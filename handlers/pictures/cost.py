@@ -16,14 +16,14 @@ SLACK_BYTES = 12_000_000
 
 
 @dataclass(frozen=True)
-class Cost:
+class DecodingCost:
     """`memory_bytes` at the peak, `visits` of samples by the scans of a JPEG."""
 
     memory_bytes: int
     visits: int = 0
 
 
-def spend(cost: Cost, body: bytes | bytearray, spec: ImageSpec) -> None:
+def check_cost(cost: DecodingCost, body: bytes | bytearray, spec: ImageSpec) -> None:
     """Refuses a picture that would take more memory or time than one request may; notes what another will take."""
     # Libraries copy what they read, up to three times.
     memory_bytes = cost.memory_bytes + 3 * len(body) + SLACK_BYTES
@@ -42,7 +42,7 @@ def spend(cost: Cost, body: bytes | bytearray, spec: ImageSpec) -> None:
             got=f"{cost.visits / 1e6:.0f} million samples in all scans",
             allowed=f"at most {MAX_VISITS // 1_000_000} million",
         )
-    memory.note(memory_bytes)
+    memory.note_estimate(memory_bytes)
 
 
 def resized_bytes(height: int, width: int, spec: ImageSpec) -> int:

@@ -15,9 +15,9 @@ from PIL import Image
 
 from handlers.arrays import Array
 from handlers.pictures import webp
-from handlers.pictures.cost import MAX_RATIO, Cost, resized_bytes, spend
+from handlers.pictures.cost import MAX_RATIO, DecodingCost, check_cost, resized_bytes
 from handlers.pictures.jpeg import Frame, decode_jpeg, decoded_size, read_frame, scan_cost
-from handlers.pictures.png import picture_alone, read_png_header
+from handlers.pictures.png import read_png_header, without_extras
 from handlers.pictures.resize import resize_and_crop
 from handlers.pictures.strips import decode_by_pillow
 from handlers.record import ImageSpec
@@ -82,7 +82,7 @@ def _from_jpeg(body: bytes | bytearray, spec: ImageSpec) -> Array:
 def _from_inks(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
     scans = scan_cost(body, frame)
     height, width = decoded_size(frame.height, frame.width, spec.resize)
-    spend(Cost(scans.memory_bytes + _memory(height, width, 4, spec), scans.visits), body, spec)
+    check_cost(DecodingCost(scans.memory_bytes + _memory(height, width, 4, spec), scans.visits), body, spec)
     declared = frame.height, frame.width
     return decode_by_pillow(body, "JPEG", spec, declared=declared, least=spec.resize)
 
@@ -90,14 +90,14 @@ def _from_inks(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
 def _from_png(body: bytes | bytearray, spec: ImageSpec) -> Array:
     header = read_png_header(body)
     check_pixels(header.height, header.width, max_pixels=spec.max_pixels, max_ratio=MAX_RATIO)
-    spend(Cost(_memory(header.height, header.width, header.pixel_bytes, spec)), body, spec)
-    return decode_by_pillow(picture_alone(body), "PNG", spec, declared=(header.height, header.width))
+    check_cost(DecodingCost(_memory(header.height, header.width, header.pixel_bytes, spec)), body, spec)
+    return decode_by_pillow(without_extras(body), "PNG", spec, declared=(header.height, header.width))
 
 
 def _from_webp(body: bytes | bytearray, spec: ImageSpec) -> Array:
     height, width = webp.declared_size(body)
     check_pixels(height, width, max_pixels=spec.max_pixels, max_ratio=MAX_RATIO)
-    spend(Cost(_memory(height, width, webp.PIXEL_BYTES, spec)), body, spec)
+    check_cost(DecodingCost(_memory(height, width, webp.PIXEL_BYTES, spec)), body, spec)
     return decode_by_pillow(body, "WEBP", spec, declared=(height, width))
 
 

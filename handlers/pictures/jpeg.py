@@ -12,7 +12,7 @@ import numpy as np
 import simplejpeg
 
 from handlers.arrays import Array
-from handlers.pictures.cost import Cost, resized_bytes, spend
+from handlers.pictures.cost import DecodingCost, check_cost, resized_bytes
 from handlers.pictures.exif import EXIF, orient, orientation
 from handlers.record import ImageSpec
 from handlers.validation import Malformed, TooLarge, Unsupported
@@ -85,11 +85,11 @@ def _frame(header: bytes, first_scan: int, *, all_in_one: bool, turned: int) -> 
     return Frame(height, width, samples, first_scan, all_in_one, turned)
 
 
-def scan_cost(body: bytes | bytearray, frame: Frame) -> Cost:
+def scan_cost(body: bytes | bytearray, frame: Frame) -> DecodingCost:
     """Of the coefficients, which are kept where there are several scans, and of the passes over them."""
     whole = sum(frame.samples.values())
     if frame.all_in_one:
-        return Cost(0, whole)
+        return DecodingCost(0, whole)
     values = np.frombuffer(body, np.uint8, offset=frame.first_scan)
     # numpy finds the markers six times as fast as `bytes.count`. A thumbnail's may be among them.
     starts = np.flatnonzero((values[:-1] == 0xFF) & (values[1:] == _START_OF_SCAN))
@@ -100,7 +100,7 @@ def scan_cost(body: bytes | bytearray, frame: Frame) -> Cost:
         at = frame.first_scan + start
         numbers = body[at + 5 : at + 5 + 2 * min(4, int.from_bytes(body[at + 4 : at + 5], "big")) : 2]
         visits += sum(frame.samples.get(number, whole) for number in numbers)
-    return Cost(_COEFFICIENT_BYTES * whole, visits)
+    return DecodingCost(_COEFFICIENT_BYTES * whole, visits)
 
 
 def decode_jpeg(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
@@ -109,7 +109,7 @@ def decode_jpeg(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array
     scans = scan_cost(body, frame)
     decoded = least_height * least_width * spec.channels * (1 if frame.orientation == 1 else 2)
     resized = resized_bytes(least_height, least_width, spec)
-    spend(Cost(scans.memory_bytes + decoded + resized, scans.visits), body, spec)
+    check_cost(DecodingCost(scans.memory_bytes + decoded + resized, scans.visits), body, spec)
     # strict: a file that is cut short is an error; libjpeg would fill the rest with grey.
     pixels: Array = simplejpeg.decode_jpeg(
         body,

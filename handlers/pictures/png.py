@@ -32,7 +32,7 @@ def read_png_header(body: bytes | bytearray) -> PngHeader:
     return PngHeader(height, width, 4)
 
 
-def picture_alone(body: bytes | bytearray) -> bytes | bytearray:
+def without_extras(body: bytes | bytearray) -> bytes | bytearray:
     """The same body where it holds nothing else, up to the first end or damage."""
     view, chunks = memoryview(body), []
     at, parts, others = _SIGNATURE, 0, False

@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from handlers.protocols import v1, v2
-from handlers.protocols.exchange import Asked, Exchange
+from handlers.protocols.exchange import Exchange, ProtocolHandler
 from handlers.request import Request
 from handlers.validation import RequestError
 
 # Set by the door (`server/java/marina/Route.java`), and taken from what a client sends.
 HEADER = "x-marina-protocol"
-_MAKE = {"v1": v1.exchange, "v2": v2.exchange}
+_MAKE = {"v1": v1.read_exchange, "v2": v2.read_exchange}
 
 
-def exchange(handler: Asked, request: Request, until: float, *, ours: bool) -> Exchange:
+def read_exchange(handler: ProtocolHandler, request: Request, until: float, *, ours: bool) -> Exchange:
     """`until` is when its rows must be decoded; `ours` is whether a body may be taken for one of these protocols."""
-    protocol = request.noted(HEADER)
+    protocol = request.door_header(HEADER)
     if protocol is None and ours:
         protocol = _by_body(handler, request)
     if protocol in _MAKE:
@@ -32,7 +32,7 @@ def exchange(handler: Asked, request: Request, until: float, *, ours: bool) -> E
     return handler.exchange(part)
 
 
-def _by_body(handler: Asked, request: Request) -> str | None:
+def _by_body(handler: ProtocolHandler, request: Request) -> str | None:
     if not request.is_decoded and request.body[:64].lstrip()[:1] != b"{":
         return None
     if request.headers.get(v2.LENGTH) is not None:

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Protocol
 
 from handlers.arrays import Array
-from handlers.record import Record
+from handlers.record import PackedRecord
 from handlers.request import Answer, Request
 from handlers.validation import Overdue, TooLarge
 
@@ -24,7 +24,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class NamedTensor:
     """A named tensor of a request: an array, or the elements of one of bytes; `encoded` where those came in JSON, which
     holds no bytes."""
 
@@ -35,10 +35,10 @@ class Tensor:
     encoded: bool = False
 
 
-class Asked(Protocol):
+class ProtocolHandler(Protocol):
     """What is used of a handler."""
 
-    record: Record
+    record: PackedRecord
     most_rows: int
 
     @property
@@ -46,11 +46,11 @@ class Asked(Protocol):
     def exchange(self, request: Request) -> Exchange: ...
     def decode(self, request: Request) -> Row: ...
     def encode(self, outputs: Row, request: Request) -> Answer: ...
-    def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]: ...
+    def decode_tensors(self, tensors: Mapping[str, NamedTensor], until: float) -> tuple[list[Row], bool]: ...
     def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]: ...
 
 
-def check_rows(count: int, most: int, field: str) -> None:
+def check_row_count(count: int, most: int, field: str) -> None:
     """One request must not hold up the others of its batch, nor a worker past its time."""
     if count > most:
         raise TooLarge("too many in one request", field=field, got=count, allowed=f"at most {most}")

@@ -10,21 +10,23 @@ from collections.abc import Mapping
 
 import orjson
 
-from handlers.protocols.exchange import Asked, Exchange, Row, check_rows, check_time
+from handlers.protocols.exchange import Exchange, ProtocolHandler, Row, check_row_count, check_time
 from handlers.request import JSON, Answer, Request
-from handlers.validation import RequestError, Unprocessable, bytes_of, describe
+from handlers.validation import RequestError, Unprocessable, bytes_of, describe_json
 
 # Names under which clients of TorchServe and TensorFlow Serving put bytes.
 _WRAPPERS = ("b64", "body", "data", "image_bytes")
 
 
-def exchange(handler: Asked, request: Request, until: float) -> Exchange:
+def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> Exchange:
     value = request.json()
     instances = value.get("instances") if isinstance(value, Mapping) else None
     if not isinstance(instances, list) or not instances:
-        got = "no `instances`" if isinstance(value, Mapping) and instances is None else describe(instances or value)
+        got = (
+            "no `instances`" if isinstance(value, Mapping) and instances is None else describe_json(instances or value)
+        )
         raise Unprocessable("instances are needed", field="instances", got=got, allowed='{"instances": [...]}')
-    check_rows(len(instances), handler.most_rows, "instances")
+    check_row_count(len(instances), handler.most_rows, "instances")
     names = {spec.name for spec in handler.record.inputs}
     parts: list[Request] = []
     rows: list[Row] = []
@@ -53,7 +55,7 @@ def unwrapped(value: object, names: set[str] | None = None) -> object:
         if isinstance(inner, str):
             return bytes_of(inner, name)
         if name == "b64":
-            raise Unprocessable("base64 text is needed", field="b64", got=describe(inner))
+            raise Unprocessable("base64 text is needed", field="b64", got=describe_json(inner))
         value = inner
     return value
 

@@ -19,7 +19,7 @@ from config.ports import listen_once
 from config.record import Record, read_record
 from config.render import Ports
 from config.spec import Spec
-from server.system import differences
+from server.system import package_mismatches
 
 OLDEST_JAVA = 11
 # Java itself, the log buffers and the metric files, beside the unpacked MAR.
@@ -67,7 +67,7 @@ def check_package(spec: Spec, mar: Path) -> Record:
             hint=f"marina package {spec.file}",
         )
     check_settings(spec, mar, record)
-    if points := differences(record):
+    if points := package_mismatches(record):
         raise ArchiveError(f"{mar}: made for another machine: {'; '.join(points)}", hint=f"marina package {spec.file}")
     return record
 
@@ -88,7 +88,7 @@ def check_ports(ports: Ports, host: str) -> None:
             ) from err
 
 
-def check_room(mar: Path, parent: Path) -> None:
+def check_disk_space(mar: Path, parent: Path) -> None:
     """InputError when the MAR cannot be unpacked under `parent`."""
     with open_mar(mar) as archive:
         needed = sum(entry.file_size for entry in archive.infolist()) + _SPARE_BYTES
@@ -103,7 +103,7 @@ def check_room(mar: Path, parent: Path) -> None:
         )
 
 
-def room_for_connections(wanted: int) -> int:
+def connection_limit(wanted: int) -> int:
     """How many connections Java may have open, at most `wanted`: it raises its limit of open files as far as it can,
     and keeps half as many for those that are told to go."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -11,7 +11,7 @@ from server.java.door import Door
 from server.java.follow import RequestLog, follow_access_log, follow_errors
 from server.java.launch import Launch
 from server.java.traffic import Traffic
-from server.system import CLOSING, OWNER, Output, children
+from server.system import CLOSING_FILE, OWNER_VARIABLE, Output, children
 
 # ExitOnOutOfMemoryError ends Java with this.
 _OUT_OF_MEMORY = 3
@@ -24,7 +24,7 @@ class Child:
         self._directory = launch.directory
         self.door = Door(launch.address, launch.port)
         self._process: subprocess.Popen[bytes] = launch.start(self.door)
-        self.door.lent()
+        self.door.close_java_end()
         assert self._process.stdout
         assert self._process.stderr
         self._readers = [
@@ -57,7 +57,7 @@ class Child:
 
     def end_answers(self) -> None:
         """Lets a worker that writes answers in pieces end them now; it looks for this file in its rounds."""
-        (self._directory / CLOSING).touch()
+        (self._directory / CLOSING_FILE).touch()
 
     def kill(self) -> None:
         """Ends Java and then its workers at once, and waits until they are gone."""
@@ -73,7 +73,7 @@ class Child:
             reader.join(1.0)
         self.door.close()
 
-    def epitaph(self) -> tuple[str, str | None]:
+    def describe_end(self) -> tuple[str, str | None]:
         """How Java ended, and what to do about it."""
         code = self._process.returncode
         if code == _OUT_OF_MEMORY:
@@ -90,6 +90,8 @@ class Child:
 
     def _is_ours(self, pid: int) -> bool:
         try:
-            return f"{OWNER}={self._directory}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            return f"{OWNER_VARIABLE}={self._directory}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(
+                b"\0"
+            )
         except OSError:
             return False

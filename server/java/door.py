@@ -29,7 +29,7 @@ class NoDoorError(Exception):
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenCounts:
     """What is open on the inference port, after everything that was read from it was counted."""
 
     expected: int = 0
@@ -48,7 +48,7 @@ class Door:
 
     def __init__(self, address: str, port: int) -> None:
         self._listener = _bound(address, port)
-        self.why_not = _why_not(self._listener)
+        self.why_cannot_refuse = _why_cannot_refuse(self._listener)
         self._here, self._there = socket.socketpair()
         self._here.settimeout(_ANSWER_S)
         self._answers = self._here.makefile("r", encoding="ascii")
@@ -65,18 +65,18 @@ class Door:
         """What Java gets as its standard input."""
         return self._there.fileno()
 
-    def lent(self) -> None:
+    def close_java_end(self) -> None:
         """Call when Java has its end, so that its own end is noticed here."""
         self._there.close()
 
-    def count(self) -> Open:
+    def count(self) -> OpenCounts:
         """NoDoorError when it is not known."""
         words = self._order("count").split()
-        if len(words) != len(Open.__annotations__):
+        if len(words) != len(OpenCounts.__annotations__):
             raise NoDoorError(" ".join(words))
-        return Open(*map(int, words))
+        return OpenCounts(*map(int, words))
 
-    def tell(self, *, ready: bool) -> None:
+    def set_ready(self, *, ready: bool) -> None:
         """What the door's own pages of health say from now on."""
         self._order("ready" if ready else "unready")
 
@@ -84,7 +84,7 @@ class Door:
         """From now on every answer is the last of its connection."""
         self._order("drain")
 
-    def turn_away(self) -> bool:
+    def refuse_new_connections(self) -> bool:
         """New connections are refused from now on, those in the queue stay; False where it cannot be done."""
         with suppress(OSError):
             # The device is the socket's, not the handle's: Java's handle is bound to it too.
@@ -139,7 +139,7 @@ def _bound(address: str, port: int) -> socket.socket:
     return listener
 
 
-def _why_not(listener: socket.socket) -> str | None:
+def _why_cannot_refuse(listener: socket.socket) -> str | None:
     """What keeps the kernel from turning connections away."""
     try:
         listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, 0)

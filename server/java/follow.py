@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import IO
 
 from config.spec import Spec
-from server.java.traffic import Answered, Traffic, parse_line
+from server.java.traffic import AccessLogEntry, Traffic, parse_line
 from server.system import Output, log_line
 
 # The largest a pipe may be without rights: half a second of access log at ten thousand requests a second.
@@ -37,7 +37,7 @@ class RequestLog:
         self._busy = False
         self._errors: Counter[int] = Counter()
 
-    def lines(self, answers: Iterable[Answered]) -> list[str]:
+    def lines(self, answers: Iterable[AccessLogEntry]) -> list[str]:
         """The lines to print for some answers."""
         if self._mode == "off":
             return []
@@ -58,7 +58,7 @@ class RequestLog:
         self._second, self._seen, self._errors = second, 0, Counter()
         return [log_line("request", text, as_json=self._json, fields={"model": self._model})] if hidden > 0 else []
 
-    def _wanted(self, answer: Answered) -> bool:
+    def _wanted(self, answer: AccessLogEntry) -> bool:
         self._seen += 1
         if answer.code >= 400:
             # What refuses thousands a second would fill the log with them, and take the processor for it.
@@ -66,7 +66,7 @@ class RequestLog:
             return self._errors.total() <= self._limit
         return not self._busy and self._seen <= self._limit
 
-    def _format(self, answer: Answered) -> str:
+    def _format(self, answer: AccessLogEntry) -> str:
         text = f"{answer.method} {answer.path} {answer.code} {answer.duration_ms} ms"
         fields = {
             "model": self._model,

@@ -23,7 +23,7 @@ class NoAnswerError(Exception):
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerStatus:
     """One worker as TorchServe describes it."""
 
     name: str
@@ -32,11 +32,11 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Description:
+class ModelStatus:
     """A model as TorchServe describes it; without workers when it does not know the model."""
 
     known: bool
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
     queued: int = 0
 
 
@@ -56,23 +56,23 @@ class Frontend:
     def __init__(self, name: str, ports: Ports, host: str, directory: Path) -> None:
         self._name = name
         self.port = ports.inference
-        self._management = _Kept(directory / MANAGEMENT)
-        self._metrics = _Kept(directory / METRICS)
+        self._management = _KeptConnection(directory / MANAGEMENT)
+        self._metrics = _KeptConnection(directory / METRICS)
         self._inference = ("127.0.0.1" if host in ("0.0.0.0", "::", "") else host, ports.inference)
 
-    def describe(self) -> Description:
+    def describe(self) -> ModelStatus:
         """The model's workers and queue."""
         status, body = self._management.get(f"/models/{self._name}")
         if status == 404:
-            return Description(known=False)
+            return ModelStatus(known=False)
         if status != 200:
             raise NoAnswerError(f"describe answered {status}")
         try:
             data = json.loads(body)[0]
             # Not `startTime`: that is when the worker was first made, whatever happened to its process since.
             facts = [(str(worker["id"]), int(worker["pid"]), worker["status"] == "READY") for worker in data["workers"]]
-            return Description(
-                True, tuple(Worker(*fact) for fact in facts), int(data["jobQueueStatus"]["pendingRequests"])
+            return ModelStatus(
+                True, tuple(WorkerStatus(*fact) for fact in facts), int(data["jobQueueStatus"]["pendingRequests"])
             )
         except (ValueError, LookupError) as err:
             raise NoAnswerError(f"TorchServe's description of the model cannot be read: {err}") from err
@@ -132,7 +132,7 @@ class LocalConnection(http.client.HTTPConnection):
             raise
 
 
-class _Kept:
+class _KeptConnection:
     """A connection that is opened when first needed and again when it broke."""
 
     def __init__(self, file: Path, timeout_s: float = 2.0) -> None:

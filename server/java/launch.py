@@ -22,9 +22,9 @@ from config.mar import open_mar
 from config.record import file_sha256
 from config.render import Ports, render_log4j2, render_properties
 from config.spec import Spec
-from server.java.checks import Java, room_for_connections
+from server.java.checks import Java, connection_limit
 from server.java.door import Door
-from server.system import OWNER
+from server.system import OWNER_VARIABLE
 
 # The output of a layer is megabytes, which glibc's malloc would map anew for every batch: 5,000 page faults and a
 # twelfth of ResNet-50's time. Below these sizes it keeps the memory, in large pages where the system lets it. Its fast
@@ -141,7 +141,7 @@ def _command(
         f"-Djava.io.tmpdir={directory / 'tmp'}",
         f"-Dmodel_server_home={site}",
         f"-Dmarina.predictions=/predictions/{spec.name}",
-        f"-Dmarina.max_connections={room_for_connections(spec.serving.max_connections)}",
+        f"-Dmarina.max_connections={connection_limit(spec.serving.max_connections)}",
         f"-Dmarina.idle_s={spec.serving.idle_timeout_s}",
         f"-Dmarina.types={','.join(types)}",
         f"-Dmarina.pages={directory / 'pages.json'}",
@@ -178,7 +178,7 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TS_", "PYTHON"))}
     threads = str(spec.threads)
     return environment | {
-        OWNER: str(directory),
+        OWNER_VARIABLE: str(directory),
         "TEMP": str(directory / "tmp"),
         "TMPDIR": str(directory / "tmp"),
         "PROMETHEUS_MULTIPROC_DIR": str(directory / "metrics"),

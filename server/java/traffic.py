@@ -21,7 +21,7 @@ _ALWAYS_SHOWN = (200, 500, 503)
 
 
 @dataclass(frozen=True)
-class Answered:
+class AccessLogEntry:
     """One line of the access log."""
 
     client: str
@@ -32,7 +32,7 @@ class Answered:
 
 
 @dataclass
-class Histogram:
+class DurationHistogram:
     """Observations of one status code; `buckets` has one count more than there are edges."""
 
     buckets: list[int]
@@ -43,13 +43,13 @@ class Histogram:
         return sum(self.buckets)
 
 
-def parse_line(line: str) -> Answered | None:
+def parse_line(line: str) -> AccessLogEntry | None:
     """A line of the access log without the query of its URI; None for anything else on Java's stdout."""
     match = _LINE.match(line)
     if match is None:
         return None
     client, method, uri, _, code, duration = match.groups()
-    return Answered(client, method, uri.partition("?")[0], int(code), float(duration))
+    return AccessLogEntry(client, method, uri.partition("?")[0], int(code), float(duration))
 
 
 class Traffic:
@@ -74,12 +74,12 @@ class Traffic:
             self._own_open.add(client)
             self._own_sent += 1
 
-    def record(self, answers: Iterable[Answered]) -> list[Answered]:
+    def record(self, answers: Iterable[AccessLogEntry]) -> list[AccessLogEntry]:
         """Counts answers; gives back those that users got."""
         with self._lock:
             return [answer for answer in answers if self._record(answer)]
 
-    def is_inference(self, answer: Answered) -> bool:
+    def is_inference(self, answer: AccessLogEntry) -> bool:
         """Whether TorchServe counted this request as one of the model's."""
         return answer.method != "OPTIONS" and self._inference.fullmatch(answer.path) is not None
 
@@ -95,15 +95,15 @@ class Traffic:
         with self._lock:
             return len(self._own_open)
 
-    def histograms(self) -> dict[int, Histogram]:
+    def histograms(self) -> dict[int, DurationHistogram]:
         """A copy of the histograms by status code; those of `_ALWAYS_SHOWN` are always there."""
         with self._lock:
             return {
-                code: Histogram(list(histogram.buckets), histogram.total_s)
+                code: DurationHistogram(list(histogram.buckets), histogram.total_s)
                 for code, histogram in sorted(self._histograms.items())
             }
 
-    def _record(self, answer: Answered) -> bool:
+    def _record(self, answer: AccessLogEntry) -> bool:
         if not self.is_inference(answer):
             return False
         if answer.client in self._own_open:
@@ -116,5 +116,5 @@ class Traffic:
         histogram.total_s += answer.duration_ms / 1000
         return True
 
-    def _empty(self) -> Histogram:
-        return Histogram([0] * (len(EDGES_S) + 1))
+    def _empty(self) -> DurationHistogram:
+        return DurationHistogram([0] * (len(EDGES_S) + 1))

@@ -21,7 +21,7 @@ from config.record import Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.openapi import openapi
 from server.pages.openapi_text import routes
-from server.pages.pages import Answer, Post, html_answer, json_answer
+from server.pages.pages import PageResponse, PostPage, html_response, json_response
 from server.pages.snippets import programs
 
 _ASSETS = Path(__file__).parent.parent / "assets"
@@ -40,19 +40,19 @@ class Docs:
         # A batch in front of ours may take its whole time too.
         self._timeout_s = 2 * timeout_s
 
-    def routes(self) -> dict[str, Callable[[], Answer]]:
+    def routes(self) -> dict[str, Callable[[], PageResponse]]:
         """What answers a GET."""
         page = self._page()
-        description = json_answer(200, openapi(self._record, host=self._host, ports=self._ports))
+        description = json_response(200, openapi(self._record, host=self._host, ports=self._ports))
         kind = self._record.sample.content_type
-        sample = Answer(200, self._sample, kind, {"X-Content-Type-Options": "nosniff"})
+        sample = PageResponse(200, self._sample, kind, {"X-Content-Type-Options": "nosniff"})
         return {"/docs": lambda: page, "/docs/sample": lambda: sample, "/openapi.json": lambda: description}
 
-    def posts(self) -> dict[str, Post]:
+    def posts(self) -> dict[str, PostPage]:
         """What answers a POST; above this limit TorchServe would not read the body either."""
-        return {"/docs/try": Post(round(self._record.max_request_bytes * FRONTEND_LIMIT_FACTOR), self._try)}
+        return {"/docs/try": PostPage(round(self._record.max_request_bytes * FRONTEND_LIMIT_FACTOR), self._try)}
 
-    def _try(self, body: bytes, headers: Message) -> Answer:
+    def _try(self, body: bytes, headers: Message) -> PageResponse:
         kept = {name: headers[name] for name in ("Accept", "Content-Type") if headers[name]}
         connection = http.client.HTTPConnection(self._host, self._ports.inference, timeout=self._timeout_s)
         began = time.monotonic()
@@ -62,15 +62,15 @@ class Docs:
             answer, kind = response.read(), response.getheader("Content-Type", "application/octet-stream")
         except (OSError, http.client.HTTPException) as err:
             error = f"TorchServe does not answer: {err or type(err).__name__}"
-            return json_answer(503, {"error": error, "allowed": "once /ready says 200"})
+            return json_response(503, {"error": error, "allowed": "once /ready says 200"})
         finally:
             connection.close()
         took_ms = (time.monotonic() - began) * 1000
         # An answer is shown by the page, never as a page: an own handler may send HTML.
         safe = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
-        return Answer(response.status, answer, kind, safe | {"Server-Timing": f"inference;dur={took_ms:.1f}"})
+        return PageResponse(response.status, answer, kind, safe | {"Server-Timing": f"inference;dur={took_ms:.1f}"})
 
-    def _page(self) -> Answer:
+    def _page(self) -> PageResponse:
         style, script = base_style() + _asset("docs.css"), _asset("docs.js")
         policy = (
             f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; connect-src 'self'; "
@@ -93,7 +93,7 @@ class Docs:
             script=script,
         )
         headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-        return html_answer(text, headers)
+        return html_response(text, headers)
 
     def _facts(self) -> dict[str, object]:
         """What the page's script has to know."""

@@ -99,7 +99,7 @@ class PagesServer(ThreadingHTTPServer):
         return True
 
 
-class Bounded:
+class BoundedReader:
     """What a client sends, a line or a piece at a time; ConnectionError when a head is larger than allowed."""
 
     def __init__(self, stream: BinaryIO) -> None:

@@ -11,8 +11,8 @@ from config.record import Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.examples import body_example
 from server.pages.openapi_protocols import protocols
-from server.pages.openapi_text import asked_schema, refused_schema, routes
-from server.pages.operations import answer, content, operation, reference, refusal
+from server.pages.openapi_text import routes, text_error_schema, text_request_schema
+from server.pages.operations import answer, content, operation, refusal, schema_reference
 from server.pages.schemas import ANY, JSON, Schema, answer_types, body_types, is_own, object_of
 
 _EVENTS = "text/event-stream"
@@ -67,7 +67,7 @@ def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
         answers[_EVENTS] = ANY
         responses["200"]["content"] = content(answers)
         for status in ("400", "404", "413", "503"):
-            responses[status] = answer("an error in OpenAI's form", JSON, refused_schema())
+            responses[status] = answer("an error in OpenAI's form", JSON, text_error_schema())
     types, example = body_types(record), body_example(record)
     kind = JSON if record.takes is None else record.takes.content_type
     body = {"required": True, "content": content(types, {} if example is None else {kind: example})}
@@ -96,7 +96,7 @@ def _writing(record: Record) -> dict[str, Any]:
             operations[path] = {"get": operation("models", "The models of this server", listed)}
             continue
         asked = _inference(record, form, f"OpenAI's {path.partition('/v1/')[2]}")
-        body = {"required": True, "content": content({JSON: asked_schema(record.text, form)})}
+        body = {"required": True, "content": content({JSON: text_request_schema(record.text, form)})}
         operations[path] = {"post": asked | {"requestBody": body}}
     return operations
 
@@ -111,10 +111,10 @@ def _trying(record: Record) -> dict[str, Any]:
 
 def _pages() -> dict[str, Any]:
     ready = {
-        status: answer(why, JSON, reference("Readiness"))
+        status: answer(why, JSON, schema_reference("Readiness"))
         for status, why in (("200", "every worker is there and has answered"), ("503", "not ready; `missing` says why"))
     }
-    package = answer("the package", JSON, reference("Package"))
+    package = answer("the package", JSON, schema_reference("Package"))
     live = object_of({"live": {"const": True}, "state": {"type": "string"}})
     return {
         "/live": {"get": operation("live", "Whether the supervisor runs", answer("it does", JSON, live))},

@@ -26,7 +26,7 @@ def routes(record: Record) -> dict[str, str]:
     return {"complete": f"{base}/completions", "chat": f"{base}/chat/completions", "models": f"{base}/models"}
 
 
-def asked_schema(text: Writing, form: str) -> Schema:
+def text_request_schema(text: Writing, form: str) -> Schema:
     """The body of a request; `form` is `complete`, `chat`, or either where it is neither."""
     common: dict[str, Schema] = {
         "max_tokens": {"type": "integer", "minimum": 1, "maximum": text.max_tokens},
@@ -50,10 +50,10 @@ def asked_schema(text: Writing, form: str) -> Schema:
         }
         messages: Schema = {"type": "array", "minItems": 1, "maxItems": 1000, "items": message}
         return {"type": "object", "properties": {"messages": messages} | common, "required": ["messages"]}
-    return {"anyOf": [asked_schema(text, "complete"), asked_schema(text, "chat")]}
+    return {"anyOf": [text_request_schema(text, "complete"), text_request_schema(text, "chat")]}
 
 
-def answered_schema() -> Schema:
+def text_answer_schema() -> Schema:
     """A whole answer; a stream's events are `text/event-stream`."""
     choice = {"type": "object", "properties": {"index": _COUNT, "finish_reason": _END}, "required": ["finish_reason"]}
     counts = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -71,7 +71,7 @@ def answered_schema() -> Schema:
     }
 
 
-def refused_schema() -> Schema:
+def text_error_schema() -> Schema:
     """In OpenAI's shape, whoever refuses it."""
     fields: dict[str, Schema] = {"message": _TEXT, "type": _TEXT, "param": {}, "code": {}}
     error: Schema = {"type": "object", "properties": fields, "required": ["message", "type"]}

@@ -19,10 +19,10 @@ def answer(text: str, content_type: str, schema: Schema) -> dict[str, Any]:
 
 def refusal(why: str) -> dict[str, Any]:
     """An answer that says what is wrong."""
-    return answer(why, JSON, reference("Refusal"))
+    return answer(why, JSON, schema_reference("Refusal"))
 
 
-def reference(name: str) -> Schema:
+def schema_reference(name: str) -> Schema:
     """A schema that the description has by a name."""
     return {"$ref": f"#/components/schemas/{name}"}
 

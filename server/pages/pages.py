@@ -1,5 +1,5 @@
 """The supervisor's own port: `/live`, `/ready`, `/metrics`, `/package`. It answers from memory, never asks a worker;
-what takes a body (`Post`) is there only with the page to try the model."""
+what takes a body (`PostPage`) is there only with the page to try the model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from types import MappingProxyType
 from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
-from server.pages.listening import BODIES, HEAD_BYTES, Bounded, PagesServer, is_trusted
+from server.pages.listening import BODIES, HEAD_BYTES, BoundedReader, PagesServer, is_trusted
 
 HTML = "text/html; charset=utf-8"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True)
-class Answer:
+class PageResponse:
     """One page."""
 
     status: int
@@ -32,30 +32,30 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Post:
+class PostPage:
     """A page that takes a body of up to `limit_bytes`, from its own site only."""
 
     limit_bytes: int
-    answer: Callable[[bytes, Message], Answer]
+    answer: Callable[[bytes, Message], PageResponse]
 
 
-def json_answer(status: int, data: object) -> Answer:
+def json_response(status: int, data: object) -> PageResponse:
     """A page of JSON, one line."""
-    return Answer(status, json.dumps(data).encode() + b"\n")
+    return PageResponse(status, json.dumps(data).encode() + b"\n")
 
 
-def html_answer(text: str, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
+def html_response(text: str, headers: Mapping[str, str] = MappingProxyType({})) -> PageResponse:
     """A page for a browser."""
-    return Answer(200, text.encode(), HTML, headers)
+    return PageResponse(200, text.encode(), HTML, headers)
 
 
-def metrics_answer(text: str) -> Answer:
+def metrics_response(text: str) -> PageResponse:
     """A page of metrics."""
-    return Answer(200, text.encode(), _METRICS_TYPE)
+    return PageResponse(200, text.encode(), _METRICS_TYPE)
 
 
 def serve_pages(
-    host: str, port: int, pages: Mapping[str, Callable[[], Answer]], posts: Mapping[str, Post] | None = None
+    host: str, port: int, pages: Mapping[str, Callable[[], PageResponse]], posts: Mapping[str, PostPage] | None = None
 ) -> ThreadingHTTPServer:
     """Starts answering in a thread of its own; `server_close` after `shutdown` ends it."""
 
@@ -69,7 +69,7 @@ def serve_pages(
     return server
 
 
-_MISDIRECTED = json_answer(
+_MISDIRECTED = json_response(
     421, {"error": "the `Host` header names another site", "field": "host", "allowed": "localhost, or an address"}
 )
 
@@ -82,8 +82,8 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    routes: Mapping[str, Callable[[], Answer]] = {}
-    forms: Mapping[str, Post] = {}
+    routes: Mapping[str, Callable[[], PageResponse]] = {}
+    forms: Mapping[str, PostPage] = {}
     only_local = False
     protocol_version = "HTTP/1.1"
     # A connection without a request is not kept longer: each holds a thread.
@@ -92,13 +92,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self._bounded = Bounded(cast("BinaryIO", self.rfile))
-        self.rfile = cast("BufferedReader", self._bounded)
+        self._reader = BoundedReader(cast("BinaryIO", self.rfile))
+        self.rfile = cast("BufferedReader", self._reader)
 
     def parse_request(self) -> bool:
         """Also takes the place of a client that has asked."""
         complete = super().parse_request()
-        self._bounded.left = HEAD_BYTES
+        self._reader.left = HEAD_BYTES
         if complete:
             self._pages.mark(self.connection, asked=True)
         return complete
@@ -127,24 +127,26 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(_MISDIRECTED)
             return
         if self._is_foreign():
-            self._refuse(json_answer(403, {"error": "sent by a page of another site"}))
+            self._refuse(json_response(403, {"error": "sent by a page of another site"}))
             return
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
-            self._refuse(json_answer(411, {"error": "the request has no `Content-Length`", "field": "content-length"}))
+            self._refuse(
+                json_response(411, {"error": "the request has no `Content-Length`", "field": "content-length"})
+            )
             return
         if int(length) > form.limit_bytes:
             allowed = f"at most {form.limit_bytes} bytes"
             error = {"error": "the body is too large", "field": "body", "got": f"{length} bytes", "allowed": allowed}
-            self._refuse(json_answer(413, error))
+            self._refuse(json_response(413, error))
             return
         if not self._pages.bodies.acquire(blocking=False):
-            self._refuse(json_answer(503, {"error": f"{BODIES} requests of this page are open already"}))
+            self._refuse(json_response(503, {"error": f"{BODIES} requests of this page are open already"}))
             return
         try:
             # Who sends slowly does not keep others out: it may be closed for them.
             self._pages.mark(self.connection, asked=False)
-            body = self._bounded.body(int(length))
+            body = self._reader.body(int(length))
             self._pages.mark(self.connection, asked=True)
             if len(body) == int(length):
                 self._send(form.answer(body, self.headers))
@@ -165,12 +167,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _page(self) -> str:
         return self.path.partition("?")[0]
 
-    def _unknown(self) -> Answer:
+    def _unknown(self) -> PageResponse:
         """The answer to a method that a page has not, or to a page that is not there."""
         allowed = ["GET", "HEAD"] if self._page in self.routes else ["POST"] if self._page in self.forms else []
         if allowed:
-            return Answer(405, b'{"error": "no such method"}\n', headers={"Allow": ", ".join(allowed)})
-        return json_answer(404, {"error": "no such page", "allowed": sorted({*self.routes, *self.forms})})
+            return PageResponse(405, b'{"error": "no such method"}\n', headers={"Allow": ", ".join(allowed)})
+        return json_response(404, {"error": "no such page", "allowed": sorted({*self.routes, *self.forms})})
 
     def _is_foreign(self) -> bool:
         """A browser names the site that a request comes from; other clients do not."""
@@ -179,12 +181,12 @@ class _Handler(BaseHTTPRequestHandler):
             origin is not None and urlsplit(origin).netloc != self.headers.get("Host")
         )
 
-    def _refuse(self, answer: Answer) -> None:
+    def _refuse(self, answer: PageResponse) -> None:
         """Without reading the body, which would be taken for the next request."""
         self.close_connection = True
         self._send(answer)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: PageResponse) -> None:
         try:
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)

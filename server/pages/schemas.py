@@ -6,7 +6,7 @@ from typing import Any
 
 from config.record import Form, Port, Record
 from config.sections import Image
-from server.pages.openapi_text import answered_schema, asked_schema
+from server.pages.openapi_text import text_answer_schema, text_request_schema
 
 Schema = dict[str, Any]
 
@@ -22,7 +22,7 @@ def request_schema(record: Record) -> Schema:
     if record.takes is not None:
         return _declared(record.takes)
     if record.text is not None:
-        return asked_schema(record.text, "any")
+        return text_request_schema(record.text, "any")
     if record.handler == "image" and record.image is not None:
         text = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
         return object_of({"image": {"anyOf": [text, *_normalised(record.image)]}})
@@ -42,7 +42,7 @@ def answer_schema(record: Record) -> Schema:
     if record.gives is not None:
         return _declared(record.gives)
     if record.text is not None:
-        return answered_schema()
+        return text_answer_schema()
     if record.handler == "image":
         shapes = {port.name: _array(port) for port in record.outputs}
         if record.labels is not None:

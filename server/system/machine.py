@@ -16,7 +16,7 @@ CPUINFO = Path("/proc/cpuinfo")
 GPU_DEVICES = Path("/dev")
 
 
-def differences(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path = GPU_DEVICES) -> list[str]:
+def package_mismatches(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path = GPU_DEVICES) -> list[str]:
     """In which points this machine cannot run the artifacts; empty when it can, or may recompile."""
     key, points = record.key, []
     if key.device == "cuda" and not any(devices.glob("nvidia[0-9]*")):

@@ -13,7 +13,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
-class Identity:
+class ProcessIdentity:
     """One process for its whole life: pids come back, pids with their start time do not."""
 
     pid: int
@@ -25,10 +25,10 @@ class Identity:
         return identify(self.pid) == self
 
 
-def identify(pid: int) -> Identity | None:
+def identify(pid: int) -> ProcessIdentity | None:
     """The process that has this pid now; None when there is none or it has ended."""
     fields = _stat(pid)
-    return None if not fields or fields[0] in "ZX" else Identity(pid, int(fields[19]))
+    return None if not fields or fields[0] in "ZX" else ProcessIdentity(pid, int(fields[19]))
 
 
 def is_stopped(pid: int) -> bool:
@@ -46,13 +46,13 @@ def _stat(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-class Handles:
+class ProcessHandles:
     """One of each process that is watched; it becomes readable when the process ends."""
 
     def __init__(self) -> None:
-        self._open: dict[Identity, int] = {}
+        self._open: dict[ProcessIdentity, int] = {}
 
-    def of(self, processes: Collection[Identity]) -> list[int] | None:
+    def for_processes(self, processes: Collection[ProcessIdentity]) -> list[int] | None:
         """A handle of each of these; None when one cannot be had, because it has ended or because sandboxes differ."""
         for process in self._open.keys() - set(processes):
             os.close(self._open.pop(process))
@@ -70,7 +70,7 @@ class Handles:
 
     def close(self) -> None:
         """Gives all of them back."""
-        self.of(())
+        self.for_processes(())
 
 
 def resident_bytes(pid: int) -> int:
@@ -81,7 +81,7 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
-def open_files(pid: int) -> int:
+def open_file_count(pid: int) -> int:
     """Files, pipes and connections that a process holds; 0 when it is gone."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))

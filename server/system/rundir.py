@@ -14,9 +14,9 @@ from pathlib import Path
 from config.errors import InputError
 
 # Set in Java's environment and so in the workers', to find them again after their supervisor was killed.
-OWNER = "MARINA_RUN"
+OWNER_VARIABLE = "MARINA_RUN"
 # In the directory from when a drain waits no longer; `handlers/generation/handler.py` looks for it.
-CLOSING = "closing"
+CLOSING_FILE = "closing"
 # TorchServe's workers listen on such a file in it, and the kernel takes no longer name for a socket.
 _SOCKET, _LONGEST_SOCKET = "tmp/.ts.sock.9000", 107
 
@@ -80,7 +80,7 @@ def _remove_if_dead(lock: Path) -> None:
     if handle is None:
         return
     path = lock.with_suffix("")
-    mark = f"{OWNER}={path}".encode()
+    mark = f"{OWNER_VARIABLE}={path}".encode()
     for environment in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark in environment.read_bytes().split(b"\0"):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from server.java import Open
+from server.java import OpenCounts
 from server.system import Sockets
 
 _LOOK_S = 0.02
@@ -27,16 +27,16 @@ _ACCEPTING_S = 1.0
 _LAST_WORDS_S = 1.0
 
 
-class Stopping(Protocol):
+class Drainable(Protocol):
     """What a drain asks and does; the supervisor is one."""
 
     def end_connections(self) -> None: ...
 
-    def turn_away(self) -> bool: ...
+    def refuse_new_connections(self) -> bool: ...
 
     def close_listener(self) -> None: ...
 
-    def count(self) -> Open | None: ...
+    def count(self) -> OpenCounts | None: ...
 
     def sockets(self) -> Sockets: ...
 
@@ -58,7 +58,7 @@ class Drained:
     took_s: float
 
 
-def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Callable[[str], None]) -> Drained:
+def drain(server: Drainable, *, propagation_s: float, timeout_s: float, say: Callable[[str], None]) -> Drained:
     """Ends when nothing is in flight, or the bound or a second signal cuts it short. Java is left to the caller."""
     begin = time.monotonic()
     server.end_connections()
@@ -66,7 +66,7 @@ def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Call
         say(f"draining: no longer ready, still serving for {propagation_s:g} s while load balancers learn of it")
     if server.second_signal_within(propagation_s):
         return _cut(server, "a second signal", begin)
-    if server.turn_away():
+    if server.refuse_new_connections():
         _wait_until_accepted(server)
     server.close_listener()
     say("draining: no new connections; answering the open requests")
@@ -88,14 +88,14 @@ def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Call
             return _cut(server, "a second signal", begin)
 
 
-def _wait_until_accepted(server: Stopping) -> None:
+def _wait_until_accepted(server: Drainable) -> None:
     # Twice, because one look is not of one moment: a connection may be made after the queue was read.
     until, clear = time.monotonic() + _ACCEPTING_S, 0
     while clear < 2 and time.monotonic() < until and not server.second_signal_within(_LOOK_S):
         clear = 0 if server.sockets().waiting else clear + 1
 
 
-def is_quiet(counted: Open | None, sockets: Sockets, *, patient: bool) -> bool:
+def is_quiet(counted: OpenCounts | None, sockets: Sockets, *, patient: bool) -> bool:
     """Whether nothing is asked, answered or on its way. Unknown counts are not quiet, unless nobody is connected."""
     if sockets.listening or sockets.undelivered:
         return False
@@ -106,7 +106,7 @@ def is_quiet(counted: Open | None, sockets: Sockets, *, patient: bool) -> bool:
     return not (patient and counted.expected)
 
 
-def _let_answers_end(server: Stopping) -> None:
+def _let_answers_end(server: Drainable) -> None:
     """A language model's streams end with an error that says so, not in the middle of a chunk."""
     server.end_answers()
     until = time.monotonic() + _LAST_WORDS_S
@@ -115,7 +115,7 @@ def _let_answers_end(server: Stopping) -> None:
             return
 
 
-def _cut(server: Stopping, reason: str, begin: float) -> Drained:
+def _cut(server: Drainable, reason: str, begin: float) -> Drained:
     sockets, counted = server.sockets(), server.count()
     # Where it is not known: at most one request is open on a connection.
     left = sockets.connected if counted is None else counted.requests

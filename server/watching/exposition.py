@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from server.java import Histogram
+from server.java import DurationHistogram
 
 Labels = Mapping[str, object]
 
@@ -15,7 +15,7 @@ def family(name: str, kind: str, text: str, samples: Iterable[tuple[Labels, floa
 
 
 def histogram_family(
-    name: str, text: str, edges_s: Iterable[float], series: Iterable[tuple[Labels, Histogram]]
+    name: str, text: str, edges_s: Iterable[float], series: Iterable[tuple[Labels, DurationHistogram]]
 ) -> list[str]:
     """A histogram with one series for each set of labels."""
     lines = _head(name, "histogram", text)

@@ -11,22 +11,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from server.java import Description, Worker
-from server.system import Identity, identify, is_stopped
+from server.java import ModelStatus, WorkerStatus
+from server.system import ProcessIdentity, identify, is_stopped
 
 # TorchServe answers describe in milliseconds, under overload in hundreds of them; after this it hangs.
 STALE_S = 30.0
 _STOPPED = "stopped by SIGSTOP, until it gets SIGCONT"
 
-Generation = frozenset[tuple[str, Identity | None]]
+Generation = frozenset[tuple[str, ProcessIdentity | None]]
 
 
 @dataclass
-class Seat:
+class WorkerHealth:
     """One of TorchServe's workers through all its restarts: its name stays, its process changes."""
 
     name: str
-    process: Identity | None = None
+    process: ProcessIdentity | None = None
     ready: bool = False
     stopped: bool = False
     pid: int = 0
@@ -52,12 +52,12 @@ class Health:
         """TorchServe's own process, once there is one."""
         self._clock = clock
         self._lock = threading.RLock()
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, WorkerHealth] = {}
         self._described_at: float | None = None
         self._proven: Generation | None = None
-        self._out: str | None = None
+        self._unready_reason: str | None = None
 
-    def observe(self, description: Description) -> None:
+    def observe(self, description: ModelStatus) -> None:
         """Takes in what TorchServe says of its workers."""
         with self._lock:
             self._described_at = self._clock()
@@ -65,7 +65,7 @@ class Health:
             for worker in description.workers:
                 self._place(worker)
 
-    def look(self) -> bool:
+    def notice_deaths(self) -> bool:
         """Notices deaths; true when there was one since the last look."""
         with self._lock:
             dead = [seat for seat in self._seats.values() if seat.process and not seat.process.alive]
@@ -81,10 +81,10 @@ class Health:
             if generation == self.generation:
                 self._proven = generation
 
-    def take_out(self, reason: str | None) -> None:
+    def set_unready_reason(self, reason: str | None) -> None:
         """Not ready for a reason that no worker's state shows; None takes it back."""
         with self._lock:
-            self._out = reason
+            self._unready_reason = reason
 
     @property
     def generation(self) -> Generation | None:
@@ -95,7 +95,7 @@ class Health:
             return frozenset((seat.name, seat.process) for seat in self._seats.values())
 
     @property
-    def processes(self) -> list[Identity]:
+    def processes(self) -> list[ProcessIdentity]:
         """Of the workers that are alive, as of the last look."""
         with self._lock:
             return [seat.process for seat in self._seats.values() if seat.process]
@@ -124,23 +124,23 @@ class Health:
     def missing(self) -> list[str]:
         """What is missing for readiness, in words; looks for deaths first."""
         with self._lock:
-            self.look()
-            if self._out:
-                return [self._out]
+            self.notice_deaths()
+            if self._unready_reason:
+                return [self._unready_reason]
             if self.java_is_stopped:
                 return [f"TorchServe: {_STOPPED}"]
             if self._described_at is None:
                 return ["TorchServe does not answer yet"]
             if (silent_s := self._clock() - self._described_at) > STALE_S:
                 return [f"TorchServe has not described its workers for {silent_s:.0f} s"]
-            lacking = [f"worker {seat.name}: {self._state(seat)}" for seat in self.seats() if not seat.serving]
+            lacking = [f"worker {seat.name}: {self._state(seat)}" for seat in self.workers() if not seat.serving]
             if (unseen := self.declared - len(self._seats)) > 0:
                 lacking.append(f"{unseen} of {self.declared} workers not started yet")
             if not lacking and self.unproven is not None:
                 lacking.append("no inference has succeeded since the last worker started")
             return lacking
 
-    def seats(self) -> list[Seat]:
+    def workers(self) -> list[WorkerHealth]:
         """Copies of what is known of each worker, by name."""
         with self._lock:
             return [replace(seat) for _, seat in sorted(self._seats.items())]
@@ -151,8 +151,8 @@ class Health:
             since = [seat.failing_since for seat in self._seats.values() if seat.failing_since is not None]
             return self._clock() - min(since) if since else 0.0
 
-    def _place(self, worker: Worker) -> None:
-        seat = self._seats.setdefault(worker.name, Seat(worker.name))
+    def _place(self, worker: WorkerStatus) -> None:
+        seat = self._seats.setdefault(worker.name, WorkerHealth(worker.name))
         if worker.pid > 0:
             replaced, process = seat.pid not in (0, worker.pid), identify(worker.pid)
             seat.restarts += replaced
@@ -164,12 +164,12 @@ class Health:
         if seat.serving:
             seat.failing_since = None
 
-    def _fail(self, seat: Seat) -> None:
+    def _fail(self, seat: WorkerHealth) -> None:
         seat.process = None
         if seat.failing_since is None:
             seat.failing_since = self._clock()
 
-    def _state(self, seat: Seat) -> str:
+    def _state(self, seat: WorkerHealth) -> str:
         if seat.failing_since is not None:
             return f"died {self._clock() - seat.failing_since:.0f} s ago, {seat.restarts} restarts"
         return _STOPPED if seat.stopped else "loading"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from config.sections import Serving
-from server.system import Identity, resident_bytes
+from server.system import ProcessIdentity, resident_bytes
 from server.watching.health import Health
 
 _LOOK_EVERY_S = 0.5
@@ -31,7 +31,7 @@ class _Renewal:
     """The one that is under way."""
 
     worker: str
-    process: Identity
+    process: ProcessIdentity
     asked: Path
     since: float
     taken_up: bool = False
@@ -51,21 +51,21 @@ class Recycler:
         directory: Path,
         health: Health,
         *,
-        nudge: Callable[[], None],
+        request_inference: Callable[[], None],
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limit_bytes = serving.max_worker_memory_mb * 1_000_000 if serving.max_worker_memory_mb else None
         self._batch_s, self._load_s = serving.response_timeout_s + _GRACE_S, float(serving.startup_timeout_s)
         self._directory, self._health = directory, health
-        self._nudge, self._say, self._clock = nudge, say, clock
+        self._request_inference, self._say, self._clock = request_inference, say, clock
         self._renewal: _Renewal | None = None
-        self._limits: dict[Identity, float] = {}
+        self._limits: dict[ProcessIdentity, float] = {}
         self._next_look = float("-inf")
         self.recycled = 0
         self.failed = 0
 
-    def look(self) -> None:
+    def step(self) -> None:
         """Asks the worker that needs it, or sees what became of the one asked. Cheap; call it often."""
         now = self._clock()
         if self._limit_bytes is None or now < self._next_look:
@@ -77,7 +77,7 @@ class Recycler:
             self._renewal = self._ask(self._limit_bytes)
 
     def _ask(self, limit_bytes: int) -> _Renewal | None:
-        for seat in self._health.seats():
+        for seat in self._health.workers():
             process = seat.process
             if process and (resident := resident_bytes(process.pid)) > self._limits.get(process, limit_bytes):
                 renewal = _Renewal(seat.name, process, self._directory / str(process.pid), self._clock())
@@ -97,7 +97,7 @@ class Recycler:
         process, busy = renewal.process, renewal.busy.exists()
         # The only worker answers nobody until it is new; with others the pod serves on.
         only = self._health.declared == 1 and busy and process.alive
-        self._health.take_out("the only worker is being renewed" if only else None)
+        self._health.set_unready_reason("the only worker is being renewed" if only else None)
         if not process.alive:
             renewal.asked.unlink(missing_ok=True)
             renewal.busy.unlink(missing_ok=True)
@@ -115,7 +115,7 @@ class Recycler:
     def _waiting(self, renewal: _Renewal) -> _Renewal | None:
         if (waited_s := self._clock() - renewal.since) < self._batch_s:
             # It looks between two batches; an idle one has to be given one.
-            self._nudge()
+            self._request_inference()
             return renewal
         try:
             renewal.asked.unlink()

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from config.latency import EDGES_S
 from config.spec import Spec
 from server.java import Door, Frontend, Traffic
-from server.system import open_files, resident_bytes
-from server.watching.asking import Asking
+from server.system import open_file_count, resident_bytes
 from server.watching.exposition import Labels, family, histogram_family
 from server.watching.health import Health
+from server.watching.torchserve_counts import TorchServeCounts
 from server.watching.worker_metrics import WorkerMetrics
 
 # Asked more often, everybody gets the same page: rendering takes about 3 ms and a question to Java.
@@ -29,7 +29,7 @@ Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]
 
 
 @dataclass
-class Facts:
+class ServerFacts:
     """What is counted elsewhere and shown here."""
 
     sha256: str = ""
@@ -43,7 +43,7 @@ class Facts:
 
 
 @dataclass
-class Page:
+class MetricsPage:
     """Renders the page; `text` is at most `PAGE_AGE_S` old."""
 
     spec: Spec
@@ -52,14 +52,14 @@ class Page:
     traffic: Traffic
     health: Health
     workers: WorkerMetrics
-    facts: Facts
+    facts: ServerFacts
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _asking: Asking = field(init=False)
+    _asking: TorchServeCounts = field(init=False)
     _text: str = ""
     _rendered_at: float = -1e9
 
     def __post_init__(self) -> None:
-        self._asking = Asking(self.frontend, self.door, self.health)
+        self._asking = TorchServeCounts(self.frontend, self.door, self.health)
 
     def text(self) -> str:
         """The page; whoever asks while it is being rendered waits for that one."""
@@ -153,11 +153,11 @@ class Page:
 
     def _workers(self) -> list[Family]:
         model: Labels = {"model": self.spec.name}
-        seats = [({**model, "worker": seat.name}, seat) for seat in self.health.seats()]
-        ready, declared = sum(seat.serving for _, seat in seats), self.health.declared
-        restarts = [(labels, seat.restarts) for labels, seat in seats]
-        memory = [(labels, resident_bytes(seat.pid)) for labels, seat in seats if seat.alive]
-        files = [(labels, open_files(seat.pid)) for labels, seat in seats if seat.alive]
+        workers = [({**model, "worker": seat.name}, seat) for seat in self.health.workers()]
+        ready, declared = sum(seat.serving for _, seat in workers), self.health.declared
+        restarts = [(labels, seat.restarts) for labels, seat in workers]
+        memory = [(labels, resident_bytes(seat.pid)) for labels, seat in workers if seat.alive]
+        files = [(labels, open_file_count(seat.pid)) for labels, seat in workers if seat.alive]
         return [
             ("marina_workers_declared", "gauge", "Workers the spec asks for.", [(model, declared)]),
             ("marina_workers_ready", "gauge", "Workers that are READY and alive.", [(model, ready)]),
@@ -169,7 +169,7 @@ class Page:
     def _processes(self) -> list[Family]:
         pids = {"supervisor": self.facts.supervisor_pid, "torchserve": self.facts.java_pid}
         memory = [({"process": name}, resident_bytes(pid)) for name, pid in pids.items()]
-        files = [({"process": name}, open_files(pid)) for name, pid in pids.items()]
+        files = [({"process": name}, open_file_count(pid)) for name, pid in pids.items()]
         return [
             ("marina_resident_memory_bytes", "gauge", "Resident memory of Java and the supervisor.", memory),
             ("marina_open_files", "gauge", "Open files and connections of Java and the supervisor.", files),

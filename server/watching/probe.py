@@ -40,20 +40,20 @@ class Prober:
         self._starting_s = 1.0 if gpu else _STARTING_S
         self._wake = threading.Event()
         self._stopped = False
-        self._nudged = False
+        self._inference_requested = False
         self._warmed = False
         self.model_unknown = False
         self.last_failure = ""
         self._thread = threading.Thread(target=self._run, name="prober", daemon=True)
         self._thread.start()
 
-    def hurry(self) -> None:
+    def ask_now(self) -> None:
         """Something happened to a worker: ask again now."""
         self._wake.set()
 
-    def nudge(self) -> None:
+    def request_inference(self) -> None:
         """Gives the workers an inference to answer, soon."""
-        self._nudged = True
+        self._inference_requested = True
         self._wake.set()
 
     def stop(self) -> None:
@@ -70,8 +70,8 @@ class Prober:
                 else:
                     self._pause(self._starting_s)
                     self._ask()
-            if self._nudged:
-                self._nudged = False
+            if self._inference_requested:
+                self._inference_requested = False
                 self._infer()
             self._pause(self._ready_s if self._health.ready else self._starting_s)
 

@@ -22,7 +22,7 @@ from fakes import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from handlers.artifact import Artifact
+from handlers.artifact import LoadedArtifact
 from handlers.base import Handler
 from handlers.image import ImageHandler
 from handlers.record import RecordError
@@ -129,7 +129,7 @@ class Breaking(TensorHandler):
     broken = False
 
     def load(self):
-        return Artifact("export", (1, 4), self.device, self.run)
+        return LoadedArtifact("export", (1, 4), self.device, self.run)
 
     def run(self, inputs):
         if self.broken:

@@ -95,8 +95,8 @@ def test_it_is_installed_only_where_bodies_are_to_stay_as_they_are(monkeypatch):
     worker = sys.modules["__main__"]
     monkeypatch.setattr(worker, "retrieve_msg", stock.retrieve_msg, raising=False)
     monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "true")
-    receive.install()
+    receive.install_receiver()
     assert worker.retrieve_msg is stock.retrieve_msg
     monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "false")
-    receive.install()
+    receive.install_receiver()
     assert worker.retrieve_msg is not stock.retrieve_msg

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from server.pages import listening
-from server.pages.listening import Bounded, PagesServer, is_trusted
-from server.pages.pages import Answer, Post, json_answer, serve_pages
+from server.pages.listening import BoundedReader, PagesServer, is_trusted
+from server.pages.pages import PageResponse, PostPage, json_response, serve_pages
 
 
 def free_port() -> int:
@@ -25,11 +25,13 @@ def free_port() -> int:
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(listening, "CONNECTIONS", 5)
 
-    def echo(body: bytes, _: Message) -> Answer:
-        return Answer(200, body, "text/plain")
+    def echo(body: bytes, _: Message) -> PageResponse:
+        return PageResponse(200, body, "text/plain")
 
     number = free_port()
-    server = serve_pages("127.0.0.1", number, {"/ready": lambda: json_answer(200, {})}, {"/try": Post(1000, echo)})
+    server = serve_pages(
+        "127.0.0.1", number, {"/ready": lambda: json_response(200, {})}, {"/try": PostPage(1000, echo)}
+    )
     yield number
     server.shutdown()
     server.server_close()
@@ -120,4 +122,4 @@ def test_a_body_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(listening.time, "monotonic", lambda: next(times))
     stream = SimpleNamespace(read1=lambda _: b"x")
     with pytest.raises(TimeoutError):
-        Bounded(stream).body(100)  # type: ignore[arg-type]
+        BoundedReader(stream).body(100)  # type: ignore[arg-type]

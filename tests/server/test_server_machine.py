@@ -11,7 +11,7 @@ from specs import ROOT
 from config.errors import InputError
 from server.system import machine
 from server.system.processes import identify, resident_bytes
-from server.system.rundir import OWNER, create_run_directory
+from server.system.rundir import OWNER_VARIABLE, create_run_directory
 from server.system.sockets import Sockets, read_sockets
 from server.watching.worker_metrics import WorkerMetrics
 
@@ -42,8 +42,8 @@ def test_leftovers_of_a_dead_server_are_removed_with_its_processes(short_folder:
     crashed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     left = Path(crashed.stdout.strip())
     assert left.is_dir()
-    orphan = subprocess.Popen(["sleep", "600"], env={OWNER: str(left)})
-    other = subprocess.Popen(["sleep", "600"], env={OWNER: str(left) + "x"})
+    orphan = subprocess.Popen(["sleep", "600"], env={OWNER_VARIABLE: str(left)})
+    other = subprocess.Popen(["sleep", "600"], env={OWNER_VARIABLE: str(left) + "x"})
     create_run_directory(short_folder).close()
     assert orphan.wait(10) == -9
     assert other.poll() is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from config.sections import Serving
-from server.java.frontend import Description, Worker
+from server.java.frontend import ModelStatus, WorkerStatus
 from server.watching.health import Health
 from server.watching.memory import Recycler
 
@@ -30,7 +30,7 @@ class Pod:
     def look(self, seconds: float = 1) -> list[str]:
         """The files there are after some time and a look."""
         self.now += seconds
-        self.recycler.look()
+        self.recycler.step()
         return [file.name for file in self.directory.iterdir()]
 
 
@@ -41,12 +41,17 @@ def make_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     def make(count: int) -> Pod:
         workers = [subprocess.Popen(["sleep", "600"]) for _ in range(count)]
         health = Health(count)
-        health.observe(Description(True, tuple(Worker(str(worker.pid), worker.pid, True) for worker in workers)))
+        health.observe(ModelStatus(True, tuple(WorkerStatus(str(worker.pid), worker.pid, True) for worker in workers)))
         health.prove(health.generation or frozenset())
         memory, said, nudges = {worker.pid: 2_000_000 for worker in workers}, [], []
         monkeypatch.setattr("server.watching.memory.resident_bytes", memory.__getitem__)
         recycler = Recycler(
-            SERVING, tmp_path, health, nudge=lambda: nudges.append(1), say=said.append, clock=lambda: pod.now
+            SERVING,
+            tmp_path,
+            health,
+            request_inference=lambda: nudges.append(1),
+            say=said.append,
+            clock=lambda: pod.now,
         )
         pod = Pod(recycler, health, tmp_path, workers, memory, said, nudges)
         pods.append(pod)

@@ -4,19 +4,19 @@ import pytest
 from specs import make_spec
 
 from config.latency import EDGES_MS, EDGES_S
-from server.java.traffic import Answered, Traffic, parse_line
+from server.java.traffic import AccessLogEntry, Traffic, parse_line
 
 SPEC = make_spec({"name": "m", "version": "1.0", "slo": {"p99_ms": 50}})
 
 
-def answered(path: str = "/predictions/m", code: int = 200, ms: int = 4, client: str = "10.0.0.1:5") -> Answered:
-    return Answered(client, "POST", path, code, ms)
+def answered(path: str = "/predictions/m", code: int = 200, ms: int = 4, client: str = "10.0.0.1:5") -> AccessLogEntry:
+    return AccessLogEntry(client, "POST", path, code, ms)
 
 
 def test_line_of_the_access_log_is_read_without_its_query() -> None:
     line = 'A /10.0.0.1:52000 "POST /predictions/m?name=secret HTTP/1.1" 200 37.125'
-    assert parse_line(line) == Answered("10.0.0.1:52000", "POST", "/predictions/m", 200, 37.125)
-    assert parse_line('A 10.0.0.1:52000 "gRPC org.Service/Predictions HTTP/2.0" 0 3') == Answered(
+    assert parse_line(line) == AccessLogEntry("10.0.0.1:52000", "POST", "/predictions/m", 200, 37.125)
+    assert parse_line('A 10.0.0.1:52000 "gRPC org.Service/Predictions HTTP/2.0" 0 3') == AccessLogEntry(
         "10.0.0.1:52000", "gRPC", "org.Service/Predictions", 0, 3
     )
 
@@ -47,7 +47,7 @@ def test_only_what_torchserve_counts_as_an_arrival_is_counted(path: str, counts:
 
 
 def test_a_preflight_asks_no_model() -> None:
-    assert not Traffic(SPEC).is_inference(Answered("10.0.0.1:5", "OPTIONS", "/predictions/m", 200, 1))
+    assert not Traffic(SPEC).is_inference(AccessLogEntry("10.0.0.1:5", "OPTIONS", "/predictions/m", 200, 1))
 
 
 def test_edges_are_whole_milliseconds_and_close_where_objectives_are() -> None:

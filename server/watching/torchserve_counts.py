@@ -5,14 +5,14 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
-from server.java import Counters, Door, Frontend, NoAnswerError, NoDoorError, Open
+from server.java import Counters, Door, Frontend, NoAnswerError, NoDoorError, OpenCounts
 from server.watching.health import Health
 
 # It answers in milliseconds, under overload in hundreds of them. Who owes an answer already gets less time.
 _PATIENCE_S, _HASTE_S = 2.0, 0.1
 
 
-class Asking:
+class TorchServeCounts:
     """The last that is known; for one caller at a time."""
 
     def __init__(self, frontend: Frontend, door: Door, health: Health) -> None:
@@ -20,7 +20,7 @@ class Asking:
         self._thread = ThreadPoolExecutor(1, "asking")
         self._question: Future[bool] | None = None
         self.counters = Counters()
-        self.open = Open()
+        self.open = OpenCounts()
         self.answered = True
         """Whether both are of now."""
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-class Pause:
+class Backoff:
     """Used by several threads: each change is one assignment, and a lost one costs a try."""
 
     def __init__(self, first_s: float, longest_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -12,7 +12,7 @@ class Pause:
         self._next_s, self._until = first_s, 0.0
 
     @property
-    def is_on(self) -> bool:
+    def is_active(self) -> bool:
         """Whether it is not to be asked now."""
         return self._clock() < self._until
 
