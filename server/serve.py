@@ -1,4 +1,4 @@
-"""`serve`: everything checked first, then one supervisor around one TorchServe, until it is told to stop."""
+"""`serve` checks everything first, then runs one supervisor around one TorchServe until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -63,11 +63,12 @@ def serve(
     docs: bool = False,
     log_file: Path | None = None,
 ) -> int:
-    """Blocks until the server ended; the exit code is one of `Exit`. MarinaError before anything was started.
+    """Runs a server and blocks until it has ended. Returns one of `Exit`; raises MarinaError if a check fails, before
+    anything was started.
 
-    `host` is where inference and the supervisor's pages listen; everything else stays on loopback. `docs` adds the page
-    to try the model; `log_file` keeps what is printed, for a sidecar that ships it. Needs the main thread, whose
-    SIGTERM and SIGINT it takes.
+    Inference and the supervisor's pages listen on `host`; everything else stays on loopback. `docs` adds the page for
+    trying the model; `log_file` also receives the log, for a sidecar that ships it. Must run in the main thread,
+    because it handles SIGTERM and SIGINT.
     """
     began = time.monotonic()
     ports, java = Ports(port_base), find_java()
@@ -77,7 +78,7 @@ def serve(
     sink = _log_sink(log_file)
     directory = create_run_directory()
     try:
-        # The sample's kind first: it is the one to try.
+        # The sample's content type comes first: error messages suggest the first one.
         types = tuple(dict.fromkeys((record.sample.content_type, *body_types(record))))
         pages = door_pages(record, ports=ports, docs=docs)
         launch = plan_launch(
@@ -94,7 +95,7 @@ def serve(
 
 
 class _ModelServer:
-    """One server's parts, put together. Java is started first: everything else is faster than it."""
+    """All parts of one running server. Java is started first, because it takes the longest."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class _ModelServer:
         )
 
     def run(self, began: float) -> int:
-        """Until the end; `began` is when the user asked for a server."""
+        """Blocks until the server has ended; `began` is the monotonic time at which `serve` was called."""
 
         def ready() -> None:
             self._facts.ready_after_s = time.monotonic() - began
@@ -174,7 +175,7 @@ class _ModelServer:
             pages.server_close()
 
     def close(self) -> None:
-        """Leaves no process, no thread that writes and no signal handler."""
+        """Ends every process and writer thread and restores the signal handlers."""
         self._child.kill()
         self._output.close()
         self._signals.close()
@@ -228,7 +229,7 @@ class _ModelServer:
     def _say(self, text: str) -> None:
         as_json = self._spec.serving.log == "json"
         level = next((name for start, name in _LEVELS.items() if text.startswith(start)), "INFO")
-        # A person at a terminal needs no time and no level.
+        # At a terminal, time and level would only be noise.
         plain = sys.stderr.isatty() and not as_json
         self._output.say(f"marina: {text}" if plain else log_line("marina", text, as_json=as_json, level=level))
 

@@ -1,6 +1,7 @@
-"""One server from start to end, in the main thread: loading, warming, ready, draining, stopped.
+"""Runs one server from start to end, in the main thread: loading, warming, ready, draining, stopped.
 
-It is PID 1 of the pod: it starts Java and nothing else, reaps what is orphaned, and its exit code says how it ended.
+The supervisor is PID 1 of the pod. It starts Java and nothing else, reaps orphans, and its exit code says how the
+server ended.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from server.java import Child, NoDoorError, OpenCounts
 from server.system import Exit, ProcessHandles, Signals, Sockets, read_sockets
 from server.watching import Health, Prober, Recycler, drain
 
-# How often is looked for what nothing tells of: while it starts or recovers, and where a death tells of itself.
-_LOOK_S, _CALM_S = 0.02, 0.25
+# How often the state is polled: while the server starts or recovers, and while it is ready and deaths wake us up
+# anyway.
+_POLL_S, _CALM_POLL_S = 0.02, 0.25
 _WATCHING = ("loading", "warming", "ready", "recovering")
 
 
 class Supervisor:
-    """Watches one child; `run` returns how it ended."""
+    """Watches one TorchServe until it ends."""
 
     def __init__(
         self,
@@ -41,7 +43,8 @@ class Supervisor:
         self._door_ready = False
 
     def run(self, serving: Serving, *, ready: Callable[[], None]) -> Exit:
-        """Until a signal, or a failure that only a new server cures. `ready` is called at the first readiness."""
+        """Blocks until a signal, or a failure that only a new server can cure. Calls `ready` once, when the server
+        first becomes ready."""
         while not self.signals.stops:
             self._wait()
             self.child.reap()
@@ -56,17 +59,17 @@ class Supervisor:
         return self._stop(serving)
 
     def _wait(self) -> None:
-        """Until a signal, a worker's death, or the next look."""
+        """Returns after a signal, a worker's death, or the polling interval."""
         ends = self._handles.for_processes(self.health.processes)
         calm = self.state == "ready" and ends is not None
-        self.signals.wait(_CALM_S if calm else _LOOK_S, ends=ends or ())
+        self.signals.wait(_CALM_POLL_S if calm else _POLL_S, ends=ends or ())
 
     def readiness(self) -> dict[str, object]:
         """The body of `/ready`."""
         missing = self.health.missing()
         if missing and self.prober.last_failure:
             missing.append(f"last inference of the sample: {self.prober.last_failure}")
-        ready = sum(seat.serving for seat in self.health.workers())
+        ready = sum(worker.serving for worker in self.health.workers())
         return {
             "ready": not missing,
             "state": self._state() if self.state in _WATCHING else self.state,
@@ -95,8 +98,9 @@ class Supervisor:
             self.say(f"{state} …")
 
     def _update_door(self, *, ready: bool) -> None:
-        """Clients of the inference port may ask there whether it is ready; where Java is too busy, at the next look.
-        One that is stopped answers nobody, and waiting for it would hold up what a signal asks for."""
+        """Tells the door whether the server is ready, because clients may ask for that on the inference port as well.
+        If Java is too busy to listen, the next poll tries again. A stopped Java is skipped: it answers nobody, and
+        waiting for it would delay the handling of a signal."""
         if ready != self._door_ready and not self.health.java_is_stopped:
             with suppress(NoDoorError):
                 self.child.door.set_ready(ready=ready)
@@ -114,12 +118,12 @@ class Supervisor:
         self.state = "draining"
         self.health.set_unready_reason("the server is stopping")
         self._update_door(ready=False)
-        # Not the state as last followed: it may have been ready, and told so, since, and be so no longer.
+        # Not the last state: since then the server may have become ready, said so to clients, and become unready again.
         if not self.health.was_ready:
             self.say(f"{first.name}: stopped before it was ready")
             self._end()
             return Exit.DRAINED
-        # A person at a terminal is no load balancer: nothing has to learn of the end first.
+        # Ctrl-C comes from a person at a terminal: no load balancer has to notice the end first.
         propagation_s = 0.0 if first == signal.SIGINT else serving.drain_propagation_s
         result = drain(self, propagation_s=propagation_s, timeout_s=serving.drain_timeout_s, say=self.say)
         self._end()
@@ -148,7 +152,7 @@ class Supervisor:
         self.child.kill()
         self.state = "stopped"
 
-    # What a drain asks and does.
+    # The methods of `server.watching.drain.Drainable`.
 
     def end_connections(self) -> None:
         with suppress(NoDoorError):
@@ -180,5 +184,5 @@ class Supervisor:
     def second_signal_within(self, timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
         while len(self.signals.stops) < 2 and self.java_runs() and (left := until - time.monotonic()) > 0:
-            self.signals.wait(min(left, _LOOK_S))
+            self.signals.wait(min(left, _POLL_S))
         return len(self.signals.stops) > 1

@@ -1,4 +1,4 @@
-"""What the operating system gives a server: processes, signals, sockets, files. Knows nothing of TorchServe."""
+"""What a server needs from the operating system: processes, signals, sockets, files. Knows nothing about TorchServe."""
 
 from server.system.exits import Exit
 from server.system.logfile import LogFile

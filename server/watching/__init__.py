@@ -1,4 +1,4 @@
-"""Whether the server is well: readiness, memory, metrics, the drain."""
+"""Watches a running server: readiness, memory, disk, metrics, the drain at its end."""
 
 from server.watching.disk import Disk
 from server.watching.drain import drain

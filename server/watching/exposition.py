@@ -1,4 +1,4 @@
-"""The text form of Prometheus metrics, as pure functions."""
+"""Formats metrics as Prometheus text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Labels = Mapping[str, object]
 
 
 def family(name: str, kind: str, text: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
-    """A counter or gauge with its samples."""
+    """The lines of a counter or a gauge."""
     return [*_head(name, kind, text), *(f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples)]
 
 
 def histogram_family(
     name: str, text: str, edges_s: Iterable[float], series: Iterable[tuple[Labels, DurationHistogram]]
 ) -> list[str]:
-    """A histogram with one series for each set of labels."""
+    """The lines of a histogram, with one series per set of labels."""
     lines = _head(name, "histogram", text)
     edges = [_number(edge) for edge in edges_s] + ["+Inf"]
     for labels, histogram in series:

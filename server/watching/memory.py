@@ -1,8 +1,8 @@
-"""Memory of the workers against `serving.max_worker_memory_mb`: the one over it is renewed, one at a time.
+"""Renews workers whose memory exceeds `serving.max_worker_memory_mb`, one at a time.
 
-TorchServe cannot do it: killing a worker fails the batch it holds, and scaling down takes the newest first. So the
-worker does it itself at the one moment when nothing of it is lost, between two batches (`handlers/renewal.py`): it
-replaces its own program and keeps its connection to TorchServe, which notices nothing but one slow batch.
+TorchServe cannot do it: killing a worker fails the batch it holds, and scaling down removes the newest worker first. So
+the worker renews itself at the one moment when nothing is lost, between two batches (`handlers/renewal.py`): it
+replaces its own program and keeps its connection to TorchServe, which notices only one slow batch.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from config.sections import Serving
 from server.system import ProcessIdentity, resident_bytes
 from server.watching.health import Health
 
-_LOOK_EVERY_S = 0.5
-# A new worker that is over the limit again is what its model needs; it is renewed only when it has grown this much.
+_CHECK_EVERY_S = 0.5
+# If a renewed worker is over the limit again, its model needs that much. It is renewed again only after it has grown by
+# this factor.
 _GROWTH = 1.2
-# A batch is answered within `serving.response_timeout_s`, or TorchServe kills its worker; that takes a moment.
+# If a batch is not answered within `serving.response_timeout_s`, TorchServe kills the worker, and that takes a moment.
 _GRACE_S = 5.0
 
 
 @dataclass
 class _Renewal:
-    """The one that is under way."""
+    """The renewal in progress."""
 
     worker: str
     process: ProcessIdentity
@@ -42,8 +43,9 @@ class _Renewal:
 
 
 class Recycler:
-    """Asks by a file `<pid>` in `directory`; the worker renames it to `<pid>.busy` while it renews itself, and removes
-    it when it has loaded the model again. Both have their time; what takes longer is said and counted."""
+    """Asks a worker to renew itself by creating the file `<pid>` in `directory`. The worker renames it to `<pid>.busy`
+    when it begins, and removes it once it has loaded the model again. If either step takes too long, the renewal is
+    logged and counted as failed."""
 
     def __init__(
         self,
@@ -66,36 +68,38 @@ class Recycler:
         self.failed = 0
 
     def step(self) -> None:
-        """Asks the worker that needs it, or sees what became of the one asked. Cheap; call it often."""
+        """Starts a renewal if a worker needs one, or follows the renewal in progress. Cheap; call it often."""
         now = self._clock()
         if self._limit_bytes is None or now < self._next_look:
             return
-        self._next_look = now + _LOOK_EVERY_S
+        self._next_look = now + _CHECK_EVERY_S
         if self._renewal is not None:
             self._renewal = self._follow(self._renewal, self._limit_bytes)
         elif self._health.ready:
             self._renewal = self._ask(self._limit_bytes)
 
     def _ask(self, limit_bytes: int) -> _Renewal | None:
-        for seat in self._health.workers():
-            process = seat.process
-            if process and (resident := resident_bytes(process.pid)) > self._limits.get(process, limit_bytes):
-                renewal = _Renewal(seat.name, process, self._directory / str(process.pid), self._clock())
-                try:
-                    renewal.asked.touch()
-                except OSError as err:
-                    # On a full disk, until there is room again.
-                    self._limits[process] = resident * _GROWTH
-                    self._fail(f"worker {seat.name} has {resident / 1e6:.0f} MB and cannot be renewed: {err.strerror}")
-                    return None
-                self._say(f"worker {seat.name} has {resident / 1e6:.0f} MB, renewing it after its batch")
-                return renewal
+        for worker in self._health.workers():
+            process = worker.process
+            if process is None or (resident := resident_bytes(process.pid)) <= self._limits.get(process, limit_bytes):
+                continue
+            renewal = _Renewal(worker.name, process, self._directory / str(process.pid), self._clock())
+            size = f"worker {worker.name} has {resident / 1e6:.0f} MB"
+            try:
+                renewal.asked.touch()
+            except OSError as err:
+                # The disk is full. Try again when the worker has grown.
+                self._limits[process] = resident * _GROWTH
+                self._fail(f"{size} and cannot be renewed: {err.strerror}")
+                return None
+            self._say(f"{size}, renewing it after its batch")
+            return renewal
         return None
 
     def _follow(self, renewal: _Renewal, limit_bytes: int) -> _Renewal | None:
-        """What is still under way."""
+        """Returns the renewal if it is still in progress."""
         process, busy = renewal.process, renewal.busy.exists()
-        # The only worker answers nobody until it is new; with others the pod serves on.
+        # A single worker answers nobody until it is renewed; with more of them, the pod keeps serving.
         only = self._health.declared == 1 and busy and process.alive
         self._health.set_unready_reason("the only worker is being renewed" if only else None)
         if not process.alive:
@@ -114,13 +118,13 @@ class Recycler:
 
     def _waiting(self, renewal: _Renewal) -> _Renewal | None:
         if (waited_s := self._clock() - renewal.since) < self._batch_s:
-            # It looks between two batches; an idle one has to be given one.
+            # The worker looks for the file between two batches, so an idle worker needs a batch.
             self._request_inference()
             return renewal
         try:
             renewal.asked.unlink()
         except FileNotFoundError:
-            # At the last moment it did take it up.
+            # The worker has begun at the last moment.
             return renewal
         self._limits[renewal.process] = float("inf")
         self._fail(

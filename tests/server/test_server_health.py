@@ -118,7 +118,7 @@ def test_restarted_worker_must_answer_again(health: Health, processes: list[subp
     processes[1].wait()
     health.observe(described(("9000", processes[0].pid, True), ("9001", processes[2].pid, True)))
     assert health.missing() == ["no inference has succeeded since the last worker started"]
-    assert [seat.restarts for seat in health.workers()] == [0, 1]
+    assert [worker.restarts for worker in health.workers()] == [0, 1]
     assert before is not None
     health.prove(before)
     assert not health.ready

@@ -57,8 +57,8 @@ def test_folder_that_cannot_be_written_to_is_an_error() -> None:
     gone = Path(tempfile.gettempdir(), "gone")
     with pytest.raises(InputError) as caught:
         create_run_directory(gone)
-    hint = "set TMPDIR to a folder that can be written to"
-    assert str(caught.value) == f"{gone}: no room for temporary files: No such file or directory\n\nhint: {hint}"
+    hint = "set TMPDIR to a writable folder"
+    assert str(caught.value) == f"{gone}: cannot create temporary files: No such file or directory\n\nhint: {hint}"
 
 
 def test_a_temporary_folder_that_torchserve_would_take_for_a_variable_is_refused() -> None:
