@@ -1,4 +1,4 @@
-"""TorchServe's Java: how it is started, what it says, how it is held."""
+"""TorchServe's Java: the checks before its start, the start, and everything that is read from it or sent to it."""
 
 from server.java.checks import check_disk_space, check_package, check_ports, connection_limit, find_java
 from server.java.child import Child

@@ -1,4 +1,4 @@
-"""The Java child and everything that comes from it: its pipes, its door, its workers, its end."""
+"""The running Java child: its output, its door, its workers and its end."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from server.java.launch import Launch
 from server.java.traffic import Traffic
 from server.system import CLOSING_FILE, OWNER_VARIABLE, Output, children
 
-# ExitOnOutOfMemoryError ends Java with this.
+# Java's exit code under -XX:+ExitOnOutOfMemoryError.
 _OUT_OF_MEMORY = 3
 
 
 class Child:
-    """One running TorchServe. Only the thread that made it may reap it."""
+    """One running TorchServe. Only the thread that created it may call `reap`."""
 
     def __init__(self, launch: Launch, *, traffic: Traffic, log: RequestLog, output: Output) -> None:
         self._directory = launch.directory
@@ -38,11 +38,11 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """As of the last `reap`."""
+        """True if it had not ended at the last `reap`."""
         return self._process.returncode is None
 
     def reap(self) -> None:
-        """Takes the status of every child that ended: Java, and orphans that became ours."""
+        """Collects every child that has ended: Java, and orphans that this process adopted."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -56,15 +56,15 @@ class Child:
                 os.waitpid(ended.si_pid, os.WNOHANG)
 
     def end_answers(self) -> None:
-        """Lets a worker that writes answers in pieces end them now; it looks for this file in its rounds."""
+        """Makes workers end their streamed answers now: they poll for this file."""
         (self._directory / CLOSING_FILE).touch()
 
     def kill(self) -> None:
-        """Ends Java and then its workers at once, and waits until they are gone."""
+        """Kills Java and then its workers, and waits until they are gone."""
         if self.running:
             self._process.kill()
             self._process.wait()
-        # Only now: a worker that dies under a living Java is started again.
+        # Java first: it would start a killed worker again.
         while left := [pid for pid in children(os.getpid()) if self._is_ours(pid)]:
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
@@ -74,7 +74,7 @@ class Child:
         self.door.close()
 
     def describe_end(self) -> tuple[str, str | None]:
-        """How Java ended, and what to do about it."""
+        """How Java ended, and a hint what to do about it."""
         code = self._process.returncode
         if code == _OUT_OF_MEMORY:
             return "TorchServe ran out of its heap", "raise `serving.java_heap_mb`, or lower `serving.queue`"
