@@ -1,4 +1,4 @@
-"""The supervisor's own port."""
+"""The supervisor's pages, on a port of their own, and those that the door answers."""
 
 from server.pages.docs_page import Docs
 from server.pages.door_pages import door_pages, start_page

@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 description of one server, from the record of its package: what may be sent, what comes back.
+"""The OpenAPI 3.1 description of one server, made from the record of its package: its requests and answers.
 
-It says no more than what holds: the e2e tests generate requests from it and compare the server's answers with it.
+It promises only what is true: the e2e tests generate requests from it and check the server's answers against it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from config.record import Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.examples import body_example
-from server.pages.openapi_protocols import protocols
+from server.pages.openapi_protocols import protocol_paths
 from server.pages.openapi_text import routes, text_error_schema, text_request_schema
 from server.pages.operations import answer, content, operation, refusal, schema_reference
 from server.pages.schemas import ANY, JSON, Schema, answer_types, body_types, is_own, object_of
@@ -29,10 +29,10 @@ _NOT_ACCEPTABLE = {"406": "the answer cannot be given in the form that `Accept` 
 
 
 def openapi(record: Record, *, host: str, ports: Ports) -> dict[str, Any]:
-    """The description as plain data; `host` is where the inference port can be reached."""
+    """The description as plain data; `host` is the address at which the inference port can be reached."""
     variables = {"host": {"default": host}, "port": {"default": str(ports.inference)}}
     inference = {"servers": [{"url": "http://{host}:{port}", "variables": variables, "description": "inference"}]}
-    spoken = protocols(record, _refusals(record))
+    by_protocol = protocol_paths(record, _refusals(record))
     return {
         "openapi": "3.1.0",
         "info": {
@@ -43,9 +43,9 @@ def openapi(record: Record, *, host: str, ports: Ports) -> dict[str, Any]:
         "servers": [{"url": "/", "description": "the supervisor's pages"}],
         "paths": {
             f"/predictions/{record.name}": inference | {"post": _inference(record, "predict", "One inference")},
-            **{path: inference | asked for path, asked in {**_writing(record), **spoken}.items()},
+            **{path: inference | methods for path, methods in {**_openai_paths(record), **by_protocol}.items()},
             **_pages(),
-            "/docs": {"get": operation("docs", "The page to try the model", answer("the page", "text/html", ANY))},
+            "/docs": {"get": operation("docs", "The page for trying the model", answer("the page", "text/html", ANY))},
             "/docs/sample": {
                 "get": operation(
                     "sample", "The package's sample", answer("a body to send", record.sample.content_type, ANY)
@@ -75,18 +75,18 @@ def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
 
 
 def _refusals(record: Record) -> dict[str, Any]:
-    """What is answered to a request for inference that is not served."""
+    """The responses to inference requests that are refused or fail."""
     refusals = _REFUSALS | (_NOT_ACCEPTABLE if record.handler == "tensor" else {})
     limit = round(record.max_request_bytes * FRONTEND_LIMIT_FACTOR)
     responses = {status: refusal(why.format(limit=limit)) for status, why in sorted(refusals.items())}
     if is_own(record) or record.text is not None:
-        # Its errors are its own to choose.
+        # Such handlers choose their own errors.
         responses["default"] = {"description": "an answer in the handler's own form", "content": content({"*/*": ANY})}
     return responses
 
 
-def _writing(record: Record) -> dict[str, Any]:
-    """OpenAI's paths, of a language model."""
+def _openai_paths(record: Record) -> dict[str, Any]:
+    """OpenAI's paths, which a language model has."""
     if record.text is None:
         return {}
     operations: dict[str, Any] = {}
@@ -102,8 +102,8 @@ def _writing(record: Record) -> dict[str, Any]:
 
 
 def _trying(record: Record) -> dict[str, Any]:
-    """The same through the supervisor, for the page: what it refuses itself comes on top."""
-    tried = _inference(record, "try", "The same inference, sent on by the supervisor for the page")
+    """The operation of `/docs/try`: inference, plus the supervisor's own refusals."""
+    tried = _inference(record, "try", "The same inference, forwarded by the supervisor for the page")
     for status, why in (("403", "sent by a page of another site"), ("411", "the request has no `Content-Length`")):
         tried["responses"][status] = refusal(why)
     return tried
@@ -117,7 +117,7 @@ def _pages() -> dict[str, Any]:
     package = answer("the package", JSON, schema_reference("Package"))
     live = object_of({"live": {"const": True}, "state": {"type": "string"}})
     return {
-        "/live": {"get": operation("live", "Whether the supervisor runs", answer("it does", JSON, live))},
+        "/live": {"get": operation("live", "Whether the supervisor runs", answer("it runs", JSON, live))},
         "/ready": {"get": {"operationId": "ready", "summary": "Whether inference is answered", "responses": ready}},
         "/metrics": {"get": operation("metrics", "Metrics for Prometheus", answer("the page", "text/plain", ANY))},
         "/package": {"get": operation("package", "Which package is served", package)},

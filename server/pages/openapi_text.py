@@ -1,4 +1,5 @@
-"""What a language model takes and answers, for the OpenAPI description: OpenAI's completions and chat."""
+"""The schemas of a language model's requests and answers, for the OpenAPI description: OpenAI's completions and
+chat."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ _END: Schema = {"enum": ["length", "stop", None]}
 
 
 def routes(record: Record) -> dict[str, str]:
-    """The paths of the two forms, by their names."""
+    """OpenAI's paths below the model's own path, by short names."""
     base = f"/predictions/{record.name}/{record.version}/v1"
     return {"complete": f"{base}/completions", "chat": f"{base}/chat/completions", "models": f"{base}/models"}
 
 
 def text_request_schema(text: Writing, form: str) -> Schema:
-    """The body of a request; `form` is `complete`, `chat`, or either where it is neither."""
+    """The schema of a request body. `form` is `complete` or `chat`; with any other value, either of the two."""
     common: dict[str, Schema] = {
         "max_tokens": {"type": "integer", "minimum": 1, "maximum": text.max_tokens},
         "temperature": {"type": "number", "minimum": 0, "maximum": 2},
@@ -54,7 +55,7 @@ def text_request_schema(text: Writing, form: str) -> Schema:
 
 
 def text_answer_schema() -> Schema:
-    """A whole answer; a stream's events are `text/event-stream`."""
+    """The schema of a complete answer. Streamed answers are `text/event-stream` instead."""
     choice = {"type": "object", "properties": {"index": _COUNT, "finish_reason": _END}, "required": ["finish_reason"]}
     counts = ("prompt_tokens", "completion_tokens", "total_tokens")
     usage = {"type": "object", "properties": dict.fromkeys(counts, _COUNT), "required": list(counts)}
@@ -72,7 +73,7 @@ def text_answer_schema() -> Schema:
 
 
 def text_error_schema() -> Schema:
-    """In OpenAI's shape, whoever refuses it."""
+    """The schema of an error, in OpenAI's form."""
     fields: dict[str, Schema] = {"message": _TEXT, "type": _TEXT, "param": {}, "code": {}}
     error: Schema = {"type": "object", "properties": fields, "required": ["message", "type"]}
     return {"type": "object", "properties": {"error": error}, "required": ["error"]}

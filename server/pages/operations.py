@@ -1,4 +1,4 @@
-"""The parts of an operation in an OpenAPI description: what is answered, what is refused, in which content types."""
+"""Builds the parts of an operation in an OpenAPI description: answers, refusals and content types."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from server.pages.schemas import JSON, Schema
 
 
 def operation(name: str, text: str, response: dict[str, Any]) -> dict[str, Any]:
-    """An operation that has one answer."""
+    """An operation with a single response, 200."""
     return {"operationId": name, "summary": text, "responses": {"200": response}}
 
 
 def answer(text: str, content_type: str, schema: Schema) -> dict[str, Any]:
-    """An answer of one content type."""
+    """A response of one content type."""
     return {"description": text, "content": content({content_type: schema})}
 
 
 def refusal(why: str) -> dict[str, Any]:
-    """An answer that says what is wrong."""
+    """A response with Marina's error object."""
     return answer(why, JSON, schema_reference("Refusal"))
 
 
 def schema_reference(name: str) -> Schema:
-    """A schema that the description has by a name."""
+    """A reference to a named schema of the description."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def content(schemas: dict[str, Schema], examples: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The content types of a body, each with its schema and, where one is known, an example."""
+    """The `content` of a body: each content type with its schema and, if there is one, its example."""
     shown = {kind: {"example": example} for kind, example in (examples or {}).items()}
     return {kind: ({"schema": schema} if schema else {}) | shown.get(kind, {}) for kind, schema in schemas.items()}

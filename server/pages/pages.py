@@ -1,5 +1,5 @@
-"""The supervisor's own port: `/live`, `/ready`, `/metrics`, `/package`. It answers from memory, never asks a worker;
-what takes a body (`PostPage`) is there only with the page to try the model."""
+"""Serves the supervisor's pages: `/live`, `/ready`, `/metrics`, `/package`. They are answered from memory, without
+asking a worker. Pages that take a body (`PostPage`) exist only with the page for trying the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class PageResponse:
-    """One page."""
+    """The status, headers and body of a page."""
 
     status: int
     body: bytes
@@ -33,31 +33,31 @@ class PageResponse:
 
 @dataclass(frozen=True)
 class PostPage:
-    """A page that takes a body of up to `limit_bytes`, from its own site only."""
+    """A page that takes a body of up to `limit_bytes`, and only from pages of its own site."""
 
     limit_bytes: int
     answer: Callable[[bytes, Message], PageResponse]
 
 
 def json_response(status: int, data: object) -> PageResponse:
-    """A page of JSON, one line."""
+    """JSON on one line."""
     return PageResponse(status, json.dumps(data).encode() + b"\n")
 
 
 def html_response(text: str, headers: Mapping[str, str] = MappingProxyType({})) -> PageResponse:
-    """A page for a browser."""
+    """An HTML page."""
     return PageResponse(200, text.encode(), HTML, headers)
 
 
 def metrics_response(text: str) -> PageResponse:
-    """A page of metrics."""
+    """Metrics as Prometheus text."""
     return PageResponse(200, text.encode(), _METRICS_TYPE)
 
 
 def serve_pages(
     host: str, port: int, pages: Mapping[str, Callable[[], PageResponse]], posts: Mapping[str, PostPage] | None = None
 ) -> ThreadingHTTPServer:
-    """Starts answering in a thread of its own; `server_close` after `shutdown` ends it."""
+    """Starts serving in a thread of its own. To stop, call `shutdown` and then `server_close`."""
 
     class Handler(_Handler):
         routes = pages
@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
     forms: Mapping[str, PostPage] = {}
     only_local = False
     protocol_version = "HTTP/1.1"
-    # A connection without a request is not kept longer: each holds a thread.
+    # An idle connection is closed after this many seconds, because each holds a thread.
     timeout = 30
     disable_nagle_algorithm = True
 
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = cast("BufferedReader", self._reader)
 
     def parse_request(self) -> bool:
-        """Also takes the place of a client that has asked."""
+        """Also marks the connection as waiting for an answer."""
         complete = super().parse_request()
         self._reader.left = HEAD_BYTES
         if complete:
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(json_response(503, {"error": f"{BODIES} requests of this page are open already"}))
             return
         try:
-            # Who sends slowly does not keep others out: it may be closed for them.
+            # While the body arrives, the connection may be closed for a new one, so slow senders keep nobody out.
             self._pages.mark(self.connection, asked=False)
             body = self._reader.body(int(length))
             self._pages.mark(self.connection, asked=True)
@@ -168,21 +168,21 @@ class _Handler(BaseHTTPRequestHandler):
         return self.path.partition("?")[0]
 
     def _unknown(self) -> PageResponse:
-        """The answer to a method that a page has not, or to a page that is not there."""
+        """The response for a page that does not exist or does not support the method."""
         allowed = ["GET", "HEAD"] if self._page in self.routes else ["POST"] if self._page in self.forms else []
         if allowed:
             return PageResponse(405, b'{"error": "no such method"}\n', headers={"Allow": ", ".join(allowed)})
         return json_response(404, {"error": "no such page", "allowed": sorted({*self.routes, *self.forms})})
 
     def _is_foreign(self) -> bool:
-        """A browser names the site that a request comes from; other clients do not."""
+        """True if a browser says that the request comes from a page of another site."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site", "same-origin")
         return site not in ("same-origin", "none") or (
             origin is not None and urlsplit(origin).netloc != self.headers.get("Host")
         )
 
     def _refuse(self, answer: PageResponse) -> None:
-        """Without reading the body, which would be taken for the next request."""
+        """Sends a refusal and closes the connection: the body was not read, and would be taken for the next request."""
         self.close_connection = True
         self._send(answer)
 
@@ -202,4 +202,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, *_: object) -> None:
-        """Nothing: probes are not worth a line."""
+        """Logs nothing: probes are not worth a line."""

@@ -1,4 +1,4 @@
-"""What a model's bodies and answers look like, as JSON schemas, from the record of its package."""
+"""JSON schemas of a model's request bodies and answers, made from the record of its package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7
 
 
 def request_schema(record: Record) -> Schema:
-    """What a JSON body must look like; for your own handler what it declares, or anything."""
+    """The schema of a JSON body; of a custom handler what it declares, or else anything."""
     if record.takes is not None:
         return _declared(record.takes)
     if record.text is not None:
@@ -38,7 +38,7 @@ def request_schema(record: Record) -> Schema:
 
 
 def answer_schema(record: Record) -> Schema:
-    """What a JSON answer looks like; for your own handler what it declares, or anything."""
+    """The schema of a JSON answer; of a custom handler what it declares, or else anything."""
     if record.gives is not None:
         return _declared(record.gives)
     if record.text is not None:
@@ -64,7 +64,7 @@ def _text_schema(task: str) -> Schema:
 
 
 def body_types(record: Record) -> dict[str, Schema]:
-    """The content types that are taken, each with its schema."""
+    """The content types that a request may have, each with its schema."""
     if record.takes is not None:
         return {record.takes.content_type: _declared(record.takes)}
     if record.handler == "image":
@@ -81,7 +81,7 @@ def body_types(record: Record) -> dict[str, Schema]:
 
 
 def answer_types(record: Record) -> dict[str, Schema]:
-    """The content types that are answered, each with its schema."""
+    """The content types that an answer may have, each with its schema."""
     if record.gives is not None:
         return {record.gives.content_type: answer_schema(record)}
     if is_own(record):
@@ -91,7 +91,7 @@ def answer_types(record: Record) -> dict[str, Schema]:
 
 
 def is_own(record: Record) -> bool:
-    """Whether a handler of the user's own answers."""
+    """True if the package has a custom handler, written by the user."""
     return record.handler not in ("image", "tensor", "text")
 
 
@@ -122,7 +122,8 @@ def _array(port: Port) -> Schema:
 
 
 def _normalised(image: Image) -> list[Schema]:
-    """Floats as clients normalise them, channel-first: nested, and flat where all channels have the same range."""
+    """Schemas of an image in normalised floats, channel-first: nested and flat. The flat one has limits only if all
+    channels have the same."""
     planes = [
         _nested((image.height, image.width), {"type": "number", "minimum": -mean / std, "maximum": (1 - mean) / std})
         for mean, std in zip(image.per_channel(image.mean), image.per_channel(image.std), strict=True)

@@ -1,4 +1,4 @@
-"""Programs that ask this server: each is complete and runs as it is."""
+"""Example client programs for this server. Each is complete and can be run as shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from server.pages.schemas import JSON
 
 
 def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str, str]]:
-    """Title and text of each, by the name of its part of the page; both addresses are `http://HOST:PORT`."""
+    """The programs' titles and texts, by the id of their element on the page. `server` and `pages` are the addresses of
+    inference and of the pages, `http://HOST:PORT`."""
     shown = {
         "curl": ("curl", _curl(record, server, pages)),
         "python": ("Python", _python(record, server)),
@@ -84,7 +85,8 @@ def _javascript(record: Record, server: str) -> str:
 
 
 def _files(record: Record) -> tuple[str, str, str | None]:
-    """The sample's file and content type, and where an answer goes that no terminal can show, such as a picture."""
+    """The sample's file name and content type; and a file name for the answer if a terminal cannot show it, such as a
+    picture."""
     answer = None
     if record.gives is not None and not record.gives.content_type.startswith(("text/", JSON)):
         answer = f"answer{guess_extension(record.gives.content_type) or '.bin'}"
@@ -92,7 +94,8 @@ def _files(record: Record) -> tuple[str, str, str | None]:
 
 
 def _triton(record: Record, server: str) -> str | None:
-    """With what the model takes: a picture, texts, or arrays of zeros to put your own values into."""
+    """A program for tritonclient. It sends the sample picture, a text, or arrays of zeros for your own values; None if
+    the input is a query with documents."""
     file = Path(record.sample.file).name
     lines = ["import numpy as np", "import tritonclient.http as triton", ""]
     if record.handler == "image" and record.sample.content_type.startswith("image/"):
@@ -124,7 +127,7 @@ def _triton(record: Record, server: str) -> str | None:
 
 
 def _openais_base(record: Record, server: str) -> str:
-    """Where OpenAI's clients find the API."""
+    """The base URL for OpenAI's clients."""
     if record.text is None:
         return f"{server}/v1"
     return f"{server}{routes(record)['models'].removesuffix('/models')}"
