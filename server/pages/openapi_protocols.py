@@ -12,6 +12,7 @@ from server.pages.schemas import JSON, Schema, answer_schema, body_types, is_own
 
 _TEXT: Schema = {"type": "string"}
 _NUMBERS: Schema = {"type": "array", "items": {"type": ["boolean", "number", "string", "array"]}}
+_LIVE = object_of({"live": {"const": True}})
 _READY = object_of({"ready": {"type": "boolean"}})
 _NAMED = object_of({"name": _TEXT})
 _SHAPE: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
@@ -26,34 +27,31 @@ def protocol_paths(record: Record, refusals: dict[str, Any]) -> dict[str, Any]:
     if record.text is not None:
         return {}
     v1, v2 = f"/v1/models/{record.name}", f"/v2/models/{record.name}"
+    metadata = answer("the inputs and outputs", JSON, _METADATA)
     return {
-        f"{v1}:predict": {"post": _asked("predictV1", "KServe's V1", _v1(record), refusals)},
-        v1: {"get": _ready("modelV1", "Whether the model is ready, in V1", _NAMED)},
-        f"{v2}/infer": {"post": _asked("inferV2", "The Open Inference Protocol, V2", _v2(record), refusals)},
+        f"{v1}:predict": {"post": _inference("predictV1", "KServe's V1", _v1(record), refusals)},
+        v1: {"get": _readiness("modelV1", "Whether the model is ready, in V1", _NAMED)},
+        f"{v2}/infer": {"post": _inference("inferV2", "The Open Inference Protocol, V2", _v2(record), refusals)},
         v2: {
             "get": operation(
                 "modelV2", "The model's inputs and outputs", answer("the inputs and outputs", JSON, _METADATA)
             )
         },
-        f"{v2}/ready": {"get": _ready("modelReadyV2", "Whether the model is ready, in V2", _READY)},
+        f"{v2}/ready": {"get": _readiness("modelReadyV2", "Whether the model is ready, in V2", _READY)},
         "/v2": {"get": operation("serverV2", "The server, in V2", answer("the server's name", JSON, _NAMED))},
-        "/v2/health/live": {
-            "get": operation(
-                "liveV2", "Whether the server runs", answer("it runs", JSON, object_of({"live": {"const": True}}))
-            )
-        },
-        "/v2/health/ready": {"get": _ready("readyV2", "Whether inference is answered", _READY)},
+        "/v2/health/live": {"get": operation("liveV2", "Whether the server runs", answer("it runs", JSON, _LIVE))},
+        "/v2/health/ready": {"get": _readiness("readyV2", "Whether inference is answered", _READY)},
     }
 
 
-def _asked(name: str, text: str, form: tuple[Schema, Any, Schema], refusals: dict[str, Any]) -> dict[str, Any]:
+def _inference(name: str, text: str, form: tuple[Schema, Any, Schema], refusals: dict[str, Any]) -> dict[str, Any]:
     takes, example, gives = form
     body = {"required": True, "content": content({JSON: takes}, {} if example is None else {JSON: example})}
     responses = {"200": answer("the answer", JSON, gives)} | refusals
     return {"operationId": name, "summary": text, "requestBody": body, "responses": responses}
 
 
-def _ready(name: str, text: str, schema: Schema) -> dict[str, Any]:
+def _readiness(name: str, text: str, schema: Schema) -> dict[str, Any]:
     described = operation(name, text, answer("ready", JSON, schema))
     described["responses"]["503"] = refusal("not ready")
     return described

@@ -114,7 +114,7 @@ def test_without_descriptors_the_listener_waits_instead_of_spinning(monkeypatch:
     monkeypatch.setattr(listening, "super", lambda: SimpleNamespace(get_request=none_left), raising=False)
     with pytest.raises(OSError, match="Too many"):
         PagesServer.get_request(fake)  # type: ignore[arg-type]
-    assert waits == [0, listening._NO_ROOM_S]
+    assert waits == [0, listening._NO_DESCRIPTOR_S]
 
 
 def test_a_body_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
