@@ -65,18 +65,18 @@ class PagesServer(ThreadingHTTPServer):
         if full and not self._give_way():
             self.shutdown_request(request)
             return
-        self.mark(request, asked=False)
+        self.mark(request, awaits_answer=False)
         try:
             super().process_request(request, client_address)
         except RuntimeError:
             # No thread could be started.
             self.shutdown_request(request)
 
-    def mark(self, connection: socket.socket, *, asked: bool) -> None:
-        """Records whether a connection waits for our answer (`asked`) or we wait for its request."""
+    def mark(self, connection: socket.socket, *, awaits_answer: bool) -> None:
+        """Records whether a connection waits for our answer (`awaits_answer`) or we wait for its request."""
         with self._lock:
             self._open.pop(connection, None)
-            self._open[connection] = asked
+            self._open[connection] = awaits_answer
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
@@ -91,7 +91,7 @@ class PagesServer(ThreadingHTTPServer):
     def _give_way(self) -> bool:
         """Closes the connection that has been silent longest; False if all of them wait for our answer."""
         with self._lock:
-            silent = next((connection for connection, asked in self._open.items() if not asked), None)
+            silent = next((connection for connection, awaits_answer in self._open.items() if not awaits_answer), None)
             if silent is None:
                 return False
             del self._open[silent]

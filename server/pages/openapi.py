@@ -95,9 +95,9 @@ def _openai_paths(record: Record) -> dict[str, Any]:
             listed = answer("the model, in a list", JSON, object_of({"data": {"type": "array"}}))
             operations[path] = {"get": operation("models", "The models of this server", listed)}
             continue
-        asked = _inference(record, form, f"OpenAI's {path.partition('/v1/')[2]}")
+        described = _inference(record, form, f"OpenAI's {path.partition('/v1/')[2]}")
         body = {"required": True, "content": content({JSON: text_request_schema(record.text, form)})}
-        operations[path] = {"post": asked | {"requestBody": body}}
+        operations[path] = {"post": described | {"requestBody": body}}
     return operations
 
 

@@ -32,11 +32,7 @@ def protocol_paths(record: Record, refusals: dict[str, Any]) -> dict[str, Any]:
         f"{v1}:predict": {"post": _inference("predictV1", "KServe's V1", _v1(record), refusals)},
         v1: {"get": _readiness("modelV1", "Whether the model is ready, in V1", _NAMED)},
         f"{v2}/infer": {"post": _inference("inferV2", "The Open Inference Protocol, V2", _v2(record), refusals)},
-        v2: {
-            "get": operation(
-                "modelV2", "The model's inputs and outputs", answer("the inputs and outputs", JSON, _METADATA)
-            )
-        },
+        v2: {"get": operation("modelV2", "The model's inputs and outputs", metadata)},
         f"{v2}/ready": {"get": _readiness("modelReadyV2", "Whether the model is ready, in V2", _READY)},
         "/v2": {"get": operation("serverV2", "The server, in V2", answer("the server's name", JSON, _NAMED))},
         "/v2/health/live": {"get": operation("liveV2", "Whether the server runs", answer("it runs", JSON, _LIVE))},
@@ -67,8 +63,8 @@ def _v1(record: Record) -> tuple[Schema, Any, Schema]:
     if record.handler == "image":
         known = {"b64": PICTURE}
     predictions: Schema = {"type": "array", "items": {} if is_own(record) else answer_schema(record)}
-    asked: Schema = object_of({"instances": {"type": "array", "minItems": 1, "items": instance}})
-    return asked, None if known is None else {"instances": [known]}, object_of({"predictions": predictions})
+    request: Schema = object_of({"instances": {"type": "array", "minItems": 1, "items": instance}})
+    return request, None if known is None else {"instances": [known]}, object_of({"predictions": predictions})
 
 
 def _v2(record: Record) -> tuple[Schema, Any, Schema]:
@@ -76,12 +72,12 @@ def _v2(record: Record) -> tuple[Schema, Any, Schema]:
     metadata = model_metadata(record)
     names = [tensor["name"] for tensor in metadata["inputs"]]
     taken = {"name": {"enum": names}, "shape": _SHAPE, "datatype": _TEXT, "data": _NUMBERS}
-    asked = object_of({"inputs": {"type": "array", "minItems": len(names), "items": object_of(taken)}})
-    asked["properties"]["id"] = _TEXT
+    request = object_of({"inputs": {"type": "array", "minItems": len(names), "items": object_of(taken)}})
+    request["properties"]["id"] = _TEXT
     # A custom handler may name its outputs freely.
     named: Schema = _TEXT if is_own(record) else {"enum": [tensor["name"] for tensor in metadata["outputs"]]}
     given = {"name": named, "shape": _SHAPE, "datatype": _TEXT}
     outputs: Schema = {"type": "array", "items": object_of(given)}
     gives = object_of({"model_name": _TEXT, "model_version": _TEXT, "outputs": outputs})
     known = tensors_example(record)
-    return asked, None if known is None else {"inputs": known}, gives
+    return request, None if known is None else {"inputs": known}, gives

@@ -100,11 +100,11 @@ class _Handler(BaseHTTPRequestHandler):
         complete = super().parse_request()
         self._reader.left = HEAD_BYTES
         if complete:
-            self._pages.mark(self.connection, asked=True)
+            self._pages.mark(self.connection, awaits_answer=True)
         return complete
 
     def handle_one_request(self) -> None:
-        self._pages.mark(self.connection, asked=False)
+        self._pages.mark(self.connection, awaits_answer=False)
         super().handle_one_request()
 
     @property
@@ -145,9 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             # While the body arrives, the connection may be closed for a new one, so slow senders keep nobody out.
-            self._pages.mark(self.connection, asked=False)
+            self._pages.mark(self.connection, awaits_answer=False)
             body = self._reader.body(int(length))
-            self._pages.mark(self.connection, asked=True)
+            self._pages.mark(self.connection, awaits_answer=True)
             if len(body) == int(length):
                 self._send(form.answer(body, self.headers))
             else:

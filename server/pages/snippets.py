@@ -134,25 +134,25 @@ def _openais_base(record: Record, server: str) -> str:
 
 
 def _openai(record: Record, server: str) -> str:
-    asked = f'client.embeddings.create(model="{record.name}", input="Hello.").data[0].embedding'
+    call = f'client.embeddings.create(model="{record.name}", input="Hello.").data[0].embedding'
     if record.text is not None:
-        asked = f'client.completions.create(model="{record.name}", prompt="Hello", max_tokens=8).choices[0].text'
+        call = f'client.completions.create(model="{record.name}", prompt="Hello", max_tokens=8).choices[0].text'
     return (
         "from openai import OpenAI\n\n"
         f'client = OpenAI(base_url="{_openais_base(record, server)}", api_key="none")\n'
-        f"print({asked})\n"
+        f"print({call})\n"
     )
 
 
 def _openai_javascript(record: Record, server: str) -> str:
-    asked = f'await client.embeddings.create({{ model: "{record.name}", input: "Hello." }});'
+    call = f'await client.embeddings.create({{ model: "{record.name}", input: "Hello." }});'
     shown = "answer.data[0].embedding"
     if record.text is not None:
-        asked = f'await client.completions.create({{ model: "{record.name}", prompt: "Hello", max_tokens: 8 }});'
+        call = f'await client.completions.create({{ model: "{record.name}", prompt: "Hello", max_tokens: 8 }});'
         shown = "answer.choices[0].text"
     return (
         'import OpenAI from "openai";\n\n'
         f'const client = new OpenAI({{ baseURL: "{_openais_base(record, server)}", apiKey: "none" }});\n'
-        f"const answer = {asked}\n"
+        f"const answer = {call}\n"
         f"console.log({shown});\n"
     )

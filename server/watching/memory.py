@@ -33,13 +33,13 @@ class _Renewal:
 
     worker: str
     process: ProcessIdentity
-    asked: Path
+    request_file: Path
     since: float
     taken_up: bool = False
 
     @property
-    def busy(self) -> Path:
-        return self.asked.with_suffix(".busy")
+    def busy_file(self) -> Path:
+        return self.request_file.with_suffix(".busy")
 
 
 class Recycler:
@@ -86,7 +86,7 @@ class Recycler:
             renewal = _Renewal(worker.name, process, self._directory / str(process.pid), self._clock())
             size = f"worker {worker.name} has {resident / 1e6:.0f} MB"
             try:
-                renewal.asked.touch()
+                renewal.request_file.touch()
             except OSError as err:
                 # The disk is full. Try again when the worker has grown.
                 self._limits[process] = resident * _GROWTH
@@ -98,17 +98,17 @@ class Recycler:
 
     def _follow(self, renewal: _Renewal, limit_bytes: int) -> _Renewal | None:
         """Returns the renewal if it is still in progress."""
-        process, busy = renewal.process, renewal.busy.exists()
+        process, busy = renewal.process, renewal.busy_file.exists()
         # A single worker answers nobody until it is renewed; with more of them, the pod keeps serving.
         only = self._health.declared == 1 and busy and process.alive
         self._health.set_unready_reason("the only worker is being renewed" if only else None)
         if not process.alive:
-            renewal.asked.unlink(missing_ok=True)
-            renewal.busy.unlink(missing_ok=True)
+            renewal.request_file.unlink(missing_ok=True)
+            renewal.busy_file.unlink(missing_ok=True)
             return None
         if busy:
             return self._loading(renewal)
-        if renewal.asked.exists():
+        if renewal.request_file.exists():
             return self._waiting(renewal)
         resident = resident_bytes(process.pid)
         self.recycled += 1
@@ -122,7 +122,7 @@ class Recycler:
             self._request_inference()
             return renewal
         try:
-            renewal.asked.unlink()
+            renewal.request_file.unlink()
         except FileNotFoundError:
             # The worker has begun at the last moment.
             return renewal
