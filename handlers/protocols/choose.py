@@ -15,10 +15,10 @@ HEADER = "x-marina-protocol"
 _MAKE = {"v1": v1.read_exchange, "v2": v2.read_exchange}
 
 
-def read_exchange(handler: ProtocolHandler, request: Request, until: float, *, ours: bool) -> Exchange:
+def read_exchange(handler: ProtocolHandler, request: Request, until: float, *, is_built_in: bool) -> Exchange:
     """`until` is when its rows must be decoded; `ours` is whether a body may be taken for one of these protocols."""
     protocol = request.door_header(HEADER)
-    if protocol is None and ours:
+    if protocol is None and is_built_in:
         protocol = _by_body(handler, request)
     if protocol in _MAKE:
         try:
