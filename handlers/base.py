@@ -90,7 +90,8 @@ class Handler:
                 return Answer(self.words[outputs[0].argmax()].encode(), "text/plain")
 
     `takes = Form({"type": "string", "maxLength": 64}, "a text")` declares the bodies that it takes, and `gives`
-    declares its answers. `/docs` shows both, and `marina package` checks the sample and its answer against them.
+    declares its answers. `/docs` shows both, and `marina package` checks the examples and the answer to the sample
+    against them.
 
     If `decode` or `encode` raises a `RequestError`, the request is answered with a 4xx. Any other exception answers it
     with a 500, and the traceback goes to the log.

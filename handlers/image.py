@@ -2,8 +2,8 @@
 
 Takes JPEG, PNG and WebP bodies (also as a form field), `{"image": "<base64>"}`, `{"image": [...]}` with grey levels
 or normalised floats in channel-first order, nested or flat, and `.npy` bodies: uint8 [height, width, channels] of the
-model's size, or floats as in JSON. Answers `{"top_indices": [...], "top_probs": [...], "top_labels": [...]}`, the
-labels only if the package has some."""
+model's size, or floats as in JSON. Answers `{"top_indices": [...], "top_probs": [...], "top_labels": [...]}`; labels
+only if the package has them."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,8 @@ from handlers.request import Answer, Request
 from handlers.validation import Unprocessable, Unsupported, bytes_of, describe_json
 
 _TAKES = "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
-# Of a level: what three decimals of a normalised value, or its 16 bits, are off.
+# How far a pixel level may be from a whole number: normalised values with three decimals, or in float16, are that far
+# off.
 _ROUNDING = 0.1
 
 
@@ -53,7 +54,7 @@ class ImageHandler(Handler):
         return Answer(to_json(self.name_outputs(outputs)))
 
     def name_outputs(self, outputs: list[Array]) -> Mapping[str, Array | list[str]]:
-        if self.spec.top_k == 0:  # the network's own outputs, which a handler of your own makes answers of
+        if self.spec.top_k == 0:  # the network's raw outputs, for a custom handler that derives from this one
             return super().name_outputs(outputs)
         top_probs, top_indices = outputs
         values: dict[str, Array | list[str]] = {"top_indices": top_indices, "top_probs": top_probs}
@@ -62,7 +63,7 @@ class ImageHandler(Handler):
         return values
 
     def decode_tensors(self, tensors: Mapping[str, NamedTensor], until: float) -> tuple[list[Row], bool]:
-        """Pictures as bytes, or arrays as in `.npy` bodies: of one picture, or of several with a dimension before."""
+        """Pictures as encoded bytes, or as arrays like in `.npy` bodies, where several have a leading dimension."""
         tensor = tensors["image"]
         if tensor.array is None:
             check_row_count(len(tensor.elements), self.most_rows, "image")
@@ -103,9 +104,9 @@ class ImageHandler(Handler):
 
 
 class FloatPictures:
-    """Pictures that clients send as floats, channel-first: grey levels, or levels that they have normalised, which is
-    undone exactly. Anything between two levels is a picture that was scaled in another way, and would be answered with
-    a wrong class."""
+    """Pictures that clients send as floats, channel-first: either pixel levels, or normalised levels, whose
+    normalisation is undone exactly. A value between two levels means that the picture was normalised in some other way,
+    and the model would give it a wrong class, so it is refused."""
 
     def __init__(self, spec: ImageSpec) -> None:
         self._mean = np.array(spec.mean, np.float32).reshape(-1, 1, 1)
@@ -121,7 +122,7 @@ class FloatPictures:
         values = array.reshape(self.nested.shape)
         levels = (values * self._std + self._mean) * np.float32(255)
         if not _are_levels(levels, _ROUNDING):
-            # All zeros and ones are black and white to one client, and two shades of black to another.
+            # Zeros and ones alone are ambiguous: black and white to one client, two shades of black to another.
             if not _are_levels(values, 0) or values.max() == 1:
                 raise self._refusal(values, levels)
             levels = values
@@ -129,7 +130,7 @@ class FloatPictures:
         return pixels
 
     def _refusal(self, values: Array, levels: Array) -> Unprocessable:
-        """Names the first channel that holds a value of neither kind."""
+        """The error; it names the first channel with a value that is neither a level nor a normalised one."""
         wrong = [not _are_levels(plane, _ROUNDING) for plane in levels]
         channel = wrong.index(True)
         mean, std, plane = float(self._mean[channel, 0, 0]), float(self._std[channel, 0, 0]), values[channel]
@@ -144,7 +145,7 @@ class FloatPictures:
 
 
 def _are_levels(values: Array, rounding: float) -> bool:
-    """Whole numbers from 0 to 255, to a rounding error; false where one is NaN."""
+    """True if all values are whole numbers from 0 to 255, up to a rounding error; false if one is NaN."""
     whole = np.rint(values)
     return bool(np.abs(values - whole).max() <= rounding and whole.min() >= 0 and whole.max() <= 255)
 
@@ -160,8 +161,8 @@ def _family(body: bytes | bytearray) -> str:
 
 
 def _check_declared(content_type: str, family: str) -> None:
-    """A declared type that contradicts the bytes points to a mixed-up client. A JPEG that is called PNG is common and
-    harmless."""
+    """Refuses a content type that contradicts the bytes, because the client is confused. A JPEG declared as PNG is
+    allowed: that is common and harmless."""
     if content_type.startswith("image/"):
         declared = "image"
     elif content_type.endswith(("/json", "+json")) or content_type.startswith("text/"):
@@ -177,5 +178,5 @@ def _check_declared(content_type: str, family: str) -> None:
 
 
 def _picture_bytes(text: str) -> bytes:
-    """In base64, also as an address of the form `data:`."""
+    """Decodes a picture in base64, or in a `data:` URL."""
     return bytes_of(text.partition(",")[2] if text.startswith("data:") else text, "image")

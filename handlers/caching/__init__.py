@@ -1,6 +1,6 @@
-"""Answers that were given before: kept in this worker and, where the spec names one, in a Redis that all workers share.
+"""The cache of answers: in this worker's memory and, if the spec names one, in a Redis that all workers share.
 
-A cache can only save work. If it fails, requests are answered as without a cache."""
+A cache can only save work: if it fails, requests are answered as if there were none."""
 
 from handlers.caching.backoff import Backoff
 from handlers.caching.cache import AnswerCache, CacheControl, open_cache, parse_cache_control

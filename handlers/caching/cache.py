@@ -1,7 +1,7 @@
-"""The answers that a worker knows: in its memory, then in Redis; and how often that helped.
+"""Looks answers up, first in the worker's memory and then in Redis, and counts how often that helps.
 
-`MARINA_ANSWERS` says what there is, set by the supervisor of the spec's `serving.cache`: the hash of the package is not
-known to what is inside of it, and where a Redis is differs from cluster to cluster."""
+The supervisor passes the spec's `serving.cache` in `MARINA_ANSWERS`, because a package does not contain its own hash,
+and the address of Redis differs from cluster to cluster."""
 
 import json
 import os
@@ -22,20 +22,21 @@ FAILURES = ("late", "unreachable", "skipped", "foreign")
 
 @dataclass(frozen=True)
 class CacheControl:
-    """What a client says of the cache: whether it takes an answer from it, and whether its own may be kept."""
+    """What a client allows: answering its request from the cache, and storing the answer there."""
 
     may_read: bool = True
     may_store: bool = True
 
 
 def parse_cache_control(headers: Mapping[str, str]) -> CacheControl:
-    """`Cache-Control` as HTTP has it. A client that takes nothing from the cache costs what one of a new body does."""
+    """Reads `Cache-Control` as HTTP defines it. Any client may bypass the cache: that costs no more than sending a new
+    body would."""
     words = {word.strip().lower() for word in headers.get("cache-control", "").split(",")}
     return CacheControl(may_read=not words & {"no-cache", "no-store"}, may_store="no-store" not in words)
 
 
 class CacheMetrics:
-    """Series of one model's cache."""
+    """The metrics of one model's cache."""
 
     def __init__(self, registry: CollectorRegistry, model: str) -> None:
         requests = Counter(
@@ -63,7 +64,7 @@ class CacheMetrics:
 
 
 class AnswerCache:
-    """Values by their keys; used by the thread that answers."""
+    """Packed answers by their keys. Used only by the thread that answers requests."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class AnswerCache:
         self._memory, self._shared, self._ttl_s, self._clock = memory, shared, ttl_s, clock
 
     def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The value of each key, as far as it is known: one question to Redis for all that are not in memory."""
+        """The value of each key, or None. Asks Redis once for all keys that are not in memory."""
         values = [self._memory.get(key) for key in keys]
         self.metrics.requests["memory"].inc(sum(value is not None for value in values))
         unknown = [index for index, value in enumerate(values) if value is None]
@@ -99,7 +100,7 @@ class AnswerCache:
         return values
 
     def store(self, key: bytes, value: bytes) -> None:
-        """For those who ask the same later."""
+        """Stores an answer in memory and in Redis."""
         now = self._clock()
         self._remember(key, value, now)
         if self._shared is not None:
@@ -116,7 +117,7 @@ class AnswerCache:
 def open_cache(
     registry: CollectorRegistry, model: str, environment: Mapping[str, str] = os.environ
 ) -> AnswerCache | None:
-    """The cache that the supervisor has asked for; None without."""
+    """Opens the cache that the supervisor's settings describe; None if they describe none."""
     text = environment.get(SETTINGS)
     if not text:
         return None

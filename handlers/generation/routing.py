@@ -41,7 +41,7 @@ class Route:
         self._url, self._patience_s = str(settings["url"]), float(str(settings["patience_ms"])) / 1000
         self._results, self._priority = results, priority
         self._changed, self._is_abandoned = changed, is_abandoned
-        self._pause = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
     def forward(self, arrival: Arrival) -> Forwarded | None:
         """The answer that the small model writes; None for a request that stays here.
@@ -52,7 +52,7 @@ class Route:
         stays |= isinstance(arrival.body.get("prompt"), list)
         if stays or len(arrival.asked.prompt) > self._short_tokens:
             return None
-        if self._pause.is_active:
+        if self._backoff.is_active:
             self._results["skipped"].inc()
             return None
         try:
@@ -77,11 +77,11 @@ class Route:
     def _count(self, result: Result, is_reached: bool) -> None:
         self._results[result].inc()
         if is_reached:
-            self._pause.succeed()
+            self._backoff.succeed()
             return
-        if not self._pause.is_active:
+        if not self._backoff.is_active:
             logger.warning("the small model does not answer, its prompts are answered here")
-        self._pause.fail()
+        self._backoff.fail()
 
 
 def open_route(

@@ -160,13 +160,13 @@ def test_late_answers_in_a_row_pause_the_asking_and_one_does_not(
     worker, may_answer, whole = Worker(server.url, patience_s=0.005), threading.Event(), RedisStore.get
     monkeypatch.setattr(RedisStore, "get", lambda self, names: may_answer.wait(60) and whole(self, names))
     for _ in range(3):
-        assert not worker.shared._pause.is_active
+        assert not worker.shared._backoff.is_active
         may_answer.clear()
         assert worker.cache.find(KEYS) == [None] * 4
         may_answer.set()
         eventually(lambda: worker.shared._question is None, within_s=60)
     assert worker.failures == {"late": 3}
-    assert worker.shared._pause._until > 0
+    assert worker.shared._backoff._until > 0
 
 
 def test_a_redis_that_comes_back_is_asked_again(tmp_path) -> None:
