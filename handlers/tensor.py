@@ -1,8 +1,8 @@
 """`handler: tensor`: arrays in, arrays out, one or several by name.
 
-Takes JSON, `{"<input>": array, ...}` or `{"inputs": {...}}` or, for a model with one input, the bare array; and for one
-input a `.npy` body. Answers in the format of the request, or as `Accept` says: `{"<output>": array, ...}`, or `.npy`
-for a model with one output."""
+Takes JSON: `{"<input>": array, ...}` or `{"inputs": {...}}`. A model with one input also takes the bare array, or a
+`.npy` body. Answers in the format of the request, or as `Accept` says: `{"<output>": array, ...}`, or `.npy` for a
+model with one output."""
 
 from handlers.arrays import Array, fit_array, from_json, from_npy, to_json, to_npy
 from handlers.base import Handler
@@ -11,7 +11,7 @@ from handlers.validation import NotAcceptable, Unprocessable, Unsupported, descr
 
 
 class TensorHandler(Handler):
-    """Arrays of the record's inputs, without the batch dimension, exactly of their shapes."""
+    """Takes the model's inputs as arrays of exactly the declared shapes, without the batch dimension."""
 
     def decode(self, request: Request) -> list[Array]:
         if request.wants_npy and len(self.record.outputs) > 1:
@@ -49,7 +49,7 @@ class TensorHandler(Handler):
         if isinstance(value, dict) and set(value) == {"inputs"} != names:
             value = value["inputs"]
         if not isinstance(value, dict) or set(value) != names:
-            # A client's own names are payload and stay out of the answer.
+            # The names that the client sent are payload, so the answer does not repeat them.
             got = describe_json(value) + (
                 f", {len(names & set(value))} with known names" if isinstance(value, dict) else ""
             )

@@ -1,12 +1,12 @@
-"""Image bytes to the uint8 pixels of the model's size: decode, orient, resize the shorter side, crop the centre.
+"""Turns image bytes into uint8 pixels of the model's size: decodes, orients, resizes the shorter side, crops the
+centre.
 
-As torchvision's evaluation transform (Resize, CenterCrop, with antialiasing), equal to rounding, with these decisions:
-- A large JPEG is decoded at an eighth, a quarter or half of its size where that keeps both sides at or above the resize
-  target, as its DCT allows. It differs from a full decode by one level in the mean.
-- EXIF orientation is applied: the model sees the picture that a person sees. torchvision's decoders ignore it by
-  default.
-- A JPEG with any damage is refused, also where libjpeg would carry on with grey or smeared blocks.
-- Transparent pixels lie on white; 16-bit samples keep their high byte; of an animation the first frame counts.
+The result equals that of torchvision's evaluation transform (Resize, CenterCrop, with antialiasing) up to rounding,
+except: - A large JPEG is decoded at an eighth, a quarter or half of its size, as its DCT allows, if that keeps both
+sides at or above the resize target. On average this differs from a full decode by one level. - EXIF orientation is
+applied, so that the model sees the picture as a person does. torchvision's decoders ignore it by default. - A JPEG with
+any damage is refused, even if libjpeg would carry on with grey or smeared blocks. - Transparent pixels are put on
+white, 16-bit samples keep their high byte, and of an animation the first frame counts.
 """
 
 import struct
@@ -23,7 +23,7 @@ from handlers.pictures.strips import decode_by_pillow
 from handlers.record import ImageSpec
 from handlers.validation import Malformed, Unsupported, check_pixels
 
-# What Pillow's plugins raise for broken files. Their own limits on size are below ours or off, see `setup_pillow`.
+# The exceptions that Pillow's plugins raise for broken files. For its size limit see `setup_pillow`.
 _PILLOW_ERRORS = (
     OSError,
     ValueError,
@@ -35,11 +35,11 @@ _PILLOW_ERRORS = (
     OverflowError,
     struct.error,
 )
-_COLOURS_OF_PRINT = 4
+_CMYK_COMPONENTS = 4
 
 
 def setup_pillow() -> None:
-    """Pillow's own limit warns or raises at a size that is not ours: `check_pixels` comes first and is the only one."""
+    """Turns off Pillow's own size limit: `check_pixels` comes first and is the only limit."""
     Image.MAX_IMAGE_PIXELS = None
 
 
@@ -54,7 +54,7 @@ def image_format(body: bytes | bytearray) -> str | None:
 
 
 def decode_image(body: bytes | bytearray, spec: ImageSpec) -> Array:
-    """uint8 pixels [height, width, channels] of the model's size; a view that need not be contiguous."""
+    """Returns uint8 pixels [height, width, channels] of the model's size, as a view that need not be contiguous."""
     kind = image_format(body)
     try:
         if kind == "JPEG":
@@ -73,18 +73,18 @@ def decode_image(body: bytes | bytearray, spec: ImageSpec) -> Array:
 def _from_jpeg(body: bytes | bytearray, spec: ImageSpec) -> Array:
     frame = read_frame(body)
     check_pixels(frame.height, frame.width, max_pixels=spec.max_pixels, max_ratio=MAX_RATIO)
-    # CMYK, YCCK: Pillow knows Adobe's inverted inks.
-    if len(frame.samples) == _COLOURS_OF_PRINT:
-        return _from_inks(body, frame, spec)
+    # CMYK and YCCK go to Pillow, which knows about Adobe's inverted inks.
+    if len(frame.samples) == _CMYK_COMPONENTS:
+        return _from_cmyk(body, frame, spec)
     return decode_jpeg(body, frame, spec)
 
 
-def _from_inks(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
+def _from_cmyk(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
     scans = scan_cost(body, frame)
     height, width = decoded_size(frame.height, frame.width, spec.resize)
     check_cost(DecodingCost(scans.memory_bytes + _memory(height, width, 4, spec), scans.visits), body, spec)
     declared = frame.height, frame.width
-    return decode_by_pillow(body, "JPEG", spec, declared=declared, least=spec.resize)
+    return decode_by_pillow(body, "JPEG", spec, declared=declared, least_side=spec.resize)
 
 
 def _from_png(body: bytes | bytearray, spec: ImageSpec) -> Array:
@@ -102,5 +102,5 @@ def _from_webp(body: bytes | bytearray, spec: ImageSpec) -> Array:
 
 
 def _memory(height: int, width: int, pixel_bytes: int, spec: ImageSpec) -> int:
-    """Of a picture as Pillow keeps it, its pixels beside it, and what they are scaled to."""
+    """Memory for a picture as Pillow stores it, for the array of its pixels, and for scaling them."""
     return height * width * (pixel_bytes + spec.channels) + resized_bytes(height, width, spec)

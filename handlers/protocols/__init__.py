@@ -1,5 +1,5 @@
-"""How others ask a model: KServe's V1, the Open Inference Protocol V2, TorchServe's `body`. Each turns one request into
-rows for the model, and the rows' outputs into one answer in its own form."""
+"""Protocols of other servers: KServe's V1, the Open Inference Protocol V2, TorchServe's `body`. Each turns a request
+into rows for the model, and the outputs for these rows into an answer in its own form."""
 
 from handlers.protocols.choose import HEADER, read_exchange
 from handlers.protocols.exchange import Exchange, NamedTensor, Row, check_row_count, check_time

@@ -1,4 +1,4 @@
-"""What a protocol asks of a handler, and what it makes of one request."""
+"""What protocols need from a handler, and what they make from a request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = list[Array]
 
 @dataclass(frozen=True)
 class Exchange:
-    """The rows of one request, and how its answer is made of what the model gave for them."""
+    """The rows of one request, and a function that makes its answer from the model's outputs for them."""
 
     rows: list[Row]
     answer: Callable[[list[Row]], Answer]
@@ -25,18 +25,18 @@ class Exchange:
 
 @dataclass(frozen=True)
 class NamedTensor:
-    """A named tensor of a request: an array, or the elements of one of bytes; `encoded` where those came in JSON, which
-    holds no bytes."""
+    """A named tensor of a request: either an array, or the elements of a BYTES tensor."""
 
     name: str
     shape: tuple[int, ...]
     array: Array | None = None
     elements: tuple[bytes, ...] = ()
     encoded: bool = False
+    """Whether the elements came as JSON strings; bytes such as those of a picture are in base64 then."""
 
 
 class ProtocolHandler(Protocol):
-    """What is used of a handler."""
+    """The part of a handler that protocols use."""
 
     record: PackedRecord
     most_rows: int
@@ -51,12 +51,13 @@ class ProtocolHandler(Protocol):
 
 
 def check_row_count(count: int, most: int, field: str) -> None:
-    """One request must not hold up the others of its batch, nor a worker past its time."""
+    """Raises TooLarge if a request has so many rows that it would delay its batch, or the worker beyond its time
+    limit."""
     if count > most:
         raise TooLarge("too many in one request", field=field, got=count, allowed=f"at most {most}")
 
 
 def check_time(until: float) -> None:
-    """Between rows, which are decoded one after another."""
+    """Call this before decoding each row; raises Overdue once the time is up."""
     if perf_counter() > until:
         raise Overdue

@@ -1,7 +1,7 @@
 """KServe's V1: `{"instances": [...]}` in, `{"predictions": [...]}` out.
 
-An instance is what the handler takes as a whole body: a JSON value, or `{"b64": "..."}` for bytes. A prediction is what
-it answers: a JSON value, or `{"b64": "..."}` again."""
+An instance is anything that the handler takes as a whole body: a JSON value, or `{"b64": "..."}` for bytes. A
+prediction is its answer: a JSON value, or `{"b64": "..."}` for any other type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from handlers.protocols.exchange import Exchange, ProtocolHandler, Row, check_ro
 from handlers.request import JSON, Answer, Request
 from handlers.validation import RequestError, Unprocessable, bytes_of, describe_json
 
-# Names under which clients of TorchServe and TensorFlow Serving put bytes.
+# The keys under which clients of TorchServe and TensorFlow Serving send bytes.
 _WRAPPERS = ("b64", "body", "data", "image_bytes")
 
 
@@ -46,8 +46,8 @@ def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> E
 
 
 def unwrapped(value: object, names: set[str] | None = None) -> object:
-    """The bytes of `{"b64": "..."}` and of its like, also where that is the value of one of them; anything else as it
-    is. `names` are those of the model's inputs, which wrap nothing."""
+    """Decodes `{"b64": "..."}` and similar wrappers, nested ones too, into bytes; returns anything else unchanged.
+    `names` are those of the model's inputs, which are never taken for wrappers."""
     while isinstance(value, Mapping) and len(value) == 1:
         ((name, inner),) = value.items()
         if name not in _WRAPPERS or name in (names or ()):

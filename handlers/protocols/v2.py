@@ -1,6 +1,6 @@
-"""The Open Inference Protocol, V2: named tensors in and out, in JSON or, with its extension, as bytes after the JSON.
+"""The Open Inference Protocol, V2: named tensors in and out, in JSON or, with the binary extension, as bytes after it.
 
-A tensor has the model's own shape, or that with a dimension of rows before it; the answer's tensors follow it."""
+A tensor has the model's own shape, or that with a leading dimension for rows; the tensors of the answer do the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from handlers.record import TensorSpec
 from handlers.request import Answer, Request
 from handlers.validation import Malformed, NonFiniteOutput, Unprocessable, describe_json, parse_json
 
-# How long the JSON is that comes before the bytes; in requests and answers.
+# The header with the length of the JSON in front of the bytes, in requests and answers.
 LENGTH = "inference-header-content-length"
 BINARY = "application/octet-stream"
 _WHOLE = {f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("UINT", "INT") for bits in (8, 16, 32, 64)}
@@ -28,7 +28,8 @@ _MOST_DIMENSIONS = 16
 
 
 def is_request(value: Mapping[str, Any]) -> bool:
-    """Whether a JSON object has this form; a model's own input may be called `inputs` too."""
+    """True if a JSON object is a V2 request. `inputs` alone does not decide, because a model may have an input of that
+    name."""
     inputs = value.get("inputs")
     return isinstance(inputs, list) and bool(inputs) and all(_is_tensor(item) for item in inputs)
 
@@ -65,7 +66,7 @@ def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> E
 
 
 def tensor_rows(tensors: Mapping[str, NamedTensor], specs: Sequence[TensorSpec], most: int) -> tuple[list[Row], bool]:
-    """The rows of a request whose tensors are the model's own inputs, and whether they came as several."""
+    """The rows of a request whose tensors are the model's inputs, and whether they had a dimension for rows."""
     columns: list[Array] = []
     counts: set[int | None] = set()
     for spec in specs:
@@ -88,7 +89,7 @@ def tensor_rows(tensors: Mapping[str, NamedTensor], specs: Sequence[TensorSpec],
 
 
 def _parts(request: Request) -> tuple[object, memoryview]:
-    """The JSON, and the bytes that come after it."""
+    """The JSON value of a body, and the bytes after it."""
     length = request.headers.get(LENGTH)
     if length is None:
         return request.json(), memoryview(b"")
@@ -173,7 +174,8 @@ def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvi
 
 
 def _wanted(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
-    """The outputs that are asked for by name, all where that is None; and whether bytes are the default."""
+    """The requested outputs, each with whether it should come as bytes, or None for all outputs; and whether bytes are
+    the default."""
     binary = bool(_parameters(value).get("binary_data_output", False))
     outputs = value.get("outputs")
     if not outputs:
@@ -191,7 +193,7 @@ def _wanted(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
 
 
 def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a request, an input or an output."""
+    """The `parameters` of a request, an input or an output."""
     parameters = item.get("parameters") or {}
     if not isinstance(parameters, Mapping):
         raise Unprocessable("parameters must be an object", field="parameters", got=describe_json(parameters))
