@@ -142,6 +142,12 @@ class Handler:
         """Loads the model. Override this to run something other than what the packager compiled."""
         return load_artifact(self.record, self.directory, self.device)
 
+    def read_labels(self) -> list[str] | None:
+        """The package's labels, one per class; None if it has none."""
+        if self.record.labels is None:
+            return None
+        return (self.directory / self.record.labels).read_text("utf-8").rstrip("\n").split("\n")
+
     def initialize(self, context: Context) -> None:
         """TorchServe calls this once. Returns when the model is warm in every shape and has answered the sample; raises
         RecordError if the package does not fit."""

@@ -80,8 +80,7 @@ class EncoderHandler(Handler):
         self.spec = self.record.encoding
         names = [spec.name for spec in self.record.inputs]
         self.reader = TextReader(str(self.directory / self.spec.tokenizer), self.spec, names)
-        if self.record.labels is not None:
-            self.labels = (self.directory / self.record.labels).read_text("utf-8").rstrip("\n").split("\n")
+        self.labels = self.read_labels()
 
     @property
     def tensor_names(self) -> set[str]:

@@ -36,8 +36,7 @@ class ImageHandler(Handler):
         self.spec = spec = self.record.image
         self.floats = FloatPictures(spec)
         self.pixels = TensorSpec("image", (spec.height, spec.width, spec.channels), "uint8")
-        if self.record.labels is not None:
-            self.labels = (self.directory / self.record.labels).read_text("utf-8").rstrip("\n").split("\n")
+        self.labels = self.read_labels()
         setup_pillow()
 
     def decode(self, request: Request) -> list[Array]:

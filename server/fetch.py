@@ -16,8 +16,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -86,14 +84,14 @@ def _copy(url: str, file: Path) -> int | None:
 def _copy_object(url: str, file: Path) -> int:
     """Downloads from an object store; returns the object's size. Credentials come from the environment: keys, a file
     that holds them, or the identity that the cloud gives the pod."""
-    from obstore.exceptions import BaseError
+    from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
     from obstore.store import from_url
 
     address = urlsplit(url)
     pause = f"{_TIMEOUT_S:g}s"
     # The endpoint in the environment decides whether TLS is used.
     limits: ClientConfig = {"connect_timeout": pause, "read_timeout": pause, "timeout": "3600s", "allow_http": True}
-    with _as_os_error(BaseError):
+    try:
         bucket = f"{address.scheme}://{address.netloc}"
         store = from_url(bucket, client_options=limits, retry_config={"max_retries": 0})
         answer = store.get(address.path.lstrip("/"))
@@ -101,19 +99,9 @@ def _copy_object(url: str, file: Path) -> int:
             for piece in answer.stream(min_chunk_size=_PIECE):
                 stream.write(piece)
         return int(answer.meta["size"])
-
-
-@contextmanager
-def _as_os_error(kind: type[Exception]) -> Iterator[None]:
-    from obstore.exceptions import NotFoundError, PermissionDeniedError, UnauthenticatedError
-
-    try:
-        yield
-    except FileNotFoundError as err:
+    except (FileNotFoundError, NotFoundError, PermissionDeniedError, UnauthenticatedError) as err:
         raise _PermanentError(str(err)) from err
-    except (NotFoundError, PermissionDeniedError, UnauthenticatedError) as err:
-        raise _PermanentError(str(err)) from err
-    except kind as err:
+    except BaseError as err:
         raise OSError(str(err)) from err
 
 

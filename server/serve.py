@@ -47,6 +47,7 @@ from server.system import (
     adopt_orphans,
     create_run_directory,
     log_line,
+    reachable_host,
     temporary_parent,
 )
 from server.watching import Disk, Health, MetricsPage, Prober, Recycler, ServerFacts, WorkerMetrics
@@ -122,8 +123,7 @@ class _ModelServer:
         try:
             self._child = Child(launch, traffic=traffic, log=RequestLog(spec), output=self._output)
         except OSError as err:
-            text = f"`--port-base`: port {ports.inference} (inference) was taken meanwhile: {err.strerror}"
-            raise InputError(text) from err
+            raise _port_taken(ports.inference, "inference", err) from err
         health.java_pid = self._child.pid
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
         prober = Prober(frontend, health, traffic, self._sample(), timeout_s=timeout_s, gpu=gpu)
@@ -141,8 +141,9 @@ class _ModelServer:
             disk_free_bytes=self._disk.free_bytes,
         )
         wanted = spec.serving.max_connections
-        if (room := connection_limit(wanted)) < wanted:
-            self._say(f"warning: `serving.max_connections`: {room}, not {wanted}: the limit of open files")
+        if (limit := connection_limit(wanted)) < wanted:
+            reason = "because of the limit on open files"
+            self._say(f"warning: `serving.max_connections`: {limit} instead of {wanted}, {reason}")
         self._docs = self._make_docs() if docs else None
         metrics = WorkerMetrics(launch.directory / "metrics")
         self._page = MetricsPage(spec, frontend, self._child.door, traffic, health, metrics, self._facts)
@@ -167,7 +168,9 @@ class _ModelServer:
         try:
             pages = serve_pages(self._host, port, self._routes(), self._docs.posts() if self._docs else {})
         except OSError as err:
-            raise InputError(f"`--port-base`: port {port} (supervisor) was taken meanwhile: {err.strerror}") from err
+            raise InputError(
+                f"`--port-base`: port {port} (supervisor) was taken in the meantime: {err.strerror}"
+            ) from err
         try:
             return self._supervisor.run(self._spec.serving, ready=ready)
         finally:
@@ -204,7 +207,7 @@ class _ModelServer:
             self._record,
             self._sample()[0],
             sha256=self._facts.sha256,
-            host=_reachable(self._host),
+            host=reachable_host(self._host),
             ports=self._ports,
             timeout_s=self._spec.serving.response_timeout_s,
         )
@@ -219,12 +222,12 @@ class _ModelServer:
         if file is None or not file.is_file():
             file = self._directory / Path(self._record.sample.file).name
             file.write_bytes(self._sample()[0])
-        url = f"http://{_reachable(self._host)}:{self._ports.inference}"
+        url = f"http://{reachable_host(self._host)}:{self._ports.inference}"
         body = ["-H", f"Content-Type: {self._record.sample.content_type}", "--data-binary", f"@{file}"]
         self._say(f"ready in {took_s:.1f} s at {url}")
         self._say(shlex.join(["curl", *body, f"{url}/predictions/{self._spec.name}"]))
         if self._docs:
-            self._say(f"try it at http://{_reachable(self._host)}:{self._ports.supervisor}/docs")
+            self._say(f"try it at http://{reachable_host(self._host)}:{self._ports.supervisor}/docs")
 
     def _say(self, text: str) -> None:
         as_json = self._spec.serving.log == "json"
@@ -243,5 +246,5 @@ def _log_sink(file: Path | None) -> Sink | None:
         raise InputError(f"`--log-file`: got `{file}`: {err.strerror}") from err
 
 
-def _reachable(host: str) -> str:
-    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+def _port_taken(port: int, name: str, err: OSError) -> InputError:
+    return InputError(f"`--port-base`: port {port} ({name}) was taken in the meantime: {err.strerror}")

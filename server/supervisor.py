@@ -51,7 +51,7 @@ class Supervisor:
             if not self.child.running:
                 return self._died()
             if self.prober.model_unknown:
-                return self._fail("TorchServe could not take the MAR", "its last lines above say why")
+                return self._fail("TorchServe could not load the MAR", "its last lines above say why")
             if (failing_s := self.health.failing_for_s()) > (window_s := serving.retry_window_s):
                 text = f"a worker has been failing for {failing_s:.0f} s, `serving.retry_window_s` is {window_s}"
                 return self._fail(text, "its last lines above say why")

@@ -56,7 +56,7 @@ class CacheMetrics:
         self.failures = {kind: failures.labels(model, kind) for kind in FAILURES}
         self.bytes = Gauge(
             "inference_cache_bytes",
-            "Memory that a worker's kept answers take",
+            "Memory that a worker's cached answers take",
             ["model"],
             registry=registry,
             multiprocess_mode="liveall",

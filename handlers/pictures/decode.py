@@ -2,11 +2,13 @@
 centre.
 
 The result equals that of torchvision's evaluation transform (Resize, CenterCrop, with antialiasing) up to rounding,
-except: - A large JPEG is decoded at an eighth, a quarter or half of its size, as its DCT allows, if that keeps both
-sides at or above the resize target. On average this differs from a full decode by one level. - EXIF orientation is
-applied, so that the model sees the picture as a person does. torchvision's decoders ignore it by default. - A JPEG with
-any damage is refused, even if libjpeg would carry on with grey or smeared blocks. - Transparent pixels are put on
-white, 16-bit samples keep their high byte, and of an animation the first frame counts.
+with these differences:
+- A large JPEG is decoded at an eighth, a quarter or half of its size, as its DCT allows, if that keeps both sides at or
+  above the resize target. On average this differs from a full decode by one level.
+- EXIF orientation is applied, so that the model sees the picture as a person does. torchvision's decoders ignore it by
+  default.
+- A JPEG with any damage is refused, even if libjpeg would carry on with grey or smeared blocks.
+- Transparent pixels are put on white, 16-bit samples keep their high byte, and of an animation the first frame counts.
 """
 
 import struct

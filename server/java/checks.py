@@ -101,7 +101,7 @@ def check_disk_space(mar: Path, parent: Path) -> None:
     if free < needed:
         raise InputError(
             f"{parent}: {free / 1e6:.0f} MB free, but unpacking {mar.name} takes {needed / 1e6:.0f} MB",
-            hint="free some, or set TMPDIR to a larger disk",
+            hint="free some space, or set TMPDIR to a larger disk",
         )
 
 

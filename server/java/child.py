@@ -77,7 +77,7 @@ class Child:
         """How Java ended, and a hint what to do about it."""
         code = self._process.returncode
         if code == _OUT_OF_MEMORY:
-            return "TorchServe ran out of its heap", "raise `serving.java_heap_mb`, or lower `serving.queue`"
+            return "TorchServe ran out of heap memory", "raise `serving.java_heap_mb`, or lower `serving.queue`"
         if code is not None and code < 0:
             name = signal.Signals(-code).name
             hint = (
@@ -85,8 +85,8 @@ class Child:
                 if code == -signal.SIGKILL
                 else None
             )
-            return f"TorchServe was ended by {name}", hint
-        return f"TorchServe ended by itself with {code}", "its last lines above say why"
+            return f"TorchServe was killed by {name}", hint
+        return f"TorchServe exited with code {code}", "its last lines above say why"
 
     def _is_ours(self, pid: int) -> bool:
         try:

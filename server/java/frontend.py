@@ -13,6 +13,7 @@ from pathlib import Path
 
 from config.render import MANAGEMENT, METRICS, Ports
 from config.uncached import UNCACHED
+from server.system import reachable_host
 
 _SERIES = re.compile(r"^(ts_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -58,7 +59,7 @@ class Frontend:
         self.port = ports.inference
         self._management = _KeptConnection(directory / MANAGEMENT)
         self._metrics = _KeptConnection(directory / METRICS)
-        self._inference = ("127.0.0.1" if host in ("0.0.0.0", "::", "") else host, ports.inference)
+        self._inference = (reachable_host(host), ports.inference)
 
     def describe(self) -> ModelStatus:
         """The state of the model's workers and of its queue."""

@@ -65,7 +65,7 @@ class Docs:
             answer, kind = response.read(), response.getheader("Content-Type", "application/octet-stream")
         except (OSError, http.client.HTTPException) as err:
             error = f"TorchServe does not answer: {err or type(err).__name__}"
-            return json_response(503, {"error": error, "allowed": "once /ready says 200"})
+            return json_response(503, {"error": error, "allowed": "once /ready answers 200"})
         finally:
             connection.close()
         took_ms = (time.monotonic() - began) * 1000

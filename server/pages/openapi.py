@@ -10,10 +10,20 @@ from typing import Any
 from config.record import Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.examples import body_example
+from server.pages.openapi_parts import (
+    ANY,
+    JSON,
+    Schema,
+    answer,
+    content,
+    object_of,
+    operation,
+    refusal,
+    schema_reference,
+)
 from server.pages.openapi_protocols import protocol_paths
 from server.pages.openapi_text import routes, text_error_schema, text_request_schema
-from server.pages.operations import answer, content, operation, refusal, schema_reference
-from server.pages.schemas import ANY, JSON, Schema, answer_types, body_types, is_own, object_of
+from server.pages.schemas import answer_types, body_types, is_own
 
 _EVENTS = "text/event-stream"
 _REFUSALS = {

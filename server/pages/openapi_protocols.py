@@ -7,8 +7,8 @@ from typing import Any
 from config.record import Record
 from server.pages.door_pages import model_metadata
 from server.pages.examples import PICTURE, body_example, tensors_example
-from server.pages.operations import answer, content, operation, refusal
-from server.pages.schemas import JSON, Schema, answer_schema, body_types, is_own, object_of, request_schema
+from server.pages.openapi_parts import JSON, Schema, answer, content, object_of, operation, refusal
+from server.pages.schemas import answer_schema, body_types, is_own, request_schema
 
 _TEXT: Schema = {"type": "string"}
 _NUMBERS: Schema = {"type": "array", "items": {"type": ["boolean", "number", "string", "array"]}}

@@ -3,11 +3,8 @@ chat."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from config.record import Record, Writing
-
-Schema = dict[str, Any]
+from server.pages.openapi_parts import Schema, object_of
 
 _TEXT: Schema = {"type": "string"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
@@ -44,11 +41,7 @@ def text_request_schema(text: Writing, form: str) -> Schema:
         return {"type": "object", "properties": {"prompt": prompt} | common, "required": ["prompt"]}
     if form == "chat":
         roles: Schema = {"enum": ["assistant", "developer", "system", "user"]}
-        message: Schema = {
-            "type": "object",
-            "properties": {"role": roles, "content": _TEXT},
-            "required": ["role", "content"],
-        }
+        message = object_of({"role": roles, "content": _TEXT})
         messages: Schema = {"type": "array", "minItems": 1, "maxItems": 1000, "items": message}
         return {"type": "object", "properties": {"messages": messages} | common, "required": ["messages"]}
     return {"anyOf": [text_request_schema(text, "complete"), text_request_schema(text, "chat")]}
@@ -57,23 +50,13 @@ def text_request_schema(text: Writing, form: str) -> Schema:
 def text_answer_schema() -> Schema:
     """The schema of a complete answer. Streamed answers are `text/event-stream` instead."""
     choice = {"type": "object", "properties": {"index": _COUNT, "finish_reason": _END}, "required": ["finish_reason"]}
-    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
-    usage = {"type": "object", "properties": dict.fromkeys(counts, _COUNT), "required": list(counts)}
-    return {
-        "type": "object",
-        "properties": {
-            "id": _TEXT,
-            "object": _TEXT,
-            "model": _TEXT,
-            "choices": {"type": "array", "minItems": 1, "maxItems": 1, "items": choice},
-            "usage": usage,
-        },
-        "required": ["id", "object", "model", "choices", "usage"],
-    }
+    choices: Schema = {"type": "array", "minItems": 1, "maxItems": 1, "items": choice}
+    usage = object_of(dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), _COUNT))
+    return object_of({"id": _TEXT, "object": _TEXT, "model": _TEXT, "choices": choices, "usage": usage})
 
 
 def text_error_schema() -> Schema:
     """The schema of an error, in OpenAI's form."""
     fields: dict[str, Schema] = {"message": _TEXT, "type": _TEXT, "param": {}, "code": {}}
     error: Schema = {"type": "object", "properties": fields, "required": ["message", "type"]}
-    return {"type": "object", "properties": {"error": error}, "required": ["error"]}
+    return object_of({"error": error})

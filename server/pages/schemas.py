@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from config.record import Form, Port, Record
 from config.sections import Image
+from server.pages.openapi_parts import ANY, JSON, Schema, object_of
 from server.pages.openapi_text import text_answer_schema, text_request_schema
 
-Schema = dict[str, Any]
-
-JSON, NPY = "application/json", "application/x-npy"
-ANY: Schema = {}
+NPY = "application/x-npy"
 _PICTURES = ("image/jpeg", "image/png", "image/webp")
 _WHOLE = {"uint8": (0, 2**8 - 1), "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
@@ -97,11 +93,6 @@ def is_own(record: Record) -> bool:
 
 def _declared(form: Form) -> Schema:
     return form.json_schema | ({} if form.example is None else {"examples": [form.example]})
-
-
-def object_of(properties: dict[str, Schema], *, closed: bool = False) -> Schema:
-    shut = {"additionalProperties": False} if closed else {}
-    return {"type": "object", "properties": properties, "required": list(properties), **shut}
 
 
 def _nested(shape: tuple[int, ...], item: Schema, varies: int | None = None) -> Schema:

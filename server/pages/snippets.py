@@ -7,8 +7,8 @@ from pathlib import Path
 
 from config.record import Record
 from server.pages.door_pages import DATATYPES
+from server.pages.openapi_parts import JSON
 from server.pages.openapi_text import routes
-from server.pages.schemas import JSON
 
 
 def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str, str]]:

@@ -16,7 +16,7 @@ from server.system.processes import (
 )
 from server.system.rundir import CLOSING_FILE, OWNER_VARIABLE, create_run_directory, temporary_parent
 from server.system.signals import Signals
-from server.system.sockets import Sockets, read_sockets
+from server.system.sockets import Sockets, reachable_host, read_sockets
 
 __all__ = [
     "CLOSING_FILE",
@@ -37,6 +37,7 @@ __all__ = [
     "log_line",
     "open_file_count",
     "package_mismatches",
+    "reachable_host",
     "read_sockets",
     "resident_bytes",
     "temporary_parent",

@@ -14,6 +14,6 @@ class Exit(IntEnum):
     CUT = 1
     """Stopped on request, with requests unanswered: the drain took too long, or a second signal came."""
     JAVA_DIED = 4
-    """TorchServe's Java ended by itself: killed, out of memory, or unable to start."""
+    """Java ended on its own: killed, out of memory, or unable to start."""
     MODEL_FAILED = 5
-    """TorchServe could not take the MAR, or a worker kept failing past `serving.retry_window_s`."""
+    """TorchServe could not load the MAR, or a worker kept failing past `serving.retry_window_s`."""

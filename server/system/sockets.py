@@ -53,3 +53,8 @@ def read_sockets(port: int, tables: Iterable[Path] = _TABLES) -> Sockets:
             elif state in _ENDING:
                 undelivered += int(queues.partition(":")[0], 16) > 1
     return Sockets(listening, waiting, connected, unread, undelivered)
+
+
+def reachable_host(host: str) -> str:
+    """An address at which a server that listens on `host` can be reached from this machine."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host

@@ -66,7 +66,7 @@ def drain(server: Drainable, *, propagation_s: float, timeout_s: float, say: Cal
     begin = time.monotonic()
     server.end_connections()
     if propagation_s > 0:
-        say(f"draining: no longer ready, still serving for {propagation_s:g} s while load balancers learn of it")
+        say(f"draining: no longer ready, still serving for {propagation_s:g} s while load balancers notice")
     if server.second_signal_within(propagation_s):
         return _cut(server, "a second signal", begin)
     if server.refuse_new_connections():

@@ -112,7 +112,7 @@ class Recycler:
             return self._waiting(renewal)
         resident = resident_bytes(process.pid)
         self.recycled += 1
-        self._say(f"worker {renewal.worker} is new, {resident / 1e6:.0f} MB")
+        self._say(f"worker {renewal.worker} is renewed, {resident / 1e6:.0f} MB")
         self._limits[process] = max(limit_bytes, resident * _GROWTH)
         return None
 
@@ -128,7 +128,7 @@ class Recycler:
             return renewal
         self._limits[renewal.process] = float("inf")
         self._fail(
-            f"worker {renewal.worker} did not renew itself within {waited_s:.0f} s and is left as it is: a "
+            f"worker {renewal.worker} did not renew itself within {waited_s:.0f} s and is left alone: a "
             "handler of your own must call `handlers.renewal.arm` in `initialize`"
         )
         return None
@@ -140,7 +140,7 @@ class Recycler:
             renewal.since = self._clock()
             self._fail(
                 f"worker {renewal.worker} has not loaded the model again after {waited_s:.0f} s, "
-                "`serving.startup_timeout_s`; it is ended and TorchServe starts another"
+                "`serving.startup_timeout_s`; it is killed, and TorchServe starts another"
             )
             with suppress(ProcessLookupError):
                 os.kill(renewal.process.pid, signal.SIGKILL)

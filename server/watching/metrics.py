@@ -110,7 +110,7 @@ class MetricsPage:
         facts, counts = self.facts, self._counts
         package = {"model": self.spec.name, "version": self.spec.version, "sha256": facts.sha256}
         families: list[Family] = [
-            ("marina_ready", "gauge", "1 while /ready says 200.", single(self.health.ready)),
+            ("marina_ready", "gauge", "1 while /ready answers 200.", single(self.health.ready)),
             (
                 "marina_torchserve_answers",
                 "gauge",
@@ -130,7 +130,7 @@ class MetricsPage:
             (
                 "marina_worker_recycles_failed_total",
                 "counter",
-                "Renewals that a worker did not take up or finish in time.",
+                "Renewals that a worker did not begin or finish in time.",
                 single(facts.recycles_failed()),
             ),
             (

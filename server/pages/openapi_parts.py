@@ -1,10 +1,19 @@
-"""Builds the parts of an operation in an OpenAPI description: answers, refusals and content types."""
+"""Builds the parts of an OpenAPI description: operations, answers, refusals, content types, schemas of objects."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from server.pages.schemas import JSON, Schema
+Schema = dict[str, Any]
+
+JSON = "application/json"
+ANY: Schema = {}
+
+
+def object_of(properties: dict[str, Schema], *, closed: bool = False) -> Schema:
+    """The schema of an object in which all these properties are required; if `closed`, no others are allowed."""
+    shut = {"additionalProperties": False} if closed else {}
+    return {"type": "object", "properties": properties, "required": list(properties), **shut}
 
 
 def operation(name: str, text: str, response: dict[str, Any]) -> dict[str, Any]:
