@@ -99,7 +99,7 @@ class EncoderHandler(Handler):
 
     def decode(self, request: Request) -> Row:
         """The row of a single text: one instance of a request with several."""
-        texts, single = _texts(_value(request)) if self.spec.task != "rerank" else (_one_pair(_value(request)), True)
+        texts, single = _texts(_value(request)) if self.spec.task != "rerank" else (_single_pair(_value(request)), True)
         if not single:
             raise Unprocessable("one text is needed", field="text", got=f"{len(texts)} texts")
         ((row, request.kept),) = self.reader.read(texts)
@@ -225,7 +225,7 @@ def _pairs(value: object) -> tuple[str, list[str]]:
     return str(query), documents
 
 
-def _one_pair(value: object) -> list[Text]:
+def _single_pair(value: object) -> list[Text]:
     given = dict(value) if isinstance(value, Mapping) else {}
     query, documents = _pairs(given | {"documents": [given.get("document")]})
     return [(query, documents[0])]

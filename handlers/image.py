@@ -15,7 +15,7 @@ from handlers.pictures import decode_image, image_format, setup_pillow
 from handlers.protocols import NamedTensor, Row, check_row_count, check_time
 from handlers.record import ImageSpec, RecordError, TensorSpec
 from handlers.request import Answer, Request
-from handlers.validation import Unprocessable, Unsupported, bytes_of, describe_json
+from handlers.validation import Unprocessable, Unsupported, decode_base64, describe_json
 
 _TAKES = "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
 # How far a pixel level may be from a whole number: normalised values with three decimals, or in float16, are that far
@@ -178,4 +178,4 @@ def _check_declared(content_type: str, family: str) -> None:
 
 def _picture_bytes(text: str) -> bytes:
     """Decodes a picture in base64, or in a `data:` URL."""
-    return bytes_of(text.partition(",")[2] if text.startswith("data:") else text, "image")
+    return decode_base64(text.partition(",")[2] if text.startswith("data:") else text, "image")

@@ -64,7 +64,7 @@ class ImageGraph(nn.Module):
     def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs = self.network(self.normalised(pixels).to(self.dtype))
         if self.top_k == 0:
-            return _flat(outputs)
+            return _flatten(outputs)
         probabilities = torch.softmax(outputs.to(torch.float32), dim=-1)
         top_probs, top_indices = torch.topk(probabilities, self.top_k)
         return top_probs, top_indices
@@ -82,7 +82,7 @@ class TensorGraph(nn.Module):
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = [self._cast(value) for value in inputs]
         ordered = len(values) - len(self.named)
-        return _flat(self.network(*values[:ordered], **dict(zip(self.named, values[ordered:], strict=True))))
+        return _flatten(self.network(*values[:ordered], **dict(zip(self.named, values[ordered:], strict=True))))
 
     def _cast(self, value: torch.Tensor) -> torch.Tensor:
         return value.to(self.dtype) if value.is_floating_point() and self.dtype != torch.float32 else value
@@ -106,7 +106,7 @@ def without_dataclasses(outputs: Any) -> Any:
     return {name: getattr(outputs, name) for name in fields}
 
 
-def _flat(outputs: object) -> tuple[torch.Tensor, ...]:
+def _flatten(outputs: object) -> tuple[torch.Tensor, ...]:
     """The output tensors in order. Fields that the model left empty, such as a loss, are skipped."""
     leaves = [leaf for leaf in pytree.tree_leaves(without_dataclasses(outputs)) if leaf is not None]
     return tuple(leaf.to(torch.float32) if leaf.dtype in (torch.bfloat16, torch.float16) else leaf for leaf in leaves)
@@ -118,7 +118,7 @@ def graph_from_source(record: PackedRecord, directory: Path, device: torch.devic
     if record.code is None:
         raise RecordError("`code`: missing, but `eager` needs it: package again")
     dtype = DTYPES[record.precision]
-    network = _built(record.code, directory).eval().to(device)
+    network = _build_network(record.code, directory).eval().to(device)
     if dtype != torch.float32:
         network = network.to(dtype)
     image = record.image
@@ -128,7 +128,7 @@ def graph_from_source(record: PackedRecord, directory: Path, device: torch.devic
     return graph.to(device)
 
 
-def _built(code: PackedCode, directory: Path) -> nn.Module:
+def _build_network(code: PackedCode, directory: Path) -> nn.Module:
     from safetensors.torch import load_file
 
     file = directory / SOURCE_FOLDER / code.file
@@ -152,17 +152,17 @@ def import_source(file: Path) -> ModuleType:
     """Imports a file as a module; if it uses relative imports, together with the packages around it."""
     top = top_folder(file)
     if top == file.parent:
-        return _imported(_MODULE_PREFIX + file.stem, file)
+        return _import_file(_MODULE_PREFIX + file.stem, file)
     first, *further = file.parent.relative_to(top).parts
     name = _MODULE_PREFIX + first
     for known in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
         del sys.modules[known]
     folder = top / first
-    module = _imported(name, folder / "__init__.py")
+    module = _import_file(name, folder / "__init__.py")
     for part in further:
         folder, name = folder / part, f"{name}.{part}"
-        module = _imported(name, folder / "__init__.py")
-    return module if file.name == "__init__.py" else _imported(f"{name}.{file.stem}", file)
+        module = _import_file(name, folder / "__init__.py")
+    return module if file.name == "__init__.py" else _import_file(f"{name}.{file.stem}", file)
 
 
 def import_folders(file: Path) -> list[str]:
@@ -181,7 +181,7 @@ def top_folder(file: Path) -> Path:
     return folder
 
 
-def _imported(name: str, file: Path) -> ModuleType:
+def _import_file(name: str, file: Path) -> ModuleType:
     # Registered in sys.modules, because torch.export looks up a class's module there.
     origin = importlib.util.spec_from_file_location(name, file)
     if origin is None or origin.loader is None:

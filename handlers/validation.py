@@ -168,7 +168,7 @@ def parse_json(body: bytes | bytearray, *, max_values: int) -> object:
         raise Malformed("the body is not valid JSON", field="body", got=f"an error at character {position}") from err
 
 
-def bytes_of(text: str, field: str) -> bytes:
+def decode_base64(text: str, field: str) -> bytes:
     """Decodes base64."""
     try:
         return base64.b64decode(text, validate=True)

@@ -49,10 +49,10 @@ def without_extras(body: bytes | bytearray) -> bytes | bytearray:
             break
     if not others and parts <= _MANY_PARTS:
         return body
-    return _assembled(view, chunks)
+    return _assemble(view, chunks)
 
 
-def _assembled(view: memoryview, chunks: list[tuple[bytes, int, int]]) -> bytes:
+def _assemble(view: memoryview, chunks: list[tuple[bytes, int, int]]) -> bytes:
     """The picture's chunks, with all IDAT data in one chunk at the place of the first. A last chunk that is cut short
     stays cut short."""
     pieces: list[bytes | memoryview] = [view[:_SIGNATURE]]

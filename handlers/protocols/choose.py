@@ -29,7 +29,7 @@ def read_exchange(handler: ProtocolHandler, request: Request, until: float, *, i
             raise err.in_one_sentence() from err
     part = request
     if protocol == "body":
-        part = request.instance(v1.unwrapped(request.json()))
+        part = request.instance(v1.unwrap(request.json()))
     return handler.exchange(part)
 
 

@@ -12,7 +12,7 @@ import orjson
 
 from handlers.protocols.exchange import Exchange, ProtocolHandler, Row, check_row_count, check_time
 from handlers.request import JSON, Answer, Request
-from handlers.validation import RequestError, Unprocessable, bytes_of, describe_json
+from handlers.validation import RequestError, Unprocessable, decode_base64, describe_json
 
 # The keys under which clients of TorchServe and TensorFlow Serving send bytes.
 _WRAPPERS = ("b64", "body", "data", "image_bytes")
@@ -33,7 +33,7 @@ def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> E
     for index, instance in enumerate(instances):
         check_time(until)
         try:
-            parts.append(request.instance(unwrapped(instance, names)))
+            parts.append(request.instance(unwrap(instance, names)))
             rows.append(handler.decode(parts[-1]))
         except RequestError as err:
             raise err.inside(f"instances[{index}]") from err
@@ -45,7 +45,7 @@ def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> E
     return Exchange(rows, answer)
 
 
-def unwrapped(value: object, names: set[str] | None = None) -> object:
+def unwrap(value: object, names: set[str] | None = None) -> object:
     """Decodes `{"b64": "..."}` and similar wrappers, nested ones too, into bytes; returns anything else unchanged.
     `names` are those of the model's inputs, which are never taken for wrappers."""
     while isinstance(value, Mapping) and len(value) == 1:
@@ -53,7 +53,7 @@ def unwrapped(value: object, names: set[str] | None = None) -> object:
         if name not in _WRAPPERS or name in (names or ()):
             return value
         if isinstance(inner, str):
-            return bytes_of(inner, name)
+            return decode_base64(inner, name)
         if name == "b64":
             raise Unprocessable("base64 text is needed", field="b64", got=describe_json(inner))
         value = inner

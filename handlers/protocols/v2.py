@@ -55,7 +55,7 @@ def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> E
             "the inputs are not those of the model", field="inputs", got=got, allowed=", ".join(sorted(expected))
         )
     rows, batched = handler.decode_tensors(tensors, until)
-    wanted = _wanted(value)
+    wanted = _requested_outputs(value)
 
     def answer(outputs: list[Row]) -> Answer:
         return _answer(
@@ -173,7 +173,7 @@ def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvi
     return NamedTensor(name, shape, elements=tuple(elements))
 
 
-def _wanted(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
+def _requested_outputs(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
     """The requested outputs, each with whether it should come as bytes, or None for all outputs; and whether bytes are
     the default."""
     binary = bool(_parameters(value).get("binary_data_output", False))
@@ -226,7 +226,7 @@ def _answer(
             "shape": list(column.shape),
         }
         if as_bytes:
-            pieces.append(_packed(column, text=text))
+            pieces.append(_to_bytes(column, text=text))
             output["parameters"] = {"binary_data_size": len(pieces[-1])}
         else:
             if column.dtype.kind == "f" and not np.isfinite(column).all():
@@ -240,7 +240,7 @@ def _answer(
     return Answer(b"".join((head, *pieces)), BINARY, {"Inference-Header-Content-Length": str(len(head))})
 
 
-def _packed(column: Array, *, text: bool) -> bytes:
+def _to_bytes(column: Array, *, text: bool) -> bytes:
     if not text:
         return column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
     elements = [item.encode() for item in column.ravel().tolist()]

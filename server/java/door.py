@@ -50,7 +50,7 @@ class Door:
     Thread-safe."""
 
     def __init__(self, address: str, port: int) -> None:
-        self._listener = _bound(address, port)
+        self._listener = _bind(address, port)
         self.why_cannot_refuse = _why_cannot_refuse(self._listener)
         self._here, self._there = socket.socketpair()
         self._here.settimeout(_ANSWER_S)
@@ -128,7 +128,7 @@ class Door:
             self._answers = self._here.makefile("r", encoding="ascii")
 
 
-def _bound(address: str, port: int) -> socket.socket:
+def _bind(address: str, port: int) -> socket.socket:
     family, kind, protocol, _, where = socket.getaddrinfo(
         address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

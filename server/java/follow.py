@@ -46,7 +46,7 @@ class RequestLog:
         if self._mode != "auto":
             return [self._format(answer) for answer in answers if self._mode == "all" or answer.code >= 400]
         printed = self._next_second()
-        return printed + [self._format(answer) for answer in answers if self._wanted(answer)]
+        return printed + [self._format(answer) for answer in answers if self._should_print(answer)]
 
     def _next_second(self) -> list[str]:
         """Resets the counts when a new second begins; returns a line about the errors that were not printed in the last
@@ -58,11 +58,11 @@ class RequestLog:
         # forth.
         self._busy = self._seen > self._limit and second == self._second + 1
         hidden = self._errors.total() - self._limit
-        text = f"{hidden} more errors in a second, of {_each(self._errors)}"
+        text = f"{hidden} more errors in a second, of {_counts_text(self._errors)}"
         self._second, self._seen, self._errors = second, 0, Counter()
         return [log_line("request", text, as_json=self._json, fields={"model": self._model})] if hidden > 0 else []
 
-    def _wanted(self, answer: AccessLogEntry) -> bool:
+    def _should_print(self, answer: AccessLogEntry) -> bool:
         self._seen += 1
         if answer.code >= 400:
             # A server that refuses thousands of requests a second would fill the log and burn CPU on it.
@@ -82,7 +82,7 @@ class RequestLog:
         return log_line("request", text, as_json=self._json, fields=fields)
 
 
-def _each(errors: Counter[int]) -> str:
+def _counts_text(errors: Counter[int]) -> str:
     return ", ".join(f"{count} with {code}" for code, count in errors.most_common())
 
 

@@ -24,7 +24,7 @@ def body_example(record: Record) -> Any:
     if record.encoding is not None:
         return {"query": TEXT, "documents": [TEXT]} if record.encoding.task == "rerank" else {"text": TEXT}
     if record.handler == "tensor" and _is_short(record):
-        return {port.name: _filled(port, _shape(port)) for port in record.inputs}
+        return {port.name: _fill(port, _shape(port)) for port in record.inputs}
     return None
 
 
@@ -42,7 +42,7 @@ def tensors_example(record: Record) -> list[dict[str, Any]] | None:
             "name": port.name,
             "datatype": DATATYPES[port.dtype],
             "shape": [1, *_shape(port)],
-            "data": _filled(port, (math.prod(_shape(port)),)),
+            "data": _fill(port, (math.prod(_shape(port)),)),
         }
         for port in record.inputs
     ]
@@ -57,7 +57,7 @@ def _is_short(record: Record) -> bool:
     return sum(math.prod(_shape(port)) for port in record.inputs) <= _MOST_VALUES
 
 
-def _filled(port: Port, shape: tuple[int, ...]) -> Any:
+def _fill(port: Port, shape: tuple[int, ...]) -> Any:
     value: Any = False if port.dtype == "bool" else _value(port)
     for side in reversed(shape):
         value = [value] * side

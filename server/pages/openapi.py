@@ -54,14 +54,14 @@ def openapi(record: Record, *, host: str, ports: Ports) -> dict[str, Any]:
         "paths": {
             f"/predictions/{record.name}": inference | {"post": _inference(record, "predict", "One inference")},
             **{path: inference | methods for path, methods in {**_openai_paths(record), **by_protocol}.items()},
-            **_pages(),
+            **_supervisor_paths(),
             "/docs": {"get": operation("docs", "The page for trying the model", answer("the page", "text/html", ANY))},
             "/docs/sample": {
                 "get": operation(
                     "sample", "The package's sample", answer("a body to send", record.sample.content_type, ANY)
                 )
             },
-            "/docs/try": {"post": _trying(record)},
+            "/docs/try": {"post": _try_operation(record)},
             "/openapi.json": {
                 "get": operation("openapi", "This description", answer("OpenAPI 3.1", JSON, {"type": "object"}))
             },
@@ -111,7 +111,7 @@ def _openai_paths(record: Record) -> dict[str, Any]:
     return operations
 
 
-def _trying(record: Record) -> dict[str, Any]:
+def _try_operation(record: Record) -> dict[str, Any]:
     """The operation of `/docs/try`: inference, plus the supervisor's own refusals."""
     tried = _inference(record, "try", "The same inference, forwarded by the supervisor for the page")
     for status, why in (("403", "sent by a page of another site"), ("411", "the request has no `Content-Length`")):
@@ -119,7 +119,7 @@ def _trying(record: Record) -> dict[str, Any]:
     return tried
 
 
-def _pages() -> dict[str, Any]:
+def _supervisor_paths() -> dict[str, Any]:
     ready = {
         status: answer(why, JSON, schema_reference("Readiness"))
         for status, why in (("200", "every worker is there and has answered"), ("503", "not ready; `missing` says why"))

@@ -16,12 +16,12 @@ _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7
 def request_schema(record: Record) -> Schema:
     """The schema of a JSON body; of a custom handler what it declares, or else anything."""
     if record.takes is not None:
-        return _declared(record.takes)
+        return _declared_schema(record.takes)
     if record.text is not None:
         return text_request_schema(record.text, "any")
     if record.handler == "image" and record.image is not None:
         text = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
-        return object_of({"image": {"anyOf": [text, *_normalised(record.image)]}})
+        return object_of({"image": {"anyOf": [text, *_normalised_images(record.image)]}})
     if record.handler == "tensor":
         named = object_of({port.name: _array(port) for port in record.inputs}, closed=True)
         forms = [named, *(_array(port) for port in record.inputs if len(record.inputs) == 1)]
@@ -36,7 +36,7 @@ def request_schema(record: Record) -> Schema:
 def answer_schema(record: Record) -> Schema:
     """The schema of a JSON answer; of a custom handler what it declares, or else anything."""
     if record.gives is not None:
-        return _declared(record.gives)
+        return _declared_schema(record.gives)
     if record.text is not None:
         return text_answer_schema()
     if record.handler == "image":
@@ -62,7 +62,7 @@ def _text_schema(task: str) -> Schema:
 def body_types(record: Record) -> dict[str, Schema]:
     """The content types that a request may have, each with its schema."""
     if record.takes is not None:
-        return {record.takes.content_type: _declared(record.takes)}
+        return {record.takes.content_type: _declared_schema(record.takes)}
     if record.handler == "image":
         pictures = {kind: {"contentMediaType": kind} for kind in _PICTURES}
         form = object_of({"image": {"type": "string", "contentMediaType": "application/octet-stream"}}, closed=True)
@@ -91,7 +91,7 @@ def is_own(record: Record) -> bool:
     return record.handler not in ("image", "tensor", "text")
 
 
-def _declared(form: Form) -> Schema:
+def _declared_schema(form: Form) -> Schema:
     return form.json_schema | ({} if form.example is None else {"examples": [form.example]})
 
 
@@ -112,7 +112,7 @@ def _array(port: Port) -> Schema:
     return _nested(port.shape, value, port.varies)
 
 
-def _normalised(image: Image) -> list[Schema]:
+def _normalised_images(image: Image) -> list[Schema]:
     """Schemas of an image in normalised floats, channel-first: nested and flat. The flat one has limits only if all
     channels have the same."""
     planes = [

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
-_KEPT_LINES = 10_000
+_MAX_LINES = 10_000
 
 
 class Sink(Protocol):
@@ -35,10 +35,10 @@ def log_line(
 class Output:
     """A queue of lines: its own thread writes them, all other threads only append."""
 
-    def __init__(self, stream: Sink | None = None, *, kept: int = _KEPT_LINES) -> None:
+    def __init__(self, stream: Sink | None = None, *, max_lines: int = _MAX_LINES) -> None:
         self._stream: Sink = stream or sys.stderr.buffer
         self._lines: deque[bytes] = deque()
-        self._kept = kept
+        self._max_lines = max_lines
         self._changed = threading.Condition()
         self._closing = False
         self.dropped = 0
@@ -49,7 +49,7 @@ class Output:
         """Queues lines; they come without line ends."""
         with self._changed:
             self._lines += [line.encode() if isinstance(line, str) else line for line in lines]
-            while len(self._lines) > self._kept:
+            while len(self._lines) > self._max_lines:
                 self._lines.popleft()
                 self.dropped += 1
             self._changed.notify()

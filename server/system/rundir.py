@@ -54,7 +54,7 @@ def create_run_directory(parent: Path | None = None) -> RunDirectory:
     try:
         while True:
             lock = parent / f"{prefix}{os.urandom(4).hex()}.lock"
-            handle = _locked(lock, os.O_CREAT | os.O_EXCL)
+            handle = _open_locked(lock, os.O_CREAT | os.O_EXCL)
             # Before it was locked, another server may have removed it as a leftover.
             if handle is not None and lock.exists():
                 break
@@ -73,7 +73,7 @@ def temporary_parent() -> Path:
 
 def _remove_if_dead(lock: Path) -> None:
     try:
-        handle = _locked(lock, 0)
+        handle = _open_locked(lock, 0)
     except OSError:
         # Removed in the meantime, by its own server or by another one.
         return
@@ -90,7 +90,7 @@ def _remove_if_dead(lock: Path) -> None:
     RunDirectory(path, lock, handle).close()
 
 
-def _locked(lock: Path, flags: int) -> int | None:
+def _open_locked(lock: Path, flags: int) -> int | None:
     """The open and locked file, or None if another process holds the lock."""
     handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:

@@ -37,11 +37,11 @@ def _head(name: str, kind: str, text: str) -> list[str]:
 def _labels(labels: Labels) -> str:
     if not labels:
         return ""
-    pairs = (f'{name}="{_escaped(str(value))}"' for name, value in labels.items())
+    pairs = (f'{name}="{_escape(str(value))}"' for name, value in labels.items())
     return "{" + ",".join(pairs) + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -107,16 +107,16 @@ class Recycler:
             renewal.busy_file.unlink(missing_ok=True)
             return None
         if busy:
-            return self._loading(renewal)
+            return self._follow_load(renewal)
         if renewal.request_file.exists():
-            return self._waiting(renewal)
+            return self._follow_request(renewal)
         resident = resident_bytes(process.pid)
         self.recycled += 1
         self._say(f"worker {renewal.worker} is renewed, {resident / 1e6:.0f} MB")
         self._limits[process] = max(limit_bytes, resident * _GROWTH)
         return None
 
-    def _waiting(self, renewal: _Renewal) -> _Renewal | None:
+    def _follow_request(self, renewal: _Renewal) -> _Renewal | None:
         if (waited_s := self._clock() - renewal.since) < self._batch_s:
             # The worker looks for the file between two batches, so an idle worker needs a batch.
             self._request_inference()
@@ -133,7 +133,7 @@ class Recycler:
         )
         return None
 
-    def _loading(self, renewal: _Renewal) -> _Renewal | None:
+    def _follow_load(self, renewal: _Renewal) -> _Renewal | None:
         if not renewal.taken_up:
             renewal.taken_up, renewal.since = True, self._clock()
         if (waited_s := self._clock() - renewal.since) >= self._load_s:

@@ -34,7 +34,7 @@ class Stuck(io.RawIOBase):
 def follow(written: bytes, spec_changes: dict[str, object], stream: io.RawIOBase) -> tuple[Traffic, Output]:
     """Everything is written and read to its end; returns only when the follower did not wait for the stream."""
     spec = make_spec({"name": "m", **spec_changes})
-    traffic, output = Traffic(spec), Output(stream, kept=100)  # type: ignore[arg-type]
+    traffic, output = Traffic(spec), Output(stream, max_lines=100)  # type: ignore[arg-type]
     read, write = os.pipe()
     with os.fdopen(read, "rb", buffering=0) as pipe:
         follower = follow_access_log(pipe, traffic, RequestLog(spec), output)
