@@ -34,7 +34,7 @@ GOOD = b"[[0,1,2],[3,4,5]]"
 
 
 class Custom(TensorHandler):
-    """Does what the body says, where a handler of a user may go wrong."""
+    """Misbehaves as the body says, in ways in which a user's handler may go wrong."""
 
     def setup(self):
         self.was_set_up = True
@@ -124,7 +124,7 @@ def test_empty_batch_has_an_empty_answer(custom, data):
 
 
 class Breaking(TensorHandler):
-    """A model that works until it is ready."""
+    """A model that works only until the worker is ready."""
 
     broken = False
 

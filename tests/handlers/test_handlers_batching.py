@@ -13,8 +13,7 @@ CPU = torch.device("cpu")
 
 
 class Model:
-    """Doubles its input, notes the batches it was given, and raises what it was told to raise, for sizes above a
-    limit."""
+    """Doubles its input, records the batches that it gets, and raises `error` for batch sizes above a limit."""
 
     def __init__(self, error=None, above=0):
         self.batches, self.error, self.above = [], None, above

@@ -1,4 +1,5 @@
-"""What a request may cost a worker: refused by its header before anything is spent, and given back after."""
+"""What a request may cost a worker: too much is refused by the header before it is spent, and memory is returned
+afterwards."""
 
 import io
 import json
@@ -24,7 +25,7 @@ from handlers.tensor import TensorHandler
 from handlers.validation import Malformed, TooLarge, Unsupported
 
 LARGE = ImageSpec(SIDE, SIDE, SIDE, 3, MEAN, STD, "bilinear", 3, 40_000_000, max_decode_mb=64)
-# As the server sets glibc for its workers: nothing is given back by itself.
+# The server's settings of glibc for its workers, with which it keeps freed memory.
 ALLOCATOR = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 CHILD = """
 import json, sys
@@ -166,7 +167,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def with_chunks(*chunks: bytes) -> bytes:
-    """The picture with chunks before its data."""
+    """The picture with extra chunks before its data."""
     at = PNG.index(b"IDAT") - 4
     return PNG[:at] + b"".join(chunks) + PNG[at:]
 

@@ -18,7 +18,7 @@ from handlers.validation import TooLarge
 
 
 def png_of(width: int, height: int, depth: int = 8, colour: int = 2) -> bytes:
-    """A PNG that declares a size and has next to no data."""
+    """A PNG that declares this size and has almost no data."""
     chunks = [
         (b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)),
         (b"IDAT", zlib.compress(b"\0" * 99)),

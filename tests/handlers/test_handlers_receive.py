@@ -1,4 +1,4 @@
-"""The worker's reader against TorchServe's own: the same bytes, however they are cut, must give the same requests."""
+"""Compares our reader with TorchServe's own: the same bytes must give the same requests, however they are split."""
 
 import itertools
 import random
@@ -39,7 +39,7 @@ def message(bodies: list[bytes]) -> bytes:
 
 @contextmanager
 def connection(data: bytes, cuts: Iterator[int]) -> Iterator[socket.socket]:
-    """A socket into which the data is written in pieces, and which is then closed."""
+    """A socket that receives the data in pieces and is then closed."""
 
     def write(into: socket.socket) -> None:
         with into:

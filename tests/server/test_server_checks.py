@@ -136,7 +136,8 @@ def test_disk_without_room_for_the_mar_is_an_error(tmp_path: Path, monkeypatch: 
     check_disk_space(mar, tmp_path)
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
     assert text_of(check_disk_space, mar, tmp_path) == (
-        f"{tmp_path}: 1 MB free, but unpacking tiny.mar takes 64 MB\n\nhint: free some space, or set TMPDIR to a larger disk"
+        f"{tmp_path}: 1 MB free, but unpacking tiny.mar takes 64 MB\n\n"
+        "hint: free some space, or set TMPDIR to a larger disk"
     )
 
 

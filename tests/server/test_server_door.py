@@ -23,7 +23,7 @@ def door() -> Iterator[Door]:
 
 
 def java(door: Door, *answers: str) -> None:
-    """Answers orders as Java does, in a thread; `{}` is the order's number."""
+    """Answers orders in a thread, as Java does; `{}` stands for the order's number."""
     theirs = socket.socket(fileno=socket.dup(door.orders))
     door.close_java_end()
 
@@ -38,7 +38,7 @@ def java(door: Door, *answers: str) -> None:
 
 
 def listening(door: Door) -> tuple[socket.socket, int]:
-    """Java's handle of the listener, and its port."""
+    """Java's handle of the listener, with its port."""
     theirs = socket.socket(fileno=socket.dup(door.listener))
     theirs.listen()
     return theirs, theirs.getsockname()[1]

@@ -11,7 +11,7 @@ BUSY = Sockets(connected=1)
 
 
 class FakeServer:
-    """A server whose open requests are scripted; time passes only in `second_signal_within`."""
+    """A server with scripted counts of open requests; time passes only in `second_signal_within`."""
 
     def __init__(
         self,

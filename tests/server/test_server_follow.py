@@ -32,7 +32,8 @@ class Stuck(io.RawIOBase):
 
 
 def follow(written: bytes, spec_changes: dict[str, object], stream: io.RawIOBase) -> tuple[Traffic, Output]:
-    """Everything is written and read to its end; returns only when the follower did not wait for the stream."""
+    """Writes everything to the pipe and waits until the follower has read it, which it must do without waiting for the
+    stream."""
     spec = make_spec({"name": "m", **spec_changes})
     traffic, output = Traffic(spec), Output(stream, max_lines=100)  # type: ignore[arg-type]
     read, write = os.pipe()

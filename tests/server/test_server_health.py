@@ -101,7 +101,7 @@ def test_death_is_noticed_without_a_description(
     health: Health, processes: list[subprocess.Popen[bytes]], clock: Clock
 ) -> None:
     bring_up(health, processes[0].pid, processes[1].pid)
-    # A zombie, as long as nobody reaps it: dead all the same.
+    # Until somebody reaps it, it is a zombie, which counts as dead.
     processes[1].kill()
     while health.ready:
         pass

@@ -61,7 +61,7 @@ def test_slow_bodies_are_few_and_others_are_told(port: int, monkeypatch: pytest.
     slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(listening.BODIES + 1)]
     for client in slow:
         client.sendall(head)
-    # Whoever came last of them is refused; which one that is the threads decide.
+    # The last one to arrive is refused; which one that is depends on the threads.
     ready, _, _ = select.select(slow, [], [], 30)
     assert ready[0].recv(12) == b"HTTP/1.1 503"
     for client in slow:

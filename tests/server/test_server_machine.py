@@ -18,7 +18,7 @@ from server.watching.worker_metrics import WorkerMetrics
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder whose name is never too long for a socket, as that of tmp_path can be."""
+    """A folder whose path is short enough for a socket; that of tmp_path may be too long."""
     with tempfile.TemporaryDirectory(prefix="m-") as folder:
         yield Path(folder)
 
@@ -53,7 +53,7 @@ def test_leftovers_of_a_dead_server_are_removed_with_its_processes(short_folder:
 
 
 def test_folder_that_cannot_be_written_to_is_an_error() -> None:
-    # Not in tmp_path, whose name can be too long for a socket, which is another error.
+    # Not in tmp_path: its path may be too long for a socket, which would be another error.
     gone = Path(tempfile.gettempdir(), "gone")
     with pytest.raises(InputError) as caught:
         create_run_directory(gone)

@@ -16,7 +16,7 @@ SERVING = Serving(max_worker_memory_mb=1, response_timeout_s=10, startup_timeout
 
 @dataclass
 class Pod:
-    """A recycler with workers that only sleep; the test says how large they are and does what they would do."""
+    """A recycler with workers that only sleep. The test sets their size and plays their part."""
 
     recycler: Recycler
     health: Health
@@ -28,7 +28,7 @@ class Pod:
     now: float = 0.0
 
     def look(self, seconds: float = 1) -> list[str]:
-        """The files there are after some time and a look."""
+        """Lets time pass and the recycler run once; returns the names of the files in its directory."""
         self.now += seconds
         self.recycler.step()
         return [file.name for file in self.directory.iterdir()]
@@ -93,7 +93,7 @@ def test_worker_that_never_takes_it_up_is_left_as_it_is_with_a_warning(make_pod:
     assert pod.recycler.failed == 1
     assert pod.said[-1].startswith(f"warning: worker {first} did not renew itself within 15 s")
     assert pod.health.ready
-    # The other one has its turn, and the first is not asked again.
+    # Now the other worker is asked, and the first one never again.
     (second,) = pod.look()
     assert second != first
     assert pod.look(15) == []

@@ -93,7 +93,7 @@ def test_a_torchserve_that_hangs_keeps_nobody_waiting_and_the_page_says_so(page:
     try:
         for _ in range(2):
             text = page.text()
-            # Were the page to wait for it, this would never be reached.
+            # If the page waited for TorchServe, this line would never be reached.
             assert not answers.is_set()
             assert 'marina_torchserve_answers{model="m"} 0\n' in text
             assert 'marina_connections{model="m"} 0\n' in text

@@ -1,4 +1,4 @@
-"""ProcessHandles of processes: they tell of the end, and none is left open."""
+"""Handles of processes: they signal the end of a process, and none is left open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from server.system.processes import ProcessHandles, ProcessIdentity, identify
 from server.system.signals import Signals
 
-# Far longer than a test may take: who waits for this long was not woken.
+# Far longer than a test takes: if a wait takes this long, nothing woke it.
 _LONG_S = 3600.0
 
 

@@ -75,7 +75,7 @@ def test_own_inferences_are_no_users() -> None:
     assert traffic.record([answered(client="127.0.0.1:7"), answered()]) == [answered()]
     assert traffic.own_open == 0
     assert traffic.histograms()[200].count == 1
-    # The same address again is a user's: connections come and go.
+    # When the same address comes again it is a user's, because ports are reused.
     assert traffic.record([answered(client="127.0.0.1:7")])
 
 

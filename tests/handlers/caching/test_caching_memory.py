@@ -1,4 +1,4 @@
-"""The keys and the memory of the cache."""
+"""The cache's keys, and its part in memory."""
 
 from handlers.caching import answer_key
 from handlers.caching.memory import MemoryCache

@@ -1,4 +1,4 @@
-"""The shared part of the cache, against a real Redis: what it finds, and what it does without."""
+"""The shared part of the cache, with a real Redis: what it finds there, and what it does if Redis fails."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ from handlers.caching.shared import RedisStore, RedisUnreachable, SharedCache
 
 PACKAGE = "a" * 64
 KEYS = [bytes([number]) * 32 for number in range(4)]
-# Where a test is not about time: longer than any pause of a busy machine.
+# For tests that are not about time: longer than a busy machine ever hangs.
 PATIENT_S = 60.0
 
 
@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 class Worker:
-    """One worker's cache, whose shared part has all the patience that it needs."""
+    """The cache of one worker; by default it waits for Redis as long as necessary."""
 
     def __init__(
         self, url: str, auth: str | None = PASSWORD, *, patience_s: float = PATIENT_S, ttl_s: float = 60
@@ -140,7 +140,7 @@ def test_a_redis_that_says_nothing_costs_one_patience_and_then_nothing(server: R
     worker = Worker(server.url, patience_s=0.005)
     server.pause()
     try:
-        # The thread may be held up a second for each of its own exchanges, the one who asks never.
+        # Redis may hold up the cache's thread for a second each time, but never the caller.
         assert [worker.cache.find(KEYS) for _ in range(100)] == [[None] * 4] * 100
     finally:
         server.go_on()
