@@ -66,23 +66,19 @@ class Metrics:
         self._batch = Histogram(
             "inference_batch_size", "Requests in a batch", ["model"], buckets=BATCH_BUCKETS, registry=registry
         ).labels(record.name)
-        self._errors = Counter(
-            "inference_errors",
-            "Requests answered with an error by the handler, by kind",
-            ["model", "kind"],
-            registry=registry,
-        )
-        self._padding = Counter(
-            "inference_padding_rows", "Rows that were computed and thrown away", ["model"], registry=registry
-        ).labels(record.name)
+        text = "Requests answered with an error by the handler, by kind"
+        self._errors = Counter("inference_errors", text, ["model", "kind"], registry=registry)
+        self._padding = self._counter("inference_padding_rows", "Rows that were computed and thrown away")
         self._positions = self._padded_positions = None
         if record.lengths is not None:
             text = "Values computed along the dimension that varies, including padding"
-            self._positions = Counter("inference_positions", text, ["model"], registry=registry).labels(record.name)
+            self._positions = self._counter("inference_positions", text)
             text = "Values computed along the dimension that varies that were padding"
-            padding = Counter("inference_padding_positions", text, ["model"], registry=registry)
-            self._padded_positions = padding.labels(record.name)
+            self._padded_positions = self._counter("inference_padding_positions", text)
         self._gauges(record, kind)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ["model"], registry=self.registry).labels(self._model)
 
     def _gauges(self, record: PackedRecord, kind: str) -> None:
         facts = {

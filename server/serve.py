@@ -86,7 +86,7 @@ def serve(
             spec, mar=mar, ports=ports, host=host, directory=directory.path, java=java, types=types, pages=pages
         )
         output = Output(sink)
-        server = _ModelServer(spec, launch, mar=mar, record=record, ports=ports, host=host, docs=docs, output=output)
+        server = _ModelServer(spec, launch, record=record, ports=ports, docs=docs, output=output)
         try:
             return server.run(began)
         finally:
@@ -103,23 +103,17 @@ class _ModelServer:
         spec: Spec,
         launch: Launch,
         *,
-        mar: Path,
         record: Record,
         ports: Ports,
-        host: str,
         docs: bool,
         output: Output,
     ) -> None:
-        self._spec, self._mar, self._record, self._ports, self._host = spec, mar, record, ports, host
-        self._directory = launch.directory
+        self._spec, self._launch, self._record, self._ports = spec, launch, record, ports
         self._output, self._signals = output, Signals()
         self._say(f"loading {spec.name} {spec.version}: {spec.workers} workers × {spec.threads} threads …")
         adopt_orphans()
-        traffic, health, frontend = (
-            Traffic(spec),
-            Health(spec.workers),
-            Frontend(spec.name, ports, host, launch.directory),
-        )
+        traffic, health = Traffic(spec), Health(spec.workers)
+        frontend = Frontend(spec.name, ports, launch.address, launch.directory)
         try:
             self._child = Child(launch, traffic=traffic, log=RequestLog(spec), output=self._output)
         except OSError as err:
@@ -132,7 +126,7 @@ class _ModelServer:
         )
         self._disk = Disk(launch.directory, say=self._say)
         self._facts = ServerFacts(
-            sha256=file_sha256(mar),
+            sha256=file_sha256(launch.mar),
             java_pid=self._child.pid,
             supervisor_pid=os.getpid(),
             recycled=lambda: recycler.recycled,
@@ -166,7 +160,7 @@ class _ModelServer:
 
         port = self._ports.supervisor
         try:
-            pages = serve_pages(self._host, port, self._routes(), self._docs.posts() if self._docs else {})
+            pages = serve_pages(self._launch.address, port, self._routes(), self._docs.posts() if self._docs else {})
         except OSError as err:
             raise InputError(
                 f"`--port-base`: port {port} (supervisor) was taken in the meantime: {err.strerror}"
@@ -186,7 +180,7 @@ class _ModelServer:
     def _routes(self) -> dict[str, Callable[[], PageResponse]]:
         supervisor, record = self._supervisor, self._record
         package = {"name": record.name, "version": record.version, "compile": record.compile}
-        package |= {"sha256": self._facts.sha256, "mar": str(self._mar)}
+        package |= {"sha256": self._facts.sha256, "mar": str(self._launch.mar)}
 
         def ready() -> PageResponse:
             body = {**supervisor.readiness(), "warnings": self._disk.warnings()}
@@ -207,27 +201,27 @@ class _ModelServer:
             self._record,
             self._sample()[0],
             sha256=self._facts.sha256,
-            host=reachable_host(self._host),
+            host=reachable_host(self._launch.address),
             ports=self._ports,
             timeout_s=self._spec.serving.response_timeout_s,
         )
 
     def _sample(self) -> tuple[bytes, str]:
-        with zipfile.ZipFile(self._mar) as archive:
+        with zipfile.ZipFile(self._launch.mar) as archive:
             return archive.read(self._record.sample.file), self._record.sample.content_type
 
     def _announce(self, took_s: float) -> None:
         name = self._spec.load.sample
         file = self._spec.path(name) if name else None
         if file is None or not file.is_file():
-            file = self._directory / Path(self._record.sample.file).name
+            file = self._launch.directory / Path(self._record.sample.file).name
             file.write_bytes(self._sample()[0])
-        url = f"http://{reachable_host(self._host)}:{self._ports.inference}"
+        url = f"http://{reachable_host(self._launch.address)}:{self._ports.inference}"
         body = ["-H", f"Content-Type: {self._record.sample.content_type}", "--data-binary", f"@{file}"]
         self._say(f"ready in {took_s:.1f} s at {url}")
         self._say(shlex.join(["curl", *body, f"{url}/predictions/{self._spec.name}"]))
         if self._docs:
-            self._say(f"try it at http://{reachable_host(self._host)}:{self._ports.supervisor}/docs")
+            self._say(f"try it at http://{reachable_host(self._launch.address)}:{self._ports.supervisor}/docs")
 
     def _say(self, text: str) -> None:
         as_json = self._spec.serving.log == "json"

@@ -104,52 +104,33 @@ class MetricsPage:
         )
 
     def _states(self, in_flight: int) -> list[Family]:
-        def single(value: float) -> list[tuple[Labels, float]]:
-            return [({"model": self.spec.name}, value)]
+        def single(name: str, value: float, text: str) -> Family:
+            kind = "counter" if name.endswith("_total") else "gauge"
+            return name, kind, text, [({"model": self.spec.name}, value)]
 
         facts, counts = self.facts, self._counts
+        stale = "0 while TorchServe does not answer: its figures are old."
+        refused = "Connections refused because no other connection was idle."
+        late = "Renewals that a worker did not begin or finish in time."
         package = {"model": self.spec.name, "version": self.spec.version, "sha256": facts.sha256}
-        families: list[Family] = [
-            ("marina_ready", "gauge", "1 while /ready answers 200.", single(self.health.ready)),
-            (
-                "marina_torchserve_answers",
-                "gauge",
-                "0 while TorchServe does not answer: its figures are old.",
-                single(counts.answered),
+        families = [
+            single("marina_ready", self.health.ready, "1 while /ready answers 200."),
+            single(
+                "marina_torchserve_answers", counts.answered, "0 while TorchServe does not answer: its figures are old."
             ),
-            ("marina_in_flight", "gauge", "Requests whose client waits for its answer.", single(in_flight)),
-            ("marina_connections", "gauge", "Connections to the inference port.", single(counts.open.connections)),
-            (
-                "marina_connections_refused_total",
-                "counter",
-                "Connections that were refused because no other connection was idle.",
-                single(counts.open.refused),
-            ),
-            ("marina_queued", "gauge", "Requests that wait for a worker.", single(self.health.queued)),
-            ("marina_worker_recycles_total", "counter", "Workers renewed for their memory.", single(facts.recycled())),
-            (
-                "marina_worker_recycles_failed_total",
-                "counter",
-                "Renewals that a worker did not begin or finish in time.",
-                single(facts.recycles_failed()),
-            ),
-            (
-                "marina_log_lines_dropped_total",
-                "counter",
-                "Log lines that nobody read in time.",
-                single(facts.dropped_lines()),
-            ),
-            (
-                "marina_disk_free_bytes",
-                "gauge",
-                "Free disk space for the server's files.",
-                single(facts.disk_free_bytes()),
-            ),
+            single("marina_in_flight", in_flight, "Requests whose client waits for its answer."),
+            single("marina_connections", counts.open.connections, "Connections to the inference port."),
+            single("marina_connections_refused_total", counts.open.refused, refused),
+            single("marina_queued", self.health.queued, "Requests that wait for a worker."),
+            single("marina_worker_recycles_total", facts.recycled(), "Workers renewed for their memory."),
+            single("marina_worker_recycles_failed_total", facts.recycles_failed(), late),
+            single("marina_log_lines_dropped_total", facts.dropped_lines(), "Log lines that nobody read in time."),
+            single("marina_disk_free_bytes", facts.disk_free_bytes(), "Free disk space for the server's files."),
             ("marina_package_info", "gauge", "The MAR that is served.", [(package, 1)]),
         ]
         if facts.ready_after_s is not None:
             text = "Time from the supervisor's start to the first readiness."
-            families.append(("marina_start_duration_seconds", "gauge", text, single(round(facts.ready_after_s, 3))))
+            families.append(single("marina_start_duration_seconds", round(facts.ready_after_s, 3), text))
         return families
 
     def _workers(self) -> list[Family]:
