@@ -115,9 +115,7 @@ class MetricsPage:
         package = {"model": self.spec.name, "version": self.spec.version, "sha256": facts.sha256}
         families = [
             single("marina_ready", self.health.ready, "1 while /ready answers 200."),
-            single(
-                "marina_torchserve_answers", counts.answered, "0 while TorchServe does not answer: its figures are old."
-            ),
+            single("marina_torchserve_answers", counts.answered, stale),
             single("marina_in_flight", in_flight, "Requests whose client waits for its answer."),
             single("marina_connections", counts.open.connections, "Connections to the inference port."),
             single("marina_connections_refused_total", counts.open.refused, refused),
