@@ -19,9 +19,9 @@ from handlers.arrays import Array
 from handlers.pictures import webp
 from handlers.pictures.cost import MAX_RATIO, DecodingCost, check_cost, resized_bytes
 from handlers.pictures.jpeg import Frame, decode_jpeg, decoded_size, read_frame, scan_cost
+from handlers.pictures.pillow_decoder import decode_by_pillow
 from handlers.pictures.png import read_png_header, without_extras
 from handlers.pictures.resize import resize_and_crop
-from handlers.pictures.strips import decode_by_pillow
 from handlers.record import ImageSpec
 from handlers.validation import Malformed, Unsupported, check_pixels
 
