@@ -142,7 +142,7 @@ class Handler:
         """Loads the model. Override this to run something other than what the packager compiled."""
         return load_artifact(self.record, self.directory, self.device)
 
-    def read_labels(self) -> list[str] | None:
+    def _read_labels(self) -> list[str] | None:
         """The package's labels, one per class; None if it has none."""
         if self.record.labels is None:
             return None
@@ -189,7 +189,8 @@ class Handler:
     ) -> tuple[list[Answer | Failure], BatchReport]:
         started = perf_counter()
         requests = [
-            _guard(self._read, *request, request_id=request[2]) for request in zip(rows, headers, ids, strict=True)
+            _guard(self._read, row, own_headers, request_id, request_id=request_id)
+            for row, own_headers, request_id in zip(rows, headers, ids, strict=True)
         ]
         if self.cache is None:
             return self._compute(requests, ids, started)
@@ -203,8 +204,8 @@ class Handler:
             for place, key in repeats.keys.items():
                 if place in places and isinstance(answer := answers[place], Answer):
                     self.cache.store(key, pack_answer(answer))
-        whole = [answers[place] for place in repeats.same_as]
-        return whole, replace(report, rows=len(rows), errors=_errors(whole))
+        all_answers = [answers[place] for place in repeats.same_as]
+        return all_answers, replace(report, rows=len(rows), errors=_errors(all_answers))
 
     def _compute(
         self, requests: Sequence[Request | Failure], ids: Sequence[str], started: float
@@ -220,12 +221,11 @@ class Handler:
         spans = [[None] if isinstance(item, Failure) else item.rows for item in decoded]
         results = self._batcher.run([row for span in spans for row in span])
         computed = perf_counter()
-        outputs = iter(results.rows)
+        all_outputs = iter(results.rows)
+        outputs = [[*islice(all_outputs, len(span))] for span in spans]
         answers = [
             item if isinstance(item, Failure) else _guard(self._encode, own, item, request_id=request_id)
-            for item, own, request_id in zip(
-                decoded, [[*islice(outputs, len(span))] for span in spans], ids, strict=True
-            )
+            for item, own, request_id in zip(decoded, outputs, ids, strict=True)
         ]
         seconds = (ready - started, computed - ready, perf_counter() - computed)
         return answers, BatchReport(len(requests), results.padding, seconds, _errors(answers), results.positions)
@@ -244,7 +244,7 @@ class Handler:
             for array, spec in zip(arrays, self.record.inputs, strict=True):
                 if not spec.fits(array.shape) or not np.can_cast(array.dtype, numpy_dtype(spec.dtype), "same_kind"):
                     wanted = f"{spec.dtype}{spec.shape_text()}"
-                    raise TypeError(f"decode() gave {array.dtype}{array.shape} for `{spec.name}`, not {wanted}")
+                    raise TypeError(f"decode() returned {array.dtype}{array.shape} for `{spec.name}`, not {wanted}")
         return decoded
 
     def _encode(self, results: Sequence[list[Array] | AnswerError | None], decoded: Exchange) -> Answer:
@@ -253,11 +253,11 @@ class Handler:
                 raise result
         answer = decoded.answer([result for result in results if isinstance(result, list)])
         if not isinstance(answer.body, bytes):
-            raise TypeError(f"encode() gave a body of {type(answer.body).__name__}, not bytes")
+            raise TypeError(f"encode() returned a body of {type(answer.body).__name__}, not bytes")
         if len(answer.body) > self.record.max_response_bytes:
             raise AnswerTooLarge
         if not _CONTENT_TYPE.fullmatch(answer.content_type):
-            raise ValueError("encode() gave a content type that is not a legal header value")
+            raise ValueError("encode() returned a content type that is not a legal header value")
         return answer
 
     def _rows_in_time(self, context: Context) -> int:

@@ -80,7 +80,7 @@ class EncoderHandler(Handler):
         self.spec = self.record.encoding
         names = [spec.name for spec in self.record.inputs]
         self.reader = TextReader(str(self.directory / self.spec.tokenizer), self.spec, names)
-        self.labels = self.read_labels()
+        self.labels = self._read_labels()
 
     @property
     def tensor_names(self) -> set[str]:

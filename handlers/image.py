@@ -36,7 +36,7 @@ class ImageHandler(Handler):
         self.spec = spec = self.record.image
         self.floats = FloatPictures(spec)
         self.pixels = TensorSpec("image", (spec.height, spec.width, spec.channels), "uint8")
-        self.labels = self.read_labels()
+        self.labels = self._read_labels()
         setup_pillow()
 
     def decode(self, request: Request) -> list[Array]:
