@@ -142,7 +142,10 @@ def from_npy(body: bytes | bytearray, *, max_bytes: int, field: str) -> Array:
     declared = math.prod(shape) * dtype.itemsize
     if len(shape) > 32 or declared > max_bytes:
         raise TooLarge(
-            "the .npy header declares too much", field=field, got="a larger array", allowed=f"at most {max_bytes} bytes"
+            "the .npy header declares too large an array",
+            field=field,
+            got="a larger array",
+            allowed=f"at most {max_bytes} bytes",
         )
     if declared != len(body) - start:
         raise Malformed(

@@ -200,7 +200,7 @@ class Batcher:
         forms = [(output.shape, output.dtype) for output in outputs]
         declared = [((size, *spec.shape_for(length)), numpy_dtype(spec.dtype)) for spec in self._outputs]
         if forms != declared:
-            raise RecordError(f"`outputs`: the record declares {declared}, the model gave {forms}: package again")
+            raise RecordError(f"`outputs`: the record declares {declared}, the model returned {forms}: package again")
 
     @staticmethod
     def _fail(err: Exception, indexes: Sequence[int], results: Results) -> None:

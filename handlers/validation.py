@@ -99,7 +99,7 @@ class AnswerError(Exception):
 class NonFiniteOutput(AnswerError):
     """The model returned NaN or infinity, which JSON cannot express."""
 
-    kind, error = "non_finite_output", "non_finite_output: the model gave a number that is not finite"
+    kind, error = "non_finite_output", "non_finite_output: the model returned a number that is not finite"
 
 
 class AnswerTooLarge(AnswerError):

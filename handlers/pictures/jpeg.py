@@ -63,7 +63,7 @@ def read_frame(body: bytes | bytearray) -> Frame:
         if kind in _FRAMES:
             if kind not in _SUPPORTED or frame:
                 raise Unsupported(
-                    "the JPEG is of a rare kind", field="image", allowed="one baseline or progressive picture"
+                    "this kind of JPEG is not supported", field="image", allowed="one baseline or progressive picture"
                 )
             frame, progressive = bytes(body[at + 4 : at + 2 + length]), kind in _PROGRESSIVE
         elif kind == _APP1 and exif_orientation == 1 and body[at + 4 : at + 10] == EXIF:

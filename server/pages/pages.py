@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(json_response(413, error))
             return
         if not self._pages.bodies.acquire(blocking=False):
-            self._refuse(json_response(503, {"error": f"{BODIES} requests of this page are open already"}))
+            self._refuse(json_response(503, {"error": f"this page already has {BODIES} requests open"}))
             return
         try:
             # While the body arrives, the connection may be closed for a new one, so slow senders keep nobody out.

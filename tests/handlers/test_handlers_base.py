@@ -89,7 +89,7 @@ def custom(tmp_path_factory):
         pytest.param(b"header", 500, "internal error", id="illegal header"),
         pytest.param(b"text", 500, "internal error", id="answer of text"),
         pytest.param(b"nothing", 500, "internal error", id="no answer"),
-        pytest.param(b"nan", 500, "non_finite_output: the model gave a number that is not finite", id="NaN"),
+        pytest.param(b"nan", 500, "non_finite_output: the model returned a number that is not finite", id="NaN"),
     ],
 )
 def test_failure_of_the_server_is_answered_alone_and_tells_nothing(custom, body, status, error):
