@@ -40,7 +40,7 @@ _LEAST_VALUES, _VALUES_PER_INPUT = 1_000_000, 2
 # The share of `serving.response_timeout_s` in which the requests of a batch must be decoded; the model gets the rest.
 _DECODING_SHARE = 0.5
 # The most rows in one request of a protocol that allows several; fewer if the model is slow.
-_MOST_ROWS = 64
+_MAX_ROWS = 64
 # An illegal header value makes TorchServe's frontend kill the worker.
 _CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
 
@@ -104,7 +104,7 @@ class Handler:
     device: torch.device
     artifact: LoadedArtifact
     metrics: Metrics
-    most_rows: int = _MOST_ROWS
+    max_rows: int = _MAX_ROWS
     """How many rows one request may hold, so that a whole batch of such requests is still answered in time."""
     answer_headers: Sequence[str] = ()
     """Further request headers that answers depend on, in lower case. With `serving.cache`, a request gets the answer of
@@ -132,7 +132,7 @@ class Handler:
     def decode_tensors(self, tensors: Mapping[str, NamedTensor], until: float) -> tuple[list[Row], bool]:
         """The rows of a V2 request, and whether its tensors had a dimension for rows. By default the tensors are the
         model's inputs."""
-        return tensor_rows(tensors, self.record.inputs, self.most_rows)
+        return tensor_rows(tensors, self.record.inputs, self.max_rows)
 
     def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]:
         """The values by which a V2 request is answered, for one row; by default the model's outputs."""
@@ -162,7 +162,7 @@ class Handler:
         self.setup()
         self._batcher = Batcher(self.artifact, self.record.inputs, self.record.outputs, self.record.lengths)
         self._batcher.warm_up()
-        self.most_rows = self._rows_in_time(context)
+        self.max_rows = self._rows_in_time(context)
         # We do not know what bodies a custom `decode` takes. There, only the path can say that a request uses a
         # protocol.
         self._is_built_in = type(self).decode.__module__.startswith("handlers.")
@@ -264,7 +264,7 @@ class Handler:
         largest, seconds = max(self._batcher.seconds.items())
         requests = (context.model_yaml_config or {}).get("batchSize") or largest
         in_time = self._decoding_s / requests * largest / max(seconds, 1e-6)
-        return max(1, int(min(_MOST_ROWS, in_time)))
+        return max(1, int(min(_MAX_ROWS, in_time)))
 
     def rehearse(self) -> Answer | None:
         """Answers the sample, through all steps of a request, and returns the answer. So codecs are loaded before the

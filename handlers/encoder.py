@@ -20,8 +20,8 @@ from handlers.request import JSON, Answer, Request
 from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe_json
 
 # A longer text would hold up the rest of its batch, because it is tokenised before it is truncated.
-MOST_CHARACTERS = 200_000
-_TEXT = {"text": '{"text": "..."}, or a list of texts'}
+MAX_CHARACTERS = 200_000
+_TEXT = '{"text": "..."}, or a list of texts'
 _PAIRS = '{"query": "...", "documents": ["...", ...]}'
 
 Text = str | tuple[str, str]
@@ -31,7 +31,7 @@ class TextReader:
     """Turns texts into rows of token ids, with their mask and, if the model has that input, the type of each token."""
 
     def __init__(self, file: str, spec: EncodingSpec, inputs: Sequence[str]) -> None:
-        # The workers already use all cores; more threads would only compete with them.
+        # A worker already has threads for its share of the cores; more would only compete with them.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from tokenizers import Tokenizer
 
@@ -47,8 +47,8 @@ class TextReader:
         """The row of each text, with its encoding, which says which characters each token stands for."""
         for text in texts:
             length = sum(map(len, text)) if isinstance(text, tuple) else len(text)
-            if length > MOST_CHARACTERS:
-                got, allowed = f"{length} characters", f"at most {MOST_CHARACTERS}"
+            if length > MAX_CHARACTERS:
+                got, allowed = f"{length} characters", f"at most {MAX_CHARACTERS}"
                 raise TooLarge("the text is too long", field="text", got=got, allowed=allowed)
         encodings = self._tokenizer.encode_batch(list(texts))
         return [(self._row(encoding), encoding) for encoding in encodings]
@@ -117,7 +117,7 @@ class EncoderHandler(Handler):
             texts = [(columns["query"][0], document) for document in columns["documents"]]
         else:
             texts = list(columns["text"])
-        check_row_count(len(texts), self.most_rows, "text")
+        check_row_count(len(texts), self.max_rows, "text")
         return [row for row, _ in self.reader.read(texts)], True
 
     def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]:
@@ -127,7 +127,7 @@ class EncoderHandler(Handler):
         return named
 
     def _exchange(self, texts: Sequence[Text], combine: Callable[[list[Any]], Any]) -> Exchange:
-        check_row_count(len(texts), self.most_rows, "text")
+        check_row_count(len(texts), self.max_rows, "text")
         read = self.reader.read(texts)
 
         def answer(outputs: list[Row]) -> Answer:
@@ -170,7 +170,7 @@ class EncoderHandler(Handler):
         if body.get("dimensions") not in (None, width):
             got = body["dimensions"]
             raise Unprocessable("embeddings have a fixed length", field="dimensions", got=got, allowed=width)
-        check_row_count(len(texts), self.most_rows, "input")
+        check_row_count(len(texts), self.max_rows, "input")
         read = self.reader.read(texts)
         tokens = sum(len(encoding.ids) for _, encoding in read)
 
@@ -210,7 +210,7 @@ def _texts(value: object, field: str = "text") -> tuple[list[Text], bool]:
     given = value.get("text") if isinstance(value, Mapping) and value.keys() == {"text"} else value
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise Unprocessable("a text is needed", field=field, got=describe_json(given), allowed=_TEXT["text"])
+        raise Unprocessable("a text is needed", field=field, got=describe_json(given), allowed=_TEXT)
     return list(texts), isinstance(given, str)
 
 

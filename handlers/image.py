@@ -65,11 +65,11 @@ class ImageHandler(Handler):
         """Pictures as encoded bytes, or as arrays like in `.npy` bodies, where several have a leading dimension."""
         tensor = tensors["image"]
         if tensor.array is None:
-            check_row_count(len(tensor.elements), self.most_rows, "image")
+            check_row_count(len(tensor.elements), self.max_rows, "image")
             return [self._picture(tensor, body, until) for body in tensor.elements], True
         if tensor.array.ndim != len(self.pixels.shape) + 1:
             return [[self._from_array(tensor.array)]], False
-        check_row_count(len(tensor.array), self.most_rows, "image")
+        check_row_count(len(tensor.array), self.max_rows, "image")
         return [[self._from_array(array)] for array in tensor.array], True
 
     def _picture(self, tensor: NamedTensor, body: bytes, until: float) -> Row:

@@ -14,7 +14,7 @@ from handlers.arrays import Array
 from handlers.record import TensorSpec
 from handlers.validation import Unprocessable
 
-# A batch size and a length; the length is 0 where nothing varies.
+# A batch size and a length; the length is 0 if nothing varies.
 Shape = tuple[int, int]
 # The smallest length that a request may have.
 SHORTEST = 1

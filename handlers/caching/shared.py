@@ -18,11 +18,11 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 0.005
 # How long the thread waits for Redis.
 _TIMEOUT_S = 1.0
-_MOST_LATE = 3
+_MAX_LATE = 3
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
 # Reading a larger value would take longer than requests wait. And the queue of values to write must not grow forever.
 LARGEST_BYTES = 1_000_000
-_MOST_WAITING_BYTES = 16_000_000
+_MAX_WAITING_BYTES = 16_000_000
 
 
 class RedisUnreachable(Exception):
@@ -114,7 +114,7 @@ class SharedCache:
             self._failed("late")
             self._late += 1
             # One late answer may be this machine's fault, but a Redis that is always slow would delay every batch.
-            if self._late >= _MOST_LATE:
+            if self._late >= _MAX_LATE:
                 self._backoff.fail()
             return nothing
         self._late = 0
@@ -123,7 +123,7 @@ class SharedCache:
     def put(self, name: str, value: bytes) -> None:
         """Queues a value to be written soon; drops it if the queue is full or Redis is failing."""
         with self._changed:
-            room = _MOST_WAITING_BYTES - self._waiting_bytes
+            room = _MAX_WAITING_BYTES - self._waiting_bytes
             if len(value) > min(LARGEST_BYTES, room) or self._backoff.is_active:
                 return
             self._waiting.append((name, value))

@@ -39,7 +39,7 @@ class ProtocolHandler(Protocol):
     """The part of a handler that protocols use."""
 
     record: PackedRecord
-    most_rows: int
+    max_rows: int
 
     @property
     def tensor_names(self) -> set[str]: ...
@@ -50,11 +50,11 @@ class ProtocolHandler(Protocol):
     def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]: ...
 
 
-def check_row_count(count: int, most: int, field: str) -> None:
+def check_row_count(count: int, max_rows: int, field: str) -> None:
     """Raises TooLarge if a request has so many rows that it would delay its batch, or the worker beyond its time
     limit."""
-    if count > most:
-        raise TooLarge("too many in one request", field=field, got=count, allowed=f"at most {most}")
+    if count > max_rows:
+        raise TooLarge("too many in one request", field=field, got=count, allowed=f"at most {max_rows}")
 
 
 def check_time(until: float) -> None:

@@ -26,7 +26,7 @@ def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> E
             "no `instances`" if isinstance(value, Mapping) and instances is None else describe_json(instances or value)
         )
         raise Unprocessable("instances are needed", field="instances", got=got, allowed='{"instances": [...]}')
-    check_row_count(len(instances), handler.most_rows, "instances")
+    check_row_count(len(instances), handler.max_rows, "instances")
     names = {spec.name for spec in handler.record.inputs}
     parts: list[Request] = []
     rows: list[Row] = []

@@ -24,7 +24,7 @@ BINARY = "application/octet-stream"
 _WHOLE = {f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("UINT", "INT") for bits in (8, 16, 32, 64)}
 TYPES = {"BOOL": "bool", "FP16": "float16", "FP32": "float32", "FP64": "float64"} | _WHOLE
 NAMES = {name: datatype for datatype, name in TYPES.items()}
-_MOST_DIMENSIONS = 16
+_MAX_DIMENSIONS = 16
 
 
 def is_request(value: Mapping[str, Any]) -> bool:
@@ -65,7 +65,9 @@ def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> E
     return Exchange(rows, answer)
 
 
-def tensor_rows(tensors: Mapping[str, NamedTensor], specs: Sequence[TensorSpec], most: int) -> tuple[list[Row], bool]:
+def tensor_rows(
+    tensors: Mapping[str, NamedTensor], specs: Sequence[TensorSpec], max_rows: int
+) -> tuple[list[Row], bool]:
     """The rows of a request whose tensors are the model's inputs, and whether they had a dimension for rows."""
     columns: list[Array] = []
     counts: set[int | None] = set()
@@ -77,7 +79,7 @@ def tensor_rows(tensors: Mapping[str, NamedTensor], specs: Sequence[TensorSpec],
             )
         count = array.shape[0] if array.ndim == len(spec.shape) + 1 else None
         counts.add(count)
-        check_row_count(count or 1, most, spec.name)
+        check_row_count(count or 1, max_rows, spec.name)
         shape = spec.shape if count is None else (count, *spec.shape)
         varies = spec.varies if count is None or spec.varies is None else spec.varies + 1
         columns.append(fit_array(array, replace(spec, shape=shape, varies=varies)))
@@ -111,7 +113,7 @@ def _tensors(inputs: Sequence[Mapping[str, Any]], after: memoryview) -> dict[str
                 datatype if isinstance(datatype, str) else describe_json(datatype),
             )
             raise Unprocessable("the datatype is unknown", field="datatype", got=got, allowed=allowed)
-        sides = shape if isinstance(shape, list) and len(shape) <= _MOST_DIMENSIONS else None
+        sides = shape if isinstance(shape, list) and len(shape) <= _MAX_DIMENSIONS else None
         if sides is None or not all(type(side) is int and 0 < side < 2**31 for side in sides):
             raise Unprocessable(
                 "the shape is wrong", field="shape", got=describe_json(shape), allowed="a list of sizes from 1"

@@ -9,7 +9,7 @@ from config.record import Port, Record
 from server.pages.door_pages import DATATYPES
 
 # A longer example would tell the reader no more.
-_MOST_VALUES = 200
+_MAX_VALUES = 200
 # One grey pixel.
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
 TEXT = "Hello."
@@ -54,7 +54,7 @@ def _shape(port: Port) -> tuple[int, ...]:
 
 
 def _is_short(record: Record) -> bool:
-    return sum(math.prod(_shape(port)) for port in record.inputs) <= _MOST_VALUES
+    return sum(math.prod(_shape(port)) for port in record.inputs) <= _MAX_VALUES
 
 
 def _fill(port: Port, shape: tuple[int, ...]) -> Any:
