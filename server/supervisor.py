@@ -49,7 +49,7 @@ class Supervisor:
             self._wait()
             self.child.reap()
             if not self.child.running:
-                return self._died()
+                return self._fail(*self.child.describe_end(), Exit.JAVA_DIED)
             if self.prober.model_unknown:
                 return self._fail("TorchServe could not load the MAR", "its last lines above say why")
             if (failing_s := self.health.failing_for_s()) > (window_s := serving.retry_window_s):
@@ -134,10 +134,6 @@ class Supervisor:
         unread = f" and {result.unread} answers that their clients did not read" if result.unread else ""
         self.say(f"{after} with {result.left} requests open{unread}: {result.reason}")
         return Exit.CUT if result.left or result.unread else Exit.DRAINED
-
-    def _died(self) -> Exit:
-        text, hint = self.child.describe_end()
-        return self._fail(text, hint, Exit.JAVA_DIED)
 
     def _fail(self, text: str, hint: str | None, end: Exit = Exit.MODEL_FAILED) -> Exit:
         self.state = "failed"

@@ -63,16 +63,16 @@ class Recycler:
         self._request_inference, self._say, self._clock = request_inference, say, clock
         self._renewal: _Renewal | None = None
         self._limits: dict[ProcessIdentity, float] = {}
-        self._next_look = float("-inf")
+        self._next_check = float("-inf")
         self.recycled = 0
         self.failed = 0
 
     def step(self) -> None:
         """Starts a renewal if a worker needs one, or follows the renewal in progress. Cheap; call it often."""
         now = self._clock()
-        if self._limit_bytes is None or now < self._next_look:
+        if self._limit_bytes is None or now < self._next_check:
             return
-        self._next_look = now + _CHECK_EVERY_S
+        self._next_check = now + _CHECK_EVERY_S
         if self._renewal is not None:
             self._renewal = self._follow(self._renewal, self._limit_bytes)
         elif self._health.ready:
