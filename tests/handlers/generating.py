@@ -74,7 +74,7 @@ def write_text_package(folder: Path, **text: Any) -> Path:
 
 
 class Rounds:
-    """Plays TorchServe's part in continuous batching: each round names the open requests, whose answers have not ended."""
+    """Plays TorchServe's part in continuous batching: each round names the requests that are still open."""
 
     def __init__(self, handler: Any, directory: Path) -> None:
         self.handler, self.directory = handler, directory
