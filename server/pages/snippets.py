@@ -96,33 +96,31 @@ def _files(record: Record) -> tuple[str, str, str | None]:
 def _triton(record: Record, server: str) -> str | None:
     """A program for tritonclient. It sends the sample picture, a text, or arrays of zeros for your own values; None if
     the input is a query with documents."""
-    file = Path(record.sample.file).name
-    lines = ["import numpy as np", "import tritonclient.http as triton", ""]
     if record.handler == "image" and record.sample.content_type.startswith("image/"):
-        lines += [f'given = {{"image": np.array([open("{file}", "rb").read()], dtype=object)}}']
+        picture = f'np.array([open("{Path(record.sample.file).name}", "rb").read()], dtype=object)'
+        arrays, datatypes = {"image": picture}, {"image": "BYTES"}
     elif record.encoding is not None and record.encoding.task != "rerank":
-        lines += ['given = {"text": np.array([b"Hello."], dtype=object)}']
+        arrays, datatypes = {"text": 'np.array([b"Hello."], dtype=object)'}, {"text": "BYTES"}
     elif record.encoding is None and record.inputs:
-        zeros = (
-            f'"{port.name}": np.full({(1, *port.shape)}, {port.min or 0:g}, np.{port.dtype})' for port in record.inputs
-        )
-        lines += [f"given = {{{', '.join(zeros)}}}".replace("np.bool)", "bool)")]
+        types = {port.name: "bool" if port.dtype == "bool" else f"np.{port.dtype}" for port in record.inputs}
+        arrays = {
+            port.name: f"np.full({(1, *port.shape)}, {port.min or 0:g}, {types[port.name]})" for port in record.inputs
+        }
+        datatypes = {port.name: DATATYPES[port.dtype] for port in record.inputs}
     else:
         return None
-    kinds = {port.name: DATATYPES[port.dtype] for port in record.inputs}
-    if "dtype=object" in lines[-1]:
-        kinds = {name: "BYTES" for name in ("image", "text") if f'"{name}"' in lines[-1]}
-    return "\n".join(
-        [
-            *lines,
-            f"kinds = {kinds}",
-            "inputs = [triton.InferInput(name, list(array.shape), kinds[name]) for name, array in given.items()]",
-            "for tensor, array in zip(inputs, given.values()):",
-            "    tensor.set_data_from_numpy(array)",
-            f'answer = triton.InferenceServerClient("{server.removeprefix("http://")}").infer("{record.name}", inputs)',
-            'print({one["name"]: answer.as_numpy(one["name"]).tolist() for one in answer.get_response()["outputs"]})',
-            "",
-        ]
+    host, listed = server.removeprefix("http://"), ", ".join(f'"{name}": {array}' for name, array in arrays.items())
+    return (
+        "import numpy as np\n"
+        "import tritonclient.http as triton\n\n"
+        f"arrays = {{{listed}}}\n"
+        f"datatypes = {datatypes}\n"
+        "inputs = [triton.InferInput(name, list(array.shape), datatypes[name]) for name, array in arrays.items()]\n"
+        "for tensor, array in zip(inputs, arrays.values()):\n"
+        "    tensor.set_data_from_numpy(array)\n"
+        f'answer = triton.InferenceServerClient("{host}").infer("{record.name}", inputs)\n'
+        'names = [output["name"] for output in answer.get_response()["outputs"]]\n'
+        "print({name: answer.as_numpy(name).tolist() for name in names})\n"
     )
 
 
