@@ -71,7 +71,7 @@ class Traffic:
         self._own_open: set[str] = set()
         self._shown_arrivals = 0
 
-    def sending(self, client: str) -> None:
+    def begin_own_inference(self, client: str) -> None:
         """Records that the supervisor is about to send an inference of its own from this address."""
         with self._lock:
             self._own_open.add(client)

@@ -80,18 +80,16 @@ class MetricsPage:
         return "\n".join([*lines, *self._durations()]) + "\n" + self.workers.page()
 
     def _torchserve(self) -> list[Family]:
-        labels: Labels = {"model_name": self.spec.name, "model_version": self.spec.version}
-        seen, own = self._counts.counters, "of all answered requests, including the supervisor's own."
-        arrivals = self.traffic.arrivals(seen.arrivals)
+        def counter(name: str, value: float, text: str) -> Family:
+            labels = {"model_name": self.spec.name, "model_version": self.spec.version}
+            return name, "counter", text, [(labels, value)]
+
+        counters, scope = self._counts.counters, "of all answered requests, including the supervisor's own."
+        arrivals = self.traffic.arrivals(counters.arrivals)
         return [
-            (
-                "ts_inference_requests_total",
-                "counter",
-                "Requests that arrived, shed ones included.",
-                [(labels, arrivals)],
-            ),
-            ("ts_inference_latency_seconds_total", "counter", f"Time in TorchServe {own}", [(labels, seen.latency_s)]),
-            ("ts_queue_latency_seconds_total", "counter", f"Time before a worker {own}", [(labels, seen.queue_s)]),
+            counter("ts_inference_requests_total", arrivals, "Requests that arrived, shed ones included."),
+            counter("ts_inference_latency_seconds_total", counters.latency_s, f"Time in TorchServe {scope}"),
+            counter("ts_queue_latency_seconds_total", counters.queue_s, f"Time before a worker {scope}"),
         ]
 
     def _durations(self) -> list[str]:

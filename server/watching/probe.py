@@ -103,7 +103,9 @@ class Prober:
     def _infer(self) -> bool:
         body, content_type = self._sample
         try:
-            status = self._frontend.infer(body, content_type, timeout_s=self._timeout_s, before=self._traffic.sending)
+            status = self._frontend.infer(
+                body, content_type, timeout_s=self._timeout_s, before=self._traffic.begin_own_inference
+            )
         except NoAnswerError as err:
             self.last_failure = str(err)
             return False

@@ -70,7 +70,7 @@ def test_duration_on_an_edge_is_within_it() -> None:
 
 def test_own_inferences_are_no_users() -> None:
     traffic = Traffic(SPEC)
-    traffic.sending("127.0.0.1:7")
+    traffic.begin_own_inference("127.0.0.1:7")
     assert traffic.own_open == 1
     assert traffic.record([answered(client="127.0.0.1:7"), answered()]) == [answered()]
     assert traffic.own_open == 0
@@ -82,7 +82,7 @@ def test_own_inferences_are_no_users() -> None:
 def test_arrivals_never_fall_while_an_own_inference_is_on_its_way() -> None:
     traffic = Traffic(SPEC)
     assert traffic.arrivals(10) == 10
-    traffic.sending("127.0.0.1:7")
+    traffic.begin_own_inference("127.0.0.1:7")
     assert traffic.arrivals(10) == 10
     assert traffic.arrivals(11) == 10
     assert traffic.arrivals(12) == 11
