@@ -101,11 +101,9 @@ class Prober:
         return True
 
     def _infer(self) -> bool:
-        body, content_type = self._sample
+        begin = self._traffic.begin_own_inference
         try:
-            status = self._frontend.infer(
-                body, content_type, timeout_s=self._timeout_s, before=self._traffic.begin_own_inference
-            )
+            status = self._frontend.infer(*self._sample, timeout_s=self._timeout_s, before=begin)
         except NoAnswerError as err:
             self.last_failure = str(err)
             return False
