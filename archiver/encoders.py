@@ -19,7 +19,7 @@ from config.errors import SourceError, ToolMissing
 from config.hf_folder import TOKENIZER, Folder, FolderRefused, read_folder
 from config.record import Encoding, Port
 from config.spec import Spec
-from handlers.encoder import Reader
+from handlers.encoder import TextReader
 from handlers.record import EncodingSpec
 from handlers.validation import RequestError
 
@@ -128,7 +128,7 @@ def read_texts(spec: Spec, file: Path, ports: tuple[Port, ...]) -> list[tuple[np
         truncate="right" if spec.encoding.truncate == "error" else spec.encoding.truncate,
         tokenizer=TOKENIZER,
     )
-    reader = Reader(str(folder.path / TOKENIZER), how, [port.name for port in ports])
+    reader = TextReader(str(folder.path / TOKENIZER), how, [port.name for port in ports])
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     pairs = spec.model.task == "rerank"
     try:

@@ -13,7 +13,7 @@ from archiver.sources import Source
 from config.errors import SourceError
 from config.record import Port
 from config.spec import Spec
-from handlers.record import Record
+from handlers.record import PackedRecord
 
 
 def sent(source: Source) -> tuple[int, ...]:
@@ -120,7 +120,7 @@ def _of_texts(source: Source, inputs: Rows) -> list[int]:
     return [int(length) for length in inputs[place].sum(1)]
 
 
-def answers(case: Case, run: RunBatch, batch: int, record: Record) -> tuple[Rows, Rows]:
+def answers(case: Case, run: RunBatch, batch: int, record: PackedRecord) -> tuple[Rows, Rows]:
     """The reference's answers to the rows of a case and an artifact's, in batches of one size; both as rows of one
     width, zero behind a row's length."""
     parts = []
@@ -148,7 +148,7 @@ def _behind(port: Port) -> float:
 
 
 def _lined_up(
-    record: Record, alone: list[tuple[torch.Tensor, ...]], together: list[torch.Tensor], own: list[int]
+    record: PackedRecord, alone: list[tuple[torch.Tensor, ...]], together: list[torch.Tensor], own: list[int]
 ) -> tuple[Rows, Rows]:
     expected, got = [], []
     for place, (spec, value) in enumerate(zip(record.outputs, together, strict=True)):

@@ -1,5 +1,6 @@
-"""What runs inside a TorchServe worker. Imports only the standard library and what a pod has (`serve` in
-pyproject.toml): this folder is copied into every MAR, alone. Public names are loaded on first use."""
+"""The code that runs inside a TorchServe worker. This folder is copied into every MAR on its own, so it imports only
+the standard library and the packages that a pod has (`serve` in pyproject.toml). Public names are loaded on first
+use."""
 
 from importlib import import_module
 from typing import Any

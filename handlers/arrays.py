@@ -1,7 +1,8 @@
-"""Arrays of exactly the declared shape and type, from JSON values and `.npy` bodies; and answers from arrays.
+"""Turns JSON values and `.npy` bodies into arrays of exactly the declared shape and type, and arrays into answers.
 
-JSON lists are walked against the expected shape before numpy sees them: numpy would take `"1.5"`, `true` and ragged
-lists for numbers, and a list with one long string for gigabytes. `.npy` headers are read by pattern, not evaluated."""
+JSON lists are checked against the expected shape before numpy sees them: numpy would accept `"1.5"`, `true` and ragged
+lists as numbers, and would turn a list with one long string into gigabytes. `.npy` headers are matched by patterns, not
+evaluated."""
 
 import io
 import math
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import orjson
 
 from handlers.record import TensorSpec
-from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe
+from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe_json
 
 Array = npt.NDArray[Any]
 
@@ -27,27 +28,27 @@ _SHAPE = re.compile(rb"'shape':\s*\(([\d\s,]{0,200})\)")
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The type in which a handler delivers this input: numpy has no bfloat16, so that travels as float32."""
+    """The numpy type of an input with this declared type: numpy has no bfloat16, so float32 stands in for it."""
     return np.dtype("float32" if name == "bfloat16" else name)
 
 
 def from_json(value: object, spec: TensorSpec) -> Array:
-    """An array of the declared shape, or that as the only row of a list."""
+    """Converts a value of the declared shape, or a list whose only item is one."""
     dtype = numpy_dtype(spec.dtype)
     if isinstance(value, list) and len(value) == 1 and _depth(value) == len(spec.shape) + 1:
         value = value[0]
     _check_nested(value, spec.shape, dtype.kind, spec.name, spec.varies)
     try:
-        # Overflow to infinity is found by the check of the range, with a better message than numpy's.
+        # The range check finds an overflow to infinity, and has a better message than numpy.
         with np.errstate(over="ignore"):
             array = np.array(value, dtype=np.int64 if dtype.kind in "iu" else dtype)
     except OverflowError as err:
         raise Unprocessable("a number is out of range", field=spec.name, allowed=_range_text(spec, dtype)) from err
-    return fit(array, spec)
+    return fit_array(array, spec)
 
 
 def _depth(value: object) -> int:
-    """How deep the lists are, going by the first of each."""
+    """How deeply lists are nested, judged by the first item of each."""
     depth = 0
     while isinstance(value, list) and value:
         value, depth = value[0], depth + 1
@@ -55,14 +56,14 @@ def _depth(value: object) -> int:
 
 
 def _check_nested(value: object, shape: Sequence[int], kind: str, where: str, varies: int | None) -> None:
-    """`varies` counts from here: 0 is this list."""
+    """Checks a nested list. `varies` is the dimension that varies, counted from here: 0 is this list."""
     if not shape:
         _check_leaves([value], kind, where)
         return
     size = f"1 to {shape[0]}" if varies == 0 else shape[0]
     expected = f"a list of {size} {_LEAF_NAMES[kind] if len(shape) == 1 else 'lists'}"
     if not isinstance(value, list) or not (1 if varies == 0 else shape[0]) <= len(value) <= shape[0]:
-        raise Unprocessable("the shape is wrong", field=where, got=describe(value), allowed=expected)
+        raise Unprocessable("the shape is wrong", field=where, got=describe_json(value), allowed=expected)
     if len(shape) == 1:
         _check_leaves(value, kind, where)
         return
@@ -74,13 +75,13 @@ def _check_nested(value: object, shape: Sequence[int], kind: str, where: str, va
 def _check_leaves(values: Sequence[object], kind: str, where: str) -> None:
     if not set(map(type, values)) <= _LEAVES[kind]:
         wrong = next(value for value in values if type(value) not in _LEAVES[kind])
-        got = "a fraction" if isinstance(wrong, float) else describe(wrong)
+        got = "a fraction" if isinstance(wrong, float) else describe_json(wrong)
         raise Unprocessable("a value is of the wrong type", field=where, got=got, allowed=_LEAF_NAMES[kind])
 
 
-def fit(array: Array, spec: TensorSpec) -> Array:
-    """The array as the model takes it: of the declared shape, and of the declared type if no value is lost but
-    precision. A dimension of one row before them is taken for what it is."""
+def fit_array(array: Array, spec: TensorSpec) -> Array:
+    """Converts an array to the declared type, if that costs nothing but precision, and checks its shape and range. A
+    leading dimension of size 1 is removed."""
     dtype = numpy_dtype(spec.dtype)
     if array.shape == (1, *spec.shape):
         array = array[0]
@@ -96,14 +97,15 @@ def fit(array: Array, spec: TensorSpec) -> Array:
 
 
 def _may_become(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Whole numbers of any width, if the range fits, and also for fractions; booleans are not numbers."""
+    """Whether this conversion is allowed: integers to any number type (their range is checked later), but never
+    booleans to numbers or numbers to booleans."""
     if "b" in (source.kind, target.kind):
         return source.kind == target.kind
     return source.kind in "iu" or np.can_cast(source, target, "same_kind")
 
 
 def _check_range(array: Array, spec: TensorSpec, dtype: np.dtype[Any]) -> None:
-    # min and max of an array that holds NaN are NaN, so two passes find all that is wrong.
+    # min and max of an array with NaN are NaN, so these two passes find every wrong value.
     lowest, highest = array.min().item(), array.max().item()
     low, high = _limits(spec, dtype)
     if not (low <= lowest and highest <= high):
@@ -124,8 +126,8 @@ def _range_text(spec: TensorSpec, dtype: np.dtype[Any]) -> str:
 
 
 def from_npy(body: bytes | bytearray, *, max_bytes: int, field: str) -> Array:
-    """A view of the body, without a copy: of any numeric type and byte order. Objects are refused, so nothing is
-    unpickled."""
+    """Reads an array of any numeric type and byte order, as a view of the body. Object arrays are refused, so nothing
+    is unpickled."""
     header, start = _npy_header(body)
     descr, fortran, sides = _DESCR.search(header), _FORTRAN.search(header), _SHAPE.search(header)
     if not (descr and fortran and sides):
@@ -140,7 +142,10 @@ def from_npy(body: bytes | bytearray, *, max_bytes: int, field: str) -> Array:
     declared = math.prod(shape) * dtype.itemsize
     if len(shape) > 32 or declared > max_bytes:
         raise TooLarge(
-            "the .npy header declares too much", field=field, got="a larger array", allowed=f"at most {max_bytes} bytes"
+            "the .npy header declares too large an array",
+            field=field,
+            got="a larger array",
+            allowed=f"at most {max_bytes} bytes",
         )
     if declared != len(body) - start:
         raise Malformed(
@@ -154,7 +159,8 @@ def from_npy(body: bytes | bytearray, *, max_bytes: int, field: str) -> Array:
 
 
 def _npy_header(body: bytes | bytearray) -> tuple[bytes, int]:
-    """The header's text and where the data starts. Version 1 has a length of 2 bytes, 2 and 3 of 4 bytes."""
+    """The header's text and the offset of the data. In version 1 the length takes 2 bytes, in versions 2 and 3 it takes
+    4."""
     start = 10 if body[6:7] == b"\x01" else 12
     length = int.from_bytes(body[8:start], "little")
     if body[6:7] not in (b"\x01", b"\x02", b"\x03") or length > _MAX_NPY_HEADER or len(body) < start + length:
@@ -169,7 +175,8 @@ def to_npy(array: Array) -> bytes:
 
 
 def to_json(values: Mapping[str, Any]) -> bytes:
-    """orjson writes NaN and infinity as null, which a client would take for a missing value: they are an error here."""
+    """Raises NonFiniteOutput for NaN and infinity: orjson would write them as null, which looks like a missing
+    value."""
     for value in values.values():
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
             raise NonFiniteOutput

@@ -1,7 +1,7 @@
-"""The model, loaded as the record says: an AOTInductor package per batch size, the program compiled here, the program
-as it was exported, or its source.
+"""Loads the model as the record says: an AOTInductor package per batch size, a program to compile here, a program to
+run as exported, or source code.
 
-Nothing downgrades in silence: a package that does not fit the machine is an error, unless the record allows
+Nothing falls back silently: a package that does not fit the machine is an error, unless the record allows
 `on_mismatch: jit`, and then the log and `inference_artifact_info` say so."""
 
 import logging
@@ -11,21 +11,22 @@ from pathlib import Path
 
 import torch
 
-from handlers.machine import differences
+from handlers.machine import machine_mismatches
 from handlers.networks import graph_from_source
 from handlers.program import RunBatch, compile_program, load_program, use_cache, without_grad
-from handlers.record import Record, RecordError
+from handlers.record import PackedRecord, RecordError
 from handlers.scratch import unpacking
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Artifact:
-    """A function from batched tensors to a flat tuple of batched tensors, for the batch sizes it was compiled for."""
+class LoadedArtifact:
+    """A model that is ready to run: a function from batched tensors to a flat tuple of batched tensors, for certain
+    batch sizes."""
 
     kind: str
-    """What runs, not what was asked for: `aot`, `jit`, `export` or `eager`."""
+    """How the model really runs, which may differ from the record's `compile`: `aot`, `jit`, `export` or `eager`."""
     batch_sizes: tuple[int, ...]
     device: torch.device
     run_batch: RunBatch
@@ -36,15 +37,15 @@ class Artifact:
         return tuple(self.run_batch(inputs))
 
 
-def misfit(differing: Sequence[str], otherwise: str = "") -> RecordError:
-    """What a compiled model says of a machine that it does not fit."""
+def mismatch_error(differing: Sequence[str], otherwise: str = "") -> RecordError:
+    """The error for a machine that the compiled model does not fit."""
     return RecordError(
         f"the compiled model does not fit this machine: {'; '.join(differing)}: "
         f"package on a machine like this one{otherwise}"
     )
 
 
-def pick_device(record: Record, gpu_id: int | None) -> torch.device:
+def pick_device(record: PackedRecord, gpu_id: int | None) -> torch.device:
     if record.device == "cpu":
         return torch.device("cpu")
     if gpu_id is None or not torch.cuda.is_available():
@@ -56,40 +57,45 @@ def pick_device(record: Record, gpu_id: int | None) -> torch.device:
     return torch.device("cuda", gpu_id)
 
 
-def load_artifact(record: Record, directory: Path, device: torch.device) -> Artifact:
-    """Raises `RecordError` if the package does not fit the machine and does not allow to recompile."""
+def load_artifact(record: PackedRecord, directory: Path, device: torch.device) -> LoadedArtifact:
+    """Raises `RecordError` if the package does not fit the machine and does not allow recompiling."""
     kind = record.compile
-    if kind == "aot" and (differing := differences(record.key, device)):
+    if kind == "aot" and (differing := machine_mismatches(record.key, device)):
         if record.on_mismatch != "jit":
-            raise misfit(differing, ", or set `model.on_mismatch: jit`")
+            raise mismatch_error(differing, ", or set `model.on_mismatch: jit`")
         logger.warning("the compiled model does not fit this machine, compiling it here: %s", "; ".join(differing))
         kind = "jit"
     if kind == "aot":
         return _load_aot(record, directory, device)
     if kind == "eager":
-        return Artifact(kind, record.batch_sizes, device, without_grad(graph_from_source(record, directory, device)))
+        return LoadedArtifact(
+            kind, record.batch_sizes, device, without_grad(graph_from_source(record, directory, device))
+        )
     if record.program is None:
         raise RecordError(f"`program`: missing, but `{kind}` needs it: package again")
     module = load_program(directory / record.program)
     if kind == "export":
-        return Artifact(kind, record.batch_sizes, device, without_grad(module))
+        return LoadedArtifact(kind, record.batch_sizes, device, without_grad(module))
     if record.cache is not None:
         use_cache(directory / record.cache)
-    return Artifact(kind, record.batch_sizes, device, compile_program(module, device, _dynamic_dimensions(record)))
+    return LoadedArtifact(
+        kind, record.batch_sizes, device, compile_program(module, device, _dynamic_dimensions(record))
+    )
 
 
-def _load_aot(record: Record, directory: Path, device: torch.device) -> Artifact:
+def _load_aot(record: PackedRecord, directory: Path, device: torch.device) -> LoadedArtifact:
     if not record.artifacts:
         raise RecordError("`artifacts`: empty, but `compile` is `aot`: package again")
-    # On a GPU kernels are read from their files when they first run.
+    # On a GPU, kernels are read from these files when they first run.
     with unpacking(keep=device.type == "cuda"):
         loaders = {(item.batch, item.length): _load_package(directory / item.file, device) for item in record.artifacts}
     sizes = tuple(sorted({batch for batch, _ in loaders}))
-    return Artifact("aot", sizes, device, _by_shape(loaders, _length_at(record)))
+    return LoadedArtifact("aot", sizes, device, _by_shape(loaders, _length_at(record)))
 
 
-def _varying_dimensions(record: Record) -> list[tuple[int, int]]:
-    """The model's arguments that vary, but for a mask: the place of each, and which of its dimensions does."""
+def _varying_dimensions(record: PackedRecord) -> list[tuple[int, int]]:
+    """The inputs with a dimension that varies: the position of each among the model's arguments, which a mask shifts,
+    and the position of that dimension in its batched tensor."""
     mask = record.lengths.mask if record.lengths else None
     return [
         (index + (mask is not None and mask <= index), spec.varies + 1)
@@ -98,16 +104,18 @@ def _varying_dimensions(record: Record) -> list[tuple[int, int]]:
     ]
 
 
-def _dynamic_dimensions(record: Record) -> list[tuple[int, int]]:
-    """Those of them that one compiled shape takes in every size, the mask counted."""
+def _dynamic_dimensions(record: PackedRecord) -> list[tuple[int, int]]:
+    """The dimensions that the compiler must treat as dynamic, as argument and dimension, including the mask's; none
+    unless the record says `dynamic`."""
     if record.lengths is None or not record.lengths.dynamic:
         return []
     mask = record.lengths.mask
     return _varying_dimensions(record) + ([] if mask is None else [(mask, 1)])
 
 
-def _length_at(record: Record) -> tuple[int, int] | None:
-    """Where the length is read by which an artifact is chosen."""
+def _length_at(record: PackedRecord) -> tuple[int, int] | None:
+    """The argument and dimension from which to read the length that selects an artifact; None if there is one artifact
+    for all lengths."""
     if record.lengths is None or record.lengths.dynamic:
         return None
     return _varying_dimensions(record)[0]
@@ -117,8 +125,8 @@ def _load_package(path: Path, device: torch.device) -> RunBatch:
     if not path.is_file():
         raise RecordError(f"`artifacts`: `{path.name}` is not in the package")
     index = -1 if device.type == "cpu" else device.index
-    # torch._inductor.aoti_load_package does the same after importing the whole compiler: one second of each cold start.
-    # A worker runs one batch at a time, so one runner and no locking.
+    # torch._inductor.aoti_load_package does the same, but imports the whole compiler, which adds a second to each cold
+    # start. A worker runs one batch at a time, so it needs one runner and no locking.
     loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, index)
     run: RunBatch = loader.run
     return run

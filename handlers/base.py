@@ -1,4 +1,5 @@
-"""The life of a handler: load, warm up, and answer batches in which every request succeeds or fails by itself."""
+"""The base class of all handlers. It loads the model, warms it up, and answers batches, in which each request succeeds
+or fails on its own."""
 
 import logging
 import math
@@ -17,13 +18,13 @@ import torch
 
 from handlers import memory, receive, renewal
 from handlers.arrays import Array, numpy_dtype
-from handlers.artifact import Artifact, load_artifact, pick_device
+from handlers.artifact import LoadedArtifact, load_artifact, pick_device
 from handlers.batching import Batcher, is_out_of_memory
-from handlers.caching import AnswerCache, find_repeats, open_cache, packed
+from handlers.caching import AnswerCache, find_repeats, open_cache, pack_answer
 from handlers.lengths import check_length
 from handlers.metrics import BatchReport, Metrics
-from handlers.protocols import HEADER, Exchange, Row, Tensor, exchange, rows_of
-from handlers.record import Record, RecordError, load_record
+from handlers.protocols import HEADER, Exchange, NamedTensor, Row, read_exchange, tensor_rows
+from handlers.record import PackedRecord, RecordError, load_record
 from handlers.request import Answer, Form, Request
 from handlers.validation import AnswerError, AnswerTooLarge, OutOfMemory, Overdue, RequestError
 
@@ -31,20 +32,21 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Where TorchServe has no name for a request, as in the rehearsal of the sample.
+# The id of a request that TorchServe has given none, such as the rehearsal of the sample.
 _NO_ID = "-"
-# JSON values that a request may hold, and how many times those of the model's inputs where they are more.
+# A request may hold this many JSON values, or this multiple of the number of values in the model's inputs if that is
+# more.
 _LEAST_VALUES, _VALUES_PER_INPUT = 1_000_000, 2
-# Of `serving.response_timeout_s`, for the requests of a batch to be decoded in; the model has the same for them.
+# The share of `serving.response_timeout_s` in which the requests of a batch must be decoded; the model gets the rest.
 _DECODING_SHARE = 0.5
-# Rows that one request may hold in a protocol of several, where the model is fast enough.
-_MOST_ROWS = 64
+# The most rows in one request of a protocol that allows several; fewer if the model is slow.
+_MAX_ROWS = 64
 # An illegal header value makes TorchServe's frontend kill the worker.
 _CONTENT_TYPE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,199}")
 
 
 class Context(Protocol):
-    """What we use of `ts.context.Context`."""
+    """The part of `ts.context.Context` that handlers use."""
 
     @property
     def system_properties(self) -> Mapping[str, Any]: ...
@@ -58,7 +60,7 @@ class Context(Protocol):
 
 
 class Failure:
-    """The answer to a request that could not be served."""
+    """The error answer to one request."""
 
     def __init__(self, err: RequestError | AnswerError, request_id: str) -> None:
         self.status, self.kind = err.status, err.kind
@@ -67,8 +69,9 @@ class Failure:
 
 
 class Handler:
-    """Base of all handlers. Derive, override `decode` and `encode`, and `setup` if there is something to load. The spec
-    names the class, here as `model.handler: ./lengths.py:Lengths`, and what it reads, `model.files: [./words.txt]`:
+    """Base of all handlers. To write your own, derive from it and override `decode` and `encode`, and `setup` if there
+    is something to load. The spec names the class, here with `model.handler: ./lengths.py:Lengths`, and the files that
+    it reads, here with `model.files: [./words.txt]`:
 
         from handlers.base import Handler
         from handlers.request import Answer
@@ -86,29 +89,30 @@ class Handler:
             def encode(self, outputs, request):  # one array per output of the model, without the batch dimension
                 return Answer(self.words[outputs[0].argmax()].encode(), "text/plain")
 
-    `takes = Form({"type": "string", "maxLength": 64}, "a text")` says what it takes, and `gives` what it answers: both
-    are shown on `/docs`, and `marina package` checks the answer to the sample against them.
+    `takes = Form({"type": "string", "maxLength": 64}, "a text")` declares the bodies that it takes, and `gives`
+    declares its answers. `/docs` shows both, and `marina package` checks the examples and the answer to the sample
+    against them.
 
-    A `RequestError` answers its request with a 4xx. Any other exception answers it with a 500 and leaves a trace in the
-    log.
+    If `decode` or `encode` raises a `RequestError`, the request is answered with a 4xx. Any other exception answers it
+    with a 500, and the traceback goes to the log.
     """
 
     takes: ClassVar[Form | None] = None
     gives: ClassVar[Form | None] = None
-    record: Record
+    record: PackedRecord
     directory: Path
     device: torch.device
-    artifact: Artifact
+    artifact: LoadedArtifact
     metrics: Metrics
-    most_rows: int = _MOST_ROWS
-    """How many rows one request may hold: a batch of such requests is answered in time."""
+    max_rows: int = _MAX_ROWS
+    """How many rows one request may hold, so that a whole batch of such requests is still answered in time."""
     answer_headers: Sequence[str] = ()
-    """Headers that answers depend on, in lower case, beside those that say what a body is and what is accepted: with
-    `serving.cache` a request is answered as one of the same body and the same of these headers was."""
+    """Further request headers that answers depend on, in lower case. With `serving.cache`, a request gets the answer of
+    an earlier one if both have the same body, content type and `Accept`, and the same values of these headers."""
     cache: AnswerCache | None = None
 
     def setup(self) -> None:
-        """Called once, after `self.record`, `self.directory` and `self.artifact` are there and before the warm-up."""
+        """Called once, after `self.record`, `self.directory` and `self.artifact` are set and before the warm-up."""
 
     def decode(self, request: Request) -> list[Array]:
         raise NotImplementedError
@@ -117,29 +121,36 @@ class Handler:
         raise NotImplementedError
 
     def exchange(self, request: Request) -> Exchange:
-        """The rows of a body and how they are answered; here one row."""
+        """Decodes a body into rows and says how to make the answer; by default one row, by `decode` and `encode`."""
         return Exchange([self.decode(request)], lambda rows: self.encode(rows[0], request))
 
     @property
     def tensor_names(self) -> set[str]:
-        """What a request that names tensors (V2) has to name."""
+        """The names that the tensors of a V2 request must have."""
         return {spec.name for spec in self.record.inputs}
 
-    def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]:
-        """The rows of a request that names tensors (V2), and whether they came as several; here the model's inputs."""
-        return rows_of(tensors, self.record.inputs, self.most_rows)
+    def decode_tensors(self, tensors: Mapping[str, NamedTensor], until: float) -> tuple[list[Row], bool]:
+        """The rows of a V2 request, and whether its tensors had a dimension for rows. By default the tensors are the
+        model's inputs."""
+        return tensor_rows(tensors, self.record.inputs, self.max_rows)
 
     def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]:
-        """What such a request is answered for a row; here the model's outputs."""
+        """The values by which a V2 request is answered, for one row; by default the model's outputs."""
         return {spec.name: value for spec, value in zip(self.record.outputs, outputs, strict=True)}
 
-    def load(self) -> Artifact:
-        """The model; override to run something else than what the packager compiled."""
+    def load(self) -> LoadedArtifact:
+        """Loads the model. Override this to run something other than what the packager compiled."""
         return load_artifact(self.record, self.directory, self.device)
 
+    def _read_labels(self) -> list[str] | None:
+        """The package's labels, one per class; None if it has none."""
+        if self.record.labels is None:
+            return None
+        return (self.directory / self.record.labels).read_text("utf-8").rstrip("\n").split("\n")
+
     def initialize(self, context: Context) -> None:
-        """Returns when the model is warm in every shape and has answered the sample; raises if the package does not
-        fit."""
+        """TorchServe calls this once. Returns when the model is warm in every shape and has answered the sample; raises
+        RecordError if the package does not fit."""
         self.directory = Path(context.system_properties["model_dir"])
         self.record = load_record(self.directory)
         _set_threads(self.record.threads)
@@ -151,17 +162,18 @@ class Handler:
         self.setup()
         self._batcher = Batcher(self.artifact, self.record.inputs, self.record.outputs, self.record.lengths)
         self._batcher.warm_up()
-        self.most_rows = self._rows_in_time(context)
-        # What bodies a handler's own `decode` takes is not known: only the path says that it is a protocol.
-        self._ours = type(self).decode.__module__.startswith("handlers.")
+        self.max_rows = self._rows_in_time(context)
+        # We do not know what bodies a custom `decode` takes. There, only the path can say that a request uses a
+        # protocol.
+        self._is_built_in = type(self).decode.__module__.startswith("handlers.")
         self.rehearse()
         self.metrics = Metrics(self.record, self.artifact.kind, self.device)
         self.cache = open_cache(self.metrics.registry, self.record.name)
-        receive.install()
+        receive.install_receiver()
         renewal.arm(context)
 
     def handle(self, data: Sequence[Mapping[str, Any]] | None, context: Context) -> list[bytes]:
-        """One answer per row, whatever is in the rows."""
+        """TorchServe calls this for each batch. Returns one answer per row, whatever the rows contain."""
         rows = data or []
         if not rows:
             return []
@@ -169,7 +181,7 @@ class Handler:
         headers = [context.get_all_request_header(index) for index in range(len(rows))]
         answers, report = self._answer(rows, headers, ids)
         self.metrics.record(report)
-        memory.give_back()
+        memory.release_freed()
         return [_send(answer, index, context) for index, answer in enumerate(answers)]
 
     def _answer(
@@ -177,7 +189,8 @@ class Handler:
     ) -> tuple[list[Answer | Failure], BatchReport]:
         started = perf_counter()
         requests = [
-            _guard(self._read, *request, request_id=request[2]) for request in zip(rows, headers, ids, strict=True)
+            _guard(self._read, row, own_headers, request_id, request_id=request_id)
+            for row, own_headers, request_id in zip(rows, headers, ids, strict=True)
         ]
         if self.cache is None:
             return self._compute(requests, ids, started)
@@ -190,9 +203,9 @@ class Handler:
             answers.update(zip(places, computed, strict=True))
             for place, key in repeats.keys.items():
                 if place in places and isinstance(answer := answers[place], Answer):
-                    self.cache.keep(key, packed(answer))
-        whole = [answers[place] for place in repeats.same_as]
-        return whole, replace(report, rows=len(rows), errors=_errors(whole))
+                    self.cache.store(key, pack_answer(answer))
+        all_answers = [answers[place] for place in repeats.same_as]
+        return all_answers, replace(report, rows=len(rows), errors=_errors(all_answers))
 
     def _compute(
         self, requests: Sequence[Request | Failure], ids: Sequence[str], started: float
@@ -204,16 +217,15 @@ class Handler:
             for request, request_id in zip(requests, ids, strict=True)
         ]
         ready = perf_counter()
-        # A request that could not be read keeps a row, so that its neighbours run in the shape they would have had.
+        # A request that could not be decoded has the row None, which the batcher does not run.
         spans = [[None] if isinstance(item, Failure) else item.rows for item in decoded]
         results = self._batcher.run([row for span in spans for row in span])
         computed = perf_counter()
-        outputs = iter(results.rows)
+        all_outputs = iter(results.rows)
+        outputs = [[*islice(all_outputs, len(span))] for span in spans]
         answers = [
             item if isinstance(item, Failure) else _guard(self._encode, own, item, request_id=request_id)
-            for item, own, request_id in zip(
-                decoded, [[*islice(outputs, len(span))] for span in spans], ids, strict=True
-            )
+            for item, own, request_id in zip(decoded, outputs, ids, strict=True)
         ]
         seconds = (ready - started, computed - ready, perf_counter() - computed)
         return answers, BatchReport(len(requests), results.padding, seconds, _errors(answers), results.positions)
@@ -225,38 +237,38 @@ class Handler:
     def _decode(self, request: Request, until: float) -> Exchange:
         if perf_counter() > until:
             raise Overdue
-        asked = exchange(self, request, until, ours=self._ours)
-        # Compiled code takes any buffer for one of its own shape and reads past its end.
-        for arrays in asked.rows:
+        decoded = read_exchange(self, request, until, is_built_in=self._is_built_in)
+        # Compiled code does not check shapes: with a smaller buffer it would read past the end.
+        for arrays in decoded.rows:
             check_length(arrays, self.record.inputs)
             for array, spec in zip(arrays, self.record.inputs, strict=True):
                 if not spec.fits(array.shape) or not np.can_cast(array.dtype, numpy_dtype(spec.dtype), "same_kind"):
                     wanted = f"{spec.dtype}{spec.shape_text()}"
-                    raise TypeError(f"decode() gave {array.dtype}{array.shape} for `{spec.name}`, not {wanted}")
-        return asked
+                    raise TypeError(f"decode() returned {array.dtype}{array.shape} for `{spec.name}`, not {wanted}")
+        return decoded
 
-    def _encode(self, results: Sequence[list[Array] | AnswerError | None], asked: Exchange) -> Answer:
+    def _encode(self, results: Sequence[list[Array] | AnswerError | None], decoded: Exchange) -> Answer:
         for result in results:
             if isinstance(result, AnswerError):
                 raise result
-        answer = asked.answer([result for result in results if isinstance(result, list)])
+        answer = decoded.answer([result for result in results if isinstance(result, list)])
         if not isinstance(answer.body, bytes):
-            raise TypeError(f"encode() gave a body of {type(answer.body).__name__}, not bytes")
+            raise TypeError(f"encode() returned a body of {type(answer.body).__name__}, not bytes")
         if len(answer.body) > self.record.max_response_bytes:
             raise AnswerTooLarge
         if not _CONTENT_TYPE.fullmatch(answer.content_type):
-            raise ValueError("encode() gave a content type that is not a legal header value")
+            raise ValueError("encode() returned a content type that is not a legal header value")
         return answer
 
     def _rows_in_time(self, context: Context) -> int:
         largest, seconds = max(self._batcher.seconds.items())
         requests = (context.model_yaml_config or {}).get("batchSize") or largest
         in_time = self._decoding_s / requests * largest / max(seconds, 1e-6)
-        return max(1, int(min(_MOST_ROWS, in_time)))
+        return max(1, int(min(_MAX_ROWS, in_time)))
 
     def rehearse(self) -> Answer | None:
-        """The sample takes every step of a request, so that codecs are loaded too and a package that cannot answer
-        never becomes ready; what it was answered."""
+        """Answers the sample, through all steps of a request, and returns the answer. So codecs are loaded before the
+        worker is ready, and a package that cannot answer never becomes ready."""
         sample = self.record.sample
         if sample is None:
             return None
@@ -270,7 +282,8 @@ class Handler:
 
 
 def _guard(step: Callable[..., T], *args: Any, request_id: str) -> T | Failure:
-    """Catches one request's exceptions: the others of its batch must not notice."""
+    """Runs a step of one request and turns its exceptions into a `Failure`, so that they do not affect the rest of its
+    batch."""
     try:
         return step(*args)
     except (RequestError, AnswerError) as err:
@@ -299,5 +312,5 @@ def _set_threads(threads: int) -> None:
     if torch.get_num_interop_threads() != 1:
         try:
             torch.set_num_interop_threads(1)
-        except RuntimeError:  # allowed once, and only before the first parallel work of the process
+        except RuntimeError:  # torch allows it once per process, before any parallel work
             logger.warning("inter-op threads stay at %d", torch.get_num_interop_threads())

@@ -1,9 +1,9 @@
-"""A batch of requests through compiled shapes: cut, padded, stacked in buffers that are allocated once.
+"""Runs a batch of requests in the compiled shapes: cuts it into chunks, pads them, and stacks them in buffers that are
+allocated once.
 
-The cut is the cheapest by what each shape took at warm-up: with shapes 1 and 4 of 5 and 8 ms, three requests run as 4
-with one row of padding (8 ms), not as 1+1+1 (15 ms), and five as 4+1 (13 ms). Only rows that can be answered are
-looked at: kernels of another shape may round differently, and a bad request must change nothing for its neighbours, nor
-cost them anything."""
+The cut is the cheapest one by the times that each shape took at warm-up. If batch size 1 takes 5 ms and batch size 4
+takes 8 ms, then three requests run as 4, with one row of padding (8 ms), not as 1+1+1 (15 ms), and five run as 4+1 (13
+ms). Rows that cannot be answered are left out before the cut, so they cost the others nothing."""
 
 import gc
 import logging
@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from handlers.arrays import Array, numpy_dtype
-from handlers.artifact import Artifact
+from handlers.artifact import LoadedArtifact
 from handlers.lengths import SHORTEST, Chunk, Shape, cheapest_chunks, length_of
-from handlers.record import Lengths, RecordError, TensorSpec
+from handlers.record import PackedLengths, RecordError, TensorSpec
 from handlers.validation import AnswerError, OutOfMemory
 
 logger = logging.getLogger(__name__)
@@ -28,28 +28,28 @@ Row = Sequence[Array]
 
 _TIMED_RUNS = 5
 _TIMED_SECONDS = 0.5
-_AGREE = 0.03
-# How much longer a smaller batch size may measure than a larger one, by chance.
-_HARDLY, _HARDLY_S = 1.25, 2e-4
+_SAME_WITHIN = 0.03
+# A smaller batch size may by chance measure longer than a larger one, by up to this factor or these seconds.
+_NOISE_FACTOR, _NOISE_S = 1.25, 2e-4
 
 
 @dataclass
 class Results:
-    """One entry per row that arrived; None where there was nothing to run."""
+    """The outputs or the error of each row of a batch; None for a row that was not run."""
 
     rows: list[list[Array] | AnswerError | None]
     padding: int = 0
     positions: tuple[int, int] = (0, 0)
-    """Of the dimension that varies: how many were computed, and how many of them were padding."""
+    """Positions computed along the dimension that varies, and how many of them were padding."""
 
 
 class Batcher:
     def __init__(
         self,
-        artifact: Artifact,
+        artifact: LoadedArtifact,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
-        lengths: Lengths | None = None,
+        lengths: PackedLengths | None = None,
     ) -> None:
         self._artifact = artifact
         self._inputs, self._outputs = inputs, outputs
@@ -58,13 +58,13 @@ class Batcher:
         self._lengths = lengths.buckets if lengths else (0,)
         if self._dynamic:
             self._lengths = tuple(sorted({SHORTEST, *self._lengths}))
-        # What the model takes: the mask is not among what requests hold.
+        # The model's arguments: the inputs of a request, and the mask if the model has one.
         self._arguments = list(inputs)
         if lengths is not None and lengths.mask is not None:
             mask = TensorSpec("mask", (lengths.buckets[-1],), lengths.mask_dtype, varies=0)
             self._arguments.insert(lengths.mask, mask)
         self._largest = max(artifact.batch_sizes)
-        # One buffer for the largest shape; smaller ones use its beginning, so that they are contiguous.
+        # One buffer per argument, for the largest shape. Smaller shapes use its beginning, so that they are contiguous.
         self._buffers = [
             torch.full(
                 (self._largest * math.prod(spec.shape),),
@@ -78,10 +78,11 @@ class Batcher:
         self._plans: dict[int, list[int]] = {}
         self._costs: dict[Shape, float] = {}
         self.seconds: dict[int, float] = {}
-        """What each batch size takes, at the largest length."""
+        """How long each batch size takes at the largest length."""
 
     def warm_up(self) -> None:
-        """Runs every shape at least twice, so that ready means ready, and checks and times what comes out."""
+        """Runs every shape at least twice, so that no request meets a cold one; checks the outputs and takes the
+        times."""
         for size in self._artifact.batch_sizes:
             for length in self._lengths:
                 self._check_outputs(self._forward(size, length), size, length)
@@ -135,7 +136,7 @@ class Batcher:
             results.positions = (computed + new, padding + new - filled)
 
     def _cut_back(self, outputs: Sequence[Array], index: int, row: Row) -> list[Array]:
-        """A row's outputs, without what belongs to its padding."""
+        """The outputs of one row, without those of its padding."""
         length = length_of(row, self._inputs)
         return [
             output[index] if spec.varies is None else output[index][(*[slice(None)] * spec.varies, slice(length))]
@@ -153,8 +154,8 @@ class Batcher:
             self._run_chunk(rows, Chunk(places, smaller, chunk.length), results, last_try=True)
 
     def _fill(self, rows: Mapping[int, Row], chunk: Chunk) -> None:
-        """Padding repeats the first row: zeros, or rows of an earlier batch, could widen the range of a dynamically
-        quantised layer and so change the answers."""
+        """Copies the rows of a chunk into the buffers. Rows of padding repeat the first row: zeros, or rows of an
+        earlier batch, could widen the range of a dynamically quantised layer and so change the answers."""
         arrays = [view.numpy() for view in self._shaped(chunk.size, chunk.length)]
         for index in range(chunk.size):
             row = rows[chunk.places[index if index < len(chunk.places) else 0]]
@@ -169,7 +170,7 @@ class Batcher:
                 array[index][(*[slice(None)] * spec.varies, slice(value.shape[spec.varies]))] = value
 
     def _shaped(self, size: int, length: int) -> list[torch.Tensor]:
-        """The buffers as inputs of a shape."""
+        """Views of the buffers, as arguments of this shape."""
         if (size, length) not in self._views:
             shapes = [(size, *spec.shape_for(length)) for spec in self._arguments]
             self._views[size, length] = [
@@ -183,14 +184,15 @@ class Batcher:
             for view, spec in zip(self._shaped(size, length), self._arguments, strict=True)
         ]
         outputs = [self._to_numpy(output) for output in self._artifact.run(inputs)]
-        # A model may return its input, which the next chunk overwrites.
+        # Some models return their input, and the next chunk would overwrite that buffer.
         buffers = [buffer.numpy() for buffer in self._buffers]
         shared = [any(np.may_share_memory(output, array) for array in buffers) for output in outputs]
         return [output.copy() if is_shared else output for output, is_shared in zip(outputs, shared, strict=True)]
 
     @staticmethod
     def _to_numpy(output: torch.Tensor) -> Array:
-        # numpy has no bfloat16. On CUDA the copy also waits for the GPU: times are true and buffers are free again.
+        # numpy has no bfloat16. On CUDA the copy also waits for the GPU, so times are right and the buffers are free
+        # again.
         array: Array = (output.float() if output.dtype == torch.bfloat16 else output).cpu().numpy()
         return array
 
@@ -198,31 +200,33 @@ class Batcher:
         forms = [(output.shape, output.dtype) for output in outputs]
         declared = [((size, *spec.shape_for(length)), numpy_dtype(spec.dtype)) for spec in self._outputs]
         if forms != declared:
-            raise RecordError(f"`outputs`: the record declares {declared}, the model gave {forms}: package again")
+            raise RecordError(f"`outputs`: the record declares {declared}, the model returned {forms}: package again")
 
     @staticmethod
     def _fail(err: Exception, indexes: Sequence[int], results: Results) -> None:
         logger.error("the model failed on a batch", exc_info=err)
         if isinstance(err, torch.AcceleratorError) and not is_out_of_memory(err):
-            # The CUDA context is lost for good: only a new worker helps.
+            # The CUDA context is broken for good, and only a new worker gets another.
             raise SystemExit("the GPU failed, this worker ends") from err
         for index in indexes:
             results.rows[index] = OutOfMemory() if is_out_of_memory(err) else AnswerError()
 
 
 def without_noise(seconds: Mapping[int, float]) -> dict[int, float]:
-    """The times of batch sizes, but a smaller one that took hardly longer than a larger one took as long: chance would
-    choose between them, one way in this worker and another in the next, and their kernels may round differently."""
+    """The times of the batch sizes, with noise removed: a smaller size that took only slightly longer than a larger one
+    gets the same time. Otherwise chance would choose between them, differently in each worker, and their kernels may
+    round differently."""
     settled: dict[int, float] = {}
     larger = math.inf
     for size in sorted(seconds, reverse=True):
-        hardly_longer = larger < seconds[size] < max(larger * _HARDLY, larger + _HARDLY_S)
-        larger = settled[size] = larger if hardly_longer else seconds[size]
+        is_noise = larger < seconds[size] < max(larger * _NOISE_FACTOR, larger + _NOISE_S)
+        larger = settled[size] = larger if is_noise else seconds[size]
     return settled
 
 
 def cheapest_cut(count: int, seconds: Mapping[int, float]) -> list[int]:
-    """The sizes, largest first, that cover `count` rows in the least summed time; fewer runs where times are equal."""
+    """The batch sizes, largest first, that run `count` rows in the least total time, and in fewer runs if times are
+    equal."""
     best: list[tuple[float, int, list[int]]] = [(0.0, 0, [])]
     for rows in range(1, count + 1):
         options = ((best[max(0, rows - size)], size) for size in seconds)
@@ -238,13 +242,13 @@ def is_out_of_memory(err: Exception) -> bool:
 
 
 def _fastest(run: Callable[[], object]) -> float:
-    """The least time of a few runs; one that took as long as the fastest before it is the last, for every run is time
-    until the worker is ready."""
+    """The shortest time of a few runs. Stops at the first run that takes about as long as the fastest before it,
+    because every run delays the worker's readiness."""
     times: list[float] = []
     while len(times) < _TIMED_RUNS and sum(times) < _TIMED_SECONDS:
         begun = perf_counter()
         run()
         times.append(perf_counter() - begun)
-        if len(times) > 1 and abs(times[-1] / min(times[:-1]) - 1) < _AGREE:
+        if len(times) > 1 and abs(times[-1] / min(times[:-1]) - 1) < _SAME_WITHIN:
             break
     return min(times)

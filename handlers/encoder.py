@@ -1,8 +1,9 @@
 """`handler: text` with a `task`: texts in; labels, embeddings, scores or labelled tokens out.
 
-Takes `{"text": "..."}`, `{"text": [...]}`, a JSON string or a list of them, and plain text; for `rerank`
-`{"query": "...", "documents": [...]}`; for `embed` also what OpenAI's clients send to `/v1/embeddings`. Several texts
-get a list of answers. They become tokens here, by the Rust of `tokenizers`, and rows as long as they are."""
+Takes `{"text": "..."}`, `{"text": [...]}`, a JSON string or a list of them, and plain text. `rerank` takes
+`{"query": "...", "documents": [...]}` instead, and `embed` also the requests of OpenAI's clients to `/v1/embeddings`.
+Several texts get a list of answers. The handler tokenises the texts with `tokenizers`; each becomes a row of its own
+length."""
 
 import base64
 import os
@@ -13,24 +14,24 @@ import numpy as np
 
 from handlers.arrays import Array, to_json
 from handlers.base import Handler
-from handlers.protocols import Exchange, Row, Tensor, check_rows
+from handlers.protocols import Exchange, NamedTensor, Row, check_row_count
 from handlers.record import EncodingSpec, RecordError
 from handlers.request import JSON, Answer, Request
-from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe
+from handlers.validation import Malformed, NonFiniteOutput, TooLarge, Unprocessable, describe_json
 
-# Longer ones would hold up the others of their batch before anything can be cut off.
-MOST_CHARACTERS = 200_000
-_TEXT = {"text": '{"text": "..."}, or a list of texts'}
+# A longer text would hold up the rest of its batch, because it is tokenised before it is truncated.
+MAX_CHARACTERS = 200_000
+_TEXT = '{"text": "..."}, or a list of texts'
 _PAIRS = '{"query": "...", "documents": ["...", ...]}'
 
 Text = str | tuple[str, str]
 
 
-class Reader:
-    """Texts to rows of token ids, their mask and, where the model has them, the kind of each token."""
+class TextReader:
+    """Turns texts into rows of token ids, with their mask and, if the model has that input, the type of each token."""
 
     def __init__(self, file: str, spec: EncodingSpec, inputs: Sequence[str]) -> None:
-        # A worker has its threads already; more of them would only take turns.
+        # A worker already has threads for its share of the cores; more would only compete with them.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from tokenizers import Tokenizer
 
@@ -43,11 +44,11 @@ class Reader:
             self._tokenizer.enable_truncation(spec.max_tokens, direction=spec.truncate)
 
     def read(self, texts: Sequence[Text]) -> list[tuple[Row, Any]]:
-        """Each text's row, and its encoding: which characters each token stands for."""
+        """The row of each text, with its encoding, which says which characters each token stands for."""
         for text in texts:
             length = sum(map(len, text)) if isinstance(text, tuple) else len(text)
-            if length > MOST_CHARACTERS:
-                got, allowed = f"{length} characters", f"at most {MOST_CHARACTERS}"
+            if length > MAX_CHARACTERS:
+                got, allowed = f"{length} characters", f"at most {MAX_CHARACTERS}"
                 raise TooLarge("the text is too long", field="text", got=got, allowed=allowed)
         encodings = self._tokenizer.encode_batch(list(texts))
         return [(self._row(encoding), encoding) for encoding in encodings]
@@ -68,7 +69,7 @@ class Reader:
 
 
 class EncoderHandler(Handler):
-    """A model of one task over texts."""
+    """Answers one task over texts."""
 
     spec: EncodingSpec
     labels: list[str] | None = None
@@ -78,37 +79,36 @@ class EncoderHandler(Handler):
             raise RecordError("`encoding`: missing, but the handler is `text`")
         self.spec = self.record.encoding
         names = [spec.name for spec in self.record.inputs]
-        self.reader = Reader(str(self.directory / self.spec.tokenizer), self.spec, names)
-        if self.record.labels is not None:
-            self.labels = (self.directory / self.record.labels).read_text("utf-8").rstrip("\n").split("\n")
+        self.reader = TextReader(str(self.directory / self.spec.tokenizer), self.spec, names)
+        self.labels = self._read_labels()
 
     @property
     def tensor_names(self) -> set[str]:
         return {"query", "documents"} if self.spec.task == "rerank" else {"text"}
 
     def exchange(self, request: Request) -> Exchange:
-        """The rows of all texts in a body, and its one answer."""
+        """The rows of all texts in a body, and how to make its answer."""
         value = _value(request)
         if isinstance(value, Mapping) and "input" in value and self.spec.task == "embed":
             return self._openai(value)
         if self.spec.task == "rerank":
             query, documents = _pairs(value)
-            return self._answered([(query, document) for document in documents], self._ranked)
+            return self._exchange([(query, document) for document in documents], self._ranking)
         texts, single = _texts(value)
-        return self._answered(texts, lambda answers: answers[0] if single else answers)
+        return self._exchange(texts, lambda results: results[0] if single else results)
 
     def decode(self, request: Request) -> Row:
-        """One text, as of one instance of a protocol of several."""
-        texts, single = _texts(_value(request)) if self.spec.task != "rerank" else (_one_pair(_value(request)), True)
+        """The row of a single text: one instance of a request with several."""
+        texts, single = _texts(_value(request)) if self.spec.task != "rerank" else (_single_pair(_value(request)), True)
         if not single:
             raise Unprocessable("one text is needed", field="text", got=f"{len(texts)} texts")
         ((row, request.kept),) = self.reader.read(texts)
         return row
 
     def encode(self, outputs: Row, request: Request) -> Answer:
-        return Answer(to_json(self._said(outputs, request.kept)))
+        return Answer(to_json(self._result(outputs, request.kept)))
 
-    def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]:
+    def decode_tensors(self, tensors: Mapping[str, NamedTensor], until: float) -> tuple[list[Row], bool]:
         columns = {name: _strings(tensor) for name, tensor in tensors.items()}
         texts: list[Text]
         if self.spec.task == "rerank":
@@ -117,7 +117,7 @@ class EncoderHandler(Handler):
             texts = [(columns["query"][0], document) for document in columns["documents"]]
         else:
             texts = list(columns["text"])
-        check_rows(len(texts), self.most_rows, "text")
+        check_row_count(len(texts), self.max_rows, "text")
         return [row for row, _ in self.reader.read(texts)], True
 
     def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]:
@@ -126,42 +126,42 @@ class EncoderHandler(Handler):
             named["top_labels"] = [self.labels[index] for index in outputs[1].tolist()]
         return named
 
-    def _answered(self, texts: Sequence[Text], whole: Callable[[list[Any]], Any]) -> Exchange:
-        check_rows(len(texts), self.most_rows, "text")
+    def _exchange(self, texts: Sequence[Text], combine: Callable[[list[Any]], Any]) -> Exchange:
+        check_row_count(len(texts), self.max_rows, "text")
         read = self.reader.read(texts)
 
         def answer(outputs: list[Row]) -> Answer:
-            results = [self._said(row, encoding) for row, (_, encoding) in zip(outputs, read, strict=True)]
-            return Answer(to_json_any(whole(results)))
+            results = [self._result(row, encoding) for row, (_, encoding) in zip(outputs, read, strict=True)]
+            return Answer(to_json_any(combine(results)))
 
         return Exchange([row for row, _ in read], answer)
 
-    def _said(self, outputs: Row, encoding: Any) -> dict[str, Any]:
-        """What one text is answered."""
+    def _result(self, outputs: Row, encoding: Any) -> dict[str, Any]:
+        """The result for one text."""
         if any(output.dtype.kind == "f" and not np.isfinite(output).all() for output in outputs):
             raise NonFiniteOutput
         if self.spec.task == "tokens":
-            return {"tokens": self._labelled(outputs[0], encoding)}
+            return {"tokens": self._labelled_tokens(outputs[0], encoding)}
         return dict(self.name_outputs(outputs))
 
-    def _labelled(self, probabilities: Array, encoding: Any) -> list[dict[str, Any]]:
-        entities = []
+    def _labelled_tokens(self, probabilities: Array, encoding: Any) -> list[dict[str, Any]]:
+        tokens = []
         for place, (start, end) in enumerate(encoding.offsets):
             if encoding.special_tokens_mask[place]:
                 continue
             best = int(probabilities[place].argmax())
             label = self.labels[best] if self.labels else best
-            entities.append({"start": start, "end": end, "label": label, "score": float(probabilities[place, best])})
-        return entities
+            tokens.append({"start": start, "end": end, "label": label, "score": float(probabilities[place, best])})
+        return tokens
 
     @staticmethod
-    def _ranked(answers: list[Any]) -> dict[str, Any]:
-        scores = [float(answer["score"]) for answer in answers]
+    def _ranking(results: list[Any]) -> dict[str, Any]:
+        scores = [float(result["score"]) for result in results]
         order = sorted(range(len(scores)), key=lambda index: -scores[index])
         return {"results": [{"index": index, "relevance_score": scores[index]} for index in order]}
 
     def _openai(self, body: Mapping[str, Any]) -> Exchange:
-        """`/v1/embeddings`, as OpenAI's clients send it: in base64 unless they ask for floats."""
+        """A request to `/v1/embeddings`. OpenAI's clients ask for base64 unless told otherwise."""
         texts, _ = _texts(body["input"], field="input")
         form = body.get("encoding_format", "float")
         if form not in ("base64", "float"):
@@ -170,14 +170,14 @@ class EncoderHandler(Handler):
         if body.get("dimensions") not in (None, width):
             got = body["dimensions"]
             raise Unprocessable("embeddings have a fixed length", field="dimensions", got=got, allowed=width)
-        check_rows(len(texts), self.most_rows, "input")
+        check_row_count(len(texts), self.max_rows, "input")
         read = self.reader.read(texts)
         tokens = sum(len(encoding.ids) for _, encoding in read)
 
         def answer(outputs: list[Row]) -> Answer:
-            vectors = [self._said(row, None)["embedding"].astype(np.float32) for row in outputs]
+            vectors = [self._result(row, None)["embedding"].astype(np.float32) for row in outputs]
             data = [
-                {"object": "embedding", "index": index, "embedding": _packed(vector) if form == "base64" else vector}
+                {"object": "embedding", "index": index, "embedding": _base64(vector) if form == "base64" else vector}
                 for index, vector in enumerate(vectors)
             ]
             usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -187,16 +187,16 @@ class EncoderHandler(Handler):
 
 
 def to_json_any(value: Any) -> bytes:
-    """As `to_json`, for lists of answers too, whose numbers were looked at."""
+    """Like `to_json`, but also for a list of results."""
     return to_json(value) if isinstance(value, dict) else b"[" + b",".join(map(to_json, value)) + b"]"
 
 
-def _packed(vector: Array) -> str:
+def _base64(vector: Array) -> str:
     return base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode()
 
 
 def _value(request: Request) -> object:
-    """The JSON of a body; plain text is the text."""
+    """The JSON value of a body, or its text if it is plain text."""
     if request.is_decoded or request.content_type in ("", JSON, "application/octet-stream"):
         return request.json()
     try:
@@ -206,11 +206,11 @@ def _value(request: Request) -> object:
 
 
 def _texts(value: object, field: str = "text") -> tuple[list[Text], bool]:
-    """The texts of a value, and whether it was one alone."""
+    """The texts in a JSON value, and whether it was a single text instead of a list."""
     given = value.get("text") if isinstance(value, Mapping) and value.keys() == {"text"} else value
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise Unprocessable("a text is needed", field=field, got=describe(given), allowed=_TEXT["text"])
+        raise Unprocessable("a text is needed", field=field, got=describe_json(given), allowed=_TEXT)
     return list(texts), isinstance(given, str)
 
 
@@ -221,17 +221,17 @@ def _pairs(value: object) -> tuple[str, list[str]]:
         or not documents
         or not all(isinstance(text, str) for text in (query, *documents))
     ):
-        raise Unprocessable("a query and documents are needed", field="query", got=describe(value), allowed=_PAIRS)
+        raise Unprocessable("a query and documents are needed", field="query", got=describe_json(value), allowed=_PAIRS)
     return str(query), documents
 
 
-def _one_pair(value: object) -> list[Text]:
+def _single_pair(value: object) -> list[Text]:
     given = dict(value) if isinstance(value, Mapping) else {}
     query, documents = _pairs(given | {"documents": [given.get("document")]})
     return [(query, documents[0])]
 
 
-def _strings(tensor: Tensor) -> list[str]:
+def _strings(tensor: NamedTensor) -> list[str]:
     if tensor.array is not None:
         raise Unprocessable("the type is wrong", field=tensor.name, got="numbers", allowed="BYTES")
     try:

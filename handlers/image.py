@@ -2,23 +2,24 @@
 
 Takes JPEG, PNG and WebP bodies (also as a form field), `{"image": "<base64>"}`, `{"image": [...]}` with grey levels
 or normalised floats in channel-first order, nested or flat, and `.npy` bodies: uint8 [height, width, channels] of the
-model's size, or floats as in JSON. Answers `{"top_indices": [...], "top_probs": [...], "top_labels": [...]}`, the
-labels only if the package has some."""
+model's size, or floats as in JSON. Answers `{"top_indices": [...], "top_probs": [...], "top_labels": [...]}`; labels
+only if the package has them."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from handlers.arrays import Array, fit, from_json, from_npy, to_json
+from handlers.arrays import Array, fit_array, from_json, from_npy, to_json
 from handlers.base import Handler
 from handlers.pictures import decode_image, image_format, setup_pillow
-from handlers.protocols import Row, Tensor, check_rows, check_time
+from handlers.protocols import NamedTensor, Row, check_row_count, check_time
 from handlers.record import ImageSpec, RecordError, TensorSpec
 from handlers.request import Answer, Request
-from handlers.validation import Unprocessable, Unsupported, bytes_of, describe
+from handlers.validation import Unprocessable, Unsupported, decode_base64, describe_json
 
 _TAKES = "JPEG, PNG or WebP bytes, JSON with `image`, or .npy"
-# Of a level: what three decimals of a normalised value, or its 16 bits, are off.
+# How far a pixel level may be from a whole number: normalised values with three decimals, or in float16, are that far
+# off.
 _ROUNDING = 0.1
 
 
@@ -33,10 +34,9 @@ class ImageHandler(Handler):
         if self.record.image is None:
             raise RecordError("`image`: missing, but the handler is `image`")
         self.spec = spec = self.record.image
-        self.floats = Floats(spec)
+        self.floats = FloatPictures(spec)
         self.pixels = TensorSpec("image", (spec.height, spec.width, spec.channels), "uint8")
-        if self.record.labels is not None:
-            self.labels = (self.directory / self.record.labels).read_text("utf-8").rstrip("\n").split("\n")
+        self.labels = self._read_labels()
         setup_pillow()
 
     def decode(self, request: Request) -> list[Array]:
@@ -53,7 +53,7 @@ class ImageHandler(Handler):
         return Answer(to_json(self.name_outputs(outputs)))
 
     def name_outputs(self, outputs: list[Array]) -> Mapping[str, Array | list[str]]:
-        if self.spec.top_k == 0:  # the network's own outputs, which a handler of your own makes answers of
+        if self.spec.top_k == 0:  # the network's raw outputs, for a custom handler that derives from this one
             return super().name_outputs(outputs)
         top_probs, top_indices = outputs
         values: dict[str, Array | list[str]] = {"top_indices": top_indices, "top_probs": top_probs}
@@ -61,18 +61,18 @@ class ImageHandler(Handler):
             values["top_labels"] = [self.labels[index] for index in top_indices.tolist()]
         return values
 
-    def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]:
-        """Pictures as bytes, or arrays as in `.npy` bodies: of one picture, or of several with a dimension before."""
+    def decode_tensors(self, tensors: Mapping[str, NamedTensor], until: float) -> tuple[list[Row], bool]:
+        """Pictures as encoded bytes, or as arrays like in `.npy` bodies, where several have a leading dimension."""
         tensor = tensors["image"]
         if tensor.array is None:
-            check_rows(len(tensor.elements), self.most_rows, "image")
+            check_row_count(len(tensor.elements), self.max_rows, "image")
             return [self._picture(tensor, body, until) for body in tensor.elements], True
         if tensor.array.ndim != len(self.pixels.shape) + 1:
             return [[self._from_array(tensor.array)]], False
-        check_rows(len(tensor.array), self.most_rows, "image")
+        check_row_count(len(tensor.array), self.max_rows, "image")
         return [[self._from_array(array)] for array in tensor.array], True
 
-    def _picture(self, tensor: Tensor, body: bytes, until: float) -> Row:
+    def _picture(self, tensor: NamedTensor, body: bytes, until: float) -> Row:
         check_time(until)
         return [decode_image(_picture_bytes(body.decode()) if tensor.encoded else body, self.spec)]
 
@@ -85,7 +85,7 @@ class ImageHandler(Handler):
         got = (
             "no `image`"
             if isinstance(value, dict) and image is None
-            else describe(image if isinstance(value, dict) else value)
+            else describe_json(image if isinstance(value, dict) else value)
         )
         raise Unprocessable(
             "an image is needed",
@@ -96,16 +96,16 @@ class ImageHandler(Handler):
 
     def _from_array(self, array: Array) -> Array:
         if array.dtype.kind == "f":
-            return self.floats.pixels(fit(array, self.floats.nested))
+            return self.floats.pixels(fit_array(array, self.floats.nested))
         if array.shape == self.pixels.shape[:2] and self.spec.channels == 1:
             array = array[:, :, np.newaxis]
-        return fit(array, self.pixels)
+        return fit_array(array, self.pixels)
 
 
-class Floats:
-    """Pictures that clients send as floats, channel-first: grey levels, or levels that they have normalised, which is
-    undone exactly. Anything between two levels is a picture that was scaled in another way, and would be answered with
-    a wrong class."""
+class FloatPictures:
+    """Pictures that clients send as floats, channel-first: either pixel levels, or normalised levels, whose
+    normalisation is undone exactly. A value between two levels means that the picture was normalised in some other way,
+    and the model would give it a wrong class, so it is refused."""
 
     def __init__(self, spec: ImageSpec) -> None:
         self._mean = np.array(spec.mean, np.float32).reshape(-1, 1, 1)
@@ -121,7 +121,7 @@ class Floats:
         values = array.reshape(self.nested.shape)
         levels = (values * self._std + self._mean) * np.float32(255)
         if not _are_levels(levels, _ROUNDING):
-            # All zeros and ones are black and white to one client, and two shades of black to another.
+            # Zeros and ones alone are ambiguous: black and white to one client, two shades of black to another.
             if not _are_levels(values, 0) or values.max() == 1:
                 raise self._refusal(values, levels)
             levels = values
@@ -129,7 +129,7 @@ class Floats:
         return pixels
 
     def _refusal(self, values: Array, levels: Array) -> Unprocessable:
-        """Names the first channel that holds a value of neither kind."""
+        """The error; it names the first channel with a value that is neither a level nor a normalised one."""
         wrong = [not _are_levels(plane, _ROUNDING) for plane in levels]
         channel = wrong.index(True)
         mean, std, plane = float(self._mean[channel, 0, 0]), float(self._std[channel, 0, 0]), values[channel]
@@ -144,7 +144,7 @@ class Floats:
 
 
 def _are_levels(values: Array, rounding: float) -> bool:
-    """Whole numbers from 0 to 255, to a rounding error; false where one is NaN."""
+    """True if all values are whole numbers from 0 to 255, up to a rounding error; false if one is NaN."""
     whole = np.rint(values)
     return bool(np.abs(values - whole).max() <= rounding and whole.min() >= 0 and whole.max() <= 255)
 
@@ -160,8 +160,8 @@ def _family(body: bytes | bytearray) -> str:
 
 
 def _check_declared(content_type: str, family: str) -> None:
-    """A declared type that contradicts the bytes points to a mixed-up client. A JPEG that is called PNG is common and
-    harmless."""
+    """Refuses a content type that contradicts the bytes, because the client is confused. A JPEG declared as PNG is
+    allowed: that is common and harmless."""
     if content_type.startswith("image/"):
         declared = "image"
     elif content_type.endswith(("/json", "+json")) or content_type.startswith("text/"):
@@ -177,5 +177,5 @@ def _check_declared(content_type: str, family: str) -> None:
 
 
 def _picture_bytes(text: str) -> bytes:
-    """In base64, also as an address of the form `data:`."""
-    return bytes_of(text.partition(",")[2] if text.startswith("data:") else text, "image")
+    """Decodes a picture in base64, or in a `data:` URL."""
+    return decode_base64(text.partition(",")[2] if text.startswith("data:") else text, "image")

@@ -1,8 +1,9 @@
-"""Inputs with a dimension that varies: what a request's length is, and into which shapes a batch of them is cut.
+"""Inputs with a dimension that varies: finds the length of a request, and cuts a batch of requests into shapes.
 
-Rows are sorted by length, and the cut is the cheapest by what each shape took at warm-up: of a row of 20 and three of
-120 values, with shapes for 32 and 128, either the four run together as 128, or the short one by itself as 32. Only
-rows that can be answered are looked at, so a bad request changes nothing for its neighbours."""
+Rows are sorted by length, and the cut is the cheapest one by the times that each shape took at warm-up. Given one row
+of 20 values and three of 120, and shapes for 32 and 128, either all four run together as 128, or the short one runs
+alone as 32. Rows that cannot be answered are left out before the cut, so a bad request changes nothing for the
+others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +14,15 @@ from handlers.arrays import Array
 from handlers.record import TensorSpec
 from handlers.validation import Unprocessable
 
-# A batch size and a length; the length is 0 where nothing varies.
+# A batch size and a length; the length is 0 if nothing varies.
 Shape = tuple[int, int]
-# That a request may have.
+# The smallest length that a request may have.
 SHORTEST = 1
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows, by their places, that run together, padded to a shape."""
+    """Rows that run together, padded to one shape; `places` are their positions in the batch."""
 
     places: Sequence[int]
     size: int
@@ -29,7 +30,7 @@ class Chunk:
 
 
 def length_of(row: Sequence[Array], inputs: Sequence[TensorSpec]) -> int:
-    """The size of the dimension that varies; 0 where none does."""
+    """The size of a row's dimension that varies; 0 if none does."""
     for array, spec in zip(row, inputs, strict=True):
         if spec.varies is not None:
             return int(array.shape[spec.varies])
@@ -37,7 +38,7 @@ def length_of(row: Sequence[Array], inputs: Sequence[TensorSpec]) -> int:
 
 
 def check_length(row: Sequence[Array], inputs: Sequence[TensorSpec]) -> None:
-    """All inputs of a request that vary are of one length."""
+    """Raises Unprocessable unless all varying inputs of a request have the same length."""
     sizes = {
         spec.name: array.shape[spec.varies]
         for array, spec in zip(row, inputs, strict=True)
@@ -54,19 +55,20 @@ def check_length(row: Sequence[Array], inputs: Sequence[TensorSpec]) -> None:
 def cheapest_chunks(
     lengths: Mapping[int, int], seconds: Mapping[Shape, float], *, dynamic: bool = False
 ) -> list[Chunk]:
-    """The chunks that cover rows of these lengths, by their places, in the least summed time; fewer where times are
-    equal. `seconds` has every batch size with every bucket."""
+    """The chunks that run rows of these lengths (by place) in the least total time, and in fewer chunks if times are
+    equal. `seconds` has the time of every batch size with every length that was timed."""
     places = sorted(lengths, key=lambda place: (-lengths[place], place))
     buckets = sorted({length for _, length in seconds})
     sizes = sorted({size for size, _ in seconds})
     fitting = [lengths[place] for place in places]
     if not dynamic:
         fitting = [next(bucket for bucket in buckets if length <= bucket) for length in fitting]
-    # Of each size, what a chunk takes whose longest row is at a place.
+    # For each batch size, the time of a chunk whose first and longest row is at each position of the sorted rows.
     costs = {
         size: np.interp(fitting, buckets, [seconds[size, bucket] for bucket in buckets]).tolist() for size in sizes
     }
-    # From the end: the least time for the rows from here on, the number of chunks, and the size of the first.
+    # Filled from the end: the least time for the rows from here on, the number of chunks, and the size of the first
+    # one.
     best: list[tuple[float, int, int]] = [(0.0, 0, 0)] * (len(places) + 1)
     for start in reversed(range(len(places))):
         after = ((best[min(start + size, len(places))], size) for size in sizes)

@@ -1,7 +1,7 @@
-"""What a compiled artifact needs of the machine it runs on: the key it was made under, and how this machine differs.
+"""Compares this machine with the one for which a compiled artifact was made.
 
-The packager stores `machine_key()` in the record; the worker compares. Stored flags all have to be here, more may
-be."""
+The packager stores `machine_key()` in the record, and the worker compares it with its own. The CPU must have all stored
+flags, and may have more."""
 
 import re
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-# What a compiler that is told -march=native may use, and oneDNN chooses code by. A CPU without one of them would stop
-# the worker with an illegal instruction in the middle of a request.
+# The flags that a compiler with -march=native may rely on, and by which oneDNN chooses code. On a CPU without one of
+# them, the worker would die of an illegal instruction in the middle of a request.
 ISA_FLAGS = re.compile(
     r"avx\w*|amx_\w+|fma|f16c|bmi[12]|abm|movbe|gfni|vaes|vpclmulqdq"  # x86
     r"|asimd\w*|sve\w*|bf16|i8mm"  # arm64
@@ -33,8 +33,8 @@ def machine_key(device: torch.device, cpuinfo: Path = CPUINFO) -> dict[str, Any]
     return {"torch": torch.__version__, "device": "cpu", "isa": sorted(filter(ISA_FLAGS.fullmatch, present))}
 
 
-def differences(key: Mapping[str, Any], device: torch.device, cpuinfo: Path = CPUINFO) -> list[str]:
-    """In which points this machine does not fit the key; empty when the artifact may run here."""
+def machine_mismatches(key: Mapping[str, Any], device: torch.device, cpuinfo: Path = CPUINFO) -> list[str]:
+    """The reasons why this machine does not fit the key; empty if the artifact can run here."""
     here = machine_key(device, cpuinfo)
     points = [
         f"`{name}`: packaged for `{key.get(name)}`, here `{here[name]}`"
@@ -47,7 +47,7 @@ def differences(key: Mapping[str, Any], device: torch.device, cpuinfo: Path = CP
 
 
 def cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
-    """What the CPU can do, as Linux calls it."""
+    """The CPU's feature flags, as Linux names them."""
     for line in cpuinfo.read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):  # x86, arm64

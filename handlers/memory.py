@@ -1,7 +1,7 @@
-"""Memory that a large request took, given back to the system after its batch.
+"""Returns the memory of large requests to the system after their batch.
 
-The server tells glibc to keep what is freed, because a network's layers take and free megabytes at every batch. Without
-this, a worker would stay as large as its largest request ever made it."""
+The server makes glibc keep freed memory, because a network's layers allocate and free megabytes in every batch. Without
+this module, a worker would stay as large as its largest request made it."""
 
 import ctypes
 from collections.abc import Callable
@@ -14,22 +14,22 @@ class _Ledger:
     largest_bytes = 0
 
 
-def note(estimated_bytes: int) -> None:
-    """A request of this batch is about to take so much."""
+def note_estimate(estimated_bytes: int) -> None:
+    """Call this before decoding a request; `estimated_bytes` is the memory that it is about to take."""
     _Ledger.largest_bytes = max(_Ledger.largest_bytes, estimated_bytes)
 
 
-def give_back() -> bool:
-    """Call it between two batches; whether there was anything to give."""
-    noted, _Ledger.largest_bytes = _Ledger.largest_bytes, 0
-    if noted < _WORTH_BYTES or _trim is None:
+def release_freed() -> bool:
+    """Call this between two batches. Returns true if a request was large enough to be worth it."""
+    largest_bytes, _Ledger.largest_bytes = _Ledger.largest_bytes, 0
+    if largest_bytes < _WORTH_BYTES or _trim is None:
         return False
     _trim(0)
     return True
 
 
 def _find_trim() -> Callable[[int], int] | None:
-    """glibc's `malloc_trim`; other C libraries have none and need none."""
+    """glibc's `malloc_trim`; None with other C libraries, which have none and need none."""
     try:
         trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):

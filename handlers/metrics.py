@@ -1,6 +1,6 @@
-"""What a worker tells Prometheus. With `PROMETHEUS_MULTIPROC_DIR` set the numbers go to files that the supervisor
-merges, else they stay in this process. prometheus_client decides that when it is imported, so the variable has to be in
-the worker's environment before."""
+"""A worker's metrics for Prometheus. If `PROMETHEUS_MULTIPROC_DIR` is set, they go to files that the supervisor merges;
+otherwise they stay in this process. prometheus_client decides that when it is imported, so the variable must be set
+before."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, values
 
-from handlers.record import Record
+from handlers.record import PackedRecord
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ STAGE_BUCKETS = (
 )
 BATCH_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
 _MEMORY_EVERY_S = 1.0
-# Room for some hundred series in each of a worker's files.
+# Room for a few hundred series in each of a worker's files.
 _FILE_BYTES = 1 << 17
 _FILES = ("counter", "histogram", "gauge_livemax", "gauge_liveall")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -33,20 +33,24 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass
 class BatchReport:
-    """What one batch cost; `errors` holds a kind per request that was not answered."""
+    """The figures of one batch."""
 
     rows: int
     padding: int = 0
+    """Rows that were only padding."""
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Time in each of `STAGES`."""
     errors: Sequence[str] = field(default_factory=list)
+    """The kind of error of each request that failed."""
     positions: tuple[int, int] = (0, 0)
+    """As in `Results.positions`."""
 
 
 class Metrics:
-    """Series of one model. `registry` is for a process that shows its own numbers; in multiprocess mode the files
-    count."""
+    """The metrics of one model. In multiprocess mode they are read from the files; `registry` is for a process that
+    shows its own."""
 
-    def __init__(self, record: Record, kind: str, device: torch.device) -> None:
+    def __init__(self, record: PackedRecord, kind: str, device: torch.device) -> None:
         if directory := os.environ.get(MULTIPROC_DIR):
             _reserve(Path(directory))
         self.registry = registry = CollectorRegistry()
@@ -62,25 +66,21 @@ class Metrics:
         self._batch = Histogram(
             "inference_batch_size", "Requests in a batch", ["model"], buckets=BATCH_BUCKETS, registry=registry
         ).labels(record.name)
-        self._errors = Counter(
-            "inference_errors",
-            "Requests answered with an error by the handler, by kind",
-            ["model", "kind"],
-            registry=registry,
-        )
-        self._padding = Counter(
-            "inference_padding_rows", "Rows that were computed and thrown away", ["model"], registry=registry
-        ).labels(record.name)
+        text = "Requests answered with an error by the handler, by kind"
+        self._errors = Counter("inference_errors", text, ["model", "kind"], registry=registry)
+        self._padding = self._counter("inference_padding_rows", "Rows that were computed and thrown away")
         self._positions = self._padded_positions = None
         if record.lengths is not None:
             text = "Values computed along the dimension that varies, including padding"
-            self._positions = Counter("inference_positions", text, ["model"], registry=registry).labels(record.name)
+            self._positions = self._counter("inference_positions", text)
             text = "Values computed along the dimension that varies that were padding"
-            padding = Counter("inference_padding_positions", text, ["model"], registry=registry)
-            self._padded_positions = padding.labels(record.name)
+            self._padded_positions = self._counter("inference_padding_positions", text)
         self._gauges(record, kind)
 
-    def _gauges(self, record: Record, kind: str) -> None:
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ["model"], registry=self.registry).labels(self._model)
+
+    def _gauges(self, record: PackedRecord, kind: str) -> None:
         facts = {
             "model": record.name,
             "version": record.version,
@@ -100,11 +100,11 @@ class Metrics:
         self._read_memory()
 
     def _gauge(self, name: str, text: str, labels: dict[str, str], mode: Literal["livemax", "liveall"]) -> Gauge:
-        # `live`: the supervisor drops the files of a worker that died (prometheus_client's mark_process_dead).
+        # `live` gauges are dropped when the worker dies: the supervisor deletes its files.
         return Gauge(name, text, list(labels), registry=self.registry, multiprocess_mode=mode).labels(**labels)
 
     def record(self, report: BatchReport) -> None:
-        # A batch whose answers were all known went through none of them.
+        # If every answer came from the cache, the batch passed through no stage.
         if any(report.seconds):
             for stage, seconds in zip(self._stages, report.seconds, strict=True):
                 stage.observe(seconds)
@@ -117,7 +117,7 @@ class Metrics:
         self.count(report.errors)
 
     def count(self, errors: Sequence[str]) -> None:
-        """Requests that were answered with an error, a kind each; and the memory, now and then."""
+        """Counts errors, given as one kind per failed request, and updates the memory gauges once a second."""
         for kind in errors:
             self._errors.labels(self._model, kind).inc()
         if monotonic() >= self._memory_due:
@@ -131,15 +131,16 @@ class Metrics:
 
 
 def _reserve(directory: Path) -> None:
-    """The files are mapped, and a write to a mapped page that the disk has no room for kills the process. So the room
-    is taken before; without it the numbers stay in this process, and the worker serves."""
+    """Reserves disk space for this worker's metric files. They are mapped into memory, and a write to a mapped page for
+    which the disk has no room would kill the process. If there is no space, the numbers stay in this process and the
+    worker serves anyway."""
     files = [directory / f"{name}_{os.getpid()}.db" for name in _FILES]
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for file in files:
-            if file.exists():  # of this worker before it was renewed
+            if file.exists():  # from before this worker was renewed
                 continue
-            # Under another name first: the supervisor cannot read an empty file.
+            # Create it under another name first, because the supervisor cannot read an empty file.
             with file.with_suffix(".new").open("wb") as room:
                 os.posix_fallocate(room.fileno(), 0, _FILE_BYTES)
             file.with_suffix(".new").rename(file)

@@ -1,7 +1,7 @@
-"""A `torch.export` program from disk, without unpickling, and the two ways to run it: compiled here, or as it is.
+"""Loads a `torch.export` program from disk without unpickling, and runs it compiled here or as exported.
 
 `torch.export.load` unpickles tensor subclasses, script objects and, as a fallback, sample inputs. A program of plain
-tensors needs none of that, so a file that asks for it is refused before torch sees it."""
+tensors needs none of that, so a file that contains any is refused before torch sees it."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ from handlers.record import RecordError
 
 logger = logging.getLogger(__name__)
 
-# In the cache folder of a package for CUDA.
+# A file in the cache folder of a package for CUDA.
 ARTIFACTS = "artifacts.bin"
 
 RunBatch = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
@@ -30,10 +30,10 @@ _PLAIN_ENTRY = re.compile(
 
 
 def load_program(path: Path) -> torch.nn.Module:
-    """The program's module, on the device that it was exported for; raises `RecordError` for a file that needs
-    unpickling."""
+    """Loads the program's module on the device that it was exported for; raises `RecordError` for a file that would
+    need unpickling."""
     _refuse_pickles(path)
-    # Quantised programs name operators that are registered by this import and by no other of torch's own.
+    # Quantised programs need operators that only this import registers.
     import torch.ao.quantization.fx._decomposed
 
     try:
@@ -43,17 +43,18 @@ def load_program(path: Path) -> torch.nn.Module:
 
 
 def compile_program(module: torch.nn.Module, device: torch.device, dynamic: Sequence[tuple[int, int]] = ()) -> RunBatch:
-    """`torch.compile` of a program, one static shape at a time, but for the dimensions that are dynamic: an argument's
-    place, and which of its own. The packager's compile cache must come from this function."""
+    """Compiles a program with `torch.compile`, separately for each shape, except for the `dynamic` dimensions, each
+    given as the position of an argument and of its dimension. The packager must fill its compile cache through this
+    function too."""
     from torch._inductor import config
 
-    # Weights are packed for oneDNN, and int8 convolutions are fused, only when frozen. On CUDA freezing gains little
-    # and it keeps graphs out of the compile cache, where Triton's long compilations belong.
+    # Only frozen weights are packed for oneDNN, and only frozen int8 convolutions are fused. On CUDA freezing gains
+    # little, and it would keep graphs out of the compile cache, although Triton compiles for long.
     config.freezing = device.type == "cpu"
-    # A precompiled header is compiled anew on every machine, also where every kernel is already there, and asks for
-    # the program `openssl`.
+    # A precompiled header would be compiled on every machine, even if all kernels are in the cache, and needs the
+    # program `openssl`.
     config.cpp_cache_precompile_headers = False
-    # fullgraph: past torch's limit of recompilations a shape is an error, not a silent fall to eager.
+    # fullgraph: beyond torch's limit on recompilations, a new shape is an error instead of silently running eagerly.
     compiled: RunBatch = without_grad(torch.compile(module, dynamic=False, fullgraph=True))
     if not dynamic:
         return compiled
@@ -67,8 +68,8 @@ def compile_program(module: torch.nn.Module, device: torch.device, dynamic: Sequ
 
 
 def use_cache(folder: Path) -> None:
-    """Compiles with the kernels that the packager left in a folder, and leaves new ones there. On CUDA it also holds
-    what `torch.compiler.save_cache_artifacts` gave; a cache that torch rejects costs time, not correctness."""
+    """Makes this folder, filled by the packager, the cache of compiled kernels. For CUDA it also holds a file from
+    `torch.compiler.save_cache_artifacts`. A cache that torch rejects costs time, not correctness."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     saved = folder / ARTIFACTS
     if saved.is_file() and torch.compiler.load_cache_artifacts(saved.read_bytes()) is None:
@@ -76,7 +77,7 @@ def use_cache(folder: Path) -> None:
 
 
 def without_grad(function: Callable[..., Sequence[torch.Tensor]]) -> RunBatch:
-    """A function of tensors as something to run batches with."""
+    """Wraps a function of tensors, so that it takes a list of them and computes no gradients."""
 
     def run(inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         with torch.no_grad():
@@ -96,7 +97,7 @@ def _refuse_pickles(path: Path) -> None:
                 payloads = json.loads(archive.read(entries[entry]))["config"]
                 if pickled := sorted(name for name, meta in payloads.items() if meta["use_pickle"]):
                     raise RecordError(f"{path.name}: tensors stored as pickles: {pickled[:3]}")
-            # The packager empties it; torch takes that for a program without example inputs.
+            # The packager empties this file, and torch then sees a program without example inputs.
             if archive.read(entries["data/sample_inputs/model.pt"]):
                 raise RecordError(f"{path.name}: has pickled sample inputs")
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile) as err:

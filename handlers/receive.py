@@ -1,7 +1,8 @@
-"""Batches from TorchServe's connection, as `ts.protocol.otf_message_handler.retrieve_msg` gives them.
+"""Receives batches from TorchServe's connection, with the same results as
+`ts.protocol.otf_message_handler.retrieve_msg`.
 
-That one asks the kernel for every length and every header by itself, forty times a request, and logs a line a batch.
-This one reads what has arrived, and cuts it up in memory."""
+That function makes a system call for every length and every header, forty per request, and logs a line per batch. This
+module reads whatever has arrived and parses it in memory."""
 
 import logging
 import os
@@ -11,14 +12,14 @@ import sys
 from typing import Any
 
 _PREDICT, _END = b"I", -1
-# What is read ahead of what is asked for; longer bodies go past the buffer.
+# How much is read ahead; longer bodies bypass the buffer.
 _AHEAD_BYTES = 1 << 15
 _INT = struct.Struct("!i")
 
 
-def install() -> None:
-    """Gives this worker the faster reader. Not where TorchServe was not told to leave JSON as it is: its own reader
-    decodes it then."""
+def install_receiver() -> None:
+    """Replaces TorchServe's reader in this worker. Does nothing unless TorchServe is configured to leave JSON
+    undecoded: otherwise its own reader has to decode it."""
     main: Any = sys.modules["__main__"]
     if os.environ.get("TS_DECODE_INPUT_REQUEST") != "false" or not hasattr(main, "retrieve_msg"):
         return
@@ -26,8 +27,8 @@ def install() -> None:
 
 
 class Receiver:
-    """Reads from a worker's only connection. Between two batches nothing is left of what was read, because TorchServe
-    waits for the answers before it sends more."""
+    """Reads from a worker's only connection. The buffer is empty between two batches, because TorchServe waits for the
+    answers before it sends more."""
 
     def __init__(self) -> None:
         self._data = bytearray(2 * _AHEAD_BYTES)
@@ -35,7 +36,7 @@ class Receiver:
         self._at = self._end = 0
 
     def receive(self, connection: socket.socket) -> tuple[bytearray, list[dict[str, Any]]]:
-        """The command and the requests of the next batch; ends the process when TorchServe is gone."""
+        """Waits for the next batch and returns its command and its requests. Exits if TorchServe has gone."""
         self._connection = connection
         self._at = self._end = 0
         command = self._take(1)
@@ -73,7 +74,8 @@ class Receiver:
         return self._data[at : at + count]
 
     def _take_rest(self, count: int) -> bytearray:
-        """What is more than has been read: straight to where it stays, and only then on into the buffer."""
+        """Takes more bytes than the buffer holds. Most are read straight into the result; only the last ones go through
+        the buffer, which also reads ahead."""
         taken = bytearray(count)
         held = self._end - self._at
         taken[:held] = self._data[self._at : self._end]

@@ -1,4 +1,4 @@
-"""`marina.json`, the record that the packager leaves in the MAR: read once, frozen, missing keys are errors.
+"""Reads `marina.json`, the record that the packager leaves in the MAR. A missing key is an error.
 
 Unknown keys are ignored, so that an older handler can open a newer package of the same schema."""
 
@@ -10,12 +10,12 @@ from typing import Any, get_args, get_type_hints
 
 RECORD_FILE = "marina.json"
 SCHEMA = "marina.package/1"
-# TorchServe kills the worker over an answer larger than its max_response_size, whose default this is.
+# The default of TorchServe's max_response_size; it kills a worker whose answer is larger.
 DEFAULT_MAX_RESPONSE_BYTES = 6_553_500
 
 
 class RecordError(Exception):
-    """The package is broken or does not fit this server: the worker must not start."""
+    """The package is broken or does not fit this server, so the worker must not start."""
 
 
 @dataclass(frozen=True)
@@ -30,42 +30,46 @@ class TensorSpec:
     varies: int | None = None
     """The dimension that varies from request to request; `shape` has its largest size."""
     pad: float | None = None
+    """The value for padding; None means `min`, or else 0."""
 
     @property
     def padding(self) -> float:
-        """What stands behind a request's length."""
+        """The value that fills up a row beyond the request's own length."""
         return self.pad if self.pad is not None else self.min or 0
 
     def shape_for(self, length: int) -> tuple[int, ...]:
-        """The shape in which the dimension that varies has this size."""
+        """The shape with this size in the dimension that varies."""
         return tuple(length if place == self.varies else side for place, side in enumerate(self.shape))
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of this shape may be sent."""
+        """True if a request may send an array of this shape."""
         if self.varies is None or len(shape) != len(self.shape):
             return shape == self.shape
         return 1 <= shape[self.varies] <= self.shape[self.varies] and shape == self.shape_for(shape[self.varies])
 
     def shape_text(self) -> str:
-        """The shape for a person."""
+        """The shape for messages."""
         sides = (f"1 to {side}" if place == self.varies else str(side) for place, side in enumerate(self.shape))
         return f"[{', '.join(sides)}]"
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """What a dimension that varies is padded to, and which of the model's arguments says what of it is padding; a
-    dynamic one is padded to the longest row only, and its buckets are what is timed."""
+class PackedLengths:
+    """The lengths to which a dimension that varies is padded."""
 
     buckets: tuple[int, ...]
+    """The lengths that are compiled. If `dynamic`, only those that are timed."""
     dynamic: bool = False
+    """Rows are padded only to the longest one among them."""
     mask: int | None = None
+    """The position of the model's argument that marks what is no padding."""
     mask_dtype: str = "bool"
 
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """How image bytes become the model's uint8 pixels; mean and std are on the 0..1 scale, one per channel."""
+    """How image bytes become the model's uint8 pixels. `mean` and `std` are on the scale from 0 to 1, one per
+    channel."""
 
     height: int
     width: int
@@ -81,7 +85,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class EncodingSpec:
-    """How an encoder reads texts; `tokenizer` is a file of the package."""
+    """How an encoder reads texts; `tokenizer` is a file in the package."""
 
     task: str
     max_tokens: int
@@ -90,8 +94,8 @@ class EncodingSpec:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A request that the model must answer, relative to the model's folder."""
+class PackedSample:
+    """A request that the model must answer; `file` is relative to the model's folder."""
 
     file: str
     content_type: str
@@ -99,7 +103,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class CompiledFile:
-    """One AOTInductor package, compiled for exactly one batch size."""
+    """An AOTInductor package, compiled for one batch size and, if lengths vary, for one length."""
 
     file: str
     batch: int
@@ -108,21 +112,24 @@ class CompiledFile:
 
 @dataclass(frozen=True)
 class VllmSpec:
-    """How vLLM is run: its Python, arguments of its engine, the folder of the weights where they are not in the
-    package, what that holds, and how closely it is looked at."""
+    """How vLLM is run."""
 
     python: str
     weights: str | None
+    """The folder of the weights; None if they are in the package."""
     check: str
+    """How thoroughly the weights are compared with `files`."""
     args: Mapping[str, Any]
+    """Arguments of vLLM's engine."""
     step_timeout_s: float
     files: Mapping[str, Mapping[str, Any]]
+    """The files that the packager saw in `weights`."""
 
 
 @dataclass(frozen=True)
 class TextSpec:
-    """How a `text` model is run; `folder` has its tokenizer, its template and its weights, and `ends` are the tokens
-    after which it has nothing more to say."""
+    """How a `text` model is run. `folder` holds its tokenizer, its chat template and its weights; `ends` are the tokens
+    that end an answer."""
 
     folder: str
     engine: str
@@ -140,8 +147,9 @@ class TextSpec:
 
 
 @dataclass(frozen=True)
-class Code:
-    """Source that runs in the worker: a factory in a file of the package, and the weights for what it makes."""
+class PackedCode:
+    """Source code that runs in the worker: a factory in a file of the package, and the weights for the network that it
+    returns. `shared` are names of tensors that are saved under another name."""
 
     file: str
     factory: str
@@ -151,7 +159,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Record:
+class PackedRecord:
     name: str
     version: str
     precision: str
@@ -164,7 +172,7 @@ class Record:
     outputs: tuple[TensorSpec, ...]
     labels: str | None
     max_request_bytes: int
-    sample: Sample | None
+    sample: PackedSample | None
     key: Mapping[str, Any]
     artifacts: tuple[CompiledFile, ...]
     program: str | None
@@ -173,11 +181,11 @@ class Record:
     encoding: EncodingSpec | None = None
     max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
     text: TextSpec | None = None
-    code: Code | None = None
-    lengths: Lengths | None = None
+    code: PackedCode | None = None
+    lengths: PackedLengths | None = None
 
 
-def load_record(directory: Path) -> Record:
+def load_record(directory: Path) -> PackedRecord:
     path = directory / RECORD_FILE
     try:
         data = json.loads(path.read_bytes())
@@ -189,8 +197,8 @@ def load_record(directory: Path) -> Record:
     return parse_record(data)
 
 
-def parse_record(data: Mapping[str, Any]) -> Record:
-    record: Record = _section(Record, data, "")
+def parse_record(data: Mapping[str, Any]) -> PackedRecord:
+    record: PackedRecord = _section(PackedRecord, data, "")
     _check(record)
     return record
 
@@ -206,7 +214,7 @@ def _section(kind: type[Any], data: Mapping[str, Any], where: str) -> Any:
 
 
 def _value(kind: Any, data: Any, where: str) -> Any:
-    """What a field of this type holds: a section, several of them, or the value as it is."""
+    """Converts the JSON value of a field: to a section, to a tuple, or not at all."""
     inner = next((part for part in (kind, *get_args(kind)) if isinstance(part, type) and is_dataclass(part)), None)
     if isinstance(data, list):
         return tuple(
@@ -215,7 +223,7 @@ def _value(kind: Any, data: Any, where: str) -> Any:
     return data if inner is None or data is None else _section(inner, data, f"{where}.")
 
 
-def _check(record: Record) -> None:
+def _check(record: PackedRecord) -> None:
     if record.text is not None:
         return
     if not record.inputs or not record.outputs:

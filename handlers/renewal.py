@@ -1,9 +1,10 @@
-"""A worker that is new again without TorchServe noticing: same process, same connection, fresh memory.
+"""Renews a worker without TorchServe noticing: same process, same connection, fresh memory.
 
-The supervisor asks with a file named after the worker's pid. Between two batches, when nothing is half read or half
-answered, the worker renames it to `<pid>.busy`, replaces its own program (`exec`), keeps the open connection to
-TorchServe, and loads the model again; what TorchServe sends meanwhile waits in that connection. Then it removes the
-file. No request fails; those of one batch wait for the load, which must be shorter than `serving.response_timeout_s`.
+The supervisor asks for it by creating a file named after the worker's pid. Between two batches, when nothing is half
+read or half answered, the worker renames the file to `<pid>.busy`, replaces its own program (`exec`), keeps the open
+connection to TorchServe, and loads the model again; whatever TorchServe sends meanwhile waits in the connection. Then
+it removes the file. No request fails; those of one batch wait for the load, which must be shorter than
+`serving.response_timeout_s`.
 """
 
 import json
@@ -18,7 +19,7 @@ DIRECTORY = "MARINA_RENEW_DIR"
 
 
 def arm(context: Any) -> None:
-    """Lets this worker be renewed; call it once, in `initialize`."""
+    """Makes this worker renew itself on request; call it once, in `initialize`."""
     directory = os.environ.get(DIRECTORY)
     main: Any = sys.modules["__main__"]
     if not directory or not hasattr(main, "retrieve_msg"):
@@ -45,7 +46,7 @@ def arm(context: Any) -> None:
 
 
 def main() -> None:
-    """The renewed worker: what `ts.model_service_worker` does once it has a connection."""
+    """Runs the renewed worker: does what `ts.model_service_worker` does once it has a connection."""
     from ts.arg_parser import ArgParser
     from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
     from ts.model_service_worker import TorchModelServiceWorker
@@ -54,7 +55,7 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     load = {name: value for name, value in json.loads(sys.argv[2]).items() if value is not None}
     sys.argv[1:] = sys.argv[3:]
-    # Not by its constructor, which makes a listening socket: TorchServe connected long ago.
+    # Its constructor is skipped, because it creates a listening socket, and TorchServe is connected already.
     worker = TorchModelServiceWorker.__new__(TorchModelServiceWorker)
     worker.metrics_cache = MetricsCacheYamlImpl(ArgParser.model_service_worker_args().parse_args().metrics_config)
     worker.metrics_cache.initialize_cache()

@@ -1,4 +1,4 @@
-"""One request as a handler sees it, whatever TorchServe has made of its body, and the answer to it."""
+"""One request as a handler sees it, in whatever form TorchServe passes its body, and the answer to it."""
 
 import copy
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ class Answer:
     body: bytes
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Further ones, of the answer."""
+    """Further headers of the answer."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a handler of your own takes, or gives: the JSON schema of a body, with an example that fits it. For other
-    bodies, the content type and an example as text."""
+    """Declares the bodies that a handler of your own takes or gives: a JSON schema, with an example that matches it.
+    For bodies that are not JSON, the content type and an example as text."""
 
     schema: Mapping[str, Any] = field(default_factory=dict)
     example: Any = None
@@ -37,7 +37,7 @@ class Form:
 
 
 class Headers(Mapping[str, str]):
-    """Header names in any case: gateways lower-case them, TorchServe keeps what the client sent."""
+    """Headers whose names may be in any case: gateways send lower case, and TorchServe keeps what the client sent."""
 
     def __init__(self, headers: Mapping[str, Any]) -> None:
         self._values = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
@@ -53,8 +53,8 @@ class Headers(Mapping[str, str]):
 
 
 class Request:
-    """One row of the batch. `body` is bytes also where TorchServe has already decoded the JSON; `json()` is the parsed
-    form."""
+    """One row of the batch. `body` is always bytes, even if TorchServe has already decoded the JSON; `json()` is always
+    the parsed value."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Request:
         self.id = request_id
         self.parts = row
         self.kept: Any = None
-        """What `decode` leaves for `encode`."""
+        """Anything that `decode` wants to pass on to `encode`."""
         self.max_values = max_values
         self._raw_headers = raw_headers
         self._part = self._find_part()
@@ -84,7 +84,7 @@ class Request:
 
     @cached_property
     def content_type(self) -> str:
-        """The media type in lower case without parameters; empty if there is none."""
+        """The media type in lower case, without parameters; empty if there is none."""
         of_part = self._raw_headers.get(self._part)
         declared = of_part.get("content-type") if isinstance(of_part, Mapping) else None
         return (declared or self.headers.get("content-type") or "").partition(";")[0].strip().lower()
@@ -97,7 +97,7 @@ class Request:
 
     @property
     def is_decoded(self) -> bool:
-        """TorchServe has parsed the JSON already (`decode_input_request=true` and exactly `application/json`)."""
+        """True if TorchServe has parsed the JSON (`decode_input_request=true` and exactly `application/json`)."""
         return not isinstance(self._value, bytes | bytearray)
 
     @cached_property
@@ -106,7 +106,7 @@ class Request:
 
     @cached_property
     def wants_npy(self) -> bool:
-        """The answer's format: as `Accept` says, else that of the request."""
+        """True if the answer should be `.npy`: as `Accept` says, or else like the request."""
         accepted = {item.partition(";")[0].strip().lower() for item in self.headers.get("accept", "").split(",")}
         if accepted & _NPY_TYPES:
             return True
@@ -115,14 +115,14 @@ class Request:
     def json(self) -> object:
         return self._parsed
 
-    def noted(self, name: str) -> str | None:
-        """A header that the door has set, so of exactly this name."""
+    def door_header(self, name: str) -> str | None:
+        """The value of a header that the door sets, so in exactly this spelling; None if it is missing."""
         value = self._raw_headers.get(name)
         return value if isinstance(value, str) else None
 
     def instance(self, value: object) -> "Request":
-        """One of several in this request, as if it were a body of its own: bytes of no declared type, or a JSON value.
-        It is answered in JSON where it can be."""
+        """A request with one instance of this request as its body: bytes of undeclared type, or a JSON value. It is
+        answered in JSON if possible."""
         part = copy.copy(self)
         for name in ("headers", "content_type", "is_npy", "wants_npy", "_parsed"):
             part.__dict__.pop(name, None)
@@ -143,7 +143,7 @@ class Request:
             return names[0]
         declared = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if not names and declared == FORM:
-            # What curl sends when it is not told a type; TorchServe then looks for fields and keeps nothing else.
+            # curl sends this type by default. TorchServe then looks for form fields and drops everything else.
             raise Unsupported(
                 "a form without fields",
                 field="content-type",

@@ -1,7 +1,7 @@
-"""Where a worker unpacks what torch loads: a folder of its own, which does not outlive it.
+"""Gives each worker a folder of its own for what torch unpacks, so that it can be removed after the worker.
 
-torch unpacks each compiled package into a new folder under `TMPDIR` and removes it when the package is let go, which a
-worker that is killed or renewed never does."""
+torch unpacks each compiled package into a new folder under `TMPDIR`, and removes it when the package is released. A
+worker that is killed or renewed never gets to that."""
 
 import os
 import shutil
@@ -14,8 +14,8 @@ _PREFIX = "worker-"
 
 @contextmanager
 def unpacking(*, keep: bool) -> Iterator[None]:
-    """Torch unpacks into this worker's folder meanwhile; what workers left that are gone is removed first. Libraries
-    stay loaded without their files, so that these go at the end, unless they are to be kept."""
+    """Makes torch unpack into this worker's folder, after removing the folders of dead workers. The files are removed
+    at the end, unless `keep`: loaded libraries do not need them any more."""
     before = os.environ.get("TMPDIR")
     parent = Path(before or "/tmp")
     for folder in parent.glob(f"{_PREFIX}*"):
@@ -36,5 +36,5 @@ def unpacking(*, keep: bool) -> Iterator[None]:
 
 
 def _is_left_over(pid: str) -> bool:
-    """Of a process that is gone, or of this one before it was renewed."""
+    """True if the process is gone, or is this one, from before it was renewed."""
     return pid.isdecimal() and (int(pid) == os.getpid() or not Path("/proc", pid).exists())

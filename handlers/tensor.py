@@ -1,17 +1,17 @@
 """`handler: tensor`: arrays in, arrays out, one or several by name.
 
-Takes JSON, `{"<input>": array, ...}` or `{"inputs": {...}}` or, for a model with one input, the bare array; and for one
-input a `.npy` body. Answers in the format of the request, or as `Accept` says: `{"<output>": array, ...}`, or `.npy`
-for a model with one output."""
+Takes JSON: `{"<input>": array, ...}` or `{"inputs": {...}}`. A model with one input also takes the bare array, or a
+`.npy` body. Answers in the format of the request, or as `Accept` says: `{"<output>": array, ...}`, or `.npy` for a
+model with one output."""
 
-from handlers.arrays import Array, fit, from_json, from_npy, to_json, to_npy
+from handlers.arrays import Array, fit_array, from_json, from_npy, to_json, to_npy
 from handlers.base import Handler
 from handlers.request import NPY, Answer, Request
-from handlers.validation import NotAcceptable, Unprocessable, Unsupported, describe
+from handlers.validation import NotAcceptable, Unprocessable, Unsupported, describe_json
 
 
 class TensorHandler(Handler):
-    """Arrays of the record's inputs, without the batch dimension, exactly of their shapes."""
+    """Takes the model's inputs as arrays of exactly the declared shapes, without the batch dimension."""
 
     def decode(self, request: Request) -> list[Array]:
         if request.wants_npy and len(self.record.outputs) > 1:
@@ -39,7 +39,7 @@ class TensorHandler(Handler):
                 allowed="application/json",
             )
         spec = self.record.inputs[0]
-        return fit(from_npy(request.body, max_bytes=self.record.max_request_bytes, field=spec.name), spec)
+        return fit_array(from_npy(request.body, max_bytes=self.record.max_request_bytes, field=spec.name), spec)
 
     def _from_json(self, value: object) -> list[Array]:
         specs = self.record.inputs
@@ -49,8 +49,10 @@ class TensorHandler(Handler):
         if isinstance(value, dict) and set(value) == {"inputs"} != names:
             value = value["inputs"]
         if not isinstance(value, dict) or set(value) != names:
-            # A client's own names are payload and stay out of the answer.
-            got = describe(value) + (f", {len(names & set(value))} with known names" if isinstance(value, dict) else "")
+            # The names that the client sent are payload, so the answer does not repeat them.
+            got = describe_json(value) + (
+                f", {len(names & set(value))} with known names" if isinstance(value, dict) else ""
+            )
             raise Unprocessable(
                 "the inputs are not those of the model", field="inputs", got=got, allowed=", ".join(sorted(names))
             )

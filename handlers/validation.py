@@ -1,4 +1,4 @@
-"""Errors that answer one request, and the checks that come before memory is spent.
+"""The errors that answer a single request, and checks that run before memory is spent.
 
 bytes -> body -> array or pixels -> model -> answer
 
@@ -14,7 +14,7 @@ AnswerError              the model's or the server's fault, for this request alo
   Overdue           503
   OutOfMemory       507
 
-`got` says what was found in a few words. It never repeats the payload."""
+`got` describes what was found in a few words. It never repeats the payload."""
 
 import base64
 import math
@@ -26,14 +26,15 @@ import orjson
 from handlers import memory
 
 MAX_TEXT = 120
-# JSON of this size is parsed whatever it holds.
+# JSON up to this size is parsed without counting its values.
 _SMALL_JSON = 1_000_000
-# An object of one pair is two values by their count, and takes twice this.
+# Memory per counted value. The worst case is an object with one pair: it counts as two values and takes twice this.
 _VALUE_BYTES = 116
 
 
 class RequestError(Exception):
-    """Answers this request with a 4xx and `{"error", "field", "got", "allowed"}`; its neighbours are not touched."""
+    """Answers this request with a 4xx and `{"error", "field", "got", "allowed"}`, without affecting others of its
+    batch."""
 
     status: ClassVar[int] = 400
     kind: ClassVar[str] = "malformed"
@@ -46,7 +47,7 @@ class RequestError(Exception):
         return {name: value for name, value in self.details.items() if value is not None}
 
     def in_one_sentence(self) -> "RequestError":
-        """The same, with all that it says in `error`."""
+        """The same error with all its details in `error`."""
         error, field, got, allowed = self.details.values()
         where = f" in `{field}`" if field else ""
         rest = [f"got {got}"] if got is not None else []
@@ -54,7 +55,7 @@ class RequestError(Exception):
         return type(self)(f"{error}{where}" + (f": {', '.join(rest)}" if rest else ""))
 
     def inside(self, where: str) -> "RequestError":
-        """The same, of one of several in a request."""
+        """The same error, with `where` in front of its field: the instance of the request that it is about."""
         error, field, got, allowed = self.details.values()
         return type(self)(error, field=f"{where}.{field}" if field else where, got=got, allowed=allowed)
 
@@ -96,31 +97,32 @@ class AnswerError(Exception):
 
 
 class NonFiniteOutput(AnswerError):
-    """The model gave NaN or infinity, which JSON cannot say."""
+    """The model returned NaN or infinity, which JSON cannot express."""
 
-    kind, error = "non_finite_output", "non_finite_output: the model gave a number that is not finite"
+    kind, error = "non_finite_output", "non_finite_output: the model returned a number that is not finite"
 
 
 class AnswerTooLarge(AnswerError):
-    """TorchServe would kill the worker over it."""
+    """The answer is so large that TorchServe would kill the worker."""
 
     kind, error = "answer_too_large", "answer_too_large: the answer is over the server's limit"
 
 
 class Overdue(AnswerError):
-    """Its neighbours in the batch left no time for it: TorchServe would kill the worker, and with it their answers."""
+    """The other requests of the batch took all the time for decoding. If the worker went on, TorchServe would kill it,
+    and their answers would be lost."""
 
     status, kind, error = 503, "overdue", "overdue: decoding the requests of this batch took too long, try again"
 
 
 class OutOfMemory(AnswerError):
-    """Also after the batch was split."""
+    """Out of memory, even after the batch was split."""
 
     status, kind, error = 507, "out_of_memory", "out of memory"
 
 
 def shorten(value: object) -> object:
-    """What may go into `got`: numbers as they are, text cut to a length, anything else by the name of its type."""
+    """A value as it may appear in `got`: numbers unchanged, text cut off, anything else as the name of its type."""
     if value is None or isinstance(value, bool | int):
         return value if not isinstance(value, int) or abs(value) < 2**53 else "a number over 2**53"
     if isinstance(value, float):
@@ -141,7 +143,7 @@ def check_size(body: bytes | bytearray, limit: int) -> None:
 
 
 def check_pixels(height: int, width: int, *, max_pixels: int, max_ratio: int) -> None:
-    """The decoded size, known from the header: a bomb is refused before it is unpacked."""
+    """Checks the size that the header declares, so that a decompression bomb is refused before it is unpacked."""
     got = f"{width}x{height} pixels"
     if height < 1 or width < 1:
         raise Malformed("the image has no pixels", field="image", got=got)
@@ -152,13 +154,13 @@ def check_pixels(height: int, width: int, *, max_pixels: int, max_ratio: int) ->
 
 
 def parse_json(body: bytes | bytearray, *, max_values: int) -> object:
-    """orjson refuses NaN, bad UTF-8 and more than 1024 levels without recursing into them. A large body of tiny values
-    would take up to forty times its size."""
+    """Parses JSON. orjson refuses NaN, bad UTF-8 and more than 1024 levels without recursing into them. The number of
+    values is limited, because a large body of tiny values would take up to forty times its size in memory."""
     if len(body) > _SMALL_JSON:
         values = body.count(b",") + body.count(b"[") + body.count(b"{")
         if values > max_values:
             raise TooLarge("the JSON holds too many values", field="body", got=values, allowed=f"at most {max_values}")
-        memory.note(values * _VALUE_BYTES)
+        memory.note_estimate(values * _VALUE_BYTES)
     try:
         return orjson.loads(body)
     except ValueError as err:
@@ -166,8 +168,8 @@ def parse_json(body: bytes | bytearray, *, max_values: int) -> object:
         raise Malformed("the body is not valid JSON", field="body", got=f"an error at character {position}") from err
 
 
-def bytes_of(text: str, field: str) -> bytes:
-    """What a text of base64 stands for."""
+def decode_base64(text: str, field: str) -> bytes:
+    """Decodes base64."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as err:
@@ -175,8 +177,8 @@ def bytes_of(text: str, field: str) -> bytes:
         raise Malformed("the text is not valid base64", field=field, allowed=allowed) from err
 
 
-def describe(value: object) -> str:
-    """The JSON type of a value, without the value."""
+def describe_json(value: object) -> str:
+    """Describes the JSON type of a value without showing the value."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, list):

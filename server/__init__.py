@@ -1,7 +1,8 @@
-"""The process beside TorchServe that makes it fit for production: one Java child, honest readiness, a drain that loses
-nothing, one page of metrics. It imports of ours only `config`, and never torch.
+"""The supervisor: a process beside TorchServe that makes it fit for production. It runs one Java child, reports
+readiness honestly, drains without losing a request, and shows all metrics on one page. Of our packages it imports only
+`config`, and it never imports torch.
 
-Its rooms, each of which imports only those before it: system, java, watching, pages."""
+Its rooms are system, java, watching and pages; each imports only the rooms before it."""
 
 from server.java import check_ports, find_java
 from server.serve import serve

@@ -1,4 +1,4 @@
-"""`python -m server SPEC --mar MAR`: what `marina serve` does, without the command line's other verbs."""
+"""`python -m server SPEC --mar MAR`: does what `marina serve` does, without loading the other verbs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from server.serve import serve
 
 
 def main() -> int:
-    """The exit code of the server, or of the error that kept it from starting."""
+    """Returns the exit code of the server, or of the error that kept it from starting."""
     parser = argparse.ArgumentParser(prog="python -m server", description="serve a packaged model")
     parser.add_argument("spec", type=Path)
     parser.add_argument("--mar", type=Path, required=True)
     parser.add_argument("--port-base", type=int, default=8080)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--docs", action="store_true", help="the page to try the model; nothing for a cluster")
-    parser.add_argument("--log-file", metavar="FILE", type=Path, help="also keep here what is printed, in two pieces")
+    parser.add_argument("--docs", action="store_true", help="add a page for trying the model; not meant for a cluster")
+    parser.add_argument("--log-file", metavar="FILE", type=Path, help="also write the log to this file, rotated once")
     options = parser.parse_args()
     try:
         spec = load_spec(options.spec, files=False)

@@ -1,8 +1,8 @@
-"""`python -m server.fetch FILE --sha256 HASH [--from URL | --from-environment] [--secret DIR]`: what an init container
-runs before the server.
+"""`python -m server.fetch FILE --sha256 HASH [--from URL | --from-environment] [--secret DIR]`: an init container runs
+it before the server starts.
 
-It downloads the MAR, or finds it where a volume has it, and lets nothing through that is not the package. What makes an
-address a secret, its query, is printed nowhere.
+It downloads the MAR, or finds it in a mounted volume, and fails unless its sha256 is the package's. The query of a URL
+may be a secret (a presigned signature), so it is never printed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -28,23 +26,23 @@ from config.record import file_sha256
 if TYPE_CHECKING:
     from obstore.store import ClientConfig
 
-# The store may be a moment behind, and a pod's network is not always there before its first container.
+# The store may lag behind an upload, and a pod's network is not always up before its first container starts.
 _ATTEMPTS, _PAUSE_S, _TIMEOUT_S = 5, 2.0, 30.0
 _PIECE = 1 << 20
 _SCHEMES = ("gs", "http", "https", "s3")
-# Where a presigned address is: in a Secret, and so in the environment.
+# Holds a presigned URL: it comes from a Secret, through the environment.
 _VARIABLE = "MODEL_URL"
 
 
 def fetch(file: Path, *, sha256: str, url: str | None, pause_s: float = _PAUSE_S) -> None:
-    """Returns when the file is there and is the package; with a URL it is downloaded first, unless it is there."""
+    """Returns once `file` exists and has this hash. With a URL it is downloaded first, unless it already does."""
     if url and not (file.is_file() and file_sha256(file) == sha256):
         _download(url, file, pause_s)
     if not file.is_file():
         raise InputError(f"{file}: no such MAR in the volume", hint="kubernetes: {model: {path: PATH_IN_THE_VOLUME}}")
     got = file_sha256(file)
     if got != sha256:
-        file_or_url = _shown(url) if url else str(file)
+        file_or_url = _printable(url) if url else str(file)
         if url:
             file.unlink()
         hint = "put the packaged MAR there, or render the manifests of the package that is there"
@@ -52,7 +50,7 @@ def fetch(file: Path, *, sha256: str, url: str | None, pause_s: float = _PAUSE_S
 
 
 def _download(url: str, file: Path, pause_s: float) -> None:
-    # Several pods may write into one cache.
+    # Several pods may write into the same cache, so each has a partial file of its own.
     partial = file.with_name(f"{file.name}.{socket.gethostname()}.{os.getpid()}.partial")
     try:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -63,18 +61,18 @@ def _download(url: str, file: Path, pause_s: float) -> None:
                 partial.replace(file)
                 return
             except (OSError, http.client.HTTPException) as err:
-                reason = str(err).replace(url, _shown(url)).splitlines()[0]
-                if _stays(err) or attempt == _ATTEMPTS:
+                reason = str(err).replace(url, _printable(url)).splitlines()[0]
+                if _is_permanent(err) or attempt == _ATTEMPTS:
                     hint = "kubernetes: {model: {url: URL, secret: NAME}}"
-                    raise InputError(f"{_shown(url)}: not downloaded: {reason}", hint=hint) from None
-                print(f"{_shown(url)}: {reason}; attempt {attempt} of {_ATTEMPTS}", file=sys.stderr, flush=True)
+                    raise InputError(f"{_printable(url)}: not downloaded: {reason}", hint=hint) from None
+                print(f"{_printable(url)}: {reason}; attempt {attempt} of {_ATTEMPTS}", file=sys.stderr, flush=True)
                 time.sleep(pause_s)
     finally:
         partial.unlink(missing_ok=True)
 
 
 def _copy(url: str, file: Path) -> int | None:
-    """Writes what a URL names; how much the store said it is."""
+    """Downloads a URL into a file; returns the size that the server declared, if it did."""
     if urlsplit(url).scheme in ("gs", "s3"):
         return _copy_object(url, file)
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer, file.open("wb") as stream:
@@ -84,16 +82,16 @@ def _copy(url: str, file: Path) -> int | None:
 
 
 def _copy_object(url: str, file: Path) -> int:
-    """The same of an object store. Who asks, it knows by the environment: keys, a file with them, or the identity that
-    a cloud gives the pod."""
-    from obstore.exceptions import BaseError
+    """Downloads from an object store; returns the object's size. Credentials come from the environment: keys, a file
+    that holds them, or the identity that the cloud gives the pod."""
+    from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
     from obstore.store import from_url
 
     address = urlsplit(url)
     pause = f"{_TIMEOUT_S:g}s"
-    # Whether a store is asked without TLS is for its address to say, which is in the environment too.
+    # The endpoint in the environment decides whether TLS is used.
     limits: ClientConfig = {"connect_timeout": pause, "read_timeout": pause, "timeout": "3600s", "allow_http": True}
-    with _as_os_error(BaseError):
+    try:
         bucket = f"{address.scheme}://{address.netloc}"
         store = from_url(bucket, client_options=limits, retry_config={"max_retries": 0})
         answer = store.get(address.path.lstrip("/"))
@@ -101,41 +99,32 @@ def _copy_object(url: str, file: Path) -> int:
             for piece in answer.stream(min_chunk_size=_PIECE):
                 stream.write(piece)
         return int(answer.meta["size"])
-
-
-@contextmanager
-def _as_os_error(kind: type[Exception]) -> Iterator[None]:
-    from obstore.exceptions import NotFoundError, PermissionDeniedError, UnauthenticatedError
-
-    try:
-        yield
-    except FileNotFoundError as err:
-        raise _Final(str(err)) from err
-    except (NotFoundError, PermissionDeniedError, UnauthenticatedError) as err:
-        raise _Final(str(err)) from err
-    except kind as err:
+    except (FileNotFoundError, NotFoundError, PermissionDeniedError, UnauthenticatedError) as err:
+        raise _PermanentError(str(err)) from err
+    except BaseError as err:
         raise OSError(str(err)) from err
 
 
-class _Final(OSError):
-    """What an object store will say again: there is no such object, or the client may not read it."""
+class _PermanentError(OSError):
+    """Not worth a retry: the object does not exist, or the client may not read it."""
 
 
-def _stays(err: Exception) -> bool:
-    """What was asked for wrongly stays wrong."""
+def _is_permanent(err: Exception) -> bool:
+    """True if a retry would fail in the same way."""
     if isinstance(err, urllib.error.HTTPError):
         return err.code < 500 and err.code not in (408, 429)
-    return isinstance(err, _Final)
+    return isinstance(err, _PermanentError)
 
 
-def _shown(url: str) -> str:
-    """An address as it may be printed."""
+def _printable(url: str) -> str:
+    """The URL without its credentials and its query."""
     address = urlsplit(url)
     return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}" + ("?…" if address.query else "")
 
 
-def _learn(folder: Path) -> None:
-    """Takes the keys of a mounted Secret for variables; files among them, such as an account's, stay to be read."""
+def _load_secret(folder: Path) -> None:
+    """Sets an environment variable for each key of a mounted Secret whose name can be one. Other files, such as an
+    account's key file, are left to be read from the folder."""
     for file in folder.iterdir():
         if file.is_file() and file.name.isidentifier():
             os.environ[file.name] = file.read_text(encoding="utf-8").strip()
@@ -152,18 +141,18 @@ def _from_environment() -> str:
 
 
 def main() -> int:
-    """0 when the package is there."""
-    parser = argparse.ArgumentParser(prog="python -m server.fetch", description="the MAR of a package, verified")
+    """Returns 0 once the package is in place."""
+    parser = argparse.ArgumentParser(prog="python -m server.fetch", description="get a MAR and verify it")
     parser.add_argument("file", type=Path)
     parser.add_argument("--sha256", required=True)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--from", dest="url")
-    source.add_argument("--from-environment", action="store_true", help=f"the address in `{_VARIABLE}`")
-    parser.add_argument("--secret", metavar="DIR", type=Path, help="a folder with variables, each a file")
+    source.add_argument("--from-environment", action="store_true", help=f"download from the URL in `{_VARIABLE}`")
+    parser.add_argument("--secret", metavar="DIR", type=Path, help="a folder with one file per environment variable")
     options = parser.parse_args()
     try:
         if options.secret:
-            _learn(options.secret)
+            _load_secret(options.secret)
         url = _from_environment() if options.from_environment else options.url
         fetch(options.file, sha256=options.sha256, url=url)
     except MarinaError as err:

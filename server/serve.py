@@ -1,4 +1,4 @@
-"""`serve`: everything checked first, then one supervisor around one TorchServe, until it is told to stop."""
+"""`serve` checks everything first, then runs one supervisor around one TorchServe until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from server.java import (
     Launch,
     RequestLog,
     Traffic,
+    check_disk_space,
     check_package,
     check_ports,
-    check_room,
+    connection_limit,
     find_java,
     plan_launch,
-    room_for_connections,
 )
 from server.pages import (
-    Answer,
     Docs,
+    PageResponse,
     body_types,
     door_pages,
-    html_answer,
-    json_answer,
-    metrics_answer,
+    html_response,
+    json_response,
+    metrics_response,
     serve_pages,
     start_page,
 )
@@ -47,9 +47,10 @@ from server.system import (
     adopt_orphans,
     create_run_directory,
     log_line,
+    reachable_host,
     temporary_parent,
 )
-from server.watching import Disk, Facts, Health, Page, Prober, Recycler, WorkerMetrics
+from server.watching import Disk, Health, MetricsPage, Prober, Recycler, ServerFacts, WorkerMetrics
 
 _LEVELS = {"error: ": "ERROR", "warning: ": "WARN"}
 
@@ -63,28 +64,29 @@ def serve(
     docs: bool = False,
     log_file: Path | None = None,
 ) -> int:
-    """Blocks until the server ended; the exit code is one of `Exit`. MarinaError before anything was started.
+    """Runs a server and blocks until it has ended. Returns one of `Exit`; raises MarinaError if a check fails, before
+    anything was started.
 
-    `host` is where inference and the supervisor's pages listen; everything else stays on loopback. `docs` adds the page
-    to try the model; `log_file` keeps what is printed, for a sidecar that ships it. Needs the main thread, whose
-    SIGTERM and SIGINT it takes.
+    Inference and the supervisor's pages listen on `host`; everything else stays on loopback. `docs` adds the page for
+    trying the model; `log_file` also receives the log, for a sidecar that ships it. Must run in the main thread,
+    because it handles SIGTERM and SIGINT.
     """
     began = time.monotonic()
     ports, java = Ports(port_base), find_java()
     record = check_package(spec, mar)
     check_ports(ports, host)
-    check_room(mar, temporary_parent())
+    check_disk_space(mar, temporary_parent())
     sink = _log_sink(log_file)
     directory = create_run_directory()
     try:
-        # The sample's kind first: it is the one to try.
+        # The sample's content type comes first: error messages suggest the first one.
         types = tuple(dict.fromkeys((record.sample.content_type, *body_types(record))))
         pages = door_pages(record, ports=ports, docs=docs)
         launch = plan_launch(
             spec, mar=mar, ports=ports, host=host, directory=directory.path, java=java, types=types, pages=pages
         )
         output = Output(sink)
-        server = _Server(spec, launch, mar=mar, record=record, ports=ports, host=host, docs=docs, output=output)
+        server = _ModelServer(spec, launch, record=record, ports=ports, docs=docs, output=output)
         try:
             return server.run(began)
         finally:
@@ -93,43 +95,38 @@ def serve(
         directory.close()
 
 
-class _Server:
-    """One server's parts, put together. Java is started first: everything else is faster than it."""
+class _ModelServer:
+    """All parts of one running server. Java is started first, because it takes the longest."""
 
     def __init__(
         self,
         spec: Spec,
         launch: Launch,
         *,
-        mar: Path,
         record: Record,
         ports: Ports,
-        host: str,
         docs: bool,
         output: Output,
     ) -> None:
-        self._spec, self._mar, self._record, self._ports, self._host = spec, mar, record, ports, host
-        self._directory = launch.directory
+        self._spec, self._launch, self._record, self._ports = spec, launch, record, ports
         self._output, self._signals = output, Signals()
         self._say(f"loading {spec.name} {spec.version}: {spec.workers} workers × {spec.threads} threads …")
         adopt_orphans()
-        traffic, health, frontend = (
-            Traffic(spec),
-            Health(spec.workers),
-            Frontend(spec.name, ports, host, launch.directory),
-        )
+        traffic, health = Traffic(spec), Health(spec.workers)
+        frontend = Frontend(spec.name, ports, launch.address, launch.directory)
         try:
             self._child = Child(launch, traffic=traffic, log=RequestLog(spec), output=self._output)
         except OSError as err:
-            text = f"`--port-base`: port {ports.inference} (inference) was taken meanwhile: {err.strerror}"
-            raise InputError(text) from err
+            raise _port_taken(ports.inference, "inference", err) from err
         health.java_pid = self._child.pid
         timeout_s, gpu = spec.serving.response_timeout_s, record.device == "cuda"
         prober = Prober(frontend, health, traffic, self._sample(), timeout_s=timeout_s, gpu=gpu)
-        recycler = Recycler(spec.serving, launch.directory / "renew", health, nudge=prober.nudge, say=self._say)
+        recycler = Recycler(
+            spec.serving, launch.directory / "renew", health, request_inference=prober.request_inference, say=self._say
+        )
         self._disk = Disk(launch.directory, say=self._say)
-        self._facts = Facts(
-            sha256=file_sha256(mar),
+        self._facts = ServerFacts(
+            sha256=file_sha256(launch.mar),
             java_pid=self._child.pid,
             supervisor_pid=os.getpid(),
             recycled=lambda: recycler.recycled,
@@ -138,11 +135,12 @@ class _Server:
             disk_free_bytes=self._disk.free_bytes,
         )
         wanted = spec.serving.max_connections
-        if (room := room_for_connections(wanted)) < wanted:
-            self._say(f"warning: `serving.max_connections`: {room}, not {wanted}: the limit of open files")
+        if (limit := connection_limit(wanted)) < wanted:
+            reason = "because of the limit on open files"
+            self._say(f"warning: `serving.max_connections`: {limit} instead of {wanted}, {reason}")
         self._docs = self._make_docs() if docs else None
         metrics = WorkerMetrics(launch.directory / "metrics")
-        self._page = Page(spec, frontend, self._child.door, traffic, health, metrics, self._facts)
+        self._page = MetricsPage(spec, frontend, self._child.door, traffic, health, metrics, self._facts)
         self._supervisor = Supervisor(
             child=self._child,
             signals=self._signals,
@@ -154,7 +152,7 @@ class _Server:
         )
 
     def run(self, began: float) -> int:
-        """Until the end; `began` is when the user asked for a server."""
+        """Blocks until the server has ended; `began` is the monotonic time at which `serve` was called."""
 
         def ready() -> None:
             self._facts.ready_after_s = time.monotonic() - began
@@ -162,9 +160,11 @@ class _Server:
 
         port = self._ports.supervisor
         try:
-            pages = serve_pages(self._host, port, self._routes(), self._docs.posts() if self._docs else {})
+            pages = serve_pages(self._launch.address, port, self._routes(), self._docs.posts() if self._docs else {})
         except OSError as err:
-            raise InputError(f"`--port-base`: port {port} (supervisor) was taken meanwhile: {err.strerror}") from err
+            raise InputError(
+                f"`--port-base`: port {port} (supervisor) was taken in the meantime: {err.strerror}"
+            ) from err
         try:
             return self._supervisor.run(self._spec.serving, ready=ready)
         finally:
@@ -172,28 +172,28 @@ class _Server:
             pages.server_close()
 
     def close(self) -> None:
-        """Leaves no process, no thread that writes and no signal handler."""
+        """Ends every process and writer thread and restores the signal handlers."""
         self._child.kill()
         self._output.close()
         self._signals.close()
 
-    def _routes(self) -> dict[str, Callable[[], Answer]]:
+    def _routes(self) -> dict[str, Callable[[], PageResponse]]:
         supervisor, record = self._supervisor, self._record
         package = {"name": record.name, "version": record.version, "compile": record.compile}
-        package |= {"sha256": self._facts.sha256, "mar": str(self._mar)}
+        package |= {"sha256": self._facts.sha256, "mar": str(self._launch.mar)}
 
-        def ready() -> Answer:
+        def ready() -> PageResponse:
             body = {**supervisor.readiness(), "warnings": self._disk.warnings()}
-            return json_answer(200 if body["ready"] else 503, body)
+            return json_response(200 if body["ready"] else 503, body)
 
         routes = self._docs.routes() if self._docs else {}
-        start = html_answer(start_page(record, docs=self._docs is not None, ports=self._ports, pages=""))
+        start = html_response(start_page(record, docs=self._docs is not None, ports=self._ports, pages=""))
         return routes | {
             "/": lambda: start,
-            "/live": lambda: json_answer(200, {"live": True, "state": supervisor.state}),
+            "/live": lambda: json_response(200, {"live": True, "state": supervisor.state}),
             "/ready": ready,
-            "/metrics": lambda: metrics_answer(self._page.text()),
-            "/package": lambda: json_answer(200, package),
+            "/metrics": lambda: metrics_response(self._page.text()),
+            "/package": lambda: json_response(200, package),
         }
 
     def _make_docs(self) -> Docs:
@@ -201,32 +201,32 @@ class _Server:
             self._record,
             self._sample()[0],
             sha256=self._facts.sha256,
-            host=_reachable(self._host),
+            host=reachable_host(self._launch.address),
             ports=self._ports,
             timeout_s=self._spec.serving.response_timeout_s,
         )
 
     def _sample(self) -> tuple[bytes, str]:
-        with zipfile.ZipFile(self._mar) as archive:
+        with zipfile.ZipFile(self._launch.mar) as archive:
             return archive.read(self._record.sample.file), self._record.sample.content_type
 
     def _announce(self, took_s: float) -> None:
         name = self._spec.load.sample
         file = self._spec.path(name) if name else None
         if file is None or not file.is_file():
-            file = self._directory / Path(self._record.sample.file).name
+            file = self._launch.directory / Path(self._record.sample.file).name
             file.write_bytes(self._sample()[0])
-        url = f"http://{_reachable(self._host)}:{self._ports.inference}"
+        url = f"http://{reachable_host(self._launch.address)}:{self._ports.inference}"
         body = ["-H", f"Content-Type: {self._record.sample.content_type}", "--data-binary", f"@{file}"]
         self._say(f"ready in {took_s:.1f} s at {url}")
         self._say(shlex.join(["curl", *body, f"{url}/predictions/{self._spec.name}"]))
         if self._docs:
-            self._say(f"try it at http://{_reachable(self._host)}:{self._ports.supervisor}/docs")
+            self._say(f"try it at http://{reachable_host(self._launch.address)}:{self._ports.supervisor}/docs")
 
     def _say(self, text: str) -> None:
         as_json = self._spec.serving.log == "json"
         level = next((name for start, name in _LEVELS.items() if text.startswith(start)), "INFO")
-        # A person at a terminal needs no time and no level.
+        # At a terminal, time and level would only be noise.
         plain = sys.stderr.isatty() and not as_json
         self._output.say(f"marina: {text}" if plain else log_line("marina", text, as_json=as_json, level=level))
 
@@ -240,5 +240,5 @@ def _log_sink(file: Path | None) -> Sink | None:
         raise InputError(f"`--log-file`: got `{file}`: {err.strerror}") from err
 
 
-def _reachable(host: str) -> str:
-    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+def _port_taken(port: int, name: str, err: OSError) -> InputError:
+    return InputError(f"`--port-base`: port {port} ({name}) was taken in the meantime: {err.strerror}")

@@ -1,6 +1,7 @@
-"""One server from start to end, in the main thread: loading, warming, ready, draining, stopped.
+"""Runs one server from start to end, in the main thread: loading, warming, ready, draining, stopped.
 
-It is PID 1 of the pod: it starts Java and nothing else, reaps what is orphaned, and its exit code says how it ended.
+The supervisor is PID 1 of the pod. It starts Java and nothing else, reaps orphans, and its exit code says how the
+server ended.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from config.sections import Serving
-from server.java import Child, NoDoorError, Open
-from server.system import Exit, Handles, Signals, Sockets, read_sockets
+from server.java import Child, NoDoorError, OpenCounts
+from server.system import Exit, ProcessHandles, Signals, Sockets, read_sockets
 from server.watching import Health, Prober, Recycler, drain
 
-# How often is looked for what nothing tells of: while it starts or recovers, and where a death tells of itself.
-_LOOK_S, _CALM_S = 0.02, 0.25
+# How often the state is polled: while the server starts or recovers, and while it is ready and deaths wake us up
+# anyway.
+_POLL_S, _CALM_POLL_S = 0.02, 0.25
 _WATCHING = ("loading", "warming", "ready", "recovering")
 
 
 class Supervisor:
-    """Watches one child; `run` returns how it ended."""
+    """Watches one TorchServe until it ends."""
 
     def __init__(
         self,
@@ -36,19 +38,20 @@ class Supervisor:
     ) -> None:
         self.child, self.signals, self.health, self.prober = child, signals, health, prober
         self.port, self.recycler, self.say = port, recycler, say
-        self._handles = Handles()
+        self._handles = ProcessHandles()
         self.state = "loading"
-        self._told = False
+        self._door_ready = False
 
     def run(self, serving: Serving, *, ready: Callable[[], None]) -> Exit:
-        """Until a signal, or a failure that only a new server cures. `ready` is called at the first readiness."""
+        """Blocks until a signal, or a failure that only a new server can cure. Calls `ready` once, when the server
+        first becomes ready."""
         while not self.signals.stops:
             self._wait()
             self.child.reap()
             if not self.child.running:
-                return self._died()
+                return self._fail(*self.child.describe_end(), Exit.JAVA_DIED)
             if self.prober.model_unknown:
-                return self._fail("TorchServe could not take the MAR", "its last lines above say why")
+                return self._fail("TorchServe could not load the MAR", "its last lines above say why")
             if (failing_s := self.health.failing_for_s()) > (window_s := serving.retry_window_s):
                 text = f"a worker has been failing for {failing_s:.0f} s, `serving.retry_window_s` is {window_s}"
                 return self._fail(text, "its last lines above say why")
@@ -56,17 +59,17 @@ class Supervisor:
         return self._stop(serving)
 
     def _wait(self) -> None:
-        """Until a signal, a worker's death, or the next look."""
-        ends = self._handles.of(self.health.processes)
+        """Returns after a signal, a worker's death, or the polling interval."""
+        ends = self._handles.for_processes(self.health.processes)
         calm = self.state == "ready" and ends is not None
-        self.signals.wait(_CALM_S if calm else _LOOK_S, ends=ends or ())
+        self.signals.wait(_CALM_POLL_S if calm else _POLL_S, ends=ends or ())
 
     def readiness(self) -> dict[str, object]:
         """The body of `/ready`."""
         missing = self.health.missing()
         if missing and self.prober.last_failure:
             missing.append(f"last inference of the sample: {self.prober.last_failure}")
-        ready = sum(seat.serving for seat in self.health.seats())
+        ready = sum(worker.serving for worker in self.health.workers())
         return {
             "ready": not missing,
             "state": self._state() if self.state in _WATCHING else self.state,
@@ -75,17 +78,17 @@ class Supervisor:
         }
 
     def _follow_state(self, ready: Callable[[], None]) -> None:
-        if self.health.look():
-            self.prober.hurry()
-        self.recycler.look()
+        if self.health.notice_deaths():
+            self.prober.ask_now()
+        self.recycler.step()
         before, state = self.state, self._state()
-        self._tell(ready=state == "ready")
+        self._update_door(ready=state == "ready")
         if state == before:
             return
         self.state = state
         if state == "ready" and before in ("loading", "warming"):
-            if why_not := self.child.door.why_not:
-                self.say(f"a stop may reset connections that TorchServe has not accepted: {why_not}")
+            if why_cannot_refuse := self.child.door.why_cannot_refuse:
+                self.say(f"a stop may reset connections that TorchServe has not accepted: {why_cannot_refuse}")
             ready()
         elif state == "recovering":
             self.say(f"not ready: {'; '.join(self.health.missing())}")
@@ -94,13 +97,14 @@ class Supervisor:
         else:
             self.say(f"{state} …")
 
-    def _tell(self, *, ready: bool) -> None:
-        """Clients of the inference port may ask there whether it is ready; where Java is too busy, at the next look.
-        One that is stopped answers nobody, and waiting for it would hold up what a signal asks for."""
-        if ready != self._told and not self.health.java_is_stopped:
+    def _update_door(self, *, ready: bool) -> None:
+        """Tells the door whether the server is ready, because clients may ask for that on the inference port as well.
+        If Java is too busy to listen, the next poll tries again. A stopped Java is skipped: it answers nobody, and
+        waiting for it would delay the handling of a signal."""
+        if ready != self._door_ready and not self.health.java_is_stopped:
             with suppress(NoDoorError):
-                self.child.door.tell(ready=ready)
-                self._told = ready
+                self.child.door.set_ready(ready=ready)
+                self._door_ready = ready
 
     def _state(self) -> str:
         if self.health.ready:
@@ -112,14 +116,14 @@ class Supervisor:
     def _stop(self, serving: Serving) -> Exit:
         first = self.signals.stops[0]
         self.state = "draining"
-        self.health.take_out("the server is stopping")
-        self._tell(ready=False)
-        # Not the state as last followed: it may have been ready, and told so, since, and be so no longer.
+        self.health.set_unready_reason("the server is stopping")
+        self._update_door(ready=False)
+        # Not the last state: since then the server may have become ready, said so to clients, and become unready again.
         if not self.health.was_ready:
             self.say(f"{first.name}: stopped before it was ready")
             self._end()
             return Exit.DRAINED
-        # A person at a terminal is no load balancer: nothing has to learn of the end first.
+        # Ctrl-C comes from a person at a terminal: no load balancer has to notice the end first.
         propagation_s = 0.0 if first == signal.SIGINT else serving.drain_propagation_s
         result = drain(self, propagation_s=propagation_s, timeout_s=serving.drain_timeout_s, say=self.say)
         self._end()
@@ -131,13 +135,9 @@ class Supervisor:
         self.say(f"{after} with {result.left} requests open{unread}: {result.reason}")
         return Exit.CUT if result.left or result.unread else Exit.DRAINED
 
-    def _died(self) -> Exit:
-        text, hint = self.child.epitaph()
-        return self._fail(text, hint, Exit.JAVA_DIED)
-
     def _fail(self, text: str, hint: str | None, end: Exit = Exit.MODEL_FAILED) -> Exit:
         self.state = "failed"
-        self.health.take_out("the server is stopping")
+        self.health.set_unready_reason("the server is stopping")
         self._end()
         self.say(f"error: {text}" + (f"\n\nhint: {hint}" if hint else ""))
         return end
@@ -148,20 +148,20 @@ class Supervisor:
         self.child.kill()
         self.state = "stopped"
 
-    # What a drain asks and does.
+    # The methods of `server.watching.drain.Drainable`.
 
     def end_connections(self) -> None:
         with suppress(NoDoorError):
             self.child.door.end_connections()
 
-    def turn_away(self) -> bool:
-        return self.child.door.turn_away()
+    def refuse_new_connections(self) -> bool:
+        return self.child.door.refuse_new_connections()
 
     def close_listener(self) -> None:
         with suppress(NoDoorError):
             self.child.door.close_listener()
 
-    def count(self) -> Open | None:
+    def count(self) -> OpenCounts | None:
         try:
             return self.child.door.count()
         except NoDoorError:
@@ -180,5 +180,5 @@ class Supervisor:
     def second_signal_within(self, timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
         while len(self.signals.stops) < 2 and self.java_runs() and (left := until - time.monotonic()) > 0:
-            self.signals.wait(min(left, _LOOK_S))
+            self.signals.wait(min(left, _POLL_S))
         return len(self.signals.stops) > 1

@@ -1,10 +1,20 @@
-"""Answers that were given before: kept in this worker and, where the spec names one, in a Redis that all workers share.
+"""The cache of answers: in this worker's memory and, if the spec names one, in a Redis that all workers share.
 
-A cache can only save work. If it fails, requests are answered as without a cache."""
+A cache can only save work: if it fails, requests are answered as if there were none."""
 
-from handlers.caching.cache import AnswerCache, Control, control_of, open_cache
-from handlers.caching.pause import Pause
-from handlers.caching.repeats import find_repeats, key_of, packed
-from handlers.caching.shared import connect
+from handlers.caching.backoff import Backoff
+from handlers.caching.cache import AnswerCache, CacheControl, open_cache, parse_cache_control
+from handlers.caching.repeats import answer_key, find_repeats, pack_answer
+from handlers.caching.shared import redis_client
 
-__all__ = ["AnswerCache", "Control", "Pause", "connect", "control_of", "find_repeats", "key_of", "open_cache", "packed"]
+__all__ = [
+    "AnswerCache",
+    "Backoff",
+    "CacheControl",
+    "answer_key",
+    "find_repeats",
+    "open_cache",
+    "pack_answer",
+    "parse_cache_control",
+    "redis_client",
+]

@@ -1,7 +1,7 @@
-"""The answers that a worker knows: in its memory, then in Redis; and how often that helped.
+"""Looks answers up, first in the worker's memory and then in Redis, and counts how often that helps.
 
-`MARINA_ANSWERS` says what there is, set by the supervisor of the spec's `serving.cache`: the hash of the package is not
-known to what is inside of it, and where a Redis is differs from cluster to cluster."""
+The supervisor passes the spec's `serving.cache` in `MARINA_ANSWERS`, because a package does not contain its own hash,
+and the address of Redis differs from cluster to cluster."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from handlers.caching.envelope import seal, unseal
-from handlers.caching.memory import Memory
-from handlers.caching.shared import Redis, Shared
+from handlers.caching.memory import MemoryCache
+from handlers.caching.shared import RedisStore, SharedCache
 
 SETTINGS, AUTH = "MARINA_ANSWERS", "MARINA_REDIS_AUTH"
 RESULTS = ("memory", "redis", "batch", "computed", "bypassed")
@@ -21,21 +21,22 @@ FAILURES = ("late", "unreachable", "skipped", "foreign")
 
 
 @dataclass(frozen=True)
-class Control:
-    """What a client says of the cache: whether it takes an answer from it, and whether its own may be kept."""
+class CacheControl:
+    """What a client allows: answering its request from the cache, and storing the answer there."""
 
-    takes: bool = True
-    keeps: bool = True
+    may_read: bool = True
+    may_store: bool = True
 
 
-def control_of(headers: Mapping[str, str]) -> Control:
-    """`Cache-Control` as HTTP has it. A client that takes nothing from the cache costs what one of a new body does."""
+def parse_cache_control(headers: Mapping[str, str]) -> CacheControl:
+    """Reads `Cache-Control` as HTTP defines it. Any client may bypass the cache: that costs no more than sending a new
+    body would."""
     words = {word.strip().lower() for word in headers.get("cache-control", "").split(",")}
-    return Control(takes=not words & {"no-cache", "no-store"}, keeps="no-store" not in words)
+    return CacheControl(may_read=not words & {"no-cache", "no-store"}, may_store="no-store" not in words)
 
 
 class CacheMetrics:
-    """Series of one model's cache."""
+    """The metrics of one model's cache."""
 
     def __init__(self, registry: CollectorRegistry, model: str) -> None:
         requests = Counter(
@@ -55,7 +56,7 @@ class CacheMetrics:
         self.failures = {kind: failures.labels(model, kind) for kind in FAILURES}
         self.bytes = Gauge(
             "inference_cache_bytes",
-            "Memory that a worker's kept answers take",
+            "Memory that a worker's cached answers take",
             ["model"],
             registry=registry,
             multiprocess_mode="liveall",
@@ -63,23 +64,23 @@ class CacheMetrics:
 
 
 class AnswerCache:
-    """Values by their keys; used by the thread that answers."""
+    """Packed answers by their keys. Used only by the thread that answers requests."""
 
     def __init__(
         self,
         package: str,
-        memory: Memory,
+        memory: MemoryCache,
         metrics: CacheMetrics,
         *,
         ttl_s: float,
-        shared: Shared | None = None,
+        shared: SharedCache | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.package, self.metrics = package, metrics
         self._memory, self._shared, self._ttl_s, self._clock = memory, shared, ttl_s, clock
 
     def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The value of each key, as far as it is known: one question to Redis for all that are not in memory."""
+        """The value of each key, or None. Asks Redis once for all keys that are not in memory."""
         values = [self._memory.get(key) for key in keys]
         self.metrics.requests["memory"].inc(sum(value is not None for value in values))
         unknown = [index for index, value in enumerate(values) if value is None]
@@ -98,8 +99,8 @@ class AnswerCache:
             self.metrics.requests["redis"].inc()
         return values
 
-    def keep(self, key: bytes, value: bytes) -> None:
-        """For those who ask the same later."""
+    def store(self, key: bytes, value: bytes) -> None:
+        """Stores an answer in memory and in Redis."""
         now = self._clock()
         self._remember(key, value, now)
         if self._shared is not None:
@@ -116,7 +117,7 @@ class AnswerCache:
 def open_cache(
     registry: CollectorRegistry, model: str, environment: Mapping[str, str] = os.environ
 ) -> AnswerCache | None:
-    """The cache that the supervisor has asked for; None without."""
+    """Opens the cache that the supervisor's settings describe; None if they describe none."""
     text = environment.get(SETTINGS)
     if not text:
         return None
@@ -124,7 +125,7 @@ def open_cache(
     metrics = CacheMetrics(registry, model)
     shared = None
     if url := settings.get("redis"):
-        store = Redis(url, environment.get(AUTH))
-        shared = Shared(store, ttl_s=settings["ttl_s"], failed=lambda kind: metrics.failures[kind].inc())
-    memory = Memory(round(settings["mb"] * 1_000_000))
+        store = RedisStore(url, environment.get(AUTH))
+        shared = SharedCache(store, ttl_s=settings["ttl_s"], failed=lambda kind: metrics.failures[kind].inc())
+    memory = MemoryCache(round(settings["mb"] * 1_000_000))
     return AnswerCache(settings["package"], memory, metrics, ttl_s=settings["ttl_s"], shared=shared)

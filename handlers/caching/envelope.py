@@ -1,7 +1,7 @@
-"""The form of a value in Redis: when it was made, and a checksum that binds it to its key.
+"""The format of a value in Redis: a mark, a checksum over key and content, the time when it was made, the value.
 
-What others wrote there, what was cut short, and what belongs to another key is not used. It is a checksum and no
-signature: whoever may write to that Redis may write answers."""
+Values that others wrote, that were cut short or that belong to another key are rejected. The checksum is not a
+signature: whoever can write to that Redis can forge answers."""
 
 from hashlib import blake2b
 
@@ -10,13 +10,13 @@ _SUM, _TIME = 16, 8
 
 
 def seal(key: bytes, value: bytes, made_at: float) -> bytes:
-    """`made_at` is seconds since the epoch."""
+    """Wraps a value for Redis; `made_at` is seconds since the epoch."""
     content = int(made_at * 1000).to_bytes(_TIME, "big") + value
     return _MARK + _checksum(key, content) + content
 
 
 def unseal(key: bytes, sealed: bytes) -> tuple[bytes, float] | None:
-    """The value and when it was made; None for what is not the value of this key."""
+    """The value and when it was made, in seconds since the epoch; None if this is not a valid value of the key."""
     start = len(_MARK)
     content = sealed[start + _SUM :]
     if not sealed.startswith(_MARK) or len(content) < _TIME or sealed[start : start + _SUM] != _checksum(key, content):

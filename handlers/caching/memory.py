@@ -1,24 +1,24 @@
-"""Answers in this worker's memory: so many bytes of those that were asked for last, each for its time."""
+"""A least-recently-used cache in this worker's memory, with a limit in bytes and an expiry time for each entry."""
 
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-# What an entry takes beside its value: the key, the tuple, its place in the order.
+# Memory that an entry takes beside its value, for the key, the tuple and the links of the dictionary.
 _OVERHEAD = 300
 
 
-class Memory:
-    """Used by one thread."""
+class MemoryCache:
+    """Not thread-safe."""
 
     def __init__(self, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
         self._max_bytes, self._clock = max_bytes, clock
         self._entries: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
         self.bytes = 0
-        """What all entries take."""
+        """Memory that all entries take."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, unless it has expired."""
+        """The value of a key; None if there is none or it has expired."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -30,8 +30,8 @@ class Memory:
         return value
 
     def put(self, key: bytes, value: bytes, until: float) -> None:
-        """Stores it, and removes as many of the oldest as necessary; one that is larger than all the room is not
-        stored."""
+        """Stores a value until a time, and removes the least recently used ones to make room. A value larger than the
+        whole cache is not stored."""
         self._drop(key)
         if len(value) + _OVERHEAD > self._max_bytes:
             return

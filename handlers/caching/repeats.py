@@ -1,5 +1,5 @@
-"""Which requests of a batch need not be computed: those that were answered before, and those that another of the same
-batch asks too."""
+"""Finds the requests of a batch that need not be computed: those that were answered before, and those that equal
+another one of the same batch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,61 +8,65 @@ from typing import Any
 
 import orjson
 
-from handlers.caching.cache import AnswerCache, Control, control_of
+from handlers.caching.cache import AnswerCache, CacheControl, parse_cache_control
 from handlers.request import Answer, Request
 
-# What of a request's head an answer depends on.
+# The headers that every answer may depend on.
 _HEADERS = ("accept", "content-type", "inference-header-content-length")
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """By the places of a batch: answers that are known, whose answer each request gets, and the keys under which new
-    ones are kept."""
+    """What the cache knows about a batch; places are positions in the batch."""
 
     known: Mapping[int, Answer]
+    """Cached answers by place."""
     same_as: Sequence[int]
+    """For each request, the place of the request whose answer it gets; often its own."""
     keys: Mapping[int, bytes]
+    """The keys under which new answers may be stored, by place."""
 
     @property
     def places(self) -> list[int]:
-        """The requests that are computed."""
+        """The places of the requests that must be computed."""
         return [place for place, same in enumerate(self.same_as) if place == same and place not in self.known]
 
 
 def find_repeats(
-    cache: AnswerCache, requests: Sequence[Request | None], noted: str, headers: Sequence[str] = ()
+    cache: AnswerCache, requests: Sequence[Request | None], protocol_header: str, headers: Sequence[str] = ()
 ) -> Repeats:
-    """None stands for what could not be read. `noted` is the door's header that says the protocol, and `headers` are
-    further ones that answers depend on."""
+    """Looks the requests of a batch up in the cache; None stands for one that could not be read. `protocol_header` is
+    the header in which the door names the protocol, and `headers` are further ones that answers depend on."""
     keys: dict[int, bytes] = {}
-    controls: dict[int, Control] = {}
+    controls: dict[int, CacheControl] = {}
     for place, request in enumerate(requests):
         if request is None:
             continue
-        control = controls[place] = control_of(request.headers)
-        if control.takes or control.keeps:
-            keys[place] = _key(cache.package, request, noted, headers)
-    takers = [place for place, control in controls.items() if control.takes]
+        control = controls[place] = parse_cache_control(request.headers)
+        if control.may_read or control.may_store:
+            keys[place] = _key(cache.package, request, protocol_header, headers)
+    takers = [place for place, control in controls.items() if control.may_read]
     first: dict[bytes, int] = {}
     same_as = list(range(len(requests)))
     for place in takers:
         same_as[place] = first.setdefault(keys[place], place)
     values = cache.find(list(first))
-    known = {place: answer for place, value in zip(first.values(), values, strict=True) if (answer := _unpacked(value))}
+    known = {
+        place: answer for place, value in zip(first.values(), values, strict=True) if (answer := _unpack_answer(value))
+    }
     counts = cache.metrics.requests
     counts["batch"].inc(len(takers) - len(first))
     counts["computed"].inc(len(first) - len(known))
     counts["bypassed"].inc(len(controls) - len(takers))
-    return Repeats(known, same_as, {place: key for place, key in keys.items() if controls[place].keeps})
+    return Repeats(known, same_as, {place: key for place, key in keys.items() if controls[place].may_store})
 
 
-def packed(answer: Answer) -> bytes:
-    """An answer as it is kept: its head as a line of JSON, then its body."""
+def pack_answer(answer: Answer) -> bytes:
+    """Serialises an answer: content type and headers as a line of JSON, then the body."""
     return orjson.dumps([answer.content_type, dict(answer.headers)]) + b"\n" + answer.body
 
 
-def _unpacked(value: bytes | None) -> Answer | None:
+def _unpack_answer(value: bytes | None) -> Answer | None:
     if value is None:
         return None
     head, _, body = value.partition(b"\n")
@@ -70,21 +74,22 @@ def _unpacked(value: bytes | None) -> Answer | None:
     return Answer(body, content_type, headers)
 
 
-def _key(package: str, request: Request, noted: str, headers: Sequence[str]) -> bytes:
-    """The body is taken as it came, byte for byte: to bring JSON into one form would cost more than a small model."""
-    parts: list[str | bytes | bytearray] = [request.noted(noted) or "", request.content_type]
+def _key(package: str, request: Request, protocol_header: str, headers: Sequence[str]) -> bytes:
+    """The key of a request's answer. The body counts byte for byte: normalising JSON would cost more than running a
+    small model."""
+    parts: list[str | bytes | bytearray] = [request.door_header(protocol_header) or "", request.content_type]
     for name in (*_HEADERS, *headers):
         value = request.headers.get(name)
-        # A header that is not there is another than an empty one.
+        # A missing header must not count as an empty one.
         parts.append("-" if value is None else f"+{value}")
     for name in sorted(request.parts):
         parts += [name, _bytes(request.parts[name])]
-    return key_of(package, parts)
+    return answer_key(package, parts)
 
 
-def key_of(package: str, parts: Iterable[str | bytes | bytearray]) -> bytes:
-    """The name of an answer: a hash of the package and of everything in the request that the answer depends on. Each
-    part goes in with its length, so that no two requests differ only in where one part ends."""
+def answer_key(package: str, parts: Iterable[str | bytes | bytearray]) -> bytes:
+    """The key of an answer: a hash of the package and of everything in the request that the answer depends on. Each
+    part is hashed with its length, so that requests that only divide the same bytes differently get different keys."""
     digest = blake2b(digest_size=32)
     for part in (package, *parts):
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part

@@ -1,8 +1,8 @@
-"""Values in a Redis that all workers share, with short time limits.
+"""A cache in a Redis that all workers share, with short time limits.
 
-A thread of its own talks to it, because a name that is looked up or a connection that is made may take seconds, and no
-request may wait for that. A request waits 5 ms and goes on without it; until the thread has its answer, nobody asks
-again. After a failure, and when it is late three times in a row, nobody asks for a moment, longer after each further
+A thread of its own talks to Redis, because looking up its name or connecting to it may take seconds, and no request may
+wait for that. A request waits 5 ms and then goes on without Redis; until the thread has its answer, no other request
+asks. After a failure, or three late answers in a row, nobody asks for a while, and for longer after each further
 one."""
 
 import logging
@@ -11,26 +11,27 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from handlers.caching.pause import Pause
+from handlers.caching.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 0.005
-# Of the thread, for one exchange with Redis.
+# How long the thread waits for Redis.
 _TIMEOUT_S = 1.0
-_LATE_AT_MOST = 3
+_MAX_LATE = 3
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
-# Larger values would take the patience of others; and what waits to be written must not grow.
+# Reading a larger value would take longer than requests wait. And the queue of values to write must not grow forever.
 LARGEST_BYTES = 1_000_000
-_MOST_WAITING_BYTES = 16_000_000
+_MAX_WAITING_BYTES = 16_000_000
 
 
-class Unreachable(Exception):
-    """Redis was asked and did not answer, or with an error."""
+class RedisUnreachable(Exception):
+    """Redis did not answer, or answered with an error."""
 
 
-def connect(url: str, auth: str | None) -> Any:
-    """A client of Redis that tries everything once, a second long; `auth` is the password. It connects when asked."""
+def redis_client(url: str, auth: str | None) -> Any:
+    """A Redis client that never retries and waits a second at most; `auth` is the password. It connects at the first
+    command."""
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
@@ -44,20 +45,20 @@ def connect(url: str, auth: str | None) -> Any:
     )
 
 
-class Redis:
-    """The few commands that we use; `auth` is the password."""
+class RedisStore:
+    """The two Redis commands that the cache needs; `auth` is the password."""
 
     def __init__(self, url: str, auth: str | None) -> None:
         import redis
 
         self._errors = (redis.RedisError, OSError)
-        self._client = connect(url, auth)
+        self._client = redis_client(url, auth)
 
     def get(self, names: Sequence[str]) -> list[bytes | None]:
         try:
             return list(self._client.mget(names))
         except self._errors as err:
-            raise Unreachable(type(err).__name__) from err
+            raise RedisUnreachable(type(err).__name__) from err
 
     def put(self, values: Mapping[str, bytes], ttl_s: float) -> None:
         try:
@@ -66,11 +67,11 @@ class Redis:
                     pipeline.set(name, value, px=max(1, round(ttl_s * 1000)))
                 pipeline.execute()
         except self._errors as err:
-            raise Unreachable(type(err).__name__) from err
+            raise RedisUnreachable(type(err).__name__) from err
 
 
 class _Question:
-    """What is asked, and its answer when it has come; None after a failure."""
+    """Names to look up, and their values once the thread has them; None after a failure."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
@@ -78,12 +79,12 @@ class _Question:
         self.values: list[bytes | None] | None = None
 
 
-class Shared:
-    """`failed` is told of what went wrong, by kind, in the caller's thread or in its own."""
+class SharedCache:
+    """The shared cache. It calls `failed` with the kind of each failure, from the caller's thread or from its own."""
 
     def __init__(
         self,
-        store: Redis,
+        store: RedisStore,
         *,
         ttl_s: float,
         failed: Callable[[str], None],
@@ -91,20 +92,20 @@ class Shared:
     ) -> None:
         self._store, self._ttl_s, self._failed, self._patience_s = store, ttl_s, failed, patience_s
         self._changed = threading.Condition()
-        # The first question makes the connection, before anybody waits for it.
+        # This first question opens the connection before a request waits for it.
         self._question: _Question | None = _Question([""])
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._waiting_bytes = 0
         self._late = 0
-        self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         threading.Thread(target=self._run, name="redis", daemon=True).start()
 
     def get(self, names: Sequence[str]) -> list[bytes | None]:
-        """A value, or None, for each name; all None where there was no answer in time."""
+        """The value of each name, or None; all None if Redis did not answer in time."""
         nothing: list[bytes | None] = [None] * len(names)
         with self._changed:
-            # A question that is still open is one whose patience is over.
-            if self._pause.is_on or self._question is not None:
+            # If a question is still open, its request has given up waiting.
+            if self._backoff.is_active or self._question is not None:
                 self._failed("skipped")
                 return nothing
             question = self._question = _Question(names)
@@ -112,18 +113,18 @@ class Shared:
         if not question.answered.wait(self._patience_s):
             self._failed("late")
             self._late += 1
-            # Once may be this machine's own; a Redis that is slow each time would cost every batch the patience.
-            if self._late >= _LATE_AT_MOST:
-                self._pause.fail()
+            # One late answer may be this machine's fault, but a Redis that is always slow would delay every batch.
+            if self._late >= _MAX_LATE:
+                self._backoff.fail()
             return nothing
         self._late = 0
         return nothing if question.values is None else question.values
 
     def put(self, name: str, value: bytes) -> None:
-        """Written soon, or not at all."""
+        """Queues a value to be written soon; drops it if the queue is full or Redis is failing."""
         with self._changed:
-            room = _MOST_WAITING_BYTES - self._waiting_bytes
-            if len(value) > min(LARGEST_BYTES, room) or self._pause.is_on:
+            room = _MAX_WAITING_BYTES - self._waiting_bytes
+            if len(value) > min(LARGEST_BYTES, room) or self._backoff.is_active:
                 return
             self._waiting.append((name, value))
             self._waiting_bytes += len(value)
@@ -142,13 +143,13 @@ class Shared:
                     self._store.put(values, self._ttl_s)
                 else:
                     question.values = self._store.get(question.names)
-            except Unreachable as err:
+            except RedisUnreachable as err:
                 self._failed("unreachable")
-                if not self._pause.is_on:
+                if not self._backoff.is_active:
                     logger.warning("Redis does not answer, so answers are computed: %s", err)
-                self._pause.fail()
+                self._backoff.fail()
             else:
-                self._pause.succeed()
+                self._backoff.succeed()
             if question is not None:
                 with self._changed:
                     self._question = None

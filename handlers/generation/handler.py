@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from handlers import receive
-from handlers.artifact import misfit
+from handlers.artifact import mismatch_error
 from handlers.base import Context
 from handlers.caching import open_cache
 from handlers.generation.answers import AnswerWriter, VerbatimWriter
@@ -54,9 +54,9 @@ from handlers.generation.shared_answers import SharedAnswers
 from handlers.generation.text_cache import AnswerRecording, CachedAnswer, TextCache
 from handlers.generation.text_request import RequestReader, TextRequest
 from handlers.generation.tokenizer import TOKENIZER, ModelTokenizer
-from handlers.machine import differences
+from handlers.machine import machine_mismatches
 from handlers.metrics import Metrics
-from handlers.record import Record, RecordError, TextSpec, load_record
+from handlers.record import PackedRecord, RecordError, TextSpec, load_record
 
 logger = logging.getLogger(__name__)
 
@@ -72,12 +72,12 @@ class TextHandler:
     def initialize(self, context: Context) -> None:
         """Returns when the engine is warm and has answered the sample; raises if the package does not fit."""
         self.directory = Path(context.system_properties["model_dir"])
-        self.record: Record = load_record(self.directory)
+        self.record: PackedRecord = load_record(self.directory)
         if self.record.text is None:
             raise RecordError("`text`: missing: the package was not made for the `text` handler")
         self.text: TextSpec = self.record.text
-        if self.record.artifacts and (differing := differences(self.record.key, torch.device("cpu"))):
-            raise misfit(differing)
+        if self.record.artifacts and (differing := machine_mismatches(self.record.key, torch.device("cpu"))):
+            raise mismatch_error(differing)
         torch.set_num_threads(self.record.threads)
         # The engine's thread and the thread of the rounds share the GIL: neither may hold it longer than a token takes.
         sys.setswitchinterval(0.001)
@@ -102,7 +102,7 @@ class TextHandler:
         # The route and the cache come after the sample, so that this engine computes it at every start.
         self._route = open_route(self.metrics.registry, self.record.name, self.loop, self.text.priority_header)
         self._text_cache = TextCache(open_cache(self.metrics.registry, self.record.name))
-        receive.install()
+        receive.install_receiver()
 
     def handle(self, data: Sequence[Mapping[str, Any]] | None, context: Any) -> list[bytes]:
         """One round: the next piece of each open answer, in the order of the rows."""
@@ -229,7 +229,7 @@ class TextHandler:
         return self._submit(replace(request, task=replace(request.task, sampling=sampling)), waiting.recording)
 
     def _submit(self, request: TextRequest, recording: AnswerRecording | None) -> OpenAnswer:
-        is_joined, takes = False, request.control.takes
+        is_joined, takes = False, request.control.may_read
         with refusing_if_busy():
             if recording is None:
                 source: AnswerSource = self.loop.submit(request.task)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import orjson
 from prometheus_client import CollectorRegistry, Counter
 
-from handlers.caching import Pause
+from handlers.caching import Backoff
 from handlers.generation.forwarding import ForwardedAnswer, ForwardedRequest, Result
 from handlers.generation.loop import EngineLoop
 from handlers.generation.sequence import BATCH
@@ -39,18 +39,18 @@ class SmallModelRoute:
         self._short_tokens = int(str(settings["short_tokens"]))
         self._url, self._patience_s = str(settings["url"]), float(str(settings["patience_ms"])) / 1000
         self._results, self._loop, self._priority_header = results, loop, priority_header
-        self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
     def forward(self, request: TextRequest) -> ForwardedAnswer | None:
         """The answer of the small model; None if this model has to answer the request itself.
 
         That is so for long prompts, for prompts of tokens, which another tokenizer may number differently, for requests
         that bypass the cache or were sent on to this model, and for turns of stored conversations."""
-        stays = request.is_routed or not request.control.takes or request.turn is not None
+        stays = request.is_routed or not request.control.may_read or request.turn is not None
         stays |= isinstance(request.body.get("prompt"), list)
         if stays or len(request.parameters.prompt) > self._short_tokens:
             return None
-        if self._pause.is_on:
+        if self._backoff.is_active:
             self._results["skipped"].inc()
             return None
         try:
@@ -75,11 +75,11 @@ class SmallModelRoute:
     def _count(self, result: Result, is_reached: bool) -> None:
         self._results[result].inc()
         if is_reached:
-            self._pause.succeed()
+            self._backoff.succeed()
             return
-        if not self._pause.is_on:
+        if not self._backoff.is_active:
             logger.warning("the small model does not answer, so this model answers its prompts")
-        self._pause.fail()
+        self._backoff.fail()
 
 
 def open_route(

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 from prometheus_client import CollectorRegistry, Counter
 
-from handlers.caching import connect
+from handlers.caching import redis_client
 from handlers.generation.refusals import RequestRefused
 from handlers.generation.sequence import AnswerSource, End, Piece
 
@@ -139,7 +139,7 @@ class ConversationStore:
         results: Mapping[str, Counter],
         changed: Callable[[], None],
     ) -> None:
-        self._client = connect(settings["redis"], auth)
+        self._client = redis_client(settings["redis"], auth)
         self._ttl_ms, self.max_bytes = round(settings["ttl_s"] * 1000), settings["max_kb"] * 1000
         self._model, self._results, self._changed = model, results, changed
         self._threads = ThreadPoolExecutor(_THREADS, "sessions")

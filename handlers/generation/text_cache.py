@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from handlers.caching import AnswerCache, Control, key_of
+from handlers.caching import AnswerCache, CacheControl, answer_key
 from handlers.generation.engine import Sampling, Token
 from handlers.generation.parameters import Parameters
 from handlers.generation.sequence import End, Piece
@@ -53,7 +53,7 @@ class TextCache:
     def __init__(self, cache: AnswerCache | None) -> None:
         self._cache = cache
 
-    def find(self, requests: Sequence[tuple[Parameters, Control]]) -> list[CachedAnswer | AnswerRecording | None]:
+    def find(self, requests: Sequence[tuple[Parameters, CacheControl]]) -> list[CachedAnswer | AnswerRecording | None]:
         """For each request its cached answer, a recording if its answer is to be cached, or None. One look-up for all
         of them."""
         results: list[CachedAnswer | AnswerRecording | None] = [None] * len(requests)
@@ -62,17 +62,17 @@ class TextCache:
         keys = {
             place: self._key(parameters)
             for place, (parameters, control) in enumerate(requests)
-            if _is_deterministic(parameters) and (control.takes or control.keeps)
+            if _is_deterministic(parameters) and (control.may_read or control.may_store)
         }
-        takers = [place for place in keys if requests[place][1].takes]
+        takers = [place for place in keys if requests[place][1].may_read]
         for place, key in keys.items():
-            if requests[place][1].keeps:
+            if requests[place][1].may_store:
                 results[place] = AnswerRecording(key, requests[place][0].max_tokens)
         for place, value in zip(takers, self._cache.find([keys[place] for place in takers]), strict=True):
             if value is not None:
                 results[place] = CachedAnswer(_unpack(value))
         self._cache.metrics.requests["bypassed"].inc(
-            sum(_is_deterministic(parameters) and not control.takes for parameters, control in requests)
+            sum(_is_deterministic(parameters) and not control.may_read for parameters, control in requests)
         )
         return results
 
@@ -84,7 +84,7 @@ class TextCache:
     def store(self, recording: AnswerRecording) -> None:
         """Caches the recorded answer if it is whole."""
         if self._cache is not None and recording.is_whole:
-            self._cache.keep(recording.key, _pack(recording.pieces))
+            self._cache.store(recording.key, _pack(recording.pieces))
 
     def _key(self, parameters: Parameters) -> bytes:
         """The key of a request: all parameters except those that only change how its answer is delivered."""
@@ -102,7 +102,7 @@ class TextCache:
             with_logprobs=False,
             usage_so_far=False,
         )
-        return key_of(self._cache.package, ["text", repr(plain)])
+        return answer_key(self._cache.package, ["text", repr(plain)])
 
 
 def _is_deterministic(parameters: Parameters) -> bool:

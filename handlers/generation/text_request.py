@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from handlers.caching import Control, control_of
+from handlers.caching import CacheControl, parse_cache_control
 from handlers.generation.parameters import Endpoint, Limits, Parameters, read_messages, read_parameters
 from handlers.generation.refusals import RequestRefused, quote_choice
 from handlers.generation.sequence import BATCH, INTERACTIVE, GenerationTask
@@ -37,7 +37,7 @@ class TextRequest:
 
     task: GenerationTask
     parameters: Parameters
-    control: Control
+    control: CacheControl
     body: Mapping[str, Any]
     is_routed: bool
     turn: ConversationTurn | None = None
@@ -68,7 +68,7 @@ class RequestReader:
             raise RequestRefused(f"no such page, allowed: {_PAGES}", status=404)
         try:
             request = Request(row, headers, request_id=request_id, max_bytes=self._max_bytes, max_values=_MAX_VALUES)
-            if (protocol := request.noted(PROTOCOL)) is not None:
+            if (protocol := request.door_header(PROTOCOL)) is not None:
                 text = f"this model writes text and has no KServe {protocol.upper()}, allowed: {_PAGES}"
                 raise RequestRefused(text, status=404)
             _check_headers(request)
@@ -108,7 +108,7 @@ class RequestReader:
         )
         given = body if isinstance(body, Mapping) else {}
         is_routed = request.headers.get(ROUTED_HEADER) is not None
-        return TextRequest(task, parameters, control_of(request.headers), given, is_routed, turn)
+        return TextRequest(task, parameters, parse_cache_control(request.headers), given, is_routed, turn)
 
 
 def _check_headers(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""What decoding a picture costs, from its header alone, and the limits on it."""
+"""The cost of decoding a picture, estimated from its header, and the limits on it."""
 
 from dataclasses import dataclass
 
@@ -6,25 +6,28 @@ from handlers import memory
 from handlers.record import ImageSpec
 from handlers.validation import TooLarge
 
-# The resized picture is bounded by this ratio times the square of the resize target.
+# The largest ratio of the sides. So the resized picture has at most this many times the square of the resize target.
 MAX_RATIO = 64
-# Samples that the scans of one JPEG may pass over, all together. It is about a second of work. Encoders write ten scans
-# that visit each sample four to eight times.
+# The most samples that all scans of one JPEG may visit together, about a second of work. Encoders write ten scans,
+# which visit each sample four to eight times.
 MAX_VISITS = 400_000_000
-# What is converted a strip at a time, and what libraries take besides.
+# Memory for the strip that is being converted, and for what libraries allocate besides.
 SLACK_BYTES = 12_000_000
 
 
 @dataclass(frozen=True)
-class Cost:
-    """`memory_bytes` at the peak, `visits` of samples by the scans of a JPEG."""
+class DecodingCost:
+    """The estimated cost of decoding one picture."""
 
     memory_bytes: int
+    """At the peak."""
     visits: int = 0
+    """How many samples the scans of a JPEG visit."""
 
 
-def spend(cost: Cost, body: bytes | bytearray, spec: ImageSpec) -> None:
-    """Refuses a picture that would take more memory or time than one request may; notes what another will take."""
+def check_cost(cost: DecodingCost, body: bytes | bytearray, spec: ImageSpec) -> None:
+    """Refuses a picture that would take more memory or time than a request may; records the memory that others will
+    take."""
     # Libraries copy what they read, up to three times.
     memory_bytes = cost.memory_bytes + 3 * len(body) + SLACK_BYTES
     limit_mb = spec.max_decode_mb
@@ -42,11 +45,11 @@ def spend(cost: Cost, body: bytes | bytearray, spec: ImageSpec) -> None:
             got=f"{cost.visits / 1e6:.0f} million samples in all scans",
             allowed=f"at most {MAX_VISITS // 1_000_000} million",
         )
-    memory.note(memory_bytes)
+    memory.note_estimate(memory_bytes)
 
 
 def resized_bytes(height: int, width: int, spec: ImageSpec) -> int:
-    """Of the picture after scaling, and of the one that torch scales in one direction first."""
+    """Memory for the scaled picture and for torch's intermediate one, which is scaled in one direction only."""
     short = min(height, width)
     new_height, new_width = spec.resize * height // short, spec.resize * width // short
     return spec.channels * (new_height * new_width + max(height, new_height) * new_width)

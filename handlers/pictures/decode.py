@@ -1,12 +1,14 @@
-"""Image bytes to the uint8 pixels of the model's size: decode, orient, resize the shorter side, crop the centre.
+"""Turns image bytes into uint8 pixels of the model's size: decodes, orients, resizes the shorter side, crops the
+centre.
 
-As torchvision's evaluation transform (Resize, CenterCrop, with antialiasing), equal to rounding, with these decisions:
-- A large JPEG is decoded at an eighth, a quarter or half of its size where that keeps both sides at or above the resize
-  target, as its DCT allows. It differs from a full decode by one level in the mean.
-- EXIF orientation is applied: the model sees the picture that a person sees. torchvision's decoders ignore it by
+The result equals that of torchvision's evaluation transform (Resize, CenterCrop, with antialiasing) up to rounding,
+with these differences:
+- A large JPEG is decoded at an eighth, a quarter or half of its size, as its DCT allows, if that keeps both sides at or
+  above the resize target. On average this differs from a full decode by one level.
+- EXIF orientation is applied, so that the model sees the picture as a person does. torchvision's decoders ignore it by
   default.
-- A JPEG with any damage is refused, also where libjpeg would carry on with grey or smeared blocks.
-- Transparent pixels lie on white; 16-bit samples keep their high byte; of an animation the first frame counts.
+- A JPEG with any damage is refused, even if libjpeg would carry on with grey or smeared blocks.
+- Transparent pixels are put on white, 16-bit samples keep their high byte, and of an animation the first frame counts.
 """
 
 import struct
@@ -15,15 +17,15 @@ from PIL import Image
 
 from handlers.arrays import Array
 from handlers.pictures import webp
-from handlers.pictures.cost import MAX_RATIO, Cost, resized_bytes, spend
+from handlers.pictures.cost import MAX_RATIO, DecodingCost, check_cost, resized_bytes
 from handlers.pictures.jpeg import Frame, decode_jpeg, decoded_size, read_frame, scan_cost
-from handlers.pictures.png import picture_alone, read_png_header
+from handlers.pictures.pillow_decoder import decode_by_pillow
+from handlers.pictures.png import read_png_header, without_extras
 from handlers.pictures.resize import resize_and_crop
-from handlers.pictures.strips import decode_by_pillow
 from handlers.record import ImageSpec
 from handlers.validation import Malformed, Unsupported, check_pixels
 
-# What Pillow's plugins raise for broken files. Their own limits on size are below ours or off, see `setup_pillow`.
+# The exceptions that Pillow's plugins raise for broken files. For its size limit see `setup_pillow`.
 _PILLOW_ERRORS = (
     OSError,
     ValueError,
@@ -35,11 +37,11 @@ _PILLOW_ERRORS = (
     OverflowError,
     struct.error,
 )
-_COLOURS_OF_PRINT = 4
+_CMYK_COMPONENTS = 4
 
 
 def setup_pillow() -> None:
-    """Pillow's own limit warns or raises at a size that is not ours: `check_pixels` comes first and is the only one."""
+    """Turns off Pillow's own size limit: `check_pixels` comes first and is the only limit."""
     Image.MAX_IMAGE_PIXELS = None
 
 
@@ -54,7 +56,7 @@ def image_format(body: bytes | bytearray) -> str | None:
 
 
 def decode_image(body: bytes | bytearray, spec: ImageSpec) -> Array:
-    """uint8 pixels [height, width, channels] of the model's size; a view that need not be contiguous."""
+    """Returns uint8 pixels [height, width, channels] of the model's size, as a view that need not be contiguous."""
     kind = image_format(body)
     try:
         if kind == "JPEG":
@@ -73,34 +75,34 @@ def decode_image(body: bytes | bytearray, spec: ImageSpec) -> Array:
 def _from_jpeg(body: bytes | bytearray, spec: ImageSpec) -> Array:
     frame = read_frame(body)
     check_pixels(frame.height, frame.width, max_pixels=spec.max_pixels, max_ratio=MAX_RATIO)
-    # CMYK, YCCK: Pillow knows Adobe's inverted inks.
-    if len(frame.samples) == _COLOURS_OF_PRINT:
-        return _from_inks(body, frame, spec)
+    # CMYK and YCCK go to Pillow, which knows about Adobe's inverted inks.
+    if len(frame.samples) == _CMYK_COMPONENTS:
+        return _from_cmyk(body, frame, spec)
     return decode_jpeg(body, frame, spec)
 
 
-def _from_inks(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
+def _from_cmyk(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
     scans = scan_cost(body, frame)
     height, width = decoded_size(frame.height, frame.width, spec.resize)
-    spend(Cost(scans.memory_bytes + _memory(height, width, 4, spec), scans.visits), body, spec)
+    check_cost(DecodingCost(scans.memory_bytes + _memory(height, width, 4, spec), scans.visits), body, spec)
     declared = frame.height, frame.width
-    return decode_by_pillow(body, "JPEG", spec, declared=declared, least=spec.resize)
+    return decode_by_pillow(body, "JPEG", spec, declared=declared, least_side=spec.resize)
 
 
 def _from_png(body: bytes | bytearray, spec: ImageSpec) -> Array:
     header = read_png_header(body)
     check_pixels(header.height, header.width, max_pixels=spec.max_pixels, max_ratio=MAX_RATIO)
-    spend(Cost(_memory(header.height, header.width, header.pixel_bytes, spec)), body, spec)
-    return decode_by_pillow(picture_alone(body), "PNG", spec, declared=(header.height, header.width))
+    check_cost(DecodingCost(_memory(header.height, header.width, header.pixel_bytes, spec)), body, spec)
+    return decode_by_pillow(without_extras(body), "PNG", spec, declared=(header.height, header.width))
 
 
 def _from_webp(body: bytes | bytearray, spec: ImageSpec) -> Array:
     height, width = webp.declared_size(body)
     check_pixels(height, width, max_pixels=spec.max_pixels, max_ratio=MAX_RATIO)
-    spend(Cost(_memory(height, width, webp.PIXEL_BYTES, spec)), body, spec)
+    check_cost(DecodingCost(_memory(height, width, webp.PIXEL_BYTES, spec)), body, spec)
     return decode_by_pillow(body, "WEBP", spec, declared=(height, width))
 
 
 def _memory(height: int, width: int, pixel_bytes: int, spec: ImageSpec) -> int:
-    """Of a picture as Pillow keeps it, its pixels beside it, and what they are scaled to."""
+    """Memory for a picture as Pillow stores it, for the array of its pixels, and for scaling them."""
     return height * width * (pixel_bytes + spec.channels) + resized_bytes(height, width, spec)

@@ -1,4 +1,4 @@
-"""The orientation that a camera notes beside the pixels."""
+"""Reads the orientation that a camera records in EXIF, and applies it."""
 
 import struct
 
@@ -11,8 +11,8 @@ _ORIENTATION = 0x0112
 
 
 def orientation(exif: bytes) -> int:
-    """The orientation in the first directory of an EXIF block, 1 where there is none. Pillow's reader warns about
-    broken blocks, once per request, and takes longer than the whole decoding."""
+    """The orientation in the first directory of an EXIF block; 1 if there is none. Pillow's own reader would log a
+    warning about each broken block, and takes longer than decoding the whole picture."""
     tiff = exif.removeprefix(EXIF)
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     try:
@@ -22,20 +22,20 @@ def orientation(exif: bytes) -> int:
             tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, start + 2 + 12 * index)
             if tag == _ORIENTATION:
                 return value if 1 <= value <= 8 else 1
-    except struct.error:  # no byte order, or cut short: the pixels are good, only the note about them is not
+    except struct.error:  # no byte order, or cut short: only the EXIF block is broken, not the picture
         pass
     return 1
 
 
-def orient(pixels: Array, turned: int) -> Array:
-    """Orientations 5 to 8 swap the axes; then rows and columns may run backwards."""
-    if turned == 1:
+def orient(pixels: Array, exif_orientation: int) -> Array:
+    """Turns pixels upright: orientations 5 to 8 swap the axes, and some reverse rows or columns."""
+    if exif_orientation == 1:
         return pixels
-    if turned >= 5:
+    if exif_orientation >= 5:
         pixels = pixels.transpose(1, 0, 2)
-    if turned in (3, 4, 7, 8):
+    if exif_orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
-    if turned in (2, 3, 6, 7):
+    if exif_orientation in (2, 3, 6, 7):
         pixels = pixels[:, ::-1]
-    # torch takes no negative strides. `ascontiguousarray` leaves them on sides of one pixel, where it sees no matter.
+    # torch does not accept negative strides, and `ascontiguousarray` keeps them on sides of one pixel.
     return np.array(pixels, order="C")

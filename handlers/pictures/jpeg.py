@@ -1,7 +1,7 @@
-"""JPEG: its header, what its scans cost, and the decoding at a fraction of its size.
+"""JPEG: reads its header, estimates the cost of its scans, and decodes it at a fraction of its size.
 
-The markers are read as libjpeg reads them, up to the first scan. What libjpeg would read in another way (bytes between
-segments, a second frame) is refused, so that the size and the kind found here are those that are decoded."""
+The markers are read up to the first scan, in the way libjpeg reads them. Anything that libjpeg would read differently
+(bytes between segments, a second frame) is refused, so that the size and kind found here are the ones it decodes."""
 
 import math
 import struct
@@ -12,23 +12,22 @@ import numpy as np
 import simplejpeg
 
 from handlers.arrays import Array
-from handlers.pictures.cost import Cost, resized_bytes, spend
+from handlers.pictures.cost import DecodingCost, check_cost, resized_bytes
 from handlers.pictures.exif import EXIF, orient, orientation
 from handlers.record import ImageSpec
 from handlers.validation import Malformed, TooLarge, Unsupported
 
-# Encoders write about ten, and each costs a pass over the picture.
+# Encoders write about ten scans, and each costs a pass over the picture.
 MAX_SCANS = 100
-# In eighths. libjpeg-turbo has vector code for these alone: three take it longer than four, five to seven longer than
-# all of the picture (`make bench-parts`).
+# Scales in eighths. libjpeg-turbo has vector code only for these: 3/8 takes longer than 4/8, and 5/8 to 7/8 take longer
+# than the full size (`make bench-parts`).
 FAST_SCALES = (1, 2, 4)
 _APP1, _START_OF_SCAN = 0xE1, 0xDA
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-# Baseline, extended and progressive, coded by Huffman's way or arithmetically. The others are lossless or hierarchical.
-_TAKEN, _PROGRESSIVE = {0xC0, 0xC1, 0xC2, 0xC9, 0xCA}, {0xC2, 0xCA}
-# Cameras write about twenty; a profile of colours may take 255.
+# Baseline, extended and progressive, with Huffman or arithmetic coding. The others are lossless or hierarchical.
+_SUPPORTED, _PROGRESSIVE = {0xC0, 0xC1, 0xC2, 0xC9, 0xCA}, {0xC2, 0xCA}
+# Cameras write about twenty segments; a colour profile may take 255.
 _MAX_SEGMENTS = 1000
-# A coefficient in memory.
 _COEFFICIENT_BYTES = 2
 
 
@@ -39,42 +38,44 @@ class Frame:
     height: int
     width: int
     samples: Mapping[int, int]
-    """Of each component by its number, in whole blocks."""
+    """The number of samples of each component, by component id, rounded up to whole blocks."""
     first_scan: int
-    """Where its marker is."""
-    all_in_one: bool
-    """Whether the first scan is the only one: the picture is then decoded a row of blocks at a time."""
+    """The offset of the first scan's marker."""
+    single_scan: bool
+    """Whether the first scan is the only one; then the picture is decoded a row of blocks at a time."""
     orientation: int
 
 
 def read_frame(body: bytes | bytearray) -> Frame:
-    """Raises for a header that is not complete; struct.error and IndexError for one that is cut short."""
-    at, turned, frame = 2, 1, b""
+    """Reads the header. Raises a RequestError if it is not acceptable, struct.error or IndexError if it is cut
+    short."""
+    at, exif_orientation, frame = 2, 1, b""
     progressive = False
     for _ in range(_MAX_SEGMENTS):
         if body[at] != 0xFF:
             raise Malformed("the JPEG is broken or cut short", field="image", allowed="a complete file")
         kind = body[at + 1]
         if kind == 0xFF:
-            # Any number of them may stand before a marker.
+            # A marker may be preceded by any number of fill bytes.
             at += 1
             continue
         (length,) = struct.unpack_from(">H", body, at + 2)
         if kind in _FRAMES:
-            if kind not in _TAKEN or frame:
+            if kind not in _SUPPORTED or frame:
                 raise Unsupported(
-                    "the JPEG is of a rare kind", field="image", allowed="one baseline or progressive picture"
+                    "this kind of JPEG is not supported", field="image", allowed="one baseline or progressive picture"
                 )
             frame, progressive = bytes(body[at + 4 : at + 2 + length]), kind in _PROGRESSIVE
-        elif kind == _APP1 and turned == 1 and body[at + 4 : at + 10] == EXIF:
-            turned = orientation(bytes(body[at + 4 : at + 2 + length]))
+        elif kind == _APP1 and exif_orientation == 1 and body[at + 4 : at + 10] == EXIF:
+            exif_orientation = orientation(bytes(body[at + 4 : at + 2 + length]))
         elif kind == _START_OF_SCAN:
-            return _frame(frame, at, all_in_one=not progressive and body[at + 4] == frame[5], turned=turned)
+            single_scan = not progressive and body[at + 4] == frame[5]
+            return _frame(frame, at, single_scan=single_scan, exif_orientation=exif_orientation)
         at += 2 + length
     raise TooLarge("the JPEG has too many segments", field="image", allowed=f"at most {_MAX_SEGMENTS}")
 
 
-def _frame(header: bytes, first_scan: int, *, all_in_one: bool, turned: int) -> Frame:
+def _frame(header: bytes, first_scan: int, *, single_scan: bool, exif_orientation: int) -> Frame:
     _, height, width, count = struct.unpack_from(">BHHB", header)
     factors = {header[6 + 3 * index]: divmod(header[7 + 3 * index], 16) for index in range(count)}
     widest, tallest = (max(factor[axis] for factor in factors.values()) for axis in (0, 1))
@@ -82,16 +83,17 @@ def _frame(header: bytes, first_scan: int, *, all_in_one: bool, turned: int) -> 
         number: 64 * math.ceil(width * across / widest / 8) * math.ceil(height * down / tallest / 8)
         for number, (across, down) in factors.items()
     }
-    return Frame(height, width, samples, first_scan, all_in_one, turned)
+    return Frame(height, width, samples, first_scan, single_scan, exif_orientation)
 
 
-def scan_cost(body: bytes | bytearray, frame: Frame) -> Cost:
-    """Of the coefficients, which are kept where there are several scans, and of the passes over them."""
+def scan_cost(body: bytes | bytearray, frame: Frame) -> DecodingCost:
+    """The cost of the coefficients, which are kept in memory if there are several scans, and of the passes over
+    them."""
     whole = sum(frame.samples.values())
-    if frame.all_in_one:
-        return Cost(0, whole)
+    if frame.single_scan:
+        return DecodingCost(0, whole)
     values = np.frombuffer(body, np.uint8, offset=frame.first_scan)
-    # numpy finds the markers six times as fast as `bytes.count`. A thumbnail's may be among them.
+    # numpy finds the markers six times as fast as `bytes.count`. Those of a thumbnail may be among them.
     starts = np.flatnonzero((values[:-1] == 0xFF) & (values[1:] == _START_OF_SCAN))
     if len(starts) > MAX_SCANS:
         raise TooLarge("the JPEG has too many scans", field="image", got=len(starts), allowed=f"at most {MAX_SCANS}")
@@ -100,17 +102,17 @@ def scan_cost(body: bytes | bytearray, frame: Frame) -> Cost:
         at = frame.first_scan + start
         numbers = body[at + 5 : at + 5 + 2 * min(4, int.from_bytes(body[at + 4 : at + 5], "big")) : 2]
         visits += sum(frame.samples.get(number, whole) for number in numbers)
-    return Cost(_COEFFICIENT_BYTES * whole, visits)
+    return DecodingCost(_COEFFICIENT_BYTES * whole, visits)
 
 
 def decode_jpeg(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array:
-    """The upright pixels, at the smallest scale that is fast and has no side below the resize target."""
+    """The upright pixels, decoded at the smallest fast scale that leaves no side below the resize target."""
     least_height, least_width = decoded_size(frame.height, frame.width, spec.resize)
     scans = scan_cost(body, frame)
     decoded = least_height * least_width * spec.channels * (1 if frame.orientation == 1 else 2)
     resized = resized_bytes(least_height, least_width, spec)
-    spend(Cost(scans.memory_bytes + decoded + resized, scans.visits), body, spec)
-    # strict: a file that is cut short is an error; libjpeg would fill the rest with grey.
+    check_cost(DecodingCost(scans.memory_bytes + decoded + resized, scans.visits), body, spec)
+    # strict: a file that is cut short is an error, where libjpeg would fill the rest with grey.
     pixels: Array = simplejpeg.decode_jpeg(
         body,
         "GRAY" if spec.channels == 1 else "RGB",
@@ -122,7 +124,7 @@ def decode_jpeg(body: bytes | bytearray, frame: Frame, spec: ImageSpec) -> Array
 
 
 def decoded_size(height: int, width: int, target: int) -> tuple[int, int]:
-    """The smallest that is decoded fast and has no side below the target."""
+    """The size at the smallest fast scale that leaves no side below the target."""
     for eighths in FAST_SCALES:
         small = -(-height * eighths // 8), -(-width * eighths // 8)
         if min(small) >= target:

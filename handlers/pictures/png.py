@@ -1,7 +1,7 @@
-"""PNG: its header, and the file without what is beside the picture.
+"""PNG: reads its header, and strips everything except the picture.
 
-Texts, profiles and the frames of an animation are packed, and Pillow unpacks them when it opens a file; thousands of
-chunks cost it more than the pixels. What goes to Pillow is the picture alone."""
+Texts, profiles and the frames of an animation are compressed, and Pillow decompresses them when it opens a file;
+thousands of chunks cost it more than the pixels. So Pillow gets only the picture."""
 
 import struct
 import zlib
@@ -22,7 +22,7 @@ class PngHeader:
     height: int
     width: int
     pixel_bytes: int
-    """Of each pixel as Pillow keeps it."""
+    """Bytes per pixel as Pillow stores it."""
 
 
 def read_png_header(body: bytes | bytearray) -> PngHeader:
@@ -32,8 +32,9 @@ def read_png_header(body: bytes | bytearray) -> PngHeader:
     return PngHeader(height, width, 4)
 
 
-def picture_alone(body: bytes | bytearray) -> bytes | bytearray:
-    """The same body where it holds nothing else, up to the first end or damage."""
+def without_extras(body: bytes | bytearray) -> bytes | bytearray:
+    """The file without any chunks that are not part of the picture. Returns the same body if it has no others, up to
+    the end of the picture or the first damage."""
     view, chunks = memoryview(body), []
     at, parts, others = _SIGNATURE, 0, False
     while at + 12 <= len(body):
@@ -48,12 +49,12 @@ def picture_alone(body: bytes | bytearray) -> bytes | bytearray:
             break
     if not others and parts <= _MANY_PARTS:
         return body
-    return _assembled(view, chunks)
+    return _assemble(view, chunks)
 
 
-def _assembled(view: memoryview, chunks: list[tuple[bytes, int, int]]) -> bytes:
-    """The kept chunks with their data in one piece, where the first of it was. A last chunk that is cut short stays cut
-    short."""
+def _assemble(view: memoryview, chunks: list[tuple[bytes, int, int]]) -> bytes:
+    """The picture's chunks, with all IDAT data in one chunk at the place of the first. A last chunk that is cut short
+    stays cut short."""
     pieces: list[bytes | memoryview] = [view[:_SIGNATURE]]
     data = b"".join(view[start + 8 : end - 4] for kind, start, end in chunks if kind == b"IDAT")
     whole = all(end <= len(view) for kind, _, end in chunks if kind == b"IDAT")

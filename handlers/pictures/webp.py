@@ -1,9 +1,9 @@
-"""WebP: its declared size. Pillow's plugin takes memory for the canvas when it opens a file."""
+"""WebP: reads its declared size, because Pillow's plugin allocates the canvas as soon as it opens a file."""
 
 import struct
 
-# Two canvases of the decoder, the frame as it hands it out, and Pillow's picture; the frame is gone when pixels are
-# made of the picture, a byte or three each.
+# Bytes per pixel at the peak: the decoder's two canvases, the frame that it returns, and Pillow's picture. The frame is
+# freed before the array is made, which takes one or three bytes per pixel.
 PIXEL_BYTES = 15
 
 

@@ -1,38 +1,39 @@
-"""Which protocol a request speaks: the one of its path, which the door notes in a header; without it, for handlers
-whose bodies are ours to define, the one that its JSON has the form of."""
+"""Finds out which protocol a request uses. Its path decides, and the door passes that on in a header. Without the
+header, the form of the JSON decides, but only for built-in handlers, because those of users define their own bodies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from handlers.protocols import v1, v2
-from handlers.protocols.exchange import Asked, Exchange
+from handlers.protocols.exchange import Exchange, ProtocolHandler
 from handlers.request import Request
 from handlers.validation import RequestError
 
-# Set by the door (`server/java/marina/Route.java`), and taken from what a client sends.
+# The door sets this header (`server/java/marina/Route.java`), and removes it from what a client sends.
 HEADER = "x-marina-protocol"
-_MAKE = {"v1": v1.exchange, "v2": v2.exchange}
+_MAKE = {"v1": v1.read_exchange, "v2": v2.read_exchange}
 
 
-def exchange(handler: Asked, request: Request, until: float, *, ours: bool) -> Exchange:
-    """`until` is when its rows must be decoded; `ours` is whether a body may be taken for one of these protocols."""
-    protocol = request.noted(HEADER)
-    if protocol is None and ours:
+def read_exchange(handler: ProtocolHandler, request: Request, until: float, *, is_built_in: bool) -> Exchange:
+    """Decodes a request in the protocol that it uses. `until` is the time by which its rows must be decoded; only if
+    `is_built_in` may the body alone decide on the protocol."""
+    protocol = request.door_header(HEADER)
+    if protocol is None and is_built_in:
         protocol = _by_body(handler, request)
     if protocol in _MAKE:
         try:
             return _MAKE[protocol](handler, request, until)
         except RequestError as err:
-            # Clients of these protocols show `error` and nothing else.
+            # Clients of these protocols show only `error`.
             raise err.in_one_sentence() from err
     part = request
     if protocol == "body":
-        part = request.instance(v1.unwrapped(request.json()))
+        part = request.instance(v1.unwrap(request.json()))
     return handler.exchange(part)
 
 
-def _by_body(handler: Asked, request: Request) -> str | None:
+def _by_body(handler: ProtocolHandler, request: Request) -> str | None:
     if not request.is_decoded and request.body[:64].lstrip()[:1] != b"{":
         return None
     if request.headers.get(v2.LENGTH) is not None:

@@ -1,4 +1,4 @@
-"""What a protocol asks of a handler, and what it makes of one request."""
+"""What protocols need from a handler, and what they make from a request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Protocol
 
 from handlers.arrays import Array
-from handlers.record import Record
+from handlers.record import PackedRecord
 from handlers.request import Answer, Request
 from handlers.validation import Overdue, TooLarge
 
@@ -17,46 +17,47 @@ Row = list[Array]
 
 @dataclass(frozen=True)
 class Exchange:
-    """The rows of one request, and how its answer is made of what the model gave for them."""
+    """The rows of one request, and a function that makes its answer from the model's outputs for them."""
 
     rows: list[Row]
     answer: Callable[[list[Row]], Answer]
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """A named tensor of a request: an array, or the elements of one of bytes; `encoded` where those came in JSON, which
-    holds no bytes."""
+class NamedTensor:
+    """A named tensor of a request: either an array, or the elements of a BYTES tensor."""
 
     name: str
     shape: tuple[int, ...]
     array: Array | None = None
     elements: tuple[bytes, ...] = ()
     encoded: bool = False
+    """Whether the elements came as JSON strings; bytes such as those of a picture are in base64 then."""
 
 
-class Asked(Protocol):
-    """What is used of a handler."""
+class ProtocolHandler(Protocol):
+    """The part of a handler that protocols use."""
 
-    record: Record
-    most_rows: int
+    record: PackedRecord
+    max_rows: int
 
     @property
     def tensor_names(self) -> set[str]: ...
     def exchange(self, request: Request) -> Exchange: ...
     def decode(self, request: Request) -> Row: ...
     def encode(self, outputs: Row, request: Request) -> Answer: ...
-    def decode_tensors(self, tensors: Mapping[str, Tensor], until: float) -> tuple[list[Row], bool]: ...
+    def decode_tensors(self, tensors: Mapping[str, NamedTensor], until: float) -> tuple[list[Row], bool]: ...
     def name_outputs(self, outputs: Row) -> Mapping[str, Array | list[str]]: ...
 
 
-def check_rows(count: int, most: int, field: str) -> None:
-    """One request must not hold up the others of its batch, nor a worker past its time."""
-    if count > most:
-        raise TooLarge("too many in one request", field=field, got=count, allowed=f"at most {most}")
+def check_row_count(count: int, max_rows: int, field: str) -> None:
+    """Raises TooLarge if a request has so many rows that it would delay its batch, or the worker beyond its time
+    limit."""
+    if count > max_rows:
+        raise TooLarge("too many in one request", field=field, got=count, allowed=f"at most {max_rows}")
 
 
 def check_time(until: float) -> None:
-    """Between rows, which are decoded one after another."""
+    """Call this before decoding each row; raises Overdue once the time is up."""
     if perf_counter() > until:
         raise Overdue

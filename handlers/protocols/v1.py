@@ -1,7 +1,7 @@
 """KServe's V1: `{"instances": [...]}` in, `{"predictions": [...]}` out.
 
-An instance is what the handler takes as a whole body: a JSON value, or `{"b64": "..."}` for bytes. A prediction is what
-it answers: a JSON value, or `{"b64": "..."}` again."""
+An instance is anything that the handler takes as a whole body: a JSON value, or `{"b64": "..."}` for bytes. A
+prediction is its answer: a JSON value, or `{"b64": "..."}` for any other type."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from collections.abc import Mapping
 
 import orjson
 
-from handlers.protocols.exchange import Asked, Exchange, Row, check_rows, check_time
+from handlers.protocols.exchange import Exchange, ProtocolHandler, Row, check_row_count, check_time
 from handlers.request import JSON, Answer, Request
-from handlers.validation import RequestError, Unprocessable, bytes_of, describe
+from handlers.validation import RequestError, Unprocessable, decode_base64, describe_json
 
-# Names under which clients of TorchServe and TensorFlow Serving put bytes.
+# The keys under which clients of TorchServe and TensorFlow Serving send bytes.
 _WRAPPERS = ("b64", "body", "data", "image_bytes")
 
 
-def exchange(handler: Asked, request: Request, until: float) -> Exchange:
+def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> Exchange:
     value = request.json()
     instances = value.get("instances") if isinstance(value, Mapping) else None
     if not isinstance(instances, list) or not instances:
-        got = "no `instances`" if isinstance(value, Mapping) and instances is None else describe(instances or value)
+        got = (
+            "no `instances`" if isinstance(value, Mapping) and instances is None else describe_json(instances or value)
+        )
         raise Unprocessable("instances are needed", field="instances", got=got, allowed='{"instances": [...]}')
-    check_rows(len(instances), handler.most_rows, "instances")
+    check_row_count(len(instances), handler.max_rows, "instances")
     names = {spec.name for spec in handler.record.inputs}
     parts: list[Request] = []
     rows: list[Row] = []
     for index, instance in enumerate(instances):
         check_time(until)
         try:
-            parts.append(request.instance(unwrapped(instance, names)))
+            parts.append(request.instance(unwrap(instance, names)))
             rows.append(handler.decode(parts[-1]))
         except RequestError as err:
             raise err.inside(f"instances[{index}]") from err
@@ -43,17 +45,17 @@ def exchange(handler: Asked, request: Request, until: float) -> Exchange:
     return Exchange(rows, answer)
 
 
-def unwrapped(value: object, names: set[str] | None = None) -> object:
-    """The bytes of `{"b64": "..."}` and of its like, also where that is the value of one of them; anything else as it
-    is. `names` are those of the model's inputs, which wrap nothing."""
+def unwrap(value: object, names: set[str] | None = None) -> object:
+    """Decodes `{"b64": "..."}` and similar wrappers, nested ones too, into bytes; returns anything else unchanged.
+    `names` are those of the model's inputs, which are never taken for wrappers."""
     while isinstance(value, Mapping) and len(value) == 1:
         ((name, inner),) = value.items()
         if name not in _WRAPPERS or name in (names or ()):
             return value
         if isinstance(inner, str):
-            return bytes_of(inner, name)
+            return decode_base64(inner, name)
         if name == "b64":
-            raise Unprocessable("base64 text is needed", field="b64", got=describe(inner))
+            raise Unprocessable("base64 text is needed", field="b64", got=describe_json(inner))
         value = inner
     return value
 

@@ -1,6 +1,6 @@
-"""The Open Inference Protocol, V2: named tensors in and out, in JSON or, with its extension, as bytes after the JSON.
+"""The Open Inference Protocol, V2: named tensors in and out, in JSON or, with the binary extension, as bytes after it.
 
-A tensor has the model's own shape, or that with a dimension of rows before it; the answer's tensors follow it."""
+A tensor has the model's own shape, or that with a leading dimension for rows; the tensors of the answer do the same."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from typing import Any
 import numpy as np
 import orjson
 
-from handlers.arrays import Array, fit, from_json
-from handlers.protocols.exchange import Asked, Exchange, Row, Tensor, check_rows
+from handlers.arrays import Array, fit_array, from_json
+from handlers.protocols.exchange import Exchange, NamedTensor, ProtocolHandler, Row, check_row_count
 from handlers.record import TensorSpec
 from handlers.request import Answer, Request
-from handlers.validation import Malformed, NonFiniteOutput, Unprocessable, describe, parse_json
+from handlers.validation import Malformed, NonFiniteOutput, Unprocessable, describe_json, parse_json
 
-# How long the JSON is that comes before the bytes; in requests and answers.
+# The header with the length of the JSON in front of the bytes, in requests and answers.
 LENGTH = "inference-header-content-length"
 BINARY = "application/octet-stream"
 _WHOLE = {f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("UINT", "INT") for bits in (8, 16, 32, 64)}
 TYPES = {"BOOL": "bool", "FP16": "float16", "FP32": "float32", "FP64": "float64"} | _WHOLE
 NAMES = {name: datatype for datatype, name in TYPES.items()}
-_MOST_DIMENSIONS = 16
+_MAX_DIMENSIONS = 16
 
 
 def is_request(value: Mapping[str, Any]) -> bool:
-    """Whether a JSON object has this form; a model's own input may be called `inputs` too."""
+    """True if a JSON object is a V2 request. `inputs` alone does not decide, because a model may have an input of that
+    name."""
     inputs = value.get("inputs")
     return isinstance(inputs, list) and bool(inputs) and all(_is_tensor(item) for item in inputs)
 
@@ -37,13 +38,13 @@ def _is_tensor(item: object) -> bool:
     return isinstance(item, Mapping) and {"name", "shape", "datatype"} <= item.keys()
 
 
-def exchange(handler: Asked, request: Request, until: float) -> Exchange:
+def read_exchange(handler: ProtocolHandler, request: Request, until: float) -> Exchange:
     value, bytes_after = _parts(request)
     if not isinstance(value, Mapping) or not is_request(value):
         raise Unprocessable(
             "named tensors are needed",
             field="inputs",
-            got=describe(value),
+            got=describe_json(value),
             allowed='{"inputs": [{"name", "shape", "datatype", "data"}]}',
         )
     tensors = _tensors(value["inputs"], bytes_after)
@@ -54,7 +55,7 @@ def exchange(handler: Asked, request: Request, until: float) -> Exchange:
             "the inputs are not those of the model", field="inputs", got=got, allowed=", ".join(sorted(expected))
         )
     rows, batched = handler.decode_tensors(tensors, until)
-    wanted = _wanted(value)
+    wanted = _requested_outputs(value)
 
     def answer(outputs: list[Row]) -> Answer:
         return _answer(
@@ -64,8 +65,10 @@ def exchange(handler: Asked, request: Request, until: float) -> Exchange:
     return Exchange(rows, answer)
 
 
-def rows_of(tensors: Mapping[str, Tensor], specs: Sequence[TensorSpec], most: int) -> tuple[list[Row], bool]:
-    """The rows of a request whose tensors are the model's own inputs, and whether they came as several."""
+def tensor_rows(
+    tensors: Mapping[str, NamedTensor], specs: Sequence[TensorSpec], max_rows: int
+) -> tuple[list[Row], bool]:
+    """The rows of a request whose tensors are the model's inputs, and whether they had a dimension for rows."""
     columns: list[Array] = []
     counts: set[int | None] = set()
     for spec in specs:
@@ -76,10 +79,10 @@ def rows_of(tensors: Mapping[str, Tensor], specs: Sequence[TensorSpec], most: in
             )
         count = array.shape[0] if array.ndim == len(spec.shape) + 1 else None
         counts.add(count)
-        check_rows(count or 1, most, spec.name)
+        check_row_count(count or 1, max_rows, spec.name)
         shape = spec.shape if count is None else (count, *spec.shape)
         varies = spec.varies if count is None or spec.varies is None else spec.varies + 1
-        columns.append(fit(array, replace(spec, shape=shape, varies=varies)))
+        columns.append(fit_array(array, replace(spec, shape=shape, varies=varies)))
     if len(counts) != 1:
         raise Unprocessable("the inputs differ in their number of rows", field="inputs")
     if counts == {None}:
@@ -88,7 +91,7 @@ def rows_of(tensors: Mapping[str, Tensor], specs: Sequence[TensorSpec], most: in
 
 
 def _parts(request: Request) -> tuple[object, memoryview]:
-    """The JSON, and the bytes that come after it."""
+    """The JSON value of a body, and the bytes after it."""
     length = request.headers.get(LENGTH)
     if length is None:
         return request.json(), memoryview(b"")
@@ -98,19 +101,22 @@ def _parts(request: Request) -> tuple[object, memoryview]:
     return parse_json(bytes(body[: int(length)]), max_values=request.max_values), memoryview(body)[int(length) :]
 
 
-def _tensors(inputs: Sequence[Mapping[str, Any]], after: memoryview) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
+def _tensors(inputs: Sequence[Mapping[str, Any]], after: memoryview) -> dict[str, NamedTensor]:
+    tensors: dict[str, NamedTensor] = {}
     for item in inputs:
         name, datatype, shape = item["name"], item["datatype"], item["shape"]
         if not isinstance(name, str) or name in tensors:
             raise Unprocessable("each input needs its own name", field="inputs")
         if not isinstance(datatype, str) or (datatype not in TYPES and datatype != "BYTES"):
-            allowed, got = ", ".join((*TYPES, "BYTES")), datatype if isinstance(datatype, str) else describe(datatype)
+            allowed, got = (
+                ", ".join((*TYPES, "BYTES")),
+                datatype if isinstance(datatype, str) else describe_json(datatype),
+            )
             raise Unprocessable("the datatype is unknown", field="datatype", got=got, allowed=allowed)
-        sides = shape if isinstance(shape, list) and len(shape) <= _MOST_DIMENSIONS else None
+        sides = shape if isinstance(shape, list) and len(shape) <= _MAX_DIMENSIONS else None
         if sides is None or not all(type(side) is int and 0 < side < 2**31 for side in sides):
             raise Unprocessable(
-                "the shape is wrong", field="shape", got=describe(shape), allowed="a list of sizes from 1"
+                "the shape is wrong", field="shape", got=describe_json(shape), allowed="a list of sizes from 1"
             )
         size = _parameters(item).get("binary_data_size") if "data" not in item else None
         if size is None:
@@ -127,23 +133,23 @@ def _tensors(inputs: Sequence[Mapping[str, Any]], after: memoryview) -> dict[str
     return tensors
 
 
-def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -> Tensor:
+def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: object) -> NamedTensor:
     count = math.prod(shape)
     if datatype == "BYTES":
         while isinstance(data, list) and data and all(isinstance(item, list) for item in data):
             data = [element for item in data for element in item]
         if not isinstance(data, list) or len(data) != count or not all(isinstance(item, str) for item in data):
-            raise Unprocessable("the data is wrong", field="data", got=describe(data), allowed=f"{count} strings")
+            raise Unprocessable("the data is wrong", field="data", got=describe_json(data), allowed=f"{count} strings")
         elements = tuple(item.encode("utf-8", "surrogatepass") for item in data)
-        return Tensor(name, shape, elements=elements, encoded=True)
+        return NamedTensor(name, shape, elements=elements, encoded=True)
     nested = isinstance(data, list) and bool(data) and isinstance(data[0], list)
     spec = TensorSpec(name, shape if nested or not shape else (count,), TYPES[datatype])
     if not shape and isinstance(data, list) and len(data) == 1:
         data = data[0]
-    return Tensor(name, shape, from_json(data, spec).reshape(shape))
+    return NamedTensor(name, shape, from_json(data, spec).reshape(shape))
 
 
-def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> Tensor:
+def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryview) -> NamedTensor:
     count = math.prod(shape)
     if datatype != "BYTES":
         dtype = np.dtype(TYPES[datatype]).newbyteorder("<")
@@ -152,7 +158,7 @@ def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvi
             raise Malformed("the binary data does not have its tensor's size", field=name, got=got, allowed=allowed)
         if dtype.kind == "b" and max(data, default=0) > 1:
             raise Malformed("a boolean must be a byte of 0 or 1", field=name)
-        return Tensor(name, shape, np.frombuffer(data, dtype).reshape(shape))
+        return NamedTensor(name, shape, np.frombuffer(data, dtype).reshape(shape))
     elements: list[bytes] = []
     while len(data) >= 4 and len(elements) < count:
         end = 4 + int.from_bytes(data[:4], "little")
@@ -166,11 +172,12 @@ def _from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: memoryvi
             field=name,
             allowed=f"{count} times a length in 4 bytes, and as many bytes",
         )
-    return Tensor(name, shape, elements=tuple(elements))
+    return NamedTensor(name, shape, elements=tuple(elements))
 
 
-def _wanted(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
-    """The outputs that are asked for by name, all where that is None; and whether bytes are the default."""
+def _requested_outputs(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
+    """The requested outputs, each with whether it should come as bytes, or None for all outputs; and whether bytes are
+    the default."""
     binary = bool(_parameters(value).get("binary_data_output", False))
     outputs = value.get("outputs")
     if not outputs:
@@ -179,7 +186,7 @@ def _wanted(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
     for item in outputs if isinstance(outputs, list) else [outputs]:
         name = item.get("name") if isinstance(item, Mapping) else None
         if not isinstance(name, str):
-            raise Unprocessable("an output has no name", field="outputs", got=describe(item))
+            raise Unprocessable("an output has no name", field="outputs", got=describe_json(item))
         parameters = _parameters(item)
         if "classification" in parameters:
             raise Unprocessable("classification is not supported", field="outputs", allowed="binary_data")
@@ -188,15 +195,15 @@ def _wanted(value: Mapping[str, Any]) -> tuple[dict[str, bool] | None, bool]:
 
 
 def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a request, an input or an output."""
+    """The `parameters` of a request, an input or an output."""
     parameters = item.get("parameters") or {}
     if not isinstance(parameters, Mapping):
-        raise Unprocessable("parameters must be an object", field="parameters", got=describe(parameters))
+        raise Unprocessable("parameters must be an object", field="parameters", got=describe_json(parameters))
     return parameters
 
 
 def _answer(
-    handler: Asked,
+    handler: ProtocolHandler,
     request_id: object,
     wanted: tuple[dict[str, bool] | None, bool],
     rows: list[Mapping[str, Array | list[str]]],
@@ -221,7 +228,7 @@ def _answer(
             "shape": list(column.shape),
         }
         if as_bytes:
-            pieces.append(_packed(column, text=text))
+            pieces.append(_to_bytes(column, text=text))
             output["parameters"] = {"binary_data_size": len(pieces[-1])}
         else:
             if column.dtype.kind == "f" and not np.isfinite(column).all():
@@ -235,7 +242,7 @@ def _answer(
     return Answer(b"".join((head, *pieces)), BINARY, {"Inference-Header-Content-Length": str(len(head))})
 
 
-def _packed(column: Array, *, text: bool) -> bytes:
+def _to_bytes(column: Array, *, text: bool) -> bytes:
     if not text:
         return column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
     elements = [item.encode() for item in column.ravel().tolist()]

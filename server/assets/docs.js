@@ -1,7 +1,7 @@
 "use strict";
 const byId = (id) => document.getElementById(id);
 const facts = JSON.parse(byId("facts").textContent);
-let body = null; // what will be sent: {blob, type, name}
+let body = null; // the body to send: {blob, type, name}
 
 function show(what) {
   body = what;
@@ -52,10 +52,10 @@ async function send() {
     const headers = { "Content-Type": body.type };
     const answer = await fetch("/docs/try", { method: "POST", headers, body: blob });
     const bytes = await answer.arrayBuffer();
-    told(answer, bytes, performance.now() - began);
+    showAnswer(answer, bytes, performance.now() - began);
   } catch (error) {
     outcome("bad", "no answer", blob.size > facts.limit ? `: over the limit of ${facts.limit} bytes` : `: ${error.message}`);
-    answered(null, "");
+    showBody(null, "");
   } finally {
     button.disabled = false;
   }
@@ -69,23 +69,23 @@ function outcome(kind, first, rest) {
   byId("outcome").replaceChildren(status, rest);
 }
 
-function told(answer, bytes, roundMs) {
+function showAnswer(answer, bytes, roundMs) {
   const inference = /dur=([\d.]+)/.exec(answer.headers.get("Server-Timing") || "");
-  const took = inference ? ` in ${inference[1]} ms, ${roundMs.toFixed(0)} ms until it was here` : "";
+  const took = inference ? ` in ${inference[1]} ms, ${roundMs.toFixed(0)} ms until the browser had it` : "";
   outcome(answer.ok ? "good" : "bad", String(answer.status), took);
   const kind = answer.headers.get("Content-Type") || "";
   if (kind.startsWith("application/json") || kind.startsWith("text/")) {
     const text = new TextDecoder().decode(bytes);
     let value = null;
-    try { value = JSON.parse(text); } catch { /* shown as it came */ }
-    answered(value, text);
+    try { value = JSON.parse(text); } catch { /* not JSON: shown as text */ }
+    showBody(value, text);
   } else {
     const picture = answer.ok && kind.startsWith("image/") ? new Blob([bytes], { type: kind }) : null;
-    answered(null, bytes.byteLength ? `${bytes.byteLength} bytes of ${kind || "no type"}` : "no body", picture);
+    showBody(null, bytes.byteLength ? `${bytes.byteLength} bytes of ${kind || "no type"}` : "no body", picture);
   }
 }
 
-function answered(value, text, picture = null) {
+function showBody(value, text, picture = null) {
   const shown = byId("shown");
   if (shown.src) URL.revokeObjectURL(shown.src);
   shown.hidden = !picture;
@@ -131,7 +131,7 @@ async function copy(button) {
   try {
     await navigator.clipboard.writeText(code.textContent);
   } catch {
-    // Not over plain http from another machine; the selection can still be copied.
+    // Browsers allow this only on https or localhost; elsewhere copy the selection.
     getSelection().selectAllChildren(code);
     document.execCommand("copy");
   }
@@ -151,7 +151,7 @@ byId("send").addEventListener("click", send);
 byId("reset").addEventListener("click", sample);
 for (const button of document.querySelectorAll(".copy")) button.addEventListener("click", () => copy(button));
 
-// The server was told an address to listen on; whoever reads this has found another way to it.
+// The programs show the address that the server listens on, but the reader may have reached it under another name.
 if (location.hostname && facts.host.startsWith("127.") && location.hostname !== "localhost")
   for (const code of document.querySelectorAll("pre code"))
     code.textContent = code.textContent.replaceAll(`//${facts.host}:`, `//${location.hostname}:`);

@@ -1,31 +1,31 @@
-"""TorchServe's Java: how it is started, what it says, how it is held."""
+"""TorchServe's Java: the checks before its start, the start, and everything that is read from it or sent to it."""
 
-from server.java.checks import check_package, check_ports, check_room, find_java, room_for_connections
+from server.java.checks import check_disk_space, check_package, check_ports, connection_limit, find_java
 from server.java.child import Child
-from server.java.door import Door, NoDoorError, Open
+from server.java.door import Door, NoDoorError, OpenCounts
 from server.java.follow import RequestLog
-from server.java.frontend import Counters, Description, Frontend, NoAnswerError, Worker
+from server.java.frontend import Counters, Frontend, ModelStatus, NoAnswerError, WorkerStatus
 from server.java.launch import Launch, plan_launch
-from server.java.traffic import Histogram, Traffic
+from server.java.traffic import DurationHistogram, Traffic
 
 __all__ = [
     "Child",
     "Counters",
-    "Description",
     "Door",
+    "DurationHistogram",
     "Frontend",
-    "Histogram",
     "Launch",
+    "ModelStatus",
     "NoAnswerError",
     "NoDoorError",
-    "Open",
+    "OpenCounts",
     "RequestLog",
     "Traffic",
-    "Worker",
+    "WorkerStatus",
+    "check_disk_space",
     "check_package",
     "check_ports",
-    "check_room",
+    "connection_limit",
     "find_java",
     "plan_launch",
-    "room_for_connections",
 ]

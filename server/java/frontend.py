@@ -1,4 +1,4 @@
-"""What TorchServe's Java answers on this machine: its workers, its counters, one inference."""
+"""A client of TorchServe's Java on this machine: reads the state of its workers and its counters, sends inferences."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from pathlib import Path
 
 from config.render import MANAGEMENT, METRICS, Ports
 from config.uncached import UNCACHED
+from server.system import reachable_host
 
 _SERIES = re.compile(r"^(ts_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class NoAnswerError(Exception):
-    """Raised when TorchServe does not answer: not up yet, too busy, or gone. The caller decides what that means."""
+    """TorchServe does not answer: it is not up yet, too busy, or gone. The caller decides what that means."""
 
 
 @dataclass(frozen=True)
-class Worker:
-    """One worker as TorchServe describes it."""
+class WorkerStatus:
+    """A worker as TorchServe describes it."""
 
     name: str
     pid: int
@@ -32,17 +33,17 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Description:
-    """A model as TorchServe describes it; without workers when it does not know the model."""
+class ModelStatus:
+    """A model as TorchServe describes it; `known` is false if TorchServe has no such model."""
 
     known: bool
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
     queued: int = 0
 
 
 @dataclass(frozen=True)
 class Counters:
-    """TorchServe's own counters of one model, over its versions."""
+    """TorchServe's own counters of one model, summed over its versions."""
 
     arrivals: int = 0
     latency_s: float = 0.0
@@ -50,42 +51,43 @@ class Counters:
 
 
 class Frontend:
-    """One TorchServe and one model; `directory` is Java's. Management and metrics have one kept connection each, used
-    by one thread at a time."""
+    """A client for one model of one TorchServe; `directory` is Java's run directory. It keeps one connection to the
+    management API and one to the metrics API. Thread-safe."""
 
     def __init__(self, name: str, ports: Ports, host: str, directory: Path) -> None:
         self._name = name
         self.port = ports.inference
-        self._management = _Kept(directory / MANAGEMENT)
-        self._metrics = _Kept(directory / METRICS)
-        self._inference = ("127.0.0.1" if host in ("0.0.0.0", "::", "") else host, ports.inference)
+        self._management = _KeptConnection(directory / MANAGEMENT)
+        self._metrics = _KeptConnection(directory / METRICS)
+        self._inference = (reachable_host(host), ports.inference)
 
-    def describe(self) -> Description:
-        """The model's workers and queue."""
+    def describe(self) -> ModelStatus:
+        """The state of the model's workers and of its queue."""
         status, body = self._management.get(f"/models/{self._name}")
         if status == 404:
-            return Description(known=False)
+            return ModelStatus(known=False)
         if status != 200:
             raise NoAnswerError(f"describe answered {status}")
         try:
             data = json.loads(body)[0]
-            # Not `startTime`: that is when the worker was first made, whatever happened to its process since.
+            # `startTime` is of no use: it is not updated when the worker's process is replaced.
             facts = [(str(worker["id"]), int(worker["pid"]), worker["status"] == "READY") for worker in data["workers"]]
-            return Description(
-                True, tuple(Worker(*fact) for fact in facts), int(data["jobQueueStatus"]["pendingRequests"])
+            return ModelStatus(
+                True, tuple(WorkerStatus(*fact) for fact in facts), int(data["jobQueueStatus"]["pendingRequests"])
             )
         except (ValueError, LookupError) as err:
             raise NoAnswerError(f"TorchServe's description of the model cannot be read: {err}") from err
 
     def counters(self) -> Counters:
-        """What has arrived so far, shed requests included, unknown models not."""
+        """The counters so far; arrivals include shed requests, but not requests for unknown models."""
         status, body = self._metrics.get("/metrics")
         if status != 200:
             raise NoAnswerError(f"metrics answered {status}")
         return read_counters(body.decode(), self._name)
 
     def infer(self, body: bytes, content_type: str, *, timeout_s: float, before: Callable[[str], None]) -> int:
-        """The status of one inference on a connection of its own; `before` is told that connection's address."""
+        """Sends one inference on a new connection and returns its HTTP status. Calls `before` with the connection's
+        local address before the request is sent."""
         connection = http.client.HTTPConnection(*self._inference, timeout=timeout_s)
         try:
             connection.connect()
@@ -115,14 +117,14 @@ def read_counters(page: str, model: str) -> Counters:
 
 
 class LocalConnection(http.client.HTTPConnection):
-    """HTTP over a socket that is a file."""
+    """HTTP over a Unix socket."""
 
     def __init__(self, file: Path, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._file = str(file)
 
     def connect(self) -> None:
-        """Opens the file."""
+        """Connects to the socket file."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         try:
@@ -132,8 +134,8 @@ class LocalConnection(http.client.HTTPConnection):
             raise
 
 
-class _Kept:
-    """A connection that is opened when first needed and again when it broke."""
+class _KeptConnection:
+    """A connection that is opened at its first use, and again after it broke."""
 
     def __init__(self, file: Path, timeout_s: float = 2.0) -> None:
         self._connection = LocalConnection(file, timeout_s)

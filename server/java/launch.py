@@ -1,6 +1,6 @@
-"""The command that starts TorchServe's Java, as data: its options, its environment, its files.
+"""Plans the start of TorchServe's Java as data: its command line, its environment, its files.
 
-The `torchserve` script is not used: it exits 0 when Java died, ignores SIGTERM as PID 1, and forwards no signal.
+The `torchserve` script is not used: it exits with 0 if Java died, ignores SIGTERM as PID 1, and forwards no signals.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from config.mar import open_mar
 from config.record import file_sha256
 from config.render import Ports, render_log4j2, render_properties
 from config.spec import Spec
-from server.java.checks import Java, room_for_connections
+from server.java.checks import Java, connection_limit
 from server.java.door import Door
-from server.system import OWNER
+from server.system import OWNER_VARIABLE
 
-# The output of a layer is megabytes, which glibc's malloc would map anew for every batch: 5,000 page faults and a
-# twelfth of ResNet-50's time. Below these sizes it keeps the memory, in large pages where the system lets it. Its fast
-# bins are off: each large request first merges all that lies in them.
+# The output of a layer takes megabytes, which glibc's malloc by default maps anew for every batch: 5,000 page faults
+# and a twelfth of ResNet-50's time. With these thresholds it keeps the memory, in huge pages if the system allows them.
+# Fast bins are off, because every large allocation first merges everything in them.
 _ALLOCATOR = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {"mmap_threshold": 1 << 30, "trim_threshold": 1 << 30, "hugetlb": 1, "mxfast": 0}.items()
 )
-# What is larger is a network whose time the workers need more than Java.
+# A larger MAR holds a network whose workers need the CPU more than Java's second compiler does.
 _LARGE_MAR_BYTES = 4_000_000
 _JSON = "application/json"
 _JAR = Path(__file__).with_name("marina.jar")
-# What a worker imports before anything else: its end with Java's.
-_WORKERS_START = Path(__file__).parent.parent / "assets" / "sitecustomize.py.txt"
+# Workers import this before anything else; it makes them end with Java.
+_SITECUSTOMIZE = Path(__file__).parent.parent / "assets" / "sitecustomize.py.txt"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """All that is needed to start one TorchServe: nothing of it has happened yet."""
+    """Everything needed to start one TorchServe. Nothing happens before `start`."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
@@ -51,14 +51,15 @@ class Launch:
     files: dict[Path, str]
     mar: Path
     model: Path
-    """The folder into which the MAR is unpacked, much faster than by Java, which hashes what it unpacks. It is named as
-    the MAR, for TorchServe first looks in its working directory, and no folder there has a dot in its name."""
+    """The folder into which the MAR is unpacked. We unpack it ourselves, because Java also hashes it and is much
+    slower. The folder is named like a MAR: TorchServe looks in its working directory first, where no folder has a dot
+    in its name."""
     directory: Path
     address: str
     port: int
 
     def start(self, door: Door) -> subprocess.Popen[bytes]:
-        """Writes the files, unpacks the MAR and starts Java, which dies with the thread that called this."""
+        """Writes the files, unpacks the MAR and starts Java. Java dies with the thread that calls this."""
         executable, *options = self.command
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
@@ -73,7 +74,7 @@ class Launch:
             pass_fds=(door.listener,),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # Ctrl-C goes to a terminal's whole group; only the supervisor may decide when Java stops.
+            # Ctrl-C goes to the terminal's whole process group, but only the supervisor may decide when Java stops.
             start_new_session=True,
             preexec_fn=partial(end_with_parent, signal.SIGKILL),
         )
@@ -90,14 +91,14 @@ def plan_launch(
     types: Sequence[str] = (_JSON,),
     pages: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Launch:
-    """The launch of one server whose every file lies in `directory`; `types` are the kinds of bodies that its model
-    takes, its sample's first; `pages` is what the door answers itself."""
+    """Plans the launch of one server, with all its files in `directory`. `types` are the content types that the model
+    accepts, with the sample's first; `pages` are those that the door answers itself."""
     temporary, store, metrics = directory / "tmp", directory / "store", directory / "metrics"
     properties, logging = directory / "config.properties", directory / "log4j2.xml"
     site = _site_packages()
     return Launch(
         command=_command(spec, java, site, directory, types=types, quick=_compiles_quickly(spec, mar)),
-        environment=_environment(spec, directory) | _cache(spec, mar) | _route(spec) | _sessions(spec),
+        environment=_environment(spec, directory) | _worker_settings(spec, mar),
         folders=(temporary, store, metrics, directory / "renew", directory / "first"),
         files={
             properties: render_properties(
@@ -105,7 +106,7 @@ def plan_launch(
             ),
             logging: render_log4j2(spec),
             directory / "pages.json": json.dumps(dict(pages or {})),
-            directory / "first" / "sitecustomize.py": _WORKERS_START.read_text(encoding="utf-8"),
+            directory / "first" / "sitecustomize.py": _SITECUSTOMIZE.read_text(encoding="utf-8"),
         },
         mar=mar,
         model=store / f"{spec.name}.mar",
@@ -131,17 +132,18 @@ def _command(
     heap = spec.serving.java_heap_mb
     options = [
         f"-Xmx{heap}m",
-        # Netty keeps bodies outside the heap; its own default would allow as much again without saying so.
+        # Netty keeps bodies outside the heap, by default up to the heap's size; here that limit is explicit.
         f"-XX:MaxDirectMemorySize={heap}m",
         "-XX:+ExitOnOutOfMemoryError",
-        # For a heap of this size the plainest collector takes the least of the cores that the workers need.
+        # With a heap of this size, the simplest collector leaves the most CPU to the workers.
         "-XX:+UseSerialGC",
-        # One send per batch runs on the common pool; with two cores or fewer it would start a thread each.
+        # TorchServe runs one send per batch on the common pool, which on two cores or fewer would start a thread for
+        # each.
         "-Djava.util.concurrent.ForkJoinPool.common.parallelism=4",
         f"-Djava.io.tmpdir={directory / 'tmp'}",
         f"-Dmodel_server_home={site}",
         f"-Dmarina.predictions=/predictions/{spec.name}",
-        f"-Dmarina.max_connections={room_for_connections(spec.serving.max_connections)}",
+        f"-Dmarina.max_connections={connection_limit(spec.serving.max_connections)}",
         f"-Dmarina.idle_s={spec.serving.idle_timeout_s}",
         f"-Dmarina.types={','.join(types)}",
         f"-Dmarina.pages={directory / 'pages.json'}",
@@ -150,7 +152,7 @@ def _command(
     if spec.model.writes:
         options.append(f"-Dmarina.texts=/predictions/{spec.name}/{spec.version}")
     if quick:
-        # Java's second compiler takes 3 % of two cores for minutes, and a fifth of them at first.
+        # Without its second compiler: that takes a fifth of two cores at first, and 3 % for minutes.
         options.append("-XX:TieredStopAtLevel=1")
     if java.version >= 17:
         options.append("--enable-native-access=ALL-UNNAMED")
@@ -159,7 +161,7 @@ def _command(
     return (
         str(java.executable),
         *options,
-        # No `.` in front, as the script has it: a class in the working directory would be run.
+        # TorchServe's script puts `.` first, but then a class in the working directory would be run.
         *("-cp", f"{_JAR}:{site}/ts/frontend/*", "marina.Server"),
         *(
             "--python",
@@ -178,14 +180,14 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TS_", "PYTHON"))}
     threads = str(spec.threads)
     return environment | {
-        OWNER: str(directory),
+        OWNER_VARIABLE: str(directory),
         "TEMP": str(directory / "tmp"),
         "TMPDIR": str(directory / "tmp"),
         "PROMETHEUS_MULTIPROC_DIR": str(directory / "metrics"),
         "MARINA_RENEW_DIR": str(directory / "renew"),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        # glibc keeps freed memory in up to eight arenas a core; two hold a worker's memory at what it uses.
+        # glibc keeps freed memory in up to eight arenas per core; with two, a worker's memory stays near what it uses.
         "MALLOC_ARENA_MAX": "2",
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", _ALLOCATOR),
         "PYTHONUNBUFFERED": "1",
@@ -193,34 +195,24 @@ def _environment(spec: Spec, directory: Path) -> dict[str, str]:
     }
 
 
-def _cache(spec: Spec, mar: Path) -> dict[str, str]:
-    """What `handlers/caching` reads. Answers are kept under the package's hash, which only who has all of it knows."""
-    cache = spec.serving.cache
-    if cache is None:
-        return {}
-    settings = {"mb": cache.mb, "ttl_s": cache.ttl_s, "redis": cache.redis, "package": file_sha256(mar)}
-    return {"MARINA_ANSWERS": json.dumps(settings)}
-
-
-def _route(spec: Spec) -> dict[str, str]:
-    """What `handlers/generation/routing.py` reads."""
-    route = spec.text.route if spec.text else None
-    if route is None:
-        return {}
-    settings = {"url": route.address, "short_tokens": route.short_tokens, "patience_ms": route.patience_ms}
-    return {"MARINA_ROUTE": json.dumps(settings)}
-
-
-def _sessions(spec: Spec) -> dict[str, str]:
-    """What `handlers/generation/sessions.py` reads."""
-    sessions = spec.text.sessions if spec.text else None
-    if sessions is None:
-        return {}
-    return {"MARINA_SESSIONS": sessions.model_dump_json(include={"redis", "ttl_s", "max_kb"})}
+def _worker_settings(spec: Spec, mar: Path) -> dict[str, str]:
+    """Settings that the handlers read from the environment: those of `handlers/caching`, and of `routing.py` and
+    `sessions.py` in `handlers/generation`."""
+    settings: dict[str, dict[str, object]] = {}
+    if cache := spec.serving.cache:
+        # Keys of cached answers contain the package's hash. A worker cannot know it: it is inside the package.
+        package = file_sha256(mar)
+        settings["MARINA_ANSWERS"] = {"mb": cache.mb, "ttl_s": cache.ttl_s, "redis": cache.redis, "package": package}
+    if spec.text and (route := spec.text.route):
+        route_settings = {"url": route.address, "short_tokens": route.short_tokens, "patience_ms": route.patience_ms}
+        settings["MARINA_ROUTE"] = route_settings
+    if spec.text and (sessions := spec.text.sessions):
+        settings["MARINA_SESSIONS"] = sessions.model_dump(include={"redis", "ttl_s", "max_kb"})
+    return {name: json.dumps(values) for name, values in settings.items()}
 
 
 def _site_packages() -> Path:
-    """Where `ts` is installed, found without importing it."""
+    """The folder where `ts` is installed, found without importing it."""
     module_spec = importlib.util.find_spec("ts")
     if module_spec is None or module_spec.origin is None:
         raise ToolMissing("TorchServe is not installed", hint="pip install torchserve")

@@ -1,7 +1,7 @@
-"""Counts of one model's requests: what was answered, from the access log, and how fast.
+"""Counts the answers to one model's requests from the access log, by status and duration.
 
-The supervisor's own inferences are answered like any other, and kept out of what users and autoscalers see. What is
-open is counted by the door in front of TorchServe (`server/java/door.py`).
+The supervisor's own inferences are in the log like any other, and are kept out of the numbers that users and
+autoscalers see. Open requests are counted by the door in front of TorchServe (`server/java/door.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from config.latency import EDGES_S
 from config.spec import Spec
 
 _LINE = re.compile(r'^A /?(\S*) "(\S+) (.*) (\S+)" (\d+) ([\d.]+)$')
-# What Prometheus first sees of a series is no increase: a code that appears with its first failures hides them.
+# These series exist from the start: Prometheus sees no increase in the first value of a series, so the first failures
+# of a new one would be invisible.
 _ALWAYS_SHOWN = (200, 500, 503)
 
 
 @dataclass(frozen=True)
-class Answered:
+class AccessLogEntry:
     """One line of the access log."""
 
     client: str
@@ -32,8 +33,9 @@ class Answered:
 
 
 @dataclass
-class Histogram:
-    """Observations of one status code; `buckets` has one count more than there are edges."""
+class DurationHistogram:
+    """Durations of the answers with one status code. `buckets` has one count for each edge and one for everything above
+    the last."""
 
     buckets: list[int]
     total_s: float = 0.0
@@ -43,21 +45,22 @@ class Histogram:
         return sum(self.buckets)
 
 
-def parse_line(line: str) -> Answered | None:
-    """A line of the access log without the query of its URI; None for anything else on Java's stdout."""
+def parse_line(line: str) -> AccessLogEntry | None:
+    """Parses a line of the access log and drops the query of its URI; None for any other line on Java's stdout."""
     match = _LINE.match(line)
     if match is None:
         return None
     client, method, uri, _, code, duration = match.groups()
-    return Answered(client, method, uri.partition("?")[0], int(code), float(duration))
+    return AccessLogEntry(client, method, uri.partition("?")[0], int(code), float(duration))
 
 
 class Traffic:
-    """Safe to use from any thread."""
+    """Counts of one model. Thread-safe."""
 
     def __init__(self, spec: Spec) -> None:
         name, version = re.escape(spec.name), re.escape(spec.version)
-        # What TorchServe counts as an arrival: every path that finds this model. Another version is its 404, uncounted.
+        # Every path that TorchServe counts as an arrival for this model. A wrong version is a 404 that it does not
+        # count.
         self._inference = re.compile(
             rf"/(?:predictions|explanations)/{name}(?:/(?:{version}(?:/.*)?)?)?|/v1/models/{name}:(?:predict|explain)"
             rf"|/v2/models/{name}/(?:infer|explain)|/invocations|.*InferenceAPIsService/Predictions"
@@ -68,42 +71,43 @@ class Traffic:
         self._own_open: set[str] = set()
         self._shown_arrivals = 0
 
-    def sending(self, client: str) -> None:
-        """The supervisor is about to send an inference of its own from this address."""
+    def begin_own_inference(self, client: str) -> None:
+        """Records that the supervisor is about to send an inference of its own from this address."""
         with self._lock:
             self._own_open.add(client)
             self._own_sent += 1
 
-    def record(self, answers: Iterable[Answered]) -> list[Answered]:
-        """Counts answers; gives back those that users got."""
+    def record(self, answers: Iterable[AccessLogEntry]) -> list[AccessLogEntry]:
+        """Counts answers, and returns those that were for users."""
         with self._lock:
             return [answer for answer in answers if self._record(answer)]
 
-    def is_inference(self, answer: Answered) -> bool:
-        """Whether TorchServe counted this request as one of the model's."""
+    def is_inference(self, answer: AccessLogEntry) -> bool:
+        """True if TorchServe counted this request as an arrival for the model."""
         return answer.method != "OPTIONS" and self._inference.fullmatch(answer.path) is not None
 
     def arrivals(self, counted: int) -> int:
-        """Arrivals of users, out of all that TorchServe counted. Never falls: an own one may be sent, not counted."""
+        """Requests by users, out of all arrivals that TorchServe counted. Never falls, although one of our own
+        inferences may be sent but not counted yet."""
         with self._lock:
             self._shown_arrivals = max(self._shown_arrivals, counted - self._own_sent)
             return self._shown_arrivals
 
     @property
     def own_open(self) -> int:
-        """Own inferences without an answer."""
+        """Number of the supervisor's own inferences without an answer."""
         with self._lock:
             return len(self._own_open)
 
-    def histograms(self) -> dict[int, Histogram]:
-        """A copy of the histograms by status code; those of `_ALWAYS_SHOWN` are always there."""
+    def histograms(self) -> dict[int, DurationHistogram]:
+        """Copies of the histograms by status code; those of `_ALWAYS_SHOWN` are always included."""
         with self._lock:
             return {
-                code: Histogram(list(histogram.buckets), histogram.total_s)
+                code: DurationHistogram(list(histogram.buckets), histogram.total_s)
                 for code, histogram in sorted(self._histograms.items())
             }
 
-    def _record(self, answer: Answered) -> bool:
+    def _record(self, answer: AccessLogEntry) -> bool:
         if not self.is_inference(answer):
             return False
         if answer.client in self._own_open:
@@ -116,5 +120,5 @@ class Traffic:
         histogram.total_s += answer.duration_ms / 1000
         return True
 
-    def _empty(self) -> Histogram:
-        return Histogram([0] * (len(EDGES_S) + 1))
+    def _empty(self) -> DurationHistogram:
+        return DurationHistogram([0] * (len(EDGES_S) + 1))

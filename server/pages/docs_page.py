@@ -1,7 +1,9 @@
-"""The page to try the model: `/docs`, the sample it begins with, and `/docs/try`, which sends a body on to inference.
+"""The page for trying the model: `/docs`, the sample it starts with, and `/docs/try`, which forwards a body to
+inference.
 
-The page is on another port than inference, so a browser may not ask there; the supervisor asks for it. That gives
-nobody more than the inference port does: one path, one model, the same limits, and no page of another site can use it.
+The page is on another port than inference, so the browser may not send requests there itself, and the supervisor
+forwards them. That allows nothing that the inference port does not: one path, one model, the same limits, and pages of
+other sites cannot use it.
 """
 
 from __future__ import annotations
@@ -21,38 +23,39 @@ from config.record import Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.openapi import openapi
 from server.pages.openapi_text import routes
-from server.pages.pages import Answer, Post, html_answer, json_answer
+from server.pages.pages import PageResponse, PostPage, html_response, json_response
 from server.pages.snippets import programs
 
 _ASSETS = Path(__file__).parent.parent / "assets"
-# Larger samples are sent as they are, not shown for editing.
+# Larger samples can be sent, but are not shown for editing.
 _EDITABLE_BYTES = 20_000
 
 
 class Docs:
-    """The pages about one server; `host` is where its inference port can be reached."""
+    """The docs pages of one server; `host` is the address at which its inference port can be reached."""
 
     def __init__(
         self, record: Record, sample: bytes, *, sha256: str, host: str, ports: Ports, timeout_s: float
     ) -> None:
         self._record, self._sample, self._sha256 = record, sample, sha256
         self._host, self._ports = host, ports
-        # A batch in front of ours may take its whole time too.
+        # The batch before ours may take the full time as well.
         self._timeout_s = 2 * timeout_s
 
-    def routes(self) -> dict[str, Callable[[], Answer]]:
-        """What answers a GET."""
+    def routes(self) -> dict[str, Callable[[], PageResponse]]:
+        """The pages that answer a GET, by path."""
         page = self._page()
-        description = json_answer(200, openapi(self._record, host=self._host, ports=self._ports))
+        description = json_response(200, openapi(self._record, host=self._host, ports=self._ports))
         kind = self._record.sample.content_type
-        sample = Answer(200, self._sample, kind, {"X-Content-Type-Options": "nosniff"})
+        sample = PageResponse(200, self._sample, kind, {"X-Content-Type-Options": "nosniff"})
         return {"/docs": lambda: page, "/docs/sample": lambda: sample, "/openapi.json": lambda: description}
 
-    def posts(self) -> dict[str, Post]:
-        """What answers a POST; above this limit TorchServe would not read the body either."""
-        return {"/docs/try": Post(round(self._record.max_request_bytes * FRONTEND_LIMIT_FACTOR), self._try)}
+    def posts(self) -> dict[str, PostPage]:
+        """The pages that answer a POST, by path. The limit is TorchServe's own: it would not read a larger body
+        either."""
+        return {"/docs/try": PostPage(round(self._record.max_request_bytes * FRONTEND_LIMIT_FACTOR), self._try)}
 
-    def _try(self, body: bytes, headers: Message) -> Answer:
+    def _try(self, body: bytes, headers: Message) -> PageResponse:
         kept = {name: headers[name] for name in ("Accept", "Content-Type") if headers[name]}
         connection = http.client.HTTPConnection(self._host, self._ports.inference, timeout=self._timeout_s)
         began = time.monotonic()
@@ -62,15 +65,15 @@ class Docs:
             answer, kind = response.read(), response.getheader("Content-Type", "application/octet-stream")
         except (OSError, http.client.HTTPException) as err:
             error = f"TorchServe does not answer: {err or type(err).__name__}"
-            return json_answer(503, {"error": error, "allowed": "once /ready says 200"})
+            return json_response(503, {"error": error, "allowed": "once /ready answers 200"})
         finally:
             connection.close()
         took_ms = (time.monotonic() - began) * 1000
-        # An answer is shown by the page, never as a page: an own handler may send HTML.
+        # A custom handler may answer HTML; the browser must never show that as a page of this site.
         safe = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
-        return Answer(response.status, answer, kind, safe | {"Server-Timing": f"inference;dur={took_ms:.1f}"})
+        return PageResponse(response.status, answer, kind, safe | {"Server-Timing": f"inference;dur={took_ms:.1f}"})
 
-    def _page(self) -> Answer:
+    def _page(self) -> PageResponse:
         style, script = base_style() + _asset("docs.css"), _asset("docs.js")
         policy = (
             f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; connect-src 'self'; "
@@ -93,10 +96,10 @@ class Docs:
             script=script,
         )
         headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-        return html_answer(text, headers)
+        return html_response(text, headers)
 
     def _facts(self) -> dict[str, object]:
-        """What the page's script has to know."""
+        """The data for the page's script."""
         record, sample = self._record, self._record.sample
         editable = sample.content_type == "application/json" and len(self._sample) <= _EDITABLE_BYTES
         return {

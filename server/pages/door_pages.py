@@ -1,5 +1,5 @@
-"""What the door in front of TorchServe answers itself: health and metadata as KServe's V1 and the Open Inference
-Protocol V2 ask for them, the list of models as OpenAI's clients do, and `/`, which says where everything else is."""
+"""The pages that the door in front of TorchServe answers itself: health and metadata for KServe's V1 and the Open
+Inference Protocol V2, the list of models for OpenAI's clients, and `/`, which links to everything else."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ DATATYPES = {
 
 
 def door_pages(record: Record, *, ports: Ports, docs: bool) -> dict[str, dict[str, str]]:
-    """Each path's page; `unready` is what it says, with 503, while the server is not ready."""
+    """The pages by path, each with `type` and `body`; `unready` is the body that is sent with 503 while the server is
+    not ready."""
     name, version = record.name, record.version
     of_model, of_version = f"/v2/models/{name}", f"/v2/models/{name}/versions/{version}"
     metadata = _page(model_metadata(record))
     ready = _page({"ready": True}, {"ready": False, "error": f"{name} is not ready"})
-    # KServe's fields and OpenAI's, whose clients want a time of creation too.
+    # The fields of KServe and of OpenAI, whose clients require a time of creation.
     model = {"id": name, "object": "model", "created": 0, "owned_by": "marina"}
     named = model | {"name": name, "ready": True}
     known = {"object": "list", "data": [model], "models": [name]}
     return {
-        # The door puts in the name it was reached by.
+        # The door replaces {HOST} by the host name of the request.
         "/": {
             "type": HTML,
             "body": start_page(record, docs=docs, ports=ports, pages=f"http://{{HOST}}:{ports.supervisor}"),
@@ -54,7 +55,7 @@ def door_pages(record: Record, *, ports: Ports, docs: bool) -> dict[str, dict[st
 
 
 def model_metadata(record: Record) -> dict[str, Any]:
-    """The model's inputs and outputs as V2 names them, with a dimension of rows before each."""
+    """The model's inputs and outputs in V2's terms, each shape with a leading dimension for rows."""
     outputs = [_tensor(port) for port in record.outputs]
     if "top_indices" in [port.name for port in record.outputs] and record.labels is not None:
         shape = next(port.shape for port in record.outputs if port.name == "top_indices")
@@ -69,7 +70,8 @@ def model_metadata(record: Record) -> dict[str, Any]:
 
 
 def _inputs(record: Record) -> list[dict[str, Any]]:
-    """Texts become the tokens of the model's own inputs in the handler."""
+    """The inputs of a request. For an encoder these are texts, which the handler turns into the model's token
+    inputs."""
     if record.encoding is None:
         return [_tensor(port) for port in record.inputs]
     names = ("query", "documents") if record.encoding.task == "rerank" else ("text",)
@@ -87,9 +89,10 @@ def _page(value: dict[str, Any], unready: dict[str, Any] | None = None) -> dict[
 
 
 def start_page(record: Record, *, docs: bool, ports: Ports, pages: str) -> str:
-    """What a browser shows at `/` of either port; `pages` leads to the port of the pages, or is empty there."""
-    # Links to another port need the name of the host, which only the door knows.
-    where = "" if pages else f"<p>On port {ports.inference}:</p>"
+    """The HTML of `/` on either port. `pages` is the URL of the supervisor's pages for the door, and empty on their own
+    port."""
+    # Paths on the other port are not links: that needs the host name, which only the door knows.
+    port_note = "" if pages else f"<p>On port {ports.inference}:</p>"
     try_it = (
         f'<p><a href="{pages}/docs">Try it</a></p>' if docs else "<p><code>--docs</code> adds a page to try it.</p>"
     )
@@ -101,7 +104,7 @@ def start_page(record: Record, *, docs: bool, ports: Ports, pages: str) -> str:
     metadata = f'<a href="/v2/models/{name}">metadata</a> ' if pages else ""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title><link rel="icon" href="data:,">'
-        f"<h1>{name} {html.escape(record.version)}</h1>{try_it}{where}<ul>{rows}</ul>"
+        f"<h1>{name} {html.escape(record.version)}</h1>{try_it}{port_note}<ul>{rows}</ul>"
         f'<p>{metadata}<a href="{pages}/ready">ready</a> <a href="{pages}/metrics">metrics</a> '
         f'<a href="{pages}/package">package</a></p></html>\n'
     )

@@ -1,4 +1,4 @@
-"""Bodies that a model takes, made from the record of its package, as examples for readers of the description."""
+"""Example request bodies for the OpenAPI description, made from the record of the package."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from config.record import Port, Record
 from server.pages.door_pages import DATATYPES
 
-# Longer ones say no more.
-_MOST_VALUES = 200
+# A longer example would tell the reader no more.
+_MAX_VALUES = 200
 # One grey pixel.
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
 TEXT = "Hello."
 
 
 def body_example(record: Record) -> Any:
-    """A JSON body; None where nothing short is known."""
+    """A JSON body; None if there is no short example."""
     if record.takes is not None:
         return record.takes.example
     if record.handler == "image":
@@ -24,12 +24,12 @@ def body_example(record: Record) -> Any:
     if record.encoding is not None:
         return {"query": TEXT, "documents": [TEXT]} if record.encoding.task == "rerank" else {"text": TEXT}
     if record.handler == "tensor" and _is_short(record):
-        return {port.name: _filled(port, _shape(port)) for port in record.inputs}
+        return {port.name: _fill(port, _shape(port)) for port in record.inputs}
     return None
 
 
 def tensors_example(record: Record) -> list[dict[str, Any]] | None:
-    """The same as tensors of V2, one row of each; None where nothing short is known."""
+    """The same as V2 tensors of one row; None if there is no short example."""
     if record.handler == "image":
         return [{"name": "image", "datatype": "BYTES", "shape": [1], "data": [PICTURE]}]
     if record.encoding is not None:
@@ -42,22 +42,22 @@ def tensors_example(record: Record) -> list[dict[str, Any]] | None:
             "name": port.name,
             "datatype": DATATYPES[port.dtype],
             "shape": [1, *_shape(port)],
-            "data": _filled(port, (math.prod(_shape(port)),)),
+            "data": _fill(port, (math.prod(_shape(port)),)),
         }
         for port in record.inputs
     ]
 
 
 def _shape(port: Port) -> tuple[int, ...]:
-    """With one value in the dimension that varies."""
+    """The port's shape, with size 1 in the dimension that varies."""
     return tuple(1 if place == port.varies else side for place, side in enumerate(port.shape))
 
 
 def _is_short(record: Record) -> bool:
-    return sum(math.prod(_shape(port)) for port in record.inputs) <= _MOST_VALUES
+    return sum(math.prod(_shape(port)) for port in record.inputs) <= _MAX_VALUES
 
 
-def _filled(port: Port, shape: tuple[int, ...]) -> Any:
+def _fill(port: Port, shape: tuple[int, ...]) -> Any:
     value: Any = False if port.dtype == "bool" else _value(port)
     for side in reversed(shape):
         value = [value] * side
@@ -65,6 +65,6 @@ def _filled(port: Port, shape: tuple[int, ...]) -> Any:
 
 
 def _value(port: Port) -> float | int:
-    """Zero, or what is allowed next to it."""
+    """Zero, or the allowed value closest to it."""
     value = min(max(0.0, port.min if port.min is not None else 0.0), port.max if port.max is not None else math.inf)
     return value if port.dtype.startswith("float") else int(value)

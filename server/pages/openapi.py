@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 description of one server, from the record of its package: what may be sent, what comes back.
+"""The OpenAPI 3.1 description of one server, made from the record of its package: its requests and answers.
 
-It says no more than what holds: the e2e tests generate requests from it and compare the server's answers with it.
+It promises only what is true: the e2e tests generate requests from it and check the server's answers against it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,20 @@ from typing import Any
 from config.record import Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.examples import body_example
-from server.pages.openapi_protocols import protocols
-from server.pages.openapi_text import asked_schema, refused_schema, routes
-from server.pages.operations import answer, content, operation, reference, refusal
-from server.pages.schemas import ANY, JSON, Schema, answer_types, body_types, is_own, object_of
+from server.pages.openapi_parts import (
+    ANY,
+    JSON,
+    Schema,
+    answer,
+    content,
+    object_of,
+    operation,
+    refusal,
+    schema_reference,
+)
+from server.pages.openapi_protocols import protocol_paths
+from server.pages.openapi_text import routes, text_error_schema, text_request_schema
+from server.pages.schemas import answer_types, body_types, is_own
 
 _EVENTS = "text/event-stream"
 _REFUSALS = {
@@ -29,10 +39,10 @@ _NOT_ACCEPTABLE = {"406": "the answer cannot be given in the form that `Accept` 
 
 
 def openapi(record: Record, *, host: str, ports: Ports) -> dict[str, Any]:
-    """The description as plain data; `host` is where the inference port can be reached."""
+    """The description as plain data; `host` is the address at which the inference port can be reached."""
     variables = {"host": {"default": host}, "port": {"default": str(ports.inference)}}
     inference = {"servers": [{"url": "http://{host}:{port}", "variables": variables, "description": "inference"}]}
-    spoken = protocols(record, _refusals(record))
+    by_protocol = protocol_paths(record, _refusals(record))
     return {
         "openapi": "3.1.0",
         "info": {
@@ -43,15 +53,15 @@ def openapi(record: Record, *, host: str, ports: Ports) -> dict[str, Any]:
         "servers": [{"url": "/", "description": "the supervisor's pages"}],
         "paths": {
             f"/predictions/{record.name}": inference | {"post": _inference(record, "predict", "One inference")},
-            **{path: inference | asked for path, asked in {**_writing(record), **spoken}.items()},
-            **_pages(),
-            "/docs": {"get": operation("docs", "The page to try the model", answer("the page", "text/html", ANY))},
+            **{path: inference | methods for path, methods in {**_openai_paths(record), **by_protocol}.items()},
+            **_supervisor_paths(),
+            "/docs": {"get": operation("docs", "The page for trying the model", answer("the page", "text/html", ANY))},
             "/docs/sample": {
                 "get": operation(
                     "sample", "The package's sample", answer("a body to send", record.sample.content_type, ANY)
                 )
             },
-            "/docs/try": {"post": _trying(record)},
+            "/docs/try": {"post": _try_operation(record)},
             "/openapi.json": {
                 "get": operation("openapi", "This description", answer("OpenAPI 3.1", JSON, {"type": "object"}))
             },
@@ -67,7 +77,7 @@ def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
         answers[_EVENTS] = ANY
         responses["200"]["content"] = content(answers)
         for status in ("400", "404", "413", "503"):
-            responses[status] = answer("an error in OpenAI's form", JSON, refused_schema())
+            responses[status] = answer("an error in OpenAI's form", JSON, text_error_schema())
     types, example = body_types(record), body_example(record)
     kind = JSON if record.takes is None else record.takes.content_type
     body = {"required": True, "content": content(types, {} if example is None else {kind: example})}
@@ -75,18 +85,18 @@ def _inference(record: Record, name: str, text: str) -> dict[str, Any]:
 
 
 def _refusals(record: Record) -> dict[str, Any]:
-    """What is answered to a request for inference that is not served."""
+    """The responses to inference requests that are refused or fail."""
     refusals = _REFUSALS | (_NOT_ACCEPTABLE if record.handler == "tensor" else {})
     limit = round(record.max_request_bytes * FRONTEND_LIMIT_FACTOR)
     responses = {status: refusal(why.format(limit=limit)) for status, why in sorted(refusals.items())}
     if is_own(record) or record.text is not None:
-        # Its errors are its own to choose.
+        # Such handlers choose their own errors.
         responses["default"] = {"description": "an answer in the handler's own form", "content": content({"*/*": ANY})}
     return responses
 
 
-def _writing(record: Record) -> dict[str, Any]:
-    """OpenAI's paths, of a language model."""
+def _openai_paths(record: Record) -> dict[str, Any]:
+    """OpenAI's paths, which a language model has."""
     if record.text is None:
         return {}
     operations: dict[str, Any] = {}
@@ -95,29 +105,29 @@ def _writing(record: Record) -> dict[str, Any]:
             listed = answer("the model, in a list", JSON, object_of({"data": {"type": "array"}}))
             operations[path] = {"get": operation("models", "The models of this server", listed)}
             continue
-        asked = _inference(record, form, f"OpenAI's {path.partition('/v1/')[2]}")
-        body = {"required": True, "content": content({JSON: asked_schema(record.text, form)})}
-        operations[path] = {"post": asked | {"requestBody": body}}
+        described = _inference(record, form, f"OpenAI's {path.partition('/v1/')[2]}")
+        body = {"required": True, "content": content({JSON: text_request_schema(record.text, form)})}
+        operations[path] = {"post": described | {"requestBody": body}}
     return operations
 
 
-def _trying(record: Record) -> dict[str, Any]:
-    """The same through the supervisor, for the page: what it refuses itself comes on top."""
-    tried = _inference(record, "try", "The same inference, sent on by the supervisor for the page")
+def _try_operation(record: Record) -> dict[str, Any]:
+    """The operation of `/docs/try`: inference, plus the supervisor's own refusals."""
+    tried = _inference(record, "try", "The same inference, forwarded by the supervisor for the page")
     for status, why in (("403", "sent by a page of another site"), ("411", "the request has no `Content-Length`")):
         tried["responses"][status] = refusal(why)
     return tried
 
 
-def _pages() -> dict[str, Any]:
+def _supervisor_paths() -> dict[str, Any]:
     ready = {
-        status: answer(why, JSON, reference("Readiness"))
+        status: answer(why, JSON, schema_reference("Readiness"))
         for status, why in (("200", "every worker is there and has answered"), ("503", "not ready; `missing` says why"))
     }
-    package = answer("the package", JSON, reference("Package"))
+    package = answer("the package", JSON, schema_reference("Package"))
     live = object_of({"live": {"const": True}, "state": {"type": "string"}})
     return {
-        "/live": {"get": operation("live", "Whether the supervisor runs", answer("it does", JSON, live))},
+        "/live": {"get": operation("live", "Whether the supervisor runs", answer("it runs", JSON, live))},
         "/ready": {"get": {"operationId": "ready", "summary": "Whether inference is answered", "responses": ready}},
         "/metrics": {"get": operation("metrics", "Metrics for Prometheus", answer("the page", "text/plain", ANY))},
         "/package": {"get": operation("package", "Which package is served", package)},

@@ -1,4 +1,4 @@
-"""What the OpenAPI description says of the protocols that clients of KServe and Triton speak: V1 and V2."""
+"""The part of the OpenAPI description about the protocols of KServe's and Triton's clients: V1 and V2."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 from config.record import Record
 from server.pages.door_pages import model_metadata
 from server.pages.examples import PICTURE, body_example, tensors_example
-from server.pages.operations import answer, content, operation, refusal
-from server.pages.schemas import JSON, Schema, answer_schema, body_types, is_own, object_of, request_schema
+from server.pages.openapi_parts import JSON, Schema, answer, content, object_of, operation, refusal
+from server.pages.schemas import answer_schema, body_types, is_own, request_schema
 
 _TEXT: Schema = {"type": "string"}
 _NUMBERS: Schema = {"type": "array", "items": {"type": ["boolean", "number", "string", "array"]}}
+_LIVE = object_of({"live": {"const": True}})
 _READY = object_of({"ready": {"type": "boolean"}})
 _NAMED = object_of({"name": _TEXT})
 _SHAPE: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
@@ -21,40 +22,40 @@ _METADATA = object_of(
 )
 
 
-def protocols(record: Record, refusals: dict[str, Any]) -> dict[str, Any]:
-    """Their paths with what is answered there; language models speak OpenAI's only."""
+def protocol_paths(record: Record, refusals: dict[str, Any]) -> dict[str, Any]:
+    """The operations by path; none for a language model, which speaks only OpenAI's protocol."""
     if record.text is not None:
         return {}
     v1, v2 = f"/v1/models/{record.name}", f"/v2/models/{record.name}"
+    metadata = answer("the inputs and outputs", JSON, _METADATA)
     return {
-        f"{v1}:predict": {"post": _asked("predictV1", "KServe's V1", _v1(record), refusals)},
-        v1: {"get": _ready("modelV1", "Whether the model is ready, in V1", _NAMED)},
-        f"{v2}/infer": {"post": _asked("inferV2", "The Open Inference Protocol, V2", _v2(record), refusals)},
-        v2: {"get": operation("modelV2", "The model's inputs and outputs", answer("they", JSON, _METADATA))},
-        f"{v2}/ready": {"get": _ready("modelReadyV2", "Whether the model is ready, in V2", _READY)},
-        "/v2": {"get": operation("serverV2", "The server, in V2", answer("its name", JSON, _NAMED))},
-        "/v2/health/live": {
-            "get": operation("liveV2", "Whether it runs", answer("it does", JSON, object_of({"live": {"const": True}})))
-        },
-        "/v2/health/ready": {"get": _ready("readyV2", "Whether inference is answered", _READY)},
+        f"{v1}:predict": {"post": _inference("predictV1", "KServe's V1", _v1(record), refusals)},
+        v1: {"get": _readiness("modelV1", "Whether the model is ready, in V1", _NAMED)},
+        f"{v2}/infer": {"post": _inference("inferV2", "The Open Inference Protocol, V2", _v2(record), refusals)},
+        v2: {"get": operation("modelV2", "The model's inputs and outputs", metadata)},
+        f"{v2}/ready": {"get": _readiness("modelReadyV2", "Whether the model is ready, in V2", _READY)},
+        "/v2": {"get": operation("serverV2", "The server, in V2", answer("the server's name", JSON, _NAMED))},
+        "/v2/health/live": {"get": operation("liveV2", "Whether the server runs", answer("it runs", JSON, _LIVE))},
+        "/v2/health/ready": {"get": _readiness("readyV2", "Whether inference is answered", _READY)},
     }
 
 
-def _asked(name: str, text: str, form: tuple[Schema, Any, Schema], refusals: dict[str, Any]) -> dict[str, Any]:
+def _inference(name: str, text: str, form: tuple[Schema, Any, Schema], refusals: dict[str, Any]) -> dict[str, Any]:
     takes, example, gives = form
     body = {"required": True, "content": content({JSON: takes}, {} if example is None else {JSON: example})}
     responses = {"200": answer("the answer", JSON, gives)} | refusals
     return {"operationId": name, "summary": text, "requestBody": body, "responses": responses}
 
 
-def _ready(name: str, text: str, schema: Schema) -> dict[str, Any]:
-    asked = operation(name, text, answer("it is", JSON, schema))
-    asked["responses"]["503"] = refusal("not ready, or not yet")
-    return asked
+def _readiness(name: str, text: str, schema: Schema) -> dict[str, Any]:
+    described = operation(name, text, answer("ready", JSON, schema))
+    described["responses"]["503"] = refusal("not ready")
+    return described
 
 
 def _v1(record: Record) -> tuple[Schema, Any, Schema]:
-    """A body, an example, and what is answered: an instance is what is taken as a body, or bytes in base64."""
+    """The schemas of a V1 request and its answer, with an example between them. An instance is whatever the model takes
+    as a whole body, or bytes in base64."""
     in_base64 = object_of({"b64": _TEXT}, closed=True)
     takes_json = JSON in body_types(record)
     instance = {"anyOf": [request_schema(record), in_base64]} if takes_json else in_base64
@@ -62,21 +63,21 @@ def _v1(record: Record) -> tuple[Schema, Any, Schema]:
     if record.handler == "image":
         known = {"b64": PICTURE}
     predictions: Schema = {"type": "array", "items": {} if is_own(record) else answer_schema(record)}
-    asked: Schema = object_of({"instances": {"type": "array", "minItems": 1, "items": instance}})
-    return asked, None if known is None else {"instances": [known]}, object_of({"predictions": predictions})
+    request: Schema = object_of({"instances": {"type": "array", "minItems": 1, "items": instance}})
+    return request, None if known is None else {"instances": [known]}, object_of({"predictions": predictions})
 
 
 def _v2(record: Record) -> tuple[Schema, Any, Schema]:
-    """A body, an example, and what is answered: named tensors."""
+    """The schemas of a V2 request and its answer, with an example between them."""
     metadata = model_metadata(record)
     names = [tensor["name"] for tensor in metadata["inputs"]]
     taken = {"name": {"enum": names}, "shape": _SHAPE, "datatype": _TEXT, "data": _NUMBERS}
-    asked = object_of({"inputs": {"type": "array", "minItems": len(names), "items": object_of(taken)}})
-    asked["properties"]["id"] = _TEXT
-    # An own handler may name its outputs as it likes.
+    request = object_of({"inputs": {"type": "array", "minItems": len(names), "items": object_of(taken)}})
+    request["properties"]["id"] = _TEXT
+    # A custom handler may name its outputs freely.
     named: Schema = _TEXT if is_own(record) else {"enum": [tensor["name"] for tensor in metadata["outputs"]]}
     given = {"name": named, "shape": _SHAPE, "datatype": _TEXT}
     outputs: Schema = {"type": "array", "items": object_of(given)}
     gives = object_of({"model_name": _TEXT, "model_version": _TEXT, "outputs": outputs})
     known = tensors_example(record)
-    return asked, None if known is None else {"inputs": known}, gives
+    return request, None if known is None else {"inputs": known}, gives

@@ -1,12 +1,10 @@
-"""What a language model takes and answers, for the OpenAPI description: OpenAI's completions and chat."""
+"""The schemas of a language model's requests and answers, for the OpenAPI description: OpenAI's completions and
+chat."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from config.record import Record, Writing
-
-Schema = dict[str, Any]
+from server.pages.openapi_parts import Schema, object_of
 
 _TEXT: Schema = {"type": "string"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
@@ -21,13 +19,13 @@ _END: Schema = {"enum": ["length", "stop", None]}
 
 
 def routes(record: Record) -> dict[str, str]:
-    """The paths of the two forms, by their names."""
+    """OpenAI's paths below the model's own path, by short names."""
     base = f"/predictions/{record.name}/{record.version}/v1"
     return {"complete": f"{base}/completions", "chat": f"{base}/chat/completions", "models": f"{base}/models"}
 
 
-def asked_schema(text: Writing, form: str) -> Schema:
-    """The body of a request; `form` is `complete`, `chat`, or either where it is neither."""
+def text_request_schema(text: Writing, form: str) -> Schema:
+    """The schema of a request body. `form` is `complete` or `chat`; with any other value, either of the two."""
     common: dict[str, Schema] = {
         "max_tokens": {"type": "integer", "minimum": 1, "maximum": text.max_tokens},
         "temperature": {"type": "number", "minimum": 0, "maximum": 2},
@@ -43,36 +41,22 @@ def asked_schema(text: Writing, form: str) -> Schema:
         return {"type": "object", "properties": {"prompt": prompt} | common, "required": ["prompt"]}
     if form == "chat":
         roles: Schema = {"enum": ["assistant", "developer", "system", "user"]}
-        message: Schema = {
-            "type": "object",
-            "properties": {"role": roles, "content": _TEXT},
-            "required": ["role", "content"],
-        }
+        message = object_of({"role": roles, "content": _TEXT})
         messages: Schema = {"type": "array", "minItems": 1, "maxItems": 1000, "items": message}
         return {"type": "object", "properties": {"messages": messages} | common, "required": ["messages"]}
-    return {"anyOf": [asked_schema(text, "complete"), asked_schema(text, "chat")]}
+    return {"anyOf": [text_request_schema(text, "complete"), text_request_schema(text, "chat")]}
 
 
-def answered_schema() -> Schema:
-    """A whole answer; a stream's events are `text/event-stream`."""
+def text_answer_schema() -> Schema:
+    """The schema of a complete answer. Streamed answers are `text/event-stream` instead."""
     choice = {"type": "object", "properties": {"index": _COUNT, "finish_reason": _END}, "required": ["finish_reason"]}
-    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
-    usage = {"type": "object", "properties": dict.fromkeys(counts, _COUNT), "required": list(counts)}
-    return {
-        "type": "object",
-        "properties": {
-            "id": _TEXT,
-            "object": _TEXT,
-            "model": _TEXT,
-            "choices": {"type": "array", "minItems": 1, "maxItems": 1, "items": choice},
-            "usage": usage,
-        },
-        "required": ["id", "object", "model", "choices", "usage"],
-    }
+    choices: Schema = {"type": "array", "minItems": 1, "maxItems": 1, "items": choice}
+    usage = object_of(dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), _COUNT))
+    return object_of({"id": _TEXT, "object": _TEXT, "model": _TEXT, "choices": choices, "usage": usage})
 
 
-def refused_schema() -> Schema:
-    """In OpenAI's shape, whoever refuses it."""
+def text_error_schema() -> Schema:
+    """The schema of an error, in OpenAI's form."""
     fields: dict[str, Schema] = {"message": _TEXT, "type": _TEXT, "param": {}, "code": {}}
     error: Schema = {"type": "object", "properties": fields, "required": ["message", "type"]}
-    return {"type": "object", "properties": {"error": error}, "required": ["error"]}
+    return object_of({"error": error})

@@ -1,5 +1,5 @@
-"""The supervisor's own port: `/live`, `/ready`, `/metrics`, `/package`. It answers from memory, never asks a worker;
-what takes a body (`Post`) is there only with the page to try the model."""
+"""Serves the supervisor's pages: `/live`, `/ready`, `/metrics`, `/package`. They are answered from memory, without
+asking a worker. Pages that take a body (`PostPage`) exist only with the page for trying the model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from types import MappingProxyType
 from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
-from server.pages.listening import BODIES, HEAD_BYTES, Bounded, PagesServer, is_trusted
+from server.pages.pages_server import BODIES, HEAD_BYTES, BoundedReader, PagesServer, is_trusted
 
 HTML = "text/html; charset=utf-8"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One page."""
+class PageResponse:
+    """The status, headers and body of a page."""
 
     status: int
     body: bytes
@@ -32,32 +32,32 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Post:
-    """A page that takes a body of up to `limit_bytes`, from its own site only."""
+class PostPage:
+    """A page that takes a body of up to `limit_bytes`, and only from pages of its own site."""
 
     limit_bytes: int
-    answer: Callable[[bytes, Message], Answer]
+    answer: Callable[[bytes, Message], PageResponse]
 
 
-def json_answer(status: int, data: object) -> Answer:
-    """A page of JSON, one line."""
-    return Answer(status, json.dumps(data).encode() + b"\n")
+def json_response(status: int, data: object) -> PageResponse:
+    """JSON on one line."""
+    return PageResponse(status, json.dumps(data).encode() + b"\n")
 
 
-def html_answer(text: str, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
-    """A page for a browser."""
-    return Answer(200, text.encode(), HTML, headers)
+def html_response(text: str, headers: Mapping[str, str] = MappingProxyType({})) -> PageResponse:
+    """An HTML page."""
+    return PageResponse(200, text.encode(), HTML, headers)
 
 
-def metrics_answer(text: str) -> Answer:
-    """A page of metrics."""
-    return Answer(200, text.encode(), _METRICS_TYPE)
+def metrics_response(text: str) -> PageResponse:
+    """Metrics as Prometheus text."""
+    return PageResponse(200, text.encode(), _METRICS_TYPE)
 
 
 def serve_pages(
-    host: str, port: int, pages: Mapping[str, Callable[[], Answer]], posts: Mapping[str, Post] | None = None
+    host: str, port: int, pages: Mapping[str, Callable[[], PageResponse]], posts: Mapping[str, PostPage] | None = None
 ) -> ThreadingHTTPServer:
-    """Starts answering in a thread of its own; `server_close` after `shutdown` ends it."""
+    """Starts serving in a thread of its own. To stop, call `shutdown` and then `server_close`."""
 
     class Handler(_Handler):
         routes = pages
@@ -69,7 +69,7 @@ def serve_pages(
     return server
 
 
-_MISDIRECTED = json_answer(
+_MISDIRECTED = json_response(
     421, {"error": "the `Host` header names another site", "field": "host", "allowed": "localhost, or an address"}
 )
 
@@ -82,29 +82,29 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    routes: Mapping[str, Callable[[], Answer]] = {}
-    forms: Mapping[str, Post] = {}
+    routes: Mapping[str, Callable[[], PageResponse]] = {}
+    forms: Mapping[str, PostPage] = {}
     only_local = False
     protocol_version = "HTTP/1.1"
-    # A connection without a request is not kept longer: each holds a thread.
+    # An idle connection is closed after this many seconds, because each holds a thread.
     timeout = 30
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
         super().setup()
-        self._bounded = Bounded(cast("BinaryIO", self.rfile))
-        self.rfile = cast("BufferedReader", self._bounded)
+        self._reader = BoundedReader(cast("BinaryIO", self.rfile))
+        self.rfile = cast("BufferedReader", self._reader)
 
     def parse_request(self) -> bool:
-        """Also takes the place of a client that has asked."""
+        """Also marks the connection as waiting for an answer."""
         complete = super().parse_request()
-        self._bounded.left = HEAD_BYTES
+        self._reader.left = HEAD_BYTES
         if complete:
-            self._pages.mark(self.connection, asked=True)
+            self._pages.mark(self.connection, awaits_answer=True)
         return complete
 
     def handle_one_request(self) -> None:
-        self._pages.mark(self.connection, asked=False)
+        self._pages.mark(self.connection, awaits_answer=False)
         super().handle_one_request()
 
     @property
@@ -127,25 +127,27 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(_MISDIRECTED)
             return
         if self._is_foreign():
-            self._refuse(json_answer(403, {"error": "sent by a page of another site"}))
+            self._refuse(json_response(403, {"error": "sent by a page of another site"}))
             return
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
-            self._refuse(json_answer(411, {"error": "the request has no `Content-Length`", "field": "content-length"}))
+            self._refuse(
+                json_response(411, {"error": "the request has no `Content-Length`", "field": "content-length"})
+            )
             return
         if int(length) > form.limit_bytes:
             allowed = f"at most {form.limit_bytes} bytes"
             error = {"error": "the body is too large", "field": "body", "got": f"{length} bytes", "allowed": allowed}
-            self._refuse(json_answer(413, error))
+            self._refuse(json_response(413, error))
             return
         if not self._pages.bodies.acquire(blocking=False):
-            self._refuse(json_answer(503, {"error": f"{BODIES} requests of this page are open already"}))
+            self._refuse(json_response(503, {"error": f"this page already has {BODIES} requests open"}))
             return
         try:
-            # Who sends slowly does not keep others out: it may be closed for them.
-            self._pages.mark(self.connection, asked=False)
-            body = self._bounded.body(int(length))
-            self._pages.mark(self.connection, asked=True)
+            # While the body arrives, the connection may be closed for a new one, so slow senders keep nobody out.
+            self._pages.mark(self.connection, awaits_answer=False)
+            body = self._reader.body(int(length))
+            self._pages.mark(self.connection, awaits_answer=True)
             if len(body) == int(length):
                 self._send(form.answer(body, self.headers))
             else:
@@ -165,26 +167,26 @@ class _Handler(BaseHTTPRequestHandler):
     def _page(self) -> str:
         return self.path.partition("?")[0]
 
-    def _unknown(self) -> Answer:
-        """The answer to a method that a page has not, or to a page that is not there."""
+    def _unknown(self) -> PageResponse:
+        """The response for a page that does not exist or does not support the method."""
         allowed = ["GET", "HEAD"] if self._page in self.routes else ["POST"] if self._page in self.forms else []
         if allowed:
-            return Answer(405, b'{"error": "no such method"}\n', headers={"Allow": ", ".join(allowed)})
-        return json_answer(404, {"error": "no such page", "allowed": sorted({*self.routes, *self.forms})})
+            return PageResponse(405, b'{"error": "no such method"}\n', headers={"Allow": ", ".join(allowed)})
+        return json_response(404, {"error": "no such page", "allowed": sorted({*self.routes, *self.forms})})
 
     def _is_foreign(self) -> bool:
-        """A browser names the site that a request comes from; other clients do not."""
+        """True if a browser says that the request comes from a page of another site."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site", "same-origin")
         return site not in ("same-origin", "none") or (
             origin is not None and urlsplit(origin).netloc != self.headers.get("Host")
         )
 
-    def _refuse(self, answer: Answer) -> None:
-        """Without reading the body, which would be taken for the next request."""
+    def _refuse(self, answer: PageResponse) -> None:
+        """Sends a refusal and closes the connection: the body was not read, and would be taken for the next request."""
         self.close_connection = True
         self._send(answer)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: PageResponse) -> None:
         try:
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)
@@ -200,4 +202,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, *_: object) -> None:
-        """Nothing: probes are not worth a line."""
+        """Logs nothing: probes are not worth a line."""

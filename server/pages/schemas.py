@@ -1,31 +1,27 @@
-"""What a model's bodies and answers look like, as JSON schemas, from the record of its package."""
+"""JSON schemas of a model's request bodies and answers, made from the record of its package."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from config.record import Form, Port, Record
 from config.sections import Image
-from server.pages.openapi_text import answered_schema, asked_schema
+from server.pages.openapi_parts import ANY, JSON, Schema, object_of
+from server.pages.openapi_text import text_answer_schema, text_request_schema
 
-Schema = dict[str, Any]
-
-JSON, NPY = "application/json", "application/x-npy"
-ANY: Schema = {}
+NPY = "application/x-npy"
 _PICTURES = ("image/jpeg", "image/png", "image/webp")
 _WHOLE = {"uint8": (0, 2**8 - 1), "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 _LARGEST = {"float16": 65504.0, "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308}
 
 
 def request_schema(record: Record) -> Schema:
-    """What a JSON body must look like; for your own handler what it declares, or anything."""
+    """The schema of a JSON body; of a custom handler what it declares, or else anything."""
     if record.takes is not None:
-        return _declared(record.takes)
+        return _declared_schema(record.takes)
     if record.text is not None:
-        return asked_schema(record.text, "any")
+        return text_request_schema(record.text, "any")
     if record.handler == "image" and record.image is not None:
         text = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/*"}
-        return object_of({"image": {"anyOf": [text, *_normalised(record.image)]}})
+        return object_of({"image": {"anyOf": [text, *_normalised_images(record.image)]}})
     if record.handler == "tensor":
         named = object_of({port.name: _array(port) for port in record.inputs}, closed=True)
         forms = [named, *(_array(port) for port in record.inputs if len(record.inputs) == 1)]
@@ -38,11 +34,11 @@ def request_schema(record: Record) -> Schema:
 
 
 def answer_schema(record: Record) -> Schema:
-    """What a JSON answer looks like; for your own handler what it declares, or anything."""
+    """The schema of a JSON answer; of a custom handler what it declares, or else anything."""
     if record.gives is not None:
-        return _declared(record.gives)
+        return _declared_schema(record.gives)
     if record.text is not None:
-        return answered_schema()
+        return text_answer_schema()
     if record.handler == "image":
         shapes = {port.name: _array(port) for port in record.outputs}
         if record.labels is not None:
@@ -64,9 +60,9 @@ def _text_schema(task: str) -> Schema:
 
 
 def body_types(record: Record) -> dict[str, Schema]:
-    """The content types that are taken, each with its schema."""
+    """The content types that a request may have, each with its schema."""
     if record.takes is not None:
-        return {record.takes.content_type: _declared(record.takes)}
+        return {record.takes.content_type: _declared_schema(record.takes)}
     if record.handler == "image":
         pictures = {kind: {"contentMediaType": kind} for kind in _PICTURES}
         form = object_of({"image": {"type": "string", "contentMediaType": "application/octet-stream"}}, closed=True)
@@ -81,7 +77,7 @@ def body_types(record: Record) -> dict[str, Schema]:
 
 
 def answer_types(record: Record) -> dict[str, Schema]:
-    """The content types that are answered, each with its schema."""
+    """The content types that an answer may have, each with its schema."""
     if record.gives is not None:
         return {record.gives.content_type: answer_schema(record)}
     if is_own(record):
@@ -91,17 +87,12 @@ def answer_types(record: Record) -> dict[str, Schema]:
 
 
 def is_own(record: Record) -> bool:
-    """Whether a handler of the user's own answers."""
+    """True if the package has a custom handler, written by the user."""
     return record.handler not in ("image", "tensor", "text")
 
 
-def _declared(form: Form) -> Schema:
+def _declared_schema(form: Form) -> Schema:
     return form.json_schema | ({} if form.example is None else {"examples": [form.example]})
-
-
-def object_of(properties: dict[str, Schema], *, closed: bool = False) -> Schema:
-    shut = {"additionalProperties": False} if closed else {}
-    return {"type": "object", "properties": properties, "required": list(properties), **shut}
 
 
 def _nested(shape: tuple[int, ...], item: Schema, varies: int | None = None) -> Schema:
@@ -121,8 +112,9 @@ def _array(port: Port) -> Schema:
     return _nested(port.shape, value, port.varies)
 
 
-def _normalised(image: Image) -> list[Schema]:
-    """Floats as clients normalise them, channel-first: nested, and flat where all channels have the same range."""
+def _normalised_images(image: Image) -> list[Schema]:
+    """Schemas of an image in normalised floats, channel-first: nested and flat. The flat one has limits only if all
+    channels have the same."""
     planes = [
         _nested((image.height, image.width), {"type": "number", "minimum": -mean / std, "maximum": (1 - mean) / std})
         for mean, std in zip(image.per_channel(image.mean), image.per_channel(image.std), strict=True)

@@ -1,4 +1,4 @@
-"""Programs that ask this server: each is complete and runs as it is."""
+"""Example client programs for this server. Each is complete and can be run as shown."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 
 from config.record import Record
 from server.pages.door_pages import DATATYPES
+from server.pages.openapi_parts import JSON
 from server.pages.openapi_text import routes
-from server.pages.schemas import JSON
 
 
 def programs(record: Record, *, server: str, pages: str) -> dict[str, tuple[str, str]]:
-    """Title and text of each, by the name of its part of the page; both addresses are `http://HOST:PORT`."""
+    """The programs' titles and texts, by the id of their element on the page. `server` and `pages` are the addresses of
+    inference and of the pages, `http://HOST:PORT`."""
     shown = {
         "curl": ("curl", _curl(record, server, pages)),
         "python": ("Python", _python(record, server)),
@@ -84,7 +85,8 @@ def _javascript(record: Record, server: str) -> str:
 
 
 def _files(record: Record) -> tuple[str, str, str | None]:
-    """The sample's file and content type, and where an answer goes that no terminal can show, such as a picture."""
+    """The sample's file name and content type; and a file name for the answer if a terminal cannot show it, such as a
+    picture."""
     answer = None
     if record.gives is not None and not record.gives.content_type.startswith(("text/", JSON)):
         answer = f"answer{guess_extension(record.gives.content_type) or '.bin'}"
@@ -92,64 +94,63 @@ def _files(record: Record) -> tuple[str, str, str | None]:
 
 
 def _triton(record: Record, server: str) -> str | None:
-    """With what the model takes: a picture, texts, or arrays of zeros to put your own values into."""
-    file = Path(record.sample.file).name
-    lines = ["import numpy as np", "import tritonclient.http as triton", ""]
+    """A program for tritonclient. It sends the sample picture, a text, or arrays of zeros for your own values; None if
+    the input is a query with documents."""
     if record.handler == "image" and record.sample.content_type.startswith("image/"):
-        lines += [f'given = {{"image": np.array([open("{file}", "rb").read()], dtype=object)}}']
+        picture = f'np.array([open("{Path(record.sample.file).name}", "rb").read()], dtype=object)'
+        arrays, datatypes = {"image": picture}, {"image": "BYTES"}
     elif record.encoding is not None and record.encoding.task != "rerank":
-        lines += ['given = {"text": np.array([b"Hello."], dtype=object)}']
+        arrays, datatypes = {"text": 'np.array([b"Hello."], dtype=object)'}, {"text": "BYTES"}
     elif record.encoding is None and record.inputs:
-        zeros = (
-            f'"{port.name}": np.full({(1, *port.shape)}, {port.min or 0:g}, np.{port.dtype})' for port in record.inputs
-        )
-        lines += [f"given = {{{', '.join(zeros)}}}".replace("np.bool)", "bool)")]
+        types = {port.name: "bool" if port.dtype == "bool" else f"np.{port.dtype}" for port in record.inputs}
+        arrays = {
+            port.name: f"np.full({(1, *port.shape)}, {port.min or 0:g}, {types[port.name]})" for port in record.inputs
+        }
+        datatypes = {port.name: DATATYPES[port.dtype] for port in record.inputs}
     else:
         return None
-    kinds = {port.name: DATATYPES[port.dtype] for port in record.inputs}
-    if "dtype=object" in lines[-1]:
-        kinds = {name: "BYTES" for name in ("image", "text") if f'"{name}"' in lines[-1]}
-    return "\n".join(
-        [
-            *lines,
-            f"kinds = {kinds}",
-            "inputs = [triton.InferInput(name, list(array.shape), kinds[name]) for name, array in given.items()]",
-            "for tensor, array in zip(inputs, given.values()):",
-            "    tensor.set_data_from_numpy(array)",
-            f'answer = triton.InferenceServerClient("{server.removeprefix("http://")}").infer("{record.name}", inputs)',
-            'print({one["name"]: answer.as_numpy(one["name"]).tolist() for one in answer.get_response()["outputs"]})',
-            "",
-        ]
+    host, listed = server.removeprefix("http://"), ", ".join(f'"{name}": {array}' for name, array in arrays.items())
+    return (
+        "import numpy as np\n"
+        "import tritonclient.http as triton\n\n"
+        f"arrays = {{{listed}}}\n"
+        f"datatypes = {datatypes}\n"
+        "inputs = [triton.InferInput(name, list(array.shape), datatypes[name]) for name, array in arrays.items()]\n"
+        "for tensor, array in zip(inputs, arrays.values()):\n"
+        "    tensor.set_data_from_numpy(array)\n"
+        f'answer = triton.InferenceServerClient("{host}").infer("{record.name}", inputs)\n'
+        'names = [output["name"] for output in answer.get_response()["outputs"]]\n'
+        "print({name: answer.as_numpy(name).tolist() for name in names})\n"
     )
 
 
 def _openais_base(record: Record, server: str) -> str:
-    """Where OpenAI's clients find the API."""
+    """The base URL for OpenAI's clients."""
     if record.text is None:
         return f"{server}/v1"
     return f"{server}{routes(record)['models'].removesuffix('/models')}"
 
 
 def _openai(record: Record, server: str) -> str:
-    asked = f'client.embeddings.create(model="{record.name}", input="Hello.").data[0].embedding'
+    call = f'client.embeddings.create(model="{record.name}", input="Hello.").data[0].embedding'
     if record.text is not None:
-        asked = f'client.completions.create(model="{record.name}", prompt="Hello", max_tokens=8).choices[0].text'
+        call = f'client.completions.create(model="{record.name}", prompt="Hello", max_tokens=8).choices[0].text'
     return (
         "from openai import OpenAI\n\n"
         f'client = OpenAI(base_url="{_openais_base(record, server)}", api_key="none")\n'
-        f"print({asked})\n"
+        f"print({call})\n"
     )
 
 
 def _openai_javascript(record: Record, server: str) -> str:
-    asked = f'await client.embeddings.create({{ model: "{record.name}", input: "Hello." }});'
+    call = f'await client.embeddings.create({{ model: "{record.name}", input: "Hello." }});'
     shown = "answer.data[0].embedding"
     if record.text is not None:
-        asked = f'await client.completions.create({{ model: "{record.name}", prompt: "Hello", max_tokens: 8 }});'
+        call = f'await client.completions.create({{ model: "{record.name}", prompt: "Hello", max_tokens: 8 }});'
         shown = "answer.choices[0].text"
     return (
         'import OpenAI from "openai";\n\n'
         f'const client = new OpenAI({{ baseURL: "{_openais_base(record, server)}", apiKey: "none" }});\n'
-        f"const answer = {asked}\n"
+        f"const answer = {call}\n"
         f"console.log({shown});\n"
     )

@@ -1,42 +1,43 @@
-"""What the operating system gives a server: processes, signals, sockets, files. Knows nothing of TorchServe."""
+"""What a server needs from the operating system: processes, signals, sockets, files. Knows nothing about TorchServe."""
 
 from server.system.exits import Exit
 from server.system.logfile import LogFile
-from server.system.machine import differences
+from server.system.machine import package_mismatches
 from server.system.output import Output, Sink, log_line
 from server.system.processes import (
-    Handles,
-    Identity,
+    ProcessHandles,
+    ProcessIdentity,
     adopt_orphans,
     children,
     identify,
     is_stopped,
-    open_files,
+    open_file_count,
     resident_bytes,
 )
-from server.system.rundir import CLOSING, OWNER, create_run_directory, temporary_parent
+from server.system.rundir import CLOSING_FILE, OWNER_VARIABLE, create_run_directory, temporary_parent
 from server.system.signals import Signals
-from server.system.sockets import Sockets, read_sockets
+from server.system.sockets import Sockets, reachable_host, read_sockets
 
 __all__ = [
-    "CLOSING",
-    "OWNER",
+    "CLOSING_FILE",
+    "OWNER_VARIABLE",
     "Exit",
-    "Handles",
-    "Identity",
     "LogFile",
     "Output",
+    "ProcessHandles",
+    "ProcessIdentity",
     "Signals",
     "Sink",
     "Sockets",
     "adopt_orphans",
     "children",
     "create_run_directory",
-    "differences",
     "identify",
     "is_stopped",
     "log_line",
-    "open_files",
+    "open_file_count",
+    "package_mismatches",
+    "reachable_host",
     "read_sockets",
     "resident_bytes",
     "temporary_parent",

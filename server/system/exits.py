@@ -1,4 +1,4 @@
-"""How a server ended, as its exit code."""
+"""The exit codes of a server."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """2 is what `config.errors` gives to wrong input, before anything was started; 3 means INVALID in every verb."""
+    """How a server ended. 2 is missing here: `config.errors` uses it for wrong input, before anything is started. So is
+    3: it means INVALID in every verb."""
 
     DRAINED = 0
-    """Stopped on request, every request answered."""
+    """Stopped on request, with every request answered."""
     CUT = 1
-    """Stopped on request with requests unanswered: the drain bound was exceeded, or a second signal came."""
+    """Stopped on request, with requests unanswered: the drain took too long, or a second signal came."""
     JAVA_DIED = 4
-    """TorchServe's Java ended by itself: killed, out of memory, or unable to start."""
+    """Java ended on its own: killed, out of memory, or unable to start."""
     MODEL_FAILED = 5
-    """TorchServe could not take the MAR, or a worker kept failing past `serving.retry_window_s`."""
+    """TorchServe could not load the MAR, or a worker kept failing past `serving.retry_window_s`."""

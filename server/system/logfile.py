@@ -1,4 +1,5 @@
-"""The log as a file as well, for a shipper beside the server: never larger than two pieces, and never in the way."""
+"""A copy of the log in a file, for a log shipper beside the server. It is rotated once, so its size is bounded, and a
+failure to write it never disturbs the log itself."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from pathlib import Path
 
 from server.system.output import Sink
 
-# A shipper that is behind by more than this loses lines; the pod's disk is not ours to fill.
+# A shipper that falls behind by more than this loses lines; we must not fill the pod's disk.
 PIECE_BYTES = 32 * 2**20
 
 
 class LogFile:
-    """Writes to a stream and to a file that starts anew when it is full; the full one stays as `NAME.1`."""
+    """Writes to a stream and to a file. A full file is renamed to `NAME.1`, and a new one is begun."""
 
     def __init__(self, stream: Sink, file: Path, *, piece_bytes: int = PIECE_BYTES) -> None:
         self._stream, self._path, self._piece_bytes = stream, file, piece_bytes
@@ -20,10 +21,10 @@ class LogFile:
         self._size = file.stat().st_size
 
     def write(self, data: bytes) -> None:
-        """To both; OSError when the stream is gone."""
+        """Writes to both; raises OSError if the stream is closed."""
         self._stream.write(data)
         with suppress(OSError):
-            # A full disk takes the shipper's copy, not the log.
+            # A full disk costs the shipper its copy, but the log goes on.
             self._copy(data)
 
     def _copy(self, data: bytes) -> None:
@@ -35,5 +36,5 @@ class LogFile:
         self._size += len(data)
 
     def flush(self) -> None:
-        """The file is written without a buffer."""
+        """Flushes the stream; the file has no buffer."""
         self._stream.flush()

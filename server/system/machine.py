@@ -1,6 +1,7 @@
-"""Whether a MAR fits this machine, without torch: the same key as `handlers/machine.py`, asked before Java is started.
+"""Checks without torch whether a MAR fits this machine, by the same key as `handlers/machine.py`, before Java is
+started.
 
-The worker checks again with torch at hand; this is for an answer in milliseconds and words.
+The worker checks again, with torch. This check takes milliseconds and fails with a message that a person can read.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ CPUINFO = Path("/proc/cpuinfo")
 GPU_DEVICES = Path("/dev")
 
 
-def differences(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path = GPU_DEVICES) -> list[str]:
-    """In which points this machine cannot run the artifacts; empty when it can, or may recompile."""
+def package_mismatches(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path = GPU_DEVICES) -> list[str]:
+    """The reasons why this machine cannot run the artifacts; empty if it can, or if it is allowed to recompile."""
     key, points = record.key, []
     if key.device == "cuda" and not any(devices.glob("nvidia[0-9]*")):
         points.append("it needs a GPU, and this machine has none")
@@ -32,7 +33,7 @@ def differences(record: Record, *, cpuinfo: Path = CPUINFO, devices: Path = GPU_
 
 
 def _torch_version() -> str | None:
-    """As torch itself says it: the metadata of PyPI's wheel lacks the `+cu130` that is in the key."""
+    """torch's version as in its own `version.py`: the metadata of PyPI's wheel lacks the `+cu130` that the key has."""
     module_spec = importlib.util.find_spec("torch")
     if module_spec is None or module_spec.origin is None:
         return None

@@ -1,4 +1,4 @@
-"""Lines for stderr, from any thread, without ever waiting for a reader: the oldest unread ones are dropped."""
+"""Prints lines to stderr from any thread without ever blocking: if nobody reads them, the oldest are dropped."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
-_KEPT_LINES = 10_000
+_MAX_LINES = 10_000
 
 
 class Sink(Protocol):
-    """Where lines go."""
+    """A stream of bytes that log lines are written to."""
 
     def write(self, data: bytes, /) -> object: ...
 
@@ -24,7 +24,7 @@ class Sink(Protocol):
 def log_line(
     logger: str, text: str, *, as_json: bool, level: str = "INFO", fields: Mapping[str, object] | None = None
 ) -> str:
-    """A line in the form of TorchServe's own (`config.render_log4j2`); `fields` show in JSON only."""
+    """A log line in the format of TorchServe's own (`config.render_log4j2`); `fields` appear only in JSON."""
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
     if as_json:
@@ -33,12 +33,12 @@ def log_line(
 
 
 class Output:
-    """One thread writes; everybody else only appends."""
+    """A queue of lines: its own thread writes them, all other threads only append."""
 
-    def __init__(self, stream: Sink | None = None, *, kept: int = _KEPT_LINES) -> None:
+    def __init__(self, stream: Sink | None = None, *, max_lines: int = _MAX_LINES) -> None:
         self._stream: Sink = stream or sys.stderr.buffer
         self._lines: deque[bytes] = deque()
-        self._kept = kept
+        self._max_lines = max_lines
         self._changed = threading.Condition()
         self._closing = False
         self.dropped = 0
@@ -46,16 +46,16 @@ class Output:
         self._thread.start()
 
     def say(self, *lines: str | bytes) -> None:
-        """Queues lines, given without their ends."""
+        """Queues lines; they come without line ends."""
         with self._changed:
             self._lines += [line.encode() if isinstance(line, str) else line for line in lines]
-            while len(self._lines) > self._kept:
+            while len(self._lines) > self._max_lines:
                 self._lines.popleft()
                 self.dropped += 1
             self._changed.notify()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Writes what is queued, for as long as somebody reads it."""
+        """Writes the queued lines, and gives up after `timeout_s`."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -74,5 +74,5 @@ class Output:
                 self._stream.write(text)
                 self._stream.flush()
             except (OSError, ValueError):
-                # Nobody reads any more; serving goes on without.
+                # The reader has gone; the server goes on without a log.
                 return

@@ -1,4 +1,4 @@
-"""What /proc says of a process, handles that tell of its end, and the two wishes of a parent."""
+"""Information about processes from /proc, handles that signal their end, and the adoption of orphans."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
-class Identity:
-    """One process for its whole life: pids come back, pids with their start time do not."""
+class ProcessIdentity:
+    """Names one process for good: pids are reused, but not together with their start time."""
 
     pid: int
     started: int
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs; one that only waits to be reaped does not."""
+        """True while it runs; false once it has ended, even if it is not reaped yet."""
         return identify(self.pid) == self
 
 
-def identify(pid: int) -> Identity | None:
-    """The process that has this pid now; None when there is none or it has ended."""
+def identify(pid: int) -> ProcessIdentity | None:
+    """The process that has this pid now; None if there is none or it has ended."""
     fields = _stat(pid)
-    return None if not fields or fields[0] in "ZX" else Identity(pid, int(fields[19]))
+    return None if not fields or fields[0] in "ZX" else ProcessIdentity(pid, int(fields[19]))
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether somebody has stopped it (SIGSTOP): alive, and doing nothing until it is told to go on."""
+    """True if the process was stopped by SIGSTOP: alive, but doing nothing until it gets SIGCONT."""
     return _stat(pid)[:1] == ["T"]
 
 
 def _stat(pid: int) -> list[str]:
-    """The state of a process and what follows it; nothing when there is no such process."""
+    """The fields of /proc/PID/stat from the state on; empty if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    # The name in parentheses may hold anything, spaces and parentheses too.
+    # The name in parentheses may contain anything, even spaces and parentheses.
     return text.rpartition(")")[2].split()
 
 
-class Handles:
-    """One of each process that is watched; it becomes readable when the process ends."""
+class ProcessHandles:
+    """A pidfd for each watched process; it becomes readable when the process ends."""
 
     def __init__(self) -> None:
-        self._open: dict[Identity, int] = {}
+        self._open: dict[ProcessIdentity, int] = {}
 
-    def of(self, processes: Collection[Identity]) -> list[int] | None:
-        """A handle of each of these; None when one cannot be had, because it has ended or because sandboxes differ."""
+    def for_processes(self, processes: Collection[ProcessIdentity]) -> list[int] | None:
+        """One handle per process, and closes those of other processes. None if one cannot be opened, because the
+        process has ended or a sandbox does not allow it."""
         for process in self._open.keys() - set(processes):
             os.close(self._open.pop(process))
         for process in processes:
@@ -62,27 +63,27 @@ class Handles:
                     self._open[process] = os.pidfd_open(process.pid)
                 except OSError:
                     return None
-                # Meanwhile the pid may have become another's.
+                # The pid may have been reused before the handle was opened.
                 if not process.alive:
                     os.close(self._open.pop(process))
                     return None
         return list(self._open.values())
 
     def close(self) -> None:
-        """Gives all of them back."""
-        self.of(())
+        """Closes all handles."""
+        self.for_processes(())
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory; 0 when the process is gone."""
+    """Resident memory of a process, bytes; 0 if it is gone."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
         return 0
 
 
-def open_files(pid: int) -> int:
-    """Files, pipes and connections that a process holds; 0 when it is gone."""
+def open_file_count(pid: int) -> int:
+    """Number of open files, pipes and connections of a process; 0 if it is gone."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
@@ -90,7 +91,7 @@ def open_files(pid: int) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Direct children of a process, from every thread of it."""
+    """Pids of a process's direct children, whichever of its threads started them."""
     pids: list[int] = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -101,5 +102,6 @@ def children(pid: int) -> list[int]:
 
 
 def adopt_orphans() -> None:
-    """Grandchildren whose parent dies become ours, as they would for PID 1, so that we can end and reap them."""
+    """Makes this process the new parent of its orphaned descendants, as PID 1 is anyway, so that it can end and reap
+    them."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,6 +1,6 @@
-"""A private directory for one server: nothing in it is shared, and what a crashed server left is removed by the next.
+"""A private directory for each server. If a server crashes, the next one removes its directory.
 
-`marina-<uid>-<random>.lock` is held locked while the server lives; the directory of the same name is its own.
+`marina-<uid>-<random>` is the directory; the server holds a lock on `marina-<uid>-<random>.lock` while it lives.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pathlib import Path
 
 from config.errors import InputError
 
-# Set in Java's environment and so in the workers', to find them again after their supervisor was killed.
-OWNER = "MARINA_RUN"
-# In the directory from when a drain waits no longer; `handlers/generation/handler.py` looks for it.
-CLOSING = "closing"
-# TorchServe's workers listen on such a file in it, and the kernel takes no longer name for a socket.
+# Java and its workers have this in their environment, so that they can be found after their supervisor was killed.
+OWNER_VARIABLE = "MARINA_RUN"
+# This file is created in the directory when a drain's time is over; `handlers/generation/handler.py` looks for it.
+CLOSING_FILE = "closing"
+# TorchServe's workers listen on socket files like this one, and the kernel limits the length of their paths.
 _SOCKET, _LONGEST_SOCKET = "tmp/.ts.sock.9000", 107
 
 
 class RunDirectory:
-    """The directory and its lock; `close` removes both."""
+    """A private directory and its lock; `close` removes both."""
 
     def __init__(self, path: Path, lock: Path, handle: int) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class RunDirectory:
         self._handle = handle
 
     def close(self) -> None:
-        """Removes the directory; safe to call twice."""
+        """Removes the directory and the lock; safe to call twice."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.unlink(missing_ok=True)
         if self._handle >= 0:
@@ -39,7 +39,7 @@ class RunDirectory:
 
 
 def create_run_directory(parent: Path | None = None) -> RunDirectory:
-    """A new directory for this process, after the leftovers of dead servers were removed."""
+    """Removes what dead servers left, and creates a directory for this one."""
     parent = parent or temporary_parent()
     prefix = f"marina-{os.getuid()}-"
     longest = _LONGEST_SOCKET - len(f"/{prefix}01234567/{_SOCKET}")
@@ -54,33 +54,33 @@ def create_run_directory(parent: Path | None = None) -> RunDirectory:
     try:
         while True:
             lock = parent / f"{prefix}{os.urandom(4).hex()}.lock"
-            handle = _locked(lock, os.O_CREAT | os.O_EXCL)
-            # Between creating and locking it another server may have taken it for a leftover.
+            handle = _open_locked(lock, os.O_CREAT | os.O_EXCL)
+            # Before it was locked, another server may have removed it as a leftover.
             if handle is not None and lock.exists():
                 break
         path = lock.with_suffix("")
         path.mkdir(mode=0o700)
     except OSError as err:
-        hint = "set TMPDIR to a folder that can be written to"
-        raise InputError(f"{parent}: no room for temporary files: {err.strerror}", hint=hint) from err
+        hint = "set TMPDIR to a writable folder"
+        raise InputError(f"{parent}: cannot create temporary files: {err.strerror}", hint=hint) from err
     return RunDirectory(path, lock, handle)
 
 
 def temporary_parent() -> Path:
-    """`TMPDIR`, or `/tmp`. Not `tempfile.gettempdir()`, which takes another folder in silence when that one is full."""
+    """`TMPDIR`, or `/tmp`. Not `tempfile.gettempdir()`, which silently picks another folder if that one is full."""
     return Path(os.environ.get("TMPDIR") or "/tmp")
 
 
 def _remove_if_dead(lock: Path) -> None:
     try:
-        handle = _locked(lock, 0)
+        handle = _open_locked(lock, 0)
     except OSError:
-        # Removed meanwhile, by its server or by another start.
+        # Removed in the meantime, by its own server or by another one.
         return
     if handle is None:
         return
     path = lock.with_suffix("")
-    mark = f"{OWNER}={path}".encode()
+    mark = f"{OWNER_VARIABLE}={path}".encode()
     for environment in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark in environment.read_bytes().split(b"\0"):
@@ -90,8 +90,8 @@ def _remove_if_dead(lock: Path) -> None:
     RunDirectory(path, lock, handle).close()
 
 
-def _locked(lock: Path, flags: int) -> int | None:
-    """The open lock file, or None when another process holds it."""
+def _open_locked(lock: Path, flags: int) -> int | None:
+    """The open and locked file, or None if another process holds the lock."""
     handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGCHLD as something the main thread waits for, without locks inside handlers."""
+"""Lets the main thread wait for SIGTERM, SIGINT and SIGCHLD, so that no work is done inside signal handlers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
-    """Caught from creation until `close`; only in the main thread."""
+    """Catches the signals from creation until `close`; for the main thread only."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before = {number: signal.signal(number, self._ignore) for number in (*_STOPPING, signal.SIGCHLD)}
         self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self.stops: list[signal.Signals] = []
-        """Those that asked for the end, in order."""
+        """The SIGTERMs and SIGINTs received, in order."""
 
     def wait(self, timeout_s: float, *, ends: Iterable[int] = ()) -> None:
-        """Returns when a signal came, when one of the processes that `ends` are handles of has ended, or after the
-        time."""
+        """Returns after a signal, after the end of a process that one of the handles `ends` is for, or after
+        `timeout_s`."""
         waiting = select.poll()
         for handle in (self._read, *ends):
             waiting.register(handle, select.POLLIN)
@@ -35,7 +35,7 @@ class Signals:
         self.stops += [signal.Signals(number) for number in numbers if number in _STOPPING]
 
     def close(self) -> None:
-        """Puts the handlers back that were there before."""
+        """Restores the previous signal handlers."""
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -44,4 +44,4 @@ class Signals:
 
     @staticmethod
     def _ignore(number: int, frame: types.FrameType | None) -> None:
-        """The number goes through the pipe; a handler must exist for that."""
+        """Does nothing: the signal's number arrives through the pipe, but only if a handler is set."""

@@ -1,4 +1,4 @@
-"""What the kernel knows of the connections to a port: /proc/net/tcp, which needs no rights and asks nobody."""
+"""The state of the connections to a port, from /proc/net/tcp: no privileges needed, and no process has to answer."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from pathlib import Path
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED, _SYN_RECV, _CLOSE_WAIT, _LISTEN = "01", "03", "08", "0A"
-# Closed by the server while bytes were on their way: FIN_WAIT1, LAST_ACK, CLOSING. The end itself counts as one byte.
+# States of a connection that the server closed while bytes were in flight: FIN_WAIT1, LAST_ACK, CLOSING. The FIN itself
+# counts as one byte.
 _ENDING = ("04", "09", "0B")
 
 
 @dataclass(frozen=True)
 class Sockets:
-    """The sockets on one local port."""
+    """Counts of the sockets on one local port."""
 
     listening: bool = False
     waiting: int = 0
-    """Connections that the kernel has made or is making and the server has not accepted."""
+    """Connections that the kernel has established or is establishing and the server has not accepted."""
     connected: int = 0
-    """Connections that may still carry an answer: at most one request is open on each."""
+    """Connections that may still carry an answer; at most one request is open on each."""
     unread: int = 0
-    """Bytes clients sent that the server has not read."""
+    """Bytes that clients have sent and the server has not read."""
     undelivered: int = 0
-    """Connections, closed ones too, with bytes that the server wrote and the client has not got."""
+    """Connections, including closed ones, with bytes that the server has written and the client has not received."""
 
 
 def read_sockets(port: int, tables: Iterable[Path] = _TABLES) -> Sockets:
-    """The state of every socket bound to `port` in this network namespace."""
+    """Counts the sockets bound to `port` in this network namespace."""
     wanted, listening, waiting, connected, unread, undelivered = f":{port:04X}", False, 0, 0, 0, 0
     for table in tables:
         try:
@@ -52,3 +53,8 @@ def read_sockets(port: int, tables: Iterable[Path] = _TABLES) -> Sockets:
             elif state in _ENDING:
                 undelivered += int(queues.partition(":")[0], 16) > 1
     return Sockets(listening, waiting, connected, unread, undelivered)
+
+
+def reachable_host(host: str) -> str:
+    """An address at which a server that listens on `host` can be reached from this machine."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::", "") else host

@@ -1,11 +1,11 @@
-"""Whether the server is well: readiness, memory, metrics, the drain."""
+"""Watches a running server: readiness, memory, disk, metrics, the drain at its end."""
 
 from server.watching.disk import Disk
 from server.watching.drain import drain
 from server.watching.health import Health
-from server.watching.memory import Recycler
-from server.watching.metrics import Facts, Page
+from server.watching.metrics import MetricsPage, ServerFacts
 from server.watching.probe import Prober
+from server.watching.recycler import Recycler
 from server.watching.worker_metrics import WorkerMetrics
 
-__all__ = ["Disk", "Facts", "Health", "Page", "Prober", "Recycler", "WorkerMetrics", "drain"]
+__all__ = ["Disk", "Health", "MetricsPage", "Prober", "Recycler", "ServerFacts", "WorkerMetrics", "drain"]

@@ -1,6 +1,6 @@
-"""The disk under the server's files: how much is free, and a warning while it is nearly full.
+"""Watches the disk that holds the server's files, and warns while it is nearly full.
 
-A full disk ends nothing: requests need none of it. A worker that has to start again does.
+A full disk stops nothing at once, because requests need no disk space. But a worker that restarts does.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from config.machine import LOW_BYTES
 
 
 class Disk:
-    """Asked by the pages; says once that it is nearly full, and once that it no longer is."""
+    """Free space of one disk. Logs once when it is nearly full, and once when there is space again."""
 
     def __init__(self, directory: Path, *, say: Callable[[str], None], low_bytes: int = LOW_BYTES) -> None:
         self._directory, self._say, self._low_bytes = directory, say, low_bytes
         self._is_low = False
 
     def free_bytes(self) -> int:
-        """What a process without privileges may still write; 0 where the folder is gone."""
+        """Bytes that an unprivileged process can still write; 0 if the folder is gone."""
         try:
             disk = os.statvfs(self._directory)
         except OSError:
@@ -28,7 +28,7 @@ class Disk:
         return disk.f_bavail * disk.f_frsize
 
     def warnings(self) -> list[str]:
-        """What is wrong, in words."""
+        """The warnings to show on `/ready`; none if there is enough space."""
         free_bytes = self.free_bytes()
         is_low = free_bytes < self._low_bytes
         free = f"{free_bytes / 1e6:.0f} MB of disk free"

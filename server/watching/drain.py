@@ -1,10 +1,10 @@
-"""The end of a server: not ready, serve on while load balancers learn of it, let nobody new in, close the listener,
-answer what is open.
+"""Drains a server: report not ready, keep serving while load balancers notice, refuse new connections, close the
+listener, answer what is open.
 
-The order is the point. From the beginning every answer is the last of its connection. Then no new connection can be
-made, what was made is accepted, the listener is closed, and Java is ended last: when every request that was sent to it
-is answered and every answer is with its client. Both are exact: what is open is counted at the door in front of
-TorchServe (`server/java/door.py`), what clients have not got is known to the kernel.
+The order matters. From the start, every answer is the last one on its connection. Then new connections are refused,
+those in the queue are accepted, and the listener is closed. Java is ended last, once every request that was sent is
+answered and every answer has reached its client. Both are known exactly: the door in front of TorchServe counts open
+requests (`server/java/door.py`), and the kernel knows what clients have not received.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from server.java import Open
+from server.java import OpenCounts
 from server.system import Sockets
 
-_LOOK_S = 0.02
-# Who has just connected is about to ask, and half a head is about to become a whole one; but a connection that is only
-# held open must not put the end off.
+_POLL_S = 0.02
+# How long to wait for a request on a new connection, or for the rest of its head. No longer, because a connection that
+# is only held open must not delay the end.
 _PATIENCE_S = 2.0
-# How long connections that are being made may take; a client that began one and fell silent would keep us for a minute.
+# How long to wait for handshakes to complete: a client that began one and fell silent would hold us up for a minute.
 _ACCEPTING_S = 1.0
-# What answers that come in pieces get for a last one, once the bound is exceeded.
-_LAST_WORDS_S = 1.0
+# How long streamed answers get to send their last piece once the drain's time is over.
+_LAST_PIECE_S = 1.0
 
 
-class Stopping(Protocol):
-    """What a drain asks and does; the supervisor is one."""
+class Drainable(Protocol):
+    """A server that can be drained; the supervisor implements it."""
 
     def end_connections(self) -> None: ...
 
-    def turn_away(self) -> bool: ...
+    def refuse_new_connections(self) -> bool: ...
 
     def close_listener(self) -> None: ...
 
-    def count(self) -> Open | None: ...
+    def count(self) -> OpenCounts | None: ...
 
     def sockets(self) -> Sockets: ...
 
@@ -49,30 +49,33 @@ class Stopping(Protocol):
 
 @dataclass(frozen=True)
 class Drained:
-    """How a drain ended: requests without an answer, answers that were not fetched, why it did not wait for them, and
-    how long it took."""
+    """How a drain ended."""
 
     left: int
+    """Requests without an answer."""
     unread: int
+    """Answers that clients had not received."""
     reason: str | None
+    """Why the drain was cut short; None if it was not."""
     took_s: float
 
 
-def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Callable[[str], None]) -> Drained:
-    """Ends when nothing is in flight, or the bound or a second signal cuts it short. Java is left to the caller."""
+def drain(server: Drainable, *, propagation_s: float, timeout_s: float, say: Callable[[str], None]) -> Drained:
+    """Returns when nothing is in flight any more, when `timeout_s` is over, or at a second signal. The caller ends
+    Java."""
     begin = time.monotonic()
     server.end_connections()
     if propagation_s > 0:
-        say(f"draining: no longer ready, still serving for {propagation_s:g} s while load balancers learn of it")
+        say(f"draining: no longer ready, still serving for {propagation_s:g} s while load balancers notice")
     if server.second_signal_within(propagation_s):
         return _cut(server, "a second signal", begin)
-    if server.turn_away():
+    if server.refuse_new_connections():
         _wait_until_accepted(server)
     server.close_listener()
     say("draining: no new connections; answering the open requests")
     closed, last = time.monotonic(), None
     while True:
-        # The sockets first: what they had received by then has been counted when the count is answered.
+        # The sockets come first: whatever they had received by then is included in the door's count.
         sockets = server.sockets()
         counted = server.count()
         if is_quiet(counted, sockets, patient=time.monotonic() < closed + _PATIENCE_S):
@@ -84,19 +87,21 @@ def drain(server: Stopping, *, propagation_s: float, timeout_s: float, say: Call
             cut = _cut(server, f"`serving.drain_timeout_s` of {timeout_s:g} s was exceeded", begin)
             _let_answers_end(server)
             return cut
-        if server.second_signal_within(_LOOK_S):
+        if server.second_signal_within(_POLL_S):
             return _cut(server, "a second signal", begin)
 
 
-def _wait_until_accepted(server: Stopping) -> None:
-    # Twice, because one look is not of one moment: a connection may be made after the queue was read.
+def _wait_until_accepted(server: Drainable) -> None:
+    # The queue must be empty twice, because /proc is not read atomically: a connection may be established after the
+    # queue was read.
     until, clear = time.monotonic() + _ACCEPTING_S, 0
-    while clear < 2 and time.monotonic() < until and not server.second_signal_within(_LOOK_S):
+    while clear < 2 and time.monotonic() < until and not server.second_signal_within(_POLL_S):
         clear = 0 if server.sockets().waiting else clear + 1
 
 
-def is_quiet(counted: Open | None, sockets: Sockets, *, patient: bool) -> bool:
-    """Whether nothing is asked, answered or on its way. Unknown counts are not quiet, unless nobody is connected."""
+def is_quiet(counted: OpenCounts | None, sockets: Sockets, *, patient: bool) -> bool:
+    """True if no request or answer is open or in flight. Without counts the server is not quiet, unless nobody is
+    connected. `patient` also waits for requests that have only begun to arrive."""
     if sockets.listening or sockets.undelivered:
         return False
     if sockets.connected == 0:
@@ -106,17 +111,17 @@ def is_quiet(counted: Open | None, sockets: Sockets, *, patient: bool) -> bool:
     return not (patient and counted.expected)
 
 
-def _let_answers_end(server: Stopping) -> None:
-    """A language model's streams end with an error that says so, not in the middle of a chunk."""
+def _let_answers_end(server: Drainable) -> None:
+    """Lets a language model's streams end with a proper error instead of in the middle of a chunk."""
     server.end_answers()
-    until = time.monotonic() + _LAST_WORDS_S
-    while time.monotonic() < until and not server.second_signal_within(_LOOK_S):
+    until = time.monotonic() + _LAST_PIECE_S
+    while time.monotonic() < until and not server.second_signal_within(_POLL_S):
         if is_quiet(server.count(), server.sockets(), patient=False):
             return
 
 
-def _cut(server: Stopping, reason: str, begin: float) -> Drained:
+def _cut(server: Drainable, reason: str, begin: float) -> Drained:
     sockets, counted = server.sockets(), server.count()
-    # Where it is not known: at most one request is open on a connection.
+    # Without a count this is the upper bound: at most one request is open on each connection.
     left = sockets.connected if counted is None else counted.requests
     return Drained(left, sockets.undelivered, reason, time.monotonic() - begin)

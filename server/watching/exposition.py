@@ -1,23 +1,23 @@
-"""The text form of Prometheus metrics, as pure functions."""
+"""Formats metrics as Prometheus text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from server.java import Histogram
+from server.java import DurationHistogram
 
 Labels = Mapping[str, object]
 
 
 def family(name: str, kind: str, text: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
-    """A counter or gauge with its samples."""
+    """The lines of a counter or a gauge."""
     return [*_head(name, kind, text), *(f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples)]
 
 
 def histogram_family(
-    name: str, text: str, edges_s: Iterable[float], series: Iterable[tuple[Labels, Histogram]]
+    name: str, text: str, edges_s: Iterable[float], series: Iterable[tuple[Labels, DurationHistogram]]
 ) -> list[str]:
-    """A histogram with one series for each set of labels."""
+    """The lines of a histogram, with one series per set of labels."""
     lines = _head(name, "histogram", text)
     edges = [_number(edge) for edge in edges_s] + ["+Inf"]
     for labels, histogram in series:
@@ -37,11 +37,11 @@ def _head(name: str, kind: str, text: str) -> list[str]:
 def _labels(labels: Labels) -> str:
     if not labels:
         return ""
-    pairs = (f'{name}="{_escaped(str(value))}"' for name, value in labels.items())
+    pairs = (f'{name}="{_escape(str(value))}"' for name, value in labels.items())
     return "{" + ",".join(pairs) + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

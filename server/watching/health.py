@@ -1,7 +1,8 @@
-"""Whether the pod may be sent requests: every declared worker is READY and alive, and the model has answered since the
-last of them started. Being busy is not a reason; a TorchServe that is too busy to describe itself keeps its last word.
+"""Whether the pod can take requests: every declared worker is READY and alive, and the model has answered an inference
+since the last of them started. Load does not matter: if TorchServe is too busy to describe itself, its last description
+counts.
 
-Describing is slow (on a GPU it runs nvidia-smi), so a death is noticed from /proc, at every look.
+Describing is slow (on a GPU it runs nvidia-smi), so deaths are noticed from /proc, at every poll.
 """
 
 from __future__ import annotations
@@ -11,22 +12,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from server.java import Description, Worker
-from server.system import Identity, identify, is_stopped
+from server.java import ModelStatus, WorkerStatus
+from server.system import ProcessIdentity, identify, is_stopped
 
-# TorchServe answers describe in milliseconds, under overload in hundreds of them; after this it hangs.
+# TorchServe describes a model in milliseconds, or in hundreds of them under overload; after this long it hangs.
 STALE_S = 30.0
 _STOPPED = "stopped by SIGSTOP, until it gets SIGCONT"
 
-Generation = frozenset[tuple[str, Identity | None]]
+Generation = frozenset[tuple[str, ProcessIdentity | None]]
+"""The names of all workers with their current processes."""
 
 
 @dataclass
-class Seat:
-    """One of TorchServe's workers through all its restarts: its name stays, its process changes."""
+class WorkerHealth:
+    """One of TorchServe's workers across its restarts: its name stays, its process changes."""
 
     name: str
-    process: Identity | None = None
+    process: ProcessIdentity | None = None
     ready: bool = False
     stopped: bool = False
     pid: int = 0
@@ -43,66 +45,66 @@ class Seat:
 
 
 class Health:
-    """Told what is seen (`observe`, `look`, `prove`), asked what follows from it. Safe to use from any thread."""
+    """Derives readiness from what `observe`, `notice_deaths` and `prove` report. Thread-safe."""
 
     def __init__(self, declared: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.declared = declared
         self.queued = 0
         self.java_pid = 0
-        """TorchServe's own process, once there is one."""
+        """The pid of TorchServe's Java; 0 before it is started."""
         self._clock = clock
         self._lock = threading.RLock()
-        self._seats: dict[str, Seat] = {}
+        self._workers: dict[str, WorkerHealth] = {}
         self._described_at: float | None = None
         self._proven: Generation | None = None
-        self._out: str | None = None
+        self._unready_reason: str | None = None
 
-    def observe(self, description: Description) -> None:
-        """Takes in what TorchServe says of its workers."""
+    def observe(self, status: ModelStatus) -> None:
+        """Records TorchServe's description of its workers."""
         with self._lock:
             self._described_at = self._clock()
-            self.queued = description.queued
-            for worker in description.workers:
-                self._place(worker)
+            self.queued = status.queued
+            for reported in status.workers:
+                self._update(reported)
 
-    def look(self) -> bool:
-        """Notices deaths; true when there was one since the last look."""
+    def notice_deaths(self) -> bool:
+        """Checks in /proc which workers have died or were stopped; true if one has died since the last call."""
         with self._lock:
-            dead = [seat for seat in self._seats.values() if seat.process and not seat.process.alive]
-            for seat in dead:
-                self._fail(seat)
-            for seat in self._seats.values():
-                seat.stopped = seat.alive and is_stopped(seat.pid)
+            dead = [worker for worker in self._workers.values() if worker.process and not worker.process.alive]
+            for worker in dead:
+                self._fail(worker)
+            for worker in self._workers.values():
+                worker.stopped = worker.alive and is_stopped(worker.pid)
             return bool(dead)
 
     def prove(self, generation: Generation) -> None:
-        """An inference that began after `generation` was complete has succeeded."""
+        """Records that an inference has succeeded which began after `generation` was complete."""
         with self._lock:
             if generation == self.generation:
                 self._proven = generation
 
-    def take_out(self, reason: str | None) -> None:
-        """Not ready for a reason that no worker's state shows; None takes it back."""
+    def set_unready_reason(self, reason: str | None) -> None:
+        """Reports not ready, for a reason that is not in the state of the workers; None withdraws it."""
         with self._lock:
-            self._out = reason
+            self._unready_reason = reason
 
     @property
     def generation(self) -> Generation | None:
-        """Which processes serve, when all do; changes with every restart."""
+        """The processes that serve, which change with every restart; None unless all declared workers serve."""
         with self._lock:
-            if sum(seat.serving for seat in self._seats.values()) < self.declared:
+            if sum(worker.serving for worker in self._workers.values()) < self.declared:
                 return None
-            return frozenset((seat.name, seat.process) for seat in self._seats.values())
+            return frozenset((worker.name, worker.process) for worker in self._workers.values())
 
     @property
-    def processes(self) -> list[Identity]:
-        """Of the workers that are alive, as of the last look."""
+    def processes(self) -> list[ProcessIdentity]:
+        """The processes of the workers that were alive at the last check."""
         with self._lock:
-            return [seat.process for seat in self._seats.values() if seat.process]
+            return [worker.process for worker in self._workers.values() if worker.process]
 
     @property
     def unproven(self) -> Generation | None:
-        """The generation that has yet to answer; None when there is nothing to prove."""
+        """The current generation if it has not answered an inference yet, else None."""
         with self._lock:
             return None if self.generation == self._proven else self.generation
 
@@ -112,64 +114,66 @@ class Health:
 
     @property
     def java_is_stopped(self) -> bool:
-        """Whether somebody has stopped TorchServe's process, so that it answers nothing until it is told to go on."""
+        """True if TorchServe's process was stopped by SIGSTOP, so that it answers nothing until it gets SIGCONT."""
         return self.java_pid > 0 and is_stopped(self.java_pid)
 
     @property
     def was_ready(self) -> bool:
-        """Whether requests may have been sent: an inference has succeeded, be it of workers that are gone since."""
+        """True if requests may have been sent, because some generation has answered an inference."""
         with self._lock:
             return self._proven is not None
 
     def missing(self) -> list[str]:
-        """What is missing for readiness, in words; looks for deaths first."""
+        """The reasons for not being ready, as sentences; none if the server is ready. Checks for deaths first."""
         with self._lock:
-            self.look()
-            if self._out:
-                return [self._out]
+            self.notice_deaths()
+            if self._unready_reason:
+                return [self._unready_reason]
             if self.java_is_stopped:
                 return [f"TorchServe: {_STOPPED}"]
             if self._described_at is None:
                 return ["TorchServe does not answer yet"]
             if (silent_s := self._clock() - self._described_at) > STALE_S:
                 return [f"TorchServe has not described its workers for {silent_s:.0f} s"]
-            lacking = [f"worker {seat.name}: {self._state(seat)}" for seat in self.seats() if not seat.serving]
-            if (unseen := self.declared - len(self._seats)) > 0:
+            lacking = [
+                f"worker {worker.name}: {self._state(worker)}" for worker in self.workers() if not worker.serving
+            ]
+            if (unseen := self.declared - len(self._workers)) > 0:
                 lacking.append(f"{unseen} of {self.declared} workers not started yet")
             if not lacking and self.unproven is not None:
                 lacking.append("no inference has succeeded since the last worker started")
             return lacking
 
-    def seats(self) -> list[Seat]:
-        """Copies of what is known of each worker, by name."""
+    def workers(self) -> list[WorkerHealth]:
+        """Copies of the workers' state, sorted by name."""
         with self._lock:
-            return [replace(seat) for _, seat in sorted(self._seats.items())]
+            return [replace(worker) for _, worker in sorted(self._workers.items())]
 
     def failing_for_s(self) -> float:
         """How long the worst worker has been failing: from its first death until it is READY again."""
         with self._lock:
-            since = [seat.failing_since for seat in self._seats.values() if seat.failing_since is not None]
+            since = [worker.failing_since for worker in self._workers.values() if worker.failing_since is not None]
             return self._clock() - min(since) if since else 0.0
 
-    def _place(self, worker: Worker) -> None:
-        seat = self._seats.setdefault(worker.name, Seat(worker.name))
-        if worker.pid > 0:
-            replaced, process = seat.pid not in (0, worker.pid), identify(worker.pid)
-            seat.restarts += replaced
-            # A worker that fails to load is dead before anybody sees it alive.
+    def _update(self, reported: WorkerStatus) -> None:
+        worker = self._workers.setdefault(reported.name, WorkerHealth(reported.name))
+        if reported.pid > 0:
+            replaced, process = worker.pid not in (0, reported.pid), identify(reported.pid)
+            worker.restarts += replaced
+            # A worker that fails to load may be dead before we see it alive.
             if replaced or process is None:
-                self._fail(seat)
-            seat.pid, seat.process = worker.pid, process
-        seat.ready = worker.ready
-        if seat.serving:
-            seat.failing_since = None
+                self._fail(worker)
+            worker.pid, worker.process = reported.pid, process
+        worker.ready = reported.ready
+        if worker.serving:
+            worker.failing_since = None
 
-    def _fail(self, seat: Seat) -> None:
-        seat.process = None
-        if seat.failing_since is None:
-            seat.failing_since = self._clock()
+    def _fail(self, worker: WorkerHealth) -> None:
+        worker.process = None
+        if worker.failing_since is None:
+            worker.failing_since = self._clock()
 
-    def _state(self, seat: Seat) -> str:
-        if seat.failing_since is not None:
-            return f"died {self._clock() - seat.failing_since:.0f} s ago, {seat.restarts} restarts"
-        return _STOPPED if seat.stopped else "loading"
+    def _state(self, worker: WorkerHealth) -> str:
+        if worker.failing_since is not None:
+            return f"died {self._clock() - worker.failing_since:.0f} s ago, {worker.restarts} restarts"
+        return _STOPPED if worker.stopped else "loading"

@@ -1,9 +1,10 @@
-"""The one page of metrics, in Prometheus's text form.
+"""The page of all metrics, as Prometheus text.
 
-Of TorchServe's own series it keeps the three that say something and are true: the counter of arrivals under its own
+It keeps three of TorchServe's own series, those that are useful and correct: the counter of arrivals under its own
 name, with the model's real version where TorchServe writes `default`, and the two latency sums, in seconds instead of
-microseconds. `Requests2XX` and the like (probes count in them), gauges of the last request and host statistics are left
-out; the histogram and the workers' metrics say it better. `promtool check metrics` has nothing to say of the page.
+microseconds. It leaves out `Requests2XX` and the like (they count probes), gauges of the last request, and host
+statistics; the histogram and the workers' metrics are better. `promtool check metrics` finds nothing wrong with the
+page.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from dataclasses import dataclass, field
 from config.latency import EDGES_S
 from config.spec import Spec
 from server.java import Door, Frontend, Traffic
-from server.system import open_files, resident_bytes
-from server.watching.asking import Asking
+from server.system import open_file_count, resident_bytes
 from server.watching.exposition import Labels, family, histogram_family
 from server.watching.health import Health
+from server.watching.torchserve_counts import TorchServeCounts
 from server.watching.worker_metrics import WorkerMetrics
 
-# Asked more often, everybody gets the same page: rendering takes about 3 ms and a question to Java.
+# Within this time, everybody gets the same page: rendering takes about 3 ms and a request to Java.
 PAGE_AGE_S = 0.2
 
 Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]
 
 
 @dataclass
-class Facts:
-    """What is counted elsewhere and shown here."""
+class ServerFacts:
+    """Values for the page that other parts of the server count or know."""
 
     sha256: str = ""
     java_pid: int = 0
@@ -43,8 +44,8 @@ class Facts:
 
 
 @dataclass
-class Page:
-    """Renders the page; `text` is at most `PAGE_AGE_S` old."""
+class MetricsPage:
+    """Renders the page; `text` returns one that is at most `PAGE_AGE_S` old."""
 
     spec: Spec
     frontend: Frontend
@@ -52,17 +53,17 @@ class Page:
     traffic: Traffic
     health: Health
     workers: WorkerMetrics
-    facts: Facts
+    facts: ServerFacts
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _asking: Asking = field(init=False)
+    _counts: TorchServeCounts = field(init=False)
     _text: str = ""
     _rendered_at: float = -1e9
 
     def __post_init__(self) -> None:
-        self._asking = Asking(self.frontend, self.door, self.health)
+        self._counts = TorchServeCounts(self.frontend, self.door, self.health)
 
     def text(self) -> str:
-        """The page; whoever asks while it is being rendered waits for that one."""
+        """The page. Callers that come while it is being rendered wait for it."""
         with self._lock:
             if time.monotonic() - self._rendered_at > PAGE_AGE_S:
                 self._text = self._render()
@@ -71,26 +72,24 @@ class Page:
 
     def _render(self) -> str:
         own_open = self.traffic.own_open
-        self._asking.look()
-        # An own one may be answered and its line of the log not read yet.
-        in_flight = max(0, self._asking.open.inferences - own_open)
+        self._counts.refresh()
+        # `own_open` may be too high: an inference of ours may have been answered before its log line was read.
+        in_flight = max(0, self._counts.open.inferences - own_open)
         families = [*self._torchserve(), *self._states(in_flight), *self._workers(), *self._processes()]
         lines = [line for parts in families for line in family(*parts)]
         return "\n".join([*lines, *self._durations()]) + "\n" + self.workers.page()
 
     def _torchserve(self) -> list[Family]:
-        labels: Labels = {"model_name": self.spec.name, "model_version": self.spec.version}
-        seen, own = self._asking.counters, "of all answered requests, including the supervisor's own."
-        arrivals = self.traffic.arrivals(seen.arrivals)
+        def counter(name: str, value: float, text: str) -> Family:
+            labels = {"model_name": self.spec.name, "model_version": self.spec.version}
+            return name, "counter", text, [(labels, value)]
+
+        counters, scope = self._counts.counters, "of all answered requests, including the supervisor's own."
+        arrivals = self.traffic.arrivals(counters.arrivals)
         return [
-            (
-                "ts_inference_requests_total",
-                "counter",
-                "Requests that arrived, shed ones included.",
-                [(labels, arrivals)],
-            ),
-            ("ts_inference_latency_seconds_total", "counter", f"Time in TorchServe {own}", [(labels, seen.latency_s)]),
-            ("ts_queue_latency_seconds_total", "counter", f"Time before a worker {own}", [(labels, seen.queue_s)]),
+            counter("ts_inference_requests_total", arrivals, "Requests that arrived, shed ones included."),
+            counter("ts_inference_latency_seconds_total", counters.latency_s, f"Time in TorchServe {scope}"),
+            counter("ts_queue_latency_seconds_total", counters.queue_s, f"Time before a worker {scope}"),
         ]
 
     def _durations(self) -> list[str]:
@@ -103,61 +102,40 @@ class Page:
         )
 
     def _states(self, in_flight: int) -> list[Family]:
-        def alone(value: float) -> list[tuple[Labels, float]]:
-            return [({"model": self.spec.name}, value)]
+        def single(name: str, value: float, text: str) -> Family:
+            kind = "counter" if name.endswith("_total") else "gauge"
+            return name, kind, text, [({"model": self.spec.name}, value)]
 
-        facts, asking = self.facts, self._asking
+        facts, counts = self.facts, self._counts
+        stale = "0 while TorchServe does not answer: its figures are old."
+        refused = "Connections refused because no other connection was idle."
+        late = "Renewals that a worker did not begin or finish in time."
         package = {"model": self.spec.name, "version": self.spec.version, "sha256": facts.sha256}
-        families: list[Family] = [
-            ("marina_ready", "gauge", "1 while /ready says 200.", alone(self.health.ready)),
-            (
-                "marina_torchserve_answers",
-                "gauge",
-                "0 while TorchServe does not answer: its figures are old.",
-                alone(asking.answered),
-            ),
-            ("marina_in_flight", "gauge", "Requests whose client waits for its answer.", alone(in_flight)),
-            ("marina_connections", "gauge", "Connections to the inference port.", alone(asking.open.connections)),
-            (
-                "marina_connections_refused_total",
-                "counter",
-                "Connections that were refused because no other connection was idle.",
-                alone(asking.open.refused),
-            ),
-            ("marina_queued", "gauge", "Requests that wait for a worker.", alone(self.health.queued)),
-            ("marina_worker_recycles_total", "counter", "Workers renewed for their memory.", alone(facts.recycled())),
-            (
-                "marina_worker_recycles_failed_total",
-                "counter",
-                "Renewals that a worker did not take up or finish in time.",
-                alone(facts.recycles_failed()),
-            ),
-            (
-                "marina_log_lines_dropped_total",
-                "counter",
-                "Log lines that nobody read in time.",
-                alone(facts.dropped_lines()),
-            ),
-            (
-                "marina_disk_free_bytes",
-                "gauge",
-                "Free disk space for the server's files.",
-                alone(facts.disk_free_bytes()),
-            ),
+        families = [
+            single("marina_ready", self.health.ready, "1 while /ready answers 200."),
+            single("marina_torchserve_answers", counts.answered, stale),
+            single("marina_in_flight", in_flight, "Requests whose client waits for its answer."),
+            single("marina_connections", counts.open.connections, "Connections to the inference port."),
+            single("marina_connections_refused_total", counts.open.refused, refused),
+            single("marina_queued", self.health.queued, "Requests that wait for a worker."),
+            single("marina_worker_recycles_total", facts.recycled(), "Workers renewed for their memory."),
+            single("marina_worker_recycles_failed_total", facts.recycles_failed(), late),
+            single("marina_log_lines_dropped_total", facts.dropped_lines(), "Log lines that nobody read in time."),
+            single("marina_disk_free_bytes", facts.disk_free_bytes(), "Free disk space for the server's files."),
             ("marina_package_info", "gauge", "The MAR that is served.", [(package, 1)]),
         ]
         if facts.ready_after_s is not None:
             text = "Time from the supervisor's start to the first readiness."
-            families.append(("marina_start_duration_seconds", "gauge", text, alone(round(facts.ready_after_s, 3))))
+            families.append(single("marina_start_duration_seconds", round(facts.ready_after_s, 3), text))
         return families
 
     def _workers(self) -> list[Family]:
         model: Labels = {"model": self.spec.name}
-        seats = [({**model, "worker": seat.name}, seat) for seat in self.health.seats()]
-        ready, declared = sum(seat.serving for _, seat in seats), self.health.declared
-        restarts = [(labels, seat.restarts) for labels, seat in seats]
-        memory = [(labels, resident_bytes(seat.pid)) for labels, seat in seats if seat.alive]
-        files = [(labels, open_files(seat.pid)) for labels, seat in seats if seat.alive]
+        workers = [({**model, "worker": worker.name}, worker) for worker in self.health.workers()]
+        ready, declared = sum(worker.serving for _, worker in workers), self.health.declared
+        restarts = [(labels, worker.restarts) for labels, worker in workers]
+        memory = [(labels, resident_bytes(worker.pid)) for labels, worker in workers if worker.alive]
+        files = [(labels, open_file_count(worker.pid)) for labels, worker in workers if worker.alive]
         return [
             ("marina_workers_declared", "gauge", "Workers the spec asks for.", [(model, declared)]),
             ("marina_workers_ready", "gauge", "Workers that are READY and alive.", [(model, ready)]),
@@ -169,7 +147,7 @@ class Page:
     def _processes(self) -> list[Family]:
         pids = {"supervisor": self.facts.supervisor_pid, "torchserve": self.facts.java_pid}
         memory = [({"process": name}, resident_bytes(pid)) for name, pid in pids.items()]
-        files = [({"process": name}, open_files(pid)) for name, pid in pids.items()]
+        files = [({"process": name}, open_file_count(pid)) for name, pid in pids.items()]
         return [
             ("marina_resident_memory_bytes", "gauge", "Resident memory of Java and the supervisor.", memory),
             ("marina_open_files", "gauge", "Open files and connections of Java and the supervisor.", files),

@@ -1,4 +1,4 @@
-"""The thread that asks TorchServe how its workers are, and proves with the sample that they answer."""
+"""A thread that polls TorchServe for the state of its workers, and proves with the sample that they answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import suppress
 from server.java import Frontend, NoAnswerError, Traffic
 from server.watching.health import Health
 
-# Java compiles its request path as it is used, and the first client must not pay for that: digits' first inference took
-# 22 ms, the twentieth 8, and the median became 6. A large model's own time soon hides what is left of it: after a few
-# they get no faster, and every further one delays the start.
+# Java compiles its request path while it is used, and the first client must not pay for that: the first inference of
+# the digits model took 22 ms, the twentieth 8 ms, and the median became 6 ms. With a large model, the time of the model
+# soon dwarfs the rest: after a few inferences they get no faster, and each further one delays the start.
 WARMING_INFERENCES = 20
 WARMING_S = 5.0
 _UNNOTICED_S = 0.2
@@ -21,7 +21,7 @@ _STARTING_S, _READY_S, _GPU_S = 0.1, 1.0, 10.0
 
 
 class Prober:
-    """Keeps `health` up to date until `stop`."""
+    """Keeps `health` up to date, in a thread of its own, until `stop`."""
 
     def __init__(
         self,
@@ -40,24 +40,24 @@ class Prober:
         self._starting_s = 1.0 if gpu else _STARTING_S
         self._wake = threading.Event()
         self._stopped = False
-        self._nudged = False
+        self._inference_requested = False
         self._warmed = False
         self.model_unknown = False
         self.last_failure = ""
         self._thread = threading.Thread(target=self._run, name="prober", daemon=True)
         self._thread.start()
 
-    def hurry(self) -> None:
-        """Something happened to a worker: ask again now."""
+    def ask_now(self) -> None:
+        """Polls TorchServe now, because a worker's state has changed."""
         self._wake.set()
 
-    def nudge(self) -> None:
-        """Gives the workers an inference to answer, soon."""
-        self._nudged = True
+    def request_inference(self) -> None:
+        """Sends one inference soon, so that an idle worker gets a batch."""
+        self._inference_requested = True
         self._wake.set()
 
     def stop(self) -> None:
-        """Asks no more."""
+        """Ends the thread."""
         self._stopped = True
         self._wake.set()
 
@@ -70,8 +70,8 @@ class Prober:
                 else:
                     self._pause(self._starting_s)
                     self._ask()
-            if self._nudged:
-                self._nudged = False
+            if self._inference_requested:
+                self._inference_requested = False
                 self._infer()
             self._pause(self._ready_s if self._health.ready else self._starting_s)
 
@@ -86,7 +86,7 @@ class Prober:
             self._health.observe(description)
 
     def _prove(self) -> bool:
-        """One inference; before the first readiness as many as make the next ones faster."""
+        """Sends one inference; the first time, as many as it takes until they get no faster. True if all succeeded."""
         if self._warmed:
             return self._infer()
         durations: list[float] = []
@@ -101,9 +101,9 @@ class Prober:
         return True
 
     def _infer(self) -> bool:
-        body, content_type = self._sample
+        begin = self._traffic.begin_own_inference
         try:
-            status = self._frontend.infer(body, content_type, timeout_s=self._timeout_s, before=self._traffic.sending)
+            status = self._frontend.infer(*self._sample, timeout_s=self._timeout_s, before=begin)
         except NoAnswerError as err:
             self.last_failure = str(err)
             return False
@@ -112,6 +112,6 @@ class Prober:
 
 
 def is_steady(durations: Sequence[float]) -> bool:
-    """The last few were no faster than the best before them."""
+    """True if the last few durations are no faster than the best one before them."""
     before, last = durations[:-_STEADY], durations[-_STEADY:]
     return bool(before) and min(last) > _FASTER * min(before)

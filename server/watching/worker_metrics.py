@@ -1,8 +1,8 @@
-"""What the workers count themselves, in prometheus-client's multiprocess files: merged, and kept when a worker dies.
+"""Merges the metrics that the workers count themselves, in the files of prometheus-client's multiprocess mode.
 
-Each process writes a file for every kind of metric. A dead worker's counters and histograms are added to the file of
-process 0, because a counter must not fall; its gauges go with it. So there are never more files than live workers + 1,
-but on a full disk, where those of the dead wait until there is room.
+Each process writes one file per kind of metric. When a worker dies, its counters and histograms are added to the files
+of "process 0", because a counter must never fall, and its gauges are deleted. So there are never files of more than the
+live workers plus one, except on a full disk, where the files of dead workers stay until there is room.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class WorkerMetrics:
         self._lock = threading.Lock()
 
     def page(self) -> str:
-        """Every metric of every worker, living or dead, in the text form."""
-        # Late, so that Java is started before a tenth of a second of imports.
+        """All metrics of all workers, living and dead, as Prometheus text."""
+        # Imported late, because it takes a tenth of a second and Java should be started first.
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -45,16 +45,17 @@ class WorkerMetrics:
 
 
 def _add(source: Path, target: Path) -> bool:
-    """Whether there was room: otherwise the file of the dead stays, and counts as it is."""
+    """Adds the counts of a dead worker's file to another; false if the disk is full. Then the file stays, and is
+    counted like that of a live worker."""
     from prometheus_client.mmap_dict import MmapedDict
 
     try:
         with target.open("ab") as file:
-            # A write to a mapped page that the disk has no room for would kill the supervisor.
+            # Writing to a mapped page for which the disk has no room would kill the supervisor.
             os.posix_fallocate(file.fileno(), 0, max(source.stat().st_size, target.stat().st_size))
     except OSError:
         if target.exists() and target.stat().st_size == 0:
-            # Nothing that could be read as numbers.
+            # prometheus-client cannot read an empty file.
             target.unlink()
         return False
     total = MmapedDict(str(target))  # type: ignore[no-untyped-call]

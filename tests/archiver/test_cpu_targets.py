@@ -16,7 +16,7 @@ from tools import needs
 from archiver.instructions import check_machine, targeting
 from config.cpu_targets import FLAGS, node_labels
 from config.errors import SourceError
-from handlers.machine import cpu_flags, differences
+from handlers.machine import cpu_flags, machine_mismatches
 
 CPU = torch.device("cpu")
 # Registers that only AVX-512 has.
@@ -79,9 +79,9 @@ def test_a_package_for_v3_holds_and_needs_nothing_of_avx512(packaged: Packaged, 
     assert len(code) == len(record.batch_sizes)
     assert [AVX512.search(assembly) for assembly in code] == [None] * len(code)
     key = json.loads((files / "marina.json").read_text(encoding="utf-8"))["key"]
-    assert differences(key, CPU, cpuinfo(tmp_path, FLAGS["x86-64-v3"])) == []
+    assert machine_mismatches(key, CPU, cpuinfo(tmp_path, FLAGS["x86-64-v3"])) == []
     missing = tuple(flag for flag in FLAGS["x86-64-v3"] if flag != "fma")
-    assert differences(key, CPU, cpuinfo(tmp_path, missing)) == ["`isa`: this CPU lacks `fma`"]
+    assert machine_mismatches(key, CPU, cpuinfo(tmp_path, missing)) == ["`isa`: this CPU lacks `fma`"]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from archiver.package import package
 from config.errors import SourceError, SpecError
 from config.load import parse_spec
 from config.progress import Progress
-from handlers.encoder import EncoderHandler, Reader
+from handlers.encoder import EncoderHandler, TextReader
 from handlers.protocols import HEADER
 from handlers.record import EncodingSpec
 from handlers.validation import RequestError
@@ -233,7 +233,7 @@ def test_a_text_without_tokens_is_refused(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models
 
     Tokenizer(models.WordLevel({"the": 0}, "the")).save(str(tmp_path / "tokenizer.json"))
-    reader = Reader(
+    reader = TextReader(
         str(tmp_path / "tokenizer.json"), EncodingSpec("embed", 8, "error", "tokenizer.json"), ["input_ids"]
     )
     with pytest.raises(RequestError, match="the text has no tokens"):

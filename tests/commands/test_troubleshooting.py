@@ -103,7 +103,7 @@ def test_serving_what_was_packaged_from_another_spec(told: Any, tmp_path: Path) 
 
 def test_serving_what_was_made_for_another_machine(told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, mar = make_tiny(tmp_path)
-    monkeypatch.setattr(checks, "differences", lambda _: ["this CPU lacks `amx_tile`"])
+    monkeypatch.setattr(checks, "package_mismatches", lambda _: ["this CPU lacks `amx_tile`"])
     shows("other-machine", told("serve", spec.file, "--mar", mar))
 
 

@@ -1,4 +1,4 @@
-"""What tests of text generation share: a tokenizer of bytes, a package with the fake engine, rounds as TorchServe's."""
+"""Shared by the tests of text generation: a tokenizer of bytes, a package with the fake engine, TorchServe's rounds."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ TEXT = {
 
 
 def write_tokenizer(folder: Path, *, template: str | None = TEMPLATE) -> Path:
-    """A tokenizer of single bytes: text is as long in tokens as in bytes of UTF-8."""
+    """A tokenizer of single bytes: a text has as many tokens as bytes of UTF-8."""
     folder.mkdir(parents=True, exist_ok=True)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
@@ -74,12 +74,12 @@ def write_text_package(folder: Path, **text: Any) -> Path:
 
 
 class Rounds:
-    """TorchServe's side of continuous batching: who is open is named in every round, until its answer has ended."""
+    """Plays TorchServe's part in continuous batching: each round names the requests that are still open."""
 
     def __init__(self, handler: Any, directory: Path) -> None:
         self.handler, self.directory = handler, directory
         self.open: list[str] = []
-        # Of those, who was told nothing yet, not even a status.
+        # The open requests that have not been sent anything yet, not even a status.
         self.unanswered: set[str] = set()
         self.bodies: dict[str, bytes] = {}
         self.status: dict[str, int] = {}
@@ -110,7 +110,7 @@ class Rounds:
                 self.open.remove(name)
 
     def ask(self, path: str, body: object, **headers: str) -> bytes:
-        """One request alone, from its first round to its last."""
+        """Runs a single request from its first round to its last."""
         name = f"request-{len(self.bodies)}"
         raw = bytearray(body if isinstance(body, bytes) else json.dumps(body).encode())
         self.round({name: (raw, {"url_path": path, "content-type": "application/json"} | headers)})
@@ -122,7 +122,7 @@ class Rounds:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Rounds]:
-    """The handler of a written package, until the block ends."""
+    """The handler of this package; it is closed at the end of the block."""
     handler = TextHandler()
     handler.initialize(Context("tales", str(folder), {}, 8, None, "0.12.0"))
     try:
@@ -133,7 +133,7 @@ def serving(folder: Path) -> Iterator[Rounds]:
 
 
 def events(body: bytes) -> list[Any]:
-    """The events of a stream, with `[DONE]` as the text that it is."""
+    """The events of a stream, parsed, except for `[DONE]`, which stays a string."""
     parts = body.decode().split("\n\n")
     assert parts.pop() == ""
     texts = [part.removeprefix("data: ") for part in parts]

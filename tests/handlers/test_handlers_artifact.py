@@ -12,7 +12,7 @@ from fakes import EAGER, ONE_INPUT, FakeContext, TinyDouble, ask, rewrite, start
 from tools import needs
 
 from handlers.artifact import pick_device
-from handlers.machine import differences, machine_key
+from handlers.machine import machine_key, machine_mismatches
 from handlers.program import ARTIFACTS, load_program, use_cache
 from handlers.record import RecordError, load_record, parse_record
 from handlers.tensor import TensorHandler
@@ -125,17 +125,19 @@ def test_rejected_cache_is_logged(tmp_path, monkeypatch, caplog):
 
 def test_cpu_that_lacks_flags_differs_and_one_with_more_does_not(tmp_path):
     key = {"torch": torch.__version__, "device": "cpu", "isa": ["avx2", "amx_int8", "avx512f"]}
-    assert differences(key, CPU, cpuinfo(tmp_path / "old", "avx2")) == ["`isa`: this CPU lacks `amx_int8`, `avx512f`"]
-    assert differences(key, CPU, cpuinfo(tmp_path / "new", "avx2", "amx_int8", "avx512f", "amx_bf16")) == []
+    assert machine_mismatches(key, CPU, cpuinfo(tmp_path / "old", "avx2")) == [
+        "`isa`: this CPU lacks `amx_int8`, `avx512f`"
+    ]
+    assert machine_mismatches(key, CPU, cpuinfo(tmp_path / "new", "avx2", "amx_int8", "avx512f", "amx_bf16")) == []
 
 
 def test_key_for_another_device_differs():
     key = {"torch": torch.__version__, "device": "cuda", "capability": "9.0", "cuda": "13.0"}
-    assert differences(key, CPU) == ["`device`: packaged for `cuda`, here `cpu`"]
+    assert machine_mismatches(key, CPU) == ["`device`: packaged for `cuda`, here `cpu`"]
 
 
 def test_key_of_this_machine_fits_it():
-    assert differences(machine_key(CPU), CPU) == []
+    assert machine_mismatches(machine_key(CPU), CPU) == []
 
 
 def test_worker_without_a_gpu_is_refused_where_one_was_asked_for(package):

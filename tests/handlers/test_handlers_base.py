@@ -22,7 +22,7 @@ from fakes import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from handlers.artifact import Artifact
+from handlers.artifact import LoadedArtifact
 from handlers.base import Handler
 from handlers.image import ImageHandler
 from handlers.record import RecordError
@@ -34,7 +34,7 @@ GOOD = b"[[0,1,2],[3,4,5]]"
 
 
 class Custom(TensorHandler):
-    """Does what the body says, where a handler of a user may go wrong."""
+    """Misbehaves as the body says, in ways in which a user's handler may go wrong."""
 
     def setup(self):
         self.was_set_up = True
@@ -89,7 +89,7 @@ def custom(tmp_path_factory):
         pytest.param(b"header", 500, "internal error", id="illegal header"),
         pytest.param(b"text", 500, "internal error", id="answer of text"),
         pytest.param(b"nothing", 500, "internal error", id="no answer"),
-        pytest.param(b"nan", 500, "non_finite_output: the model gave a number that is not finite", id="NaN"),
+        pytest.param(b"nan", 500, "non_finite_output: the model returned a number that is not finite", id="NaN"),
     ],
 )
 def test_failure_of_the_server_is_answered_alone_and_tells_nothing(custom, body, status, error):
@@ -124,12 +124,12 @@ def test_empty_batch_has_an_empty_answer(custom, data):
 
 
 class Breaking(TensorHandler):
-    """A model that works until it is ready."""
+    """A model that works only until the worker is ready."""
 
     broken = False
 
     def load(self):
-        return Artifact("export", (1, 4), self.device, self.run)
+        return LoadedArtifact("export", (1, 4), self.device, self.run)
 
     def run(self, inputs):
         if self.broken:

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from handlers import batching
-from handlers.artifact import Artifact
+from handlers.artifact import LoadedArtifact
 from handlers.batching import Batcher, cheapest_cut, without_noise
 from handlers.record import RecordError, TensorSpec
 from handlers.validation import AnswerError, OutOfMemory
@@ -13,8 +13,7 @@ CPU = torch.device("cpu")
 
 
 class Model:
-    """Doubles its input, notes the batches it was given, and raises what it was told to raise, for sizes above a
-    limit."""
+    """Doubles its input, records the batches that it gets, and raises `error` for batch sizes above a limit."""
 
     def __init__(self, error=None, above=0):
         self.batches, self.error, self.above = [], None, above
@@ -32,7 +31,7 @@ class Model:
 
 
 def warm(model, sizes=(1, 4), seconds=None):
-    batcher = Batcher(Artifact("export", sizes, CPU, model), [SPEC], [SPEC])
+    batcher = Batcher(LoadedArtifact("export", sizes, CPU, model), [SPEC], [SPEC])
     batcher.warm_up()
     batcher.seconds = seconds or {1: 5.0, 4: 8.0}
     model.batches.clear()
@@ -117,7 +116,7 @@ def test_a_shape_is_timed_until_two_runs_agree(milliseconds, runs, fastest, monk
 
 def test_warm_up_runs_every_shape_at_least_twice():
     model = Model()
-    batcher = Batcher(Artifact("export", (1, 4), CPU, model), [SPEC], [SPEC])
+    batcher = Batcher(LoadedArtifact("export", (1, 4), CPU, model), [SPEC], [SPEC])
     batcher.warm_up()
     assert model.sizes.count(1) >= 2
     assert model.sizes.count(4) >= 2
@@ -169,14 +168,14 @@ def test_lost_gpu_ends_the_worker():
 
 
 def test_output_that_is_the_input_is_not_overwritten_by_the_next_chunk():
-    batcher = Batcher(Artifact("export", (1,), CPU, lambda inputs: inputs), [SPEC], [SPEC])
+    batcher = Batcher(LoadedArtifact("export", (1,), CPU, lambda inputs: inputs), [SPEC], [SPEC])
     batcher.warm_up()
     assert answers(batcher.run(rows(1, 2, 3))) == [[1, 1], [2, 2], [3, 3]]
 
 
 def test_bfloat16_goes_in_and_out_as_float32():
     spec = TensorSpec("values", (2,), "bfloat16")
-    batcher = Batcher(Artifact("export", (2,), CPU, lambda inputs: [inputs[0] + inputs[0]]), [spec], [spec])
+    batcher = Batcher(LoadedArtifact("export", (2,), CPU, lambda inputs: [inputs[0] + inputs[0]]), [spec], [spec])
     batcher.warm_up()
     assert answers(batcher.run(rows(1.5, -2))) == [[3, 3], [-4, -4]]
 
@@ -191,4 +190,4 @@ def test_bfloat16_goes_in_and_out_as_float32():
 )
 def test_outputs_that_are_not_the_declared_ones_stop_the_worker(model):
     with pytest.raises(RecordError, match=r"`outputs`: the record declares .* package again"):
-        Batcher(Artifact("export", (4,), CPU, model), [SPEC], [SPEC]).warm_up()
+        Batcher(LoadedArtifact("export", (4,), CPU, model), [SPEC], [SPEC]).warm_up()

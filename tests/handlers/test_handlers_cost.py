@@ -1,4 +1,5 @@
-"""What a request may cost a worker: refused by its header before anything is spent, and given back after."""
+"""What a request may cost a worker: too much is refused by the header before it is spent, and memory is returned
+afterwards."""
 
 import io
 import json
@@ -24,7 +25,7 @@ from handlers.tensor import TensorHandler
 from handlers.validation import Malformed, TooLarge, Unsupported
 
 LARGE = ImageSpec(SIDE, SIDE, SIDE, 3, MEAN, STD, "bilinear", 3, 40_000_000, max_decode_mb=64)
-# As the server sets glibc for its workers: nothing is given back by itself.
+# The server's settings of glibc for its workers, with which it keeps freed memory.
 ALLOCATOR = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 CHILD = """
 import json, sys
@@ -40,14 +41,14 @@ spec = ImageSpec(32, 32, 32, 3, (0.5,), (0.5,), "bilinear", 3, 40_000_000, max_d
 setup_pillow()
 small, large = (open(path, "rb").read() for path in sys.argv[1:])
 decode_image(small, spec)
-memory.give_back()
+memory.release_freed()
 before = status("VmRSS")
 with open("/proc/self/clear_refs", "w") as peak:
     peak.write("5")
 for _ in range(3):
     decode_image(large, spec)
     estimate = memory._Ledger.largest_bytes
-    given_back = memory.give_back()
+    given_back = memory.release_freed()
 print(json.dumps([estimate, status("VmHWM") - before, status("VmRSS") - before, given_back]))
 """
 
@@ -166,7 +167,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def with_chunks(*chunks: bytes) -> bytes:
-    """The picture with chunks before its data."""
+    """The picture with extra chunks before its data."""
     at = PNG.index(b"IDAT") - 4
     return PNG[:at] + b"".join(chunks) + PNG[at:]
 
@@ -248,12 +249,12 @@ def test_requests_that_a_batch_has_no_time_for_are_told_so(tmp_path):
 def test_memory_is_given_back_only_after_a_large_request(monkeypatch):
     trims = []
     monkeypatch.setattr(memory, "_trim", trims.append)
-    memory.note(1_000_000)
-    assert not memory.give_back()
-    memory.note(100_000_000)
-    memory.note(1_000_000)
-    assert memory.give_back()
-    assert not memory.give_back()
+    memory.note_estimate(1_000_000)
+    assert not memory.release_freed()
+    memory.note_estimate(100_000_000)
+    memory.note_estimate(1_000_000)
+    assert memory.release_freed()
+    assert not memory.release_freed()
     assert trims == [0]
 
 

@@ -11,14 +11,14 @@ from fakes import CLASSES, IMAGE, MEAN, SIDE, STD, TinyClassifier, ask, ask_rows
 from pictures import JPEG, PICTURE, PNG, SPEC, encoded, reference, smooth
 from PIL import Image
 
-from handlers.image import Floats, ImageHandler
+from handlers.image import FloatPictures, ImageHandler
 from handlers.pictures import decode_image
 from handlers.pictures.jpeg import MAX_SCANS
 from handlers.validation import TooLarge
 
 
 def png_of(width: int, height: int, depth: int = 8, colour: int = 2) -> bytes:
-    """A PNG that declares a size and has next to no data."""
+    """A PNG that declares this size and has almost no data."""
     chunks = [
         (b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)),
         (b"IDAT", zlib.compress(b"\0" * 99)),
@@ -120,7 +120,7 @@ def test_floats_and_npy_are_the_very_pixels(tmp_path_factory, body):
 
 def test_every_level_survives_normalisation():
     levels = np.arange(256, dtype=np.uint8).repeat(SIDE * SIDE * 3 // 256).reshape(SIDE, SIDE, 3)
-    np.testing.assert_array_equal(Floats(SPEC).pixels(normalised(levels)), levels)
+    np.testing.assert_array_equal(FloatPictures(SPEC).pixels(normalised(levels)), levels)
 
 
 BROKEN = bytearray(JPEG)

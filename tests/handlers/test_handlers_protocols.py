@@ -1,4 +1,4 @@
-"""Bodies as clients of KServe, Triton and TorchServe send them, to handlers that know nothing of those."""
+"""Bodies as clients of KServe, Triton and TorchServe send them, to handlers that know nothing about these protocols."""
 
 import base64
 import json
@@ -76,7 +76,7 @@ def test_instances_are_answered_by_predictions_in_their_order(double, headers):
 def test_pictures_in_base64_are_instances(classifier, wrapper):
     text = base64.b64encode(PICTURE).decode()
     alone = asked(classifier, PICTURE).json()
-    # A batch of two is another computation: its sums may end in another last digit.
+    # A batch of two is computed differently, so the last digit of a sum may differ.
     alone["top_probs"] = pytest.approx(alone["top_probs"], rel=1e-5)
     assert asked(classifier, {"instances": [{wrapper: text}, {"image": text}]}).json() == {"predictions": [alone] * 2}
 

@@ -1,4 +1,4 @@
-"""The worker's reader against TorchServe's own: the same bytes, however they are cut, must give the same requests."""
+"""Compares our reader with TorchServe's own: the same bytes must give the same requests, however they are split."""
 
 import itertools
 import random
@@ -39,7 +39,7 @@ def message(bodies: list[bytes]) -> bytes:
 
 @contextmanager
 def connection(data: bytes, cuts: Iterator[int]) -> Iterator[socket.socket]:
-    """A socket into which the data is written in pieces, and which is then closed."""
+    """A socket that receives the data in pieces and is then closed."""
 
     def write(into: socket.socket) -> None:
         with into:
@@ -95,8 +95,8 @@ def test_it_is_installed_only_where_bodies_are_to_stay_as_they_are(monkeypatch):
     worker = sys.modules["__main__"]
     monkeypatch.setattr(worker, "retrieve_msg", stock.retrieve_msg, raising=False)
     monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "true")
-    receive.install()
+    receive.install_receiver()
     assert worker.retrieve_msg is stock.retrieve_msg
     monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "false")
-    receive.install()
+    receive.install_receiver()
     assert worker.retrieve_msg is not stock.retrieve_msg

@@ -1,4 +1,4 @@
-"""What a worker writes to disk: gone with it, and room for its numbers taken before they are mapped."""
+"""What a worker writes to disk: it is removed after the worker, and space for metrics is reserved first."""
 
 import errno
 import os

@@ -26,7 +26,7 @@ def service(tmp_path, monkeypatch):
 
 
 def arrived(request_id, body, *headers, name="body", content_type=""):
-    """One request as `otf_message_handler._retrieve_request` reads it."""
+    """One request in the form in which `otf_message_handler._retrieve_request` returns it."""
     return {
         "requestId": bytearray(request_id, "ascii"),
         "headers": [{"name": bytearray(key, "ascii"), "value": bytearray(value, "ascii")} for key, value in headers],

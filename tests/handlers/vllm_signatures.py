@@ -1,5 +1,5 @@
-"""What of vLLM's sources the stand-in and our arguments are held against: names of fields and parameters, read without
-running any of it. `vllm_signatures.py PYTHON` writes those of the vLLM that a Python has."""
+"""The names of fields and parameters in vLLM's sources, with which the stand-in and our arguments are compared. They
+are read without running vLLM. `vllm_signatures.py PYTHON` writes those of the vLLM in that Python."""
 
 import ast
 import json
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 RECORDED = Path(__file__).parents[1] / "standin" / "vllm-0.32.json"
-# The classes that are used, by the module that they are in, and the methods that are called.
+# The classes that we use, by their modules, and the methods that we call.
 CLASSES = {
     "engine/arg_utils.py": {"EngineArgs": ()},
     "sampling_params.py": {"SamplingParams": (), "StructuredOutputsParams": (), "RequestOutputKind": ()},
@@ -23,7 +23,7 @@ CLASSES = {
 
 
 def signatures(package: Path) -> dict[str, list[str]]:
-    """Of each class its fields, of each method its parameters."""
+    """The fields of each class and the parameters of each method."""
     read: dict[str, list[str]] = {}
     for file, classes in CLASSES.items():
         body = ast.parse((package / file).read_text(encoding="utf-8")).body

@@ -16,7 +16,7 @@ from config.latency import EDGES_MS, EDGES_S, FIRST_EDGES_S, GAP_EDGES_S, around
 from handlers.generation.metrics import FIRST_BUCKETS, GAP_BUCKETS
 from k8s.monitoring.expressions import keda_query, rule_queries
 from k8s.monitoring.rules import budgets, recording_rules
-from server.java.traffic import Histogram
+from server.java.traffic import DurationHistogram
 from server.watching.exposition import histogram_family
 
 TALES = tales_spec({"slo": {"ttft_p99_ms": 450, "itl_p99_ms": 80}, "scaling.metric": "waiting"})
@@ -68,7 +68,7 @@ def test_with_a_fixed_number_of_pods_no_alert_fires_at_the_maximum() -> None:
 
 @pytest.mark.parametrize("p99_ms", [2.5, 8, 50, 89, 100, 333.3333, 1000, 1234.5678, 2000, 29999, 900_000])
 def test_the_share_within_the_objective_uses_edges_that_the_server_has(p99_ms: float) -> None:
-    page = histogram_family("d", "-", EDGES_S, [({}, Histogram([1] * (len(EDGES_S) + 1)))])
+    page = histogram_family("d", "-", EDGES_S, [({}, DurationHistogram([1] * (len(EDGES_S) + 1)))])
     written = [line.partition('le="')[2].partition('"')[0] for line in page if "_bucket" in line]
     asked = re.findall(r'le=~"([^"]+)"', rule_queries(digits_spec()).within(f"{p99_ms / 1000:.6g}"))
     assert len(asked) == (1 if p99_ms in EDGES_MS or p99_ms > EDGES_MS[-1] else 2)

@@ -1,6 +1,6 @@
-"""Writes `server/java/marina.jar` from the Java sources beside it, the same bytes for the same sources and compiler.
+"""Writes `server/java/marina.jar` from the Java sources beside it: the same bytes for the same sources and compiler.
 
-`make jar` runs it; a test holds the jar against its sources.
+`make jar` runs it; a test checks that the jar was made from the current sources.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[2] / "server" / "java" / "marina"
 JAR = SOURCES.with_suffix(".jar")
-# The oldest Java that a server may have, and the compiler whose classes are committed.
+# The oldest Java that a server may use, and the version of the compiler that made the committed classes.
 RELEASE, COMPILER = "11", 17
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def digest() -> str:
-    """Of the sources, in the order of their names."""
+    """The sha256 of all sources, in the order of their names."""
     text = hashlib.sha256()
     for file in sorted(SOURCES.glob("*.java")):
         text.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -29,7 +29,7 @@ def digest() -> str:
 
 
 def torchserve() -> Path:
-    """The jar of TorchServe, which the sources are compiled against."""
+    """TorchServe's jar, against which the sources are compiled."""
     spec = importlib.util.find_spec("ts")
     assert spec
     assert spec.origin
@@ -37,7 +37,7 @@ def torchserve() -> Path:
 
 
 def build(target: Path) -> None:
-    """Compiles and packs."""
+    """Compiles the sources and packs them into `target`."""
     with tempfile.TemporaryDirectory() as folder:
         sources = [str(file) for file in sorted(SOURCES.glob("*.java"))]
         command = ["javac", "--release", RELEASE, "-proc:none", "-cp", str(torchserve()), "-d", folder, *sources]

@@ -14,7 +14,7 @@ from config.ports import free_port_base
 from config.record import Key
 from config.render import Ports
 from server.java import checks
-from server.java.checks import Java, check_package, check_ports, check_room, find_java
+from server.java.checks import Java, check_disk_space, check_package, check_ports, find_java
 from server.java.launch import plan_launch
 from server.system import machine
 
@@ -100,7 +100,7 @@ def test_mar_packaged_before_the_spec_changed_is_an_error(tmp_path: Path) -> Non
 def test_mar_for_another_machine_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, mar = make_tiny(tmp_path)
     assert check_package(spec, mar).name == "tiny"
-    monkeypatch.setattr(checks, "differences", lambda _: ["this CPU lacks `amx_tile`"])
+    monkeypatch.setattr(checks, "package_mismatches", lambda _: ["this CPU lacks `amx_tile`"])
     expected = f"{mar}: made for another machine: this CPU lacks `amx_tile`\n\nhint: marina package {spec.file}"
     assert text_of(check_package, spec, mar) == expected
     with pytest.raises(ArchiveError):
@@ -108,7 +108,7 @@ def test_mar_for_another_machine_is_an_error(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("changes", "differences"),
+    ("changes", "package_mismatches"),
     [
         pytest.param({}, ["torch 0.1, here 9.9", "this CPU lacks `amx_tile`, `avx_vnni`"], id="aot"),
         pytest.param({"on_mismatch": "jit"}, [], id="may be compiled here"),
@@ -119,7 +119,7 @@ def test_mar_for_another_machine_is_an_error(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_machine_is_compared_with_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], differences: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], package_mismatches: list[str]
 ) -> None:
     spec, mar = make_tiny(tmp_path)
     key = Key(torch="0.1", device="cpu", isa=("avx2", "avx_vnni", "amx_tile"))
@@ -128,15 +128,16 @@ def test_machine_is_compared_with_the_key(
     record = check_package(spec, mar).model_copy(update={"compile": "aot", "key": key, **changes})
     (tmp_path / "cpuinfo").write_text("processor : 0\nflags\t\t: fpu avx2 fma\n")
     monkeypatch.setattr(machine, "_torch_version", lambda: "9.9")
-    assert machine.differences(record, cpuinfo=tmp_path / "cpuinfo", devices=tmp_path) == differences
+    assert machine.package_mismatches(record, cpuinfo=tmp_path / "cpuinfo", devices=tmp_path) == package_mismatches
 
 
 def test_disk_without_room_for_the_mar_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, mar = make_tiny(tmp_path)
-    check_room(mar, tmp_path)
+    check_disk_space(mar, tmp_path)
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
-    assert text_of(check_room, mar, tmp_path) == (
-        f"{tmp_path}: 1 MB free, but unpacking tiny.mar takes 64 MB\n\nhint: free some, or set TMPDIR to a larger disk"
+    assert text_of(check_disk_space, mar, tmp_path) == (
+        f"{tmp_path}: 1 MB free, but unpacking tiny.mar takes 64 MB\n\n"
+        "hint: free some space, or set TMPDIR to a larger disk"
     )
 
 
@@ -144,9 +145,9 @@ def test_temporary_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     _, mar = make_tiny(tmp_path)
     gone = tmp_path / "gone"
     expected = f"`TMPDIR`: got `{gone}`: No such file or directory\n\nhint: unset TMPDIR, or create it"
-    assert text_of(check_room, mar, gone) == expected
+    assert text_of(check_disk_space, mar, gone) == expected
     with pytest.raises(InputError):
-        check_room(mar, gone)
+        check_disk_space(mar, gone)
 
 
 def test_launch_bounds_the_heap_and_keeps_everything_in_its_own_folder(

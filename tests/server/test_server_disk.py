@@ -1,4 +1,4 @@
-"""A full disk: what the supervisor does without it, and what it says."""
+"""A full disk: what the supervisor still does, and what it reports."""
 
 import os
 import subprocess
@@ -65,7 +65,7 @@ def test_a_full_disk_takes_the_copy_of_the_log_and_not_the_log(tmp_path: Path) -
             self.append(data)
 
         def flush(self) -> None:
-            """Nothing is kept back."""
+            """Does nothing: there is no buffer."""
 
     lines = Lines()
     log = LogFile(lines, tmp_path / "log")

@@ -11,7 +11,7 @@ import pytest
 from tools import skip_unless_required
 
 from server.java import door as door_module
-from server.java.door import Door, NoDoorError, Open
+from server.java.door import Door, NoDoorError, OpenCounts
 from server.system.sockets import read_sockets
 
 
@@ -23,9 +23,9 @@ def door() -> Iterator[Door]:
 
 
 def java(door: Door, *answers: str) -> None:
-    """Answers orders as Java does, in a thread; `{}` is the order's number."""
+    """Answers orders in a thread, as Java does; `{}` stands for the order's number."""
     theirs = socket.socket(fileno=socket.dup(door.orders))
-    door.lent()
+    door.close_java_end()
 
     def answer() -> None:
         with theirs, theirs.makefile("rw", encoding="ascii") as lines:
@@ -38,7 +38,7 @@ def java(door: Door, *answers: str) -> None:
 
 
 def listening(door: Door) -> tuple[socket.socket, int]:
-    """Java's handle of the listener, and its port."""
+    """Java's handle of the listener, with its port."""
     theirs = socket.socket(fileno=socket.dup(door.listener))
     theirs.listen()
     return theirs, theirs.getsockname()[1]
@@ -46,12 +46,12 @@ def listening(door: Door) -> tuple[socket.socket, int]:
 
 def test_counts_are_what_java_answers(door: Door) -> None:
     java(door, "{} 1 2 3 4 5")
-    assert door.count() == Open(expected=1, requests=2, inferences=3, connections=4, refused=5)
+    assert door.count() == OpenCounts(expected=1, requests=2, inferences=3, connections=4, refused=5)
 
 
 def test_answer_that_came_too_late_is_not_taken_for_another(door: Door) -> None:
     java(door, "0 9 9 9 9 9\n{} 0 1 0 0 0")
-    assert door.count() == Open(requests=1)
+    assert door.count() == OpenCounts(requests=1)
 
 
 def test_busy_java_and_one_that_has_ended_are_no_counts(door: Door) -> None:
@@ -69,17 +69,17 @@ def test_silent_java_is_not_waited_for_and_may_answer_again(monkeypatch: pytest.
     with pytest.raises(NoDoorError):
         slow.count()
     theirs.sendall(b"1 9 9 9 9 9\n2 0 1 0 0 0\n")
-    assert slow.count() == Open(requests=1)
+    assert slow.count() == OpenCounts(requests=1)
     theirs.close()
     slow.close()
 
 
 def test_what_waits_is_accepted_and_whoever_comes_later_is_refused_at_once(door: Door) -> None:
-    if door.why_not:
-        skip_unless_required(door.why_not)
+    if door.why_cannot_refuse:
+        skip_unless_required(door.why_cannot_refuse)
     theirs, port = listening(door)
     with theirs, socket.create_connection(("127.0.0.1", port)) as early:
-        assert door.turn_away()
+        assert door.refuse_new_connections()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
         assert (read_sockets(port).waiting, read_sockets(port).listening) == (1, True)
@@ -108,8 +108,8 @@ def test_a_taken_port_is_an_error_at_once(door: Door) -> None:
 def test_kernel_that_cannot_turn_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "_SO_BINDTOIFINDEX", 9999)
     old = Door("127.0.0.1", 0)
-    assert old.why_not == "the kernel cannot bind a listener to a device: Protocol not available"
-    assert not old.turn_away()
+    assert old.why_cannot_refuse == "the kernel cannot bind a listener to a device: Protocol not available"
+    assert not old.refuse_new_connections()
     old.close()
 
 

@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.java.door import Open
+from server.java.door import OpenCounts
 from server.system.sockets import Sockets
 from server.watching.drain import Drained, drain, is_quiet
 
@@ -11,7 +11,7 @@ BUSY = Sockets(connected=1)
 
 
 class FakeServer:
-    """A server whose open requests are scripted; time passes only in `second_signal_within`."""
+    """A server with scripted counts of open requests; time passes only in `second_signal_within`."""
 
     def __init__(
         self,
@@ -32,16 +32,16 @@ class FakeServer:
     def end_connections(self) -> None:
         self.calls.append("end_connections")
 
-    def turn_away(self) -> bool:
-        self.calls.append("turn_away")
+    def refuse_new_connections(self) -> bool:
+        self.calls.append("refuse_new_connections")
         return self.waiting is not None
 
     def close_listener(self) -> None:
         self.calls.append("close_listener")
 
-    def count(self) -> Open | None:
+    def count(self) -> OpenCounts | None:
         left = self.left.pop(0) if len(self.left) > 1 else self.left[0]
-        return None if left is None else Open(expected=self.expected, requests=left)
+        return None if left is None else OpenCounts(expected=self.expected, requests=left)
 
     def sockets(self) -> Sockets:
         if self.waiting and "close_listener" not in self.calls:
@@ -73,7 +73,7 @@ def drained(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Drained]:
 def test_serves_on_before_the_listener_closes_and_ends_when_quiet(drained: Callable[..., Drained]) -> None:
     server = FakeServer([2, 1, 0])
     result = drained(server)
-    assert server.calls[:4] == ["end_connections", "wait 5", "turn_away", "close_listener"]
+    assert server.calls[:4] == ["end_connections", "wait 5", "refuse_new_connections", "close_listener"]
     assert (result.left, result.unread, result.reason) == (0, 0, None)
     assert result.took_s == pytest.approx(5 + 2 * 0.02)
 
@@ -81,7 +81,7 @@ def test_serves_on_before_the_listener_closes_and_ends_when_quiet(drained: Calla
 def test_listener_closes_when_nobody_waits_in_two_looks_in_a_row(drained: Callable[..., Drained]) -> None:
     server = FakeServer([0], waiting=[2, 0, 1])
     drained(server)
-    assert server.calls[1:3] == ["wait 5", "turn_away"]
+    assert server.calls[1:3] == ["wait 5", "refuse_new_connections"]
     assert server.calls[3:] == ["wait 0.02"] * 5 + ["close_listener"]
 
 
@@ -119,18 +119,18 @@ def test_cut_says_why_and_how_many(
 @pytest.mark.parametrize(
     ("counted", "sockets", "quiet"),
     [
-        pytest.param(Open(), Sockets(listening=True), False, id="listening"),
-        pytest.param(Open(), Sockets(connected=2), True, id="idle connections"),
-        pytest.param(Open(requests=1), Sockets(connected=2), False, id="open request"),
-        pytest.param(Open(expected=1), Sockets(connected=2), False, id="half a head"),
-        pytest.param(Open(), Sockets(connected=2, unread=10), False, id="unread request"),
-        pytest.param(Open(), Sockets(connected=2, undelivered=1), False, id="undelivered answer"),
-        pytest.param(Open(), Sockets(undelivered=1), False, id="undelivered answer of a closed connection"),
-        pytest.param(Open(requests=3), Sockets(), True, id="nobody is connected"),
+        pytest.param(OpenCounts(), Sockets(listening=True), False, id="listening"),
+        pytest.param(OpenCounts(), Sockets(connected=2), True, id="idle connections"),
+        pytest.param(OpenCounts(requests=1), Sockets(connected=2), False, id="open request"),
+        pytest.param(OpenCounts(expected=1), Sockets(connected=2), False, id="half a head"),
+        pytest.param(OpenCounts(), Sockets(connected=2, unread=10), False, id="unread request"),
+        pytest.param(OpenCounts(), Sockets(connected=2, undelivered=1), False, id="undelivered answer"),
+        pytest.param(OpenCounts(), Sockets(undelivered=1), False, id="undelivered answer of a closed connection"),
+        pytest.param(OpenCounts(requests=3), Sockets(), True, id="nobody is connected"),
         pytest.param(None, Sockets(connected=1), False, id="unknown"),
     ],
 )
-def test_quiet_is_when_nothing_is_open_or_on_its_way(counted: Open | None, sockets: Sockets, quiet: bool) -> None:
+def test_quiet_is_when_nothing_is_open_or_on_its_way(counted: OpenCounts | None, sockets: Sockets, quiet: bool) -> None:
     assert is_quiet(counted, sockets, patient=True) is quiet
 
 
@@ -142,4 +142,4 @@ def test_answers_in_pieces_get_a_last_word_when_the_bound_is_exceeded(drained: C
 
 
 def test_half_a_head_is_quiet_in_the_end() -> None:
-    assert is_quiet(Open(expected=1), BUSY, patient=False)
+    assert is_quiet(OpenCounts(expected=1), BUSY, patient=False)

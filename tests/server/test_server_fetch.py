@@ -17,7 +17,7 @@ SHA256 = hashlib.sha256(MAR).hexdigest()
 
 
 class Store:
-    """A store that answers as told, once each; then with the MAR."""
+    """A store that gives each of the scripted answers once, and then the MAR."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes, int]] = []
@@ -113,7 +113,7 @@ def test_the_program_of_the_init_container_ends_with_the_answer(tmp_path: Path) 
 
 
 class Stream:
-    """What would be stderr."""
+    """Stands in for stderr."""
 
     def __init__(self) -> None:
         self.text = b""

@@ -10,12 +10,12 @@ from specs import make_spec
 from waiting import eventually
 
 from server.java.follow import RequestLog, follow_access_log
-from server.java.traffic import Answered, Traffic
+from server.java.traffic import AccessLogEntry, Traffic
 from server.system.output import Output
 
 LINE = b'A /10.0.0.1:5 "POST /predictions/m HTTP/1.1" 200 4\n'
-OK = Answered("10.0.0.1:5", "POST", "/predictions/m", 200, 4)
-FAILED = Answered("10.0.0.1:5", "POST", "/predictions/m", 503, 4)
+OK = AccessLogEntry("10.0.0.1:5", "POST", "/predictions/m", 200, 4)
+FAILED = AccessLogEntry("10.0.0.1:5", "POST", "/predictions/m", 503, 4)
 
 
 class Stuck(io.RawIOBase):
@@ -32,9 +32,10 @@ class Stuck(io.RawIOBase):
 
 
 def follow(written: bytes, spec_changes: dict[str, object], stream: io.RawIOBase) -> tuple[Traffic, Output]:
-    """Everything is written and read to its end; returns only when the follower did not wait for the stream."""
+    """Writes everything to the pipe and waits until the follower has read it, which it must do without waiting for the
+    stream."""
     spec = make_spec({"name": "m", **spec_changes})
-    traffic, output = Traffic(spec), Output(stream, kept=100)  # type: ignore[arg-type]
+    traffic, output = Traffic(spec), Output(stream, max_lines=100)  # type: ignore[arg-type]
     read, write = os.pipe()
     with os.fdopen(read, "rb", buffering=0) as pipe:
         follower = follow_access_log(pipe, traffic, RequestLog(spec), output)
@@ -114,7 +115,7 @@ def test_auto_counts_the_errors_that_it_does_not_print() -> None:
     now = [10.0]
     changes = {"name": "m", "serving.access_log": "auto", "serving.access_log_max_rps": 3}
     log = RequestLog(make_spec(changes), clock=lambda: now[0])
-    broken = Answered("10.0.0.1:5", "POST", "/predictions/m", 500, 4)
+    broken = AccessLogEntry("10.0.0.1:5", "POST", "/predictions/m", 500, 4)
     assert len(log.lines([FAILED] * 4000)) == 3
     assert len(log.lines([broken] * 2)) == 0
     now[0] += 1

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.java.frontend import Description, Worker
+from server.java.frontend import ModelStatus, WorkerStatus
 from server.watching.health import STALE_S, Health
 
 
@@ -35,8 +35,8 @@ def health(clock: Clock) -> Health:
     return Health(2, clock=clock)
 
 
-def described(*workers: tuple[str, int, bool]) -> Description:
-    return Description(True, tuple(Worker(*worker) for worker in workers))
+def described(*workers: tuple[str, int, bool]) -> ModelStatus:
+    return ModelStatus(True, tuple(WorkerStatus(*worker) for worker in workers))
 
 
 def bring_up(health: Health, first: int, second: int) -> None:
@@ -101,7 +101,7 @@ def test_death_is_noticed_without_a_description(
     health: Health, processes: list[subprocess.Popen[bytes]], clock: Clock
 ) -> None:
     bring_up(health, processes[0].pid, processes[1].pid)
-    # A zombie, as long as nobody reaps it: dead all the same.
+    # Until somebody reaps it, it is a zombie, which counts as dead.
     processes[1].kill()
     while health.ready:
         pass
@@ -118,7 +118,7 @@ def test_restarted_worker_must_answer_again(health: Health, processes: list[subp
     processes[1].wait()
     health.observe(described(("9000", processes[0].pid, True), ("9001", processes[2].pid, True)))
     assert health.missing() == ["no inference has succeeded since the last worker started"]
-    assert [seat.restarts for seat in health.seats()] == [0, 1]
+    assert [worker.restarts for worker in health.workers()] == [0, 1]
     assert before is not None
     health.prove(before)
     assert not health.ready
@@ -159,7 +159,7 @@ def test_silence_of_a_busy_torchserve_is_no_reason_but_a_long_one_is(
 
 def test_taken_out_is_not_ready_until_taken_back(health: Health, processes: list[subprocess.Popen[bytes]]) -> None:
     bring_up(health, processes[0].pid, processes[1].pid)
-    health.take_out("the only worker is being renewed")
+    health.set_unready_reason("the only worker is being renewed")
     assert health.missing() == ["the only worker is being renewed"]
-    health.take_out(None)
+    health.set_unready_reason(None)
     assert health.ready

@@ -11,14 +11,14 @@ from specs import ROOT
 from config.errors import InputError
 from server.system import machine
 from server.system.processes import identify, resident_bytes
-from server.system.rundir import OWNER, create_run_directory
+from server.system.rundir import OWNER_VARIABLE, create_run_directory
 from server.system.sockets import Sockets, read_sockets
 from server.watching.worker_metrics import WorkerMetrics
 
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder whose name is never too long for a socket, as that of tmp_path can be."""
+    """A folder whose path is short enough for a socket; that of tmp_path may be too long."""
     with tempfile.TemporaryDirectory(prefix="m-") as folder:
         yield Path(folder)
 
@@ -42,8 +42,8 @@ def test_leftovers_of_a_dead_server_are_removed_with_its_processes(short_folder:
     crashed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     left = Path(crashed.stdout.strip())
     assert left.is_dir()
-    orphan = subprocess.Popen(["sleep", "600"], env={OWNER: str(left)})
-    other = subprocess.Popen(["sleep", "600"], env={OWNER: str(left) + "x"})
+    orphan = subprocess.Popen(["sleep", "600"], env={OWNER_VARIABLE: str(left)})
+    other = subprocess.Popen(["sleep", "600"], env={OWNER_VARIABLE: str(left) + "x"})
     create_run_directory(short_folder).close()
     assert orphan.wait(10) == -9
     assert other.poll() is None
@@ -53,12 +53,12 @@ def test_leftovers_of_a_dead_server_are_removed_with_its_processes(short_folder:
 
 
 def test_folder_that_cannot_be_written_to_is_an_error() -> None:
-    # Not in tmp_path, whose name can be too long for a socket, which is another error.
+    # Not in tmp_path: its path may be too long for a socket, which would be another error.
     gone = Path(tempfile.gettempdir(), "gone")
     with pytest.raises(InputError) as caught:
         create_run_directory(gone)
-    hint = "set TMPDIR to a folder that can be written to"
-    assert str(caught.value) == f"{gone}: no room for temporary files: No such file or directory\n\nhint: {hint}"
+    hint = "set TMPDIR to a writable folder"
+    assert str(caught.value) == f"{gone}: cannot create temporary files: No such file or directory\n\nhint: {hint}"
 
 
 def test_a_temporary_folder_that_torchserve_would_take_for_a_variable_is_refused() -> None:

@@ -1,4 +1,5 @@
-"""The OpenAPI description by itself: that it is one, and that its examples fit; the e2e tests hold it to a server."""
+"""The OpenAPI description alone: that it is valid, and that its examples match its schemas. The e2e tests check it
+against a running server."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -83,7 +84,7 @@ def described(kind: str) -> dict[str, Any]:
 
 
 def media(value: Any) -> Iterator[dict[str, Any]]:
-    """Every content type of a body, anywhere in a description, that has an example."""
+    """Every content type in a description that has an example."""
     if isinstance(value, dict):
         if {"schema", "example"} <= value.keys():
             yield value

@@ -14,14 +14,14 @@ import pytest
 from specs import make_spec
 from waiting import eventually
 
-from server.java.door import Open
+from server.java.door import OpenCounts
 from server.java.frontend import Counters, NoAnswerError, read_counters
-from server.java.traffic import Histogram, Traffic
-from server.pages.pages import json_answer, metrics_answer, serve_pages
+from server.java.traffic import DurationHistogram, Traffic
+from server.pages.pages import json_response, metrics_response, serve_pages
 from server.watching import metrics
 from server.watching.exposition import family, histogram_family
 from server.watching.health import Health
-from server.watching.metrics import Facts, Page
+from server.watching.metrics import MetricsPage, ServerFacts
 
 SPEC = make_spec({"name": "m"})
 
@@ -44,10 +44,10 @@ def frontend() -> FakeFrontend:
 
 
 @pytest.fixture
-def page(frontend: FakeFrontend) -> Page:
+def page(frontend: FakeFrontend) -> MetricsPage:
     workers: Any = SimpleNamespace(page=lambda: "")
-    door: Any = SimpleNamespace(count=lambda: Open(inferences=frontend.asked))
-    return Page(SPEC, frontend, door, Traffic(SPEC), Health(1), workers, Facts())  # type: ignore[arg-type]
+    door: Any = SimpleNamespace(count=lambda: OpenCounts(inferences=frontend.asked))
+    return MetricsPage(SPEC, frontend, door, Traffic(SPEC), Health(1), workers, ServerFacts())  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -55,13 +55,13 @@ def served() -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = serve_pages("127.0.0.1", port, {"/ready": lambda: json_answer(503, {"ready": False})})
+    server = serve_pages("127.0.0.1", port, {"/ready": lambda: json_response(503, {"ready": False})})
     yield port
     server.shutdown()
     server.server_close()
 
 
-def test_asked_often_the_page_is_rendered_once(page: Page, frontend: FakeFrontend, monkeypatch: Any) -> None:
+def test_asked_often_the_page_is_rendered_once(page: MetricsPage, frontend: FakeFrontend, monkeypatch: Any) -> None:
     now = [100.0]
     monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
     texts = {page.text() for _ in range(50)}
@@ -72,7 +72,7 @@ def test_asked_often_the_page_is_rendered_once(page: Page, frontend: FakeFronten
     assert 'marina_in_flight{model="m"} 2\n' in page.text()
 
 
-def test_silent_torchserve_leaves_the_last_counts(page: Page, frontend: FakeFrontend, monkeypatch: Any) -> None:
+def test_silent_torchserve_leaves_the_last_counts(page: MetricsPage, frontend: FakeFrontend, monkeypatch: Any) -> None:
     monkeypatch.setattr(metrics, "PAGE_AGE_S", -1)
     series = 'ts_inference_requests_total{model_name="m",model_version="1.0"}'
     assert f"{series} 1\n" in page.text()
@@ -81,19 +81,19 @@ def test_silent_torchserve_leaves_the_last_counts(page: Page, frontend: FakeFron
 
 
 @pytest.mark.slow
-def test_a_torchserve_that_hangs_keeps_nobody_waiting_and_the_page_says_so(page: Page, monkeypatch: Any) -> None:
+def test_a_torchserve_that_hangs_keeps_nobody_waiting_and_the_page_says_so(page: MetricsPage, monkeypatch: Any) -> None:
     monkeypatch.setattr(metrics, "PAGE_AGE_S", -1)
     answers = threading.Event()
 
-    def count() -> Open:
+    def count() -> OpenCounts:
         assert answers.wait(120)
-        return Open(connections=7)
+        return OpenCounts(connections=7)
 
     monkeypatch.setattr(page.door, "count", count)
     try:
         for _ in range(2):
             text = page.text()
-            # Were the page to wait for it, this would never be reached.
+            # If the page waited for TorchServe, this line would never be reached.
             assert not answers.is_set()
             assert 'marina_torchserve_answers{model="m"} 0\n' in text
             assert 'marina_connections{model="m"} 0\n' in text
@@ -103,7 +103,7 @@ def test_a_torchserve_that_hangs_keeps_nobody_waiting_and_the_page_says_so(page:
     assert 'marina_connections{model="m"} 7\n' in page.text()
 
 
-def test_a_torchserve_that_is_stopped_is_not_asked(page: Page, frontend: FakeFrontend, monkeypatch: Any) -> None:
+def test_a_torchserve_that_is_stopped_is_not_asked(page: MetricsPage, frontend: FakeFrontend, monkeypatch: Any) -> None:
     monkeypatch.setattr(metrics, "PAGE_AGE_S", -1)
     with subprocess.Popen(["sleep", "60"]) as java:
         page.health.java_pid = java.pid
@@ -117,7 +117,7 @@ def test_a_torchserve_that_is_stopped_is_not_asked(page: Page, frontend: FakeFro
         java.kill()
 
 
-def test_before_the_first_request_everything_is_there_as_zero(page: Page, frontend: FakeFrontend) -> None:
+def test_before_the_first_request_everything_is_there_as_zero(page: MetricsPage, frontend: FakeFrontend) -> None:
     frontend.silent = True
     text = page.text()
     assert 'ts_inference_requests_total{model_name="m",model_version="1.0"} 0\n' in text
@@ -140,7 +140,7 @@ def test_torchserves_counters_are_summed_over_versions_and_other_models_left_out
 
 def test_labels_are_escaped_and_histograms_cumulative() -> None:
     assert family("a", "gauge", "b", [({"x": 'q"\\\n'}, 1.5)])[-1] == 'a{x="q\\"\\\\\\n"} 1.5'
-    lines = histogram_family("h", "t", (0.1, 1.0), [({"code": 200}, Histogram([2, 3, 4], 12.5))])
+    lines = histogram_family("h", "t", (0.1, 1.0), [({"code": 200}, DurationHistogram([2, 3, 4], 12.5))])
     assert lines[2:] == [
         'h_bucket{code="200",le="0.1"} 2',
         'h_bucket{code="200",le="1"} 5',
@@ -169,7 +169,7 @@ def test_clients_that_say_nothing_hold_nobody_up(served: int) -> None:
 
 
 def test_metrics_page_has_prometheus_content_type() -> None:
-    assert metrics_answer("").content_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert metrics_response("").content_type == "text/plain; version=0.0.4; charset=utf-8"
 
 
 def test_a_client_that_hangs_up_early_is_no_news(served: int, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Handles of processes: they tell of the end, and none is left open."""
+"""Handles of processes: they signal the end of a process, and none is left open."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from server.system.processes import Handles, Identity, identify
+from server.system.processes import ProcessHandles, ProcessIdentity, identify
 from server.system.signals import Signals
 
-# Far longer than a test may take: who waits for this long was not woken.
+# Far longer than a test takes: if a wait takes this long, nothing woke it.
 _LONG_S = 3600.0
 
 
@@ -24,20 +24,20 @@ def sleeping() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def identity(process: subprocess.Popen[bytes]) -> Identity:
+def identity(process: subprocess.Popen[bytes]) -> ProcessIdentity:
     identified = identify(process.pid)
     assert identified
     return identified
 
 
-def open_files() -> int:
+def open_file_count() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_the_end_of_a_process_ends_the_wait(sleeping: subprocess.Popen[bytes]) -> None:
-    signals, handles = Signals(), Handles()
+    signals, handles = Signals(), ProcessHandles()
     try:
-        ends = handles.of([identity(sleeping)])
+        ends = handles.for_processes([identity(sleeping)])
         assert ends
         signals.wait(0, ends=ends)
         sleeping.kill()
@@ -49,19 +49,19 @@ def test_the_end_of_a_process_ends_the_wait(sleeping: subprocess.Popen[bytes]) -
 
 
 def test_handles_are_kept_while_wanted_and_closed_after(sleeping: subprocess.Popen[bytes]) -> None:
-    handles, before = Handles(), open_files()
-    first = handles.of([identity(sleeping)])
-    assert handles.of([identity(sleeping)]) == first
-    assert open_files() == before + 1
-    assert handles.of([]) == []
-    assert open_files() == before
+    handles, before = ProcessHandles(), open_file_count()
+    first = handles.for_processes([identity(sleeping)])
+    assert handles.for_processes([identity(sleeping)]) == first
+    assert open_file_count() == before + 1
+    assert handles.for_processes([]) == []
+    assert open_file_count() == before
 
 
 def test_one_that_has_ended_or_was_replaced_has_none(sleeping: subprocess.Popen[bytes]) -> None:
-    handles, before = Handles(), open_files()
-    assert handles.of([Identity(sleeping.pid, started=1)]) is None
+    handles, before = ProcessHandles(), open_file_count()
+    assert handles.for_processes([ProcessIdentity(sleeping.pid, started=1)]) is None
     sleeping.kill()
     os.waitid(os.P_PID, sleeping.pid, os.WEXITED | os.WNOWAIT)
-    assert handles.of([Identity(sleeping.pid, started=1)]) is None
+    assert handles.for_processes([ProcessIdentity(sleeping.pid, started=1)]) is None
     handles.close()
-    assert open_files() == before
+    assert open_file_count() == before

@@ -1,4 +1,4 @@
-"""Models from private stores: a real S3 server, Google's emulated, and addresses that are secrets themselves."""
+"""Models from private stores: a real S3 server, an emulator of Google's, and presigned URLs."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AW
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with a bucket `models` and the MAR in it, which answers whoever signs with the right keys."""
+    """A server with the MAR in a bucket `models`; it answers requests that are signed with the right keys."""
     buckets = tmp_path_factory.mktemp("s3")
     (buckets / "models/digits").mkdir(parents=True)
     (buckets / "models/digits/1.0.mar").write_bytes(MAR)
@@ -77,7 +77,7 @@ def test_what_the_store_refuses_is_told_at_once_and_without_a_secret(
 ) -> None:
     known(monkeypatch, s3, **keys)
     with pytest.raises(InputError) as caught:
-        # With a pause as long as this, a second attempt would end in the test's own timeout.
+        # The pause is so long that a second attempt would run into the test's own timeout.
         fetch(tmp_path / "model.mar", sha256=SHA256, url=url, pause_s=3600)
     assert caught.value.message.startswith(f"{url}: not downloaded: ")
     assert "hush" not in str(caught.value)
@@ -106,7 +106,7 @@ def presigned(endpoint: str) -> str:
 
 
 def loaded(file: Path, sha256: str, source: list[str], **keys: str) -> subprocess.CompletedProcess[str]:
-    """The init container's program, with a Secret as Kubernetes mounts one."""
+    """Runs the init container's program with a Secret, as Kubernetes mounts it."""
     secret = file.parent / "secret"
     (secret / "..data").mkdir(parents=True, exist_ok=True)
     for name, value in {**keys, "account.json": "{}"}.items():
@@ -160,7 +160,7 @@ def test_a_mar_comes_from_google_with_the_file_of_an_account(tmp_path: Path, mon
 
 @contextmanager
 def google() -> Iterator[str]:
-    """An emulated Google Cloud Storage that knows itself by its address here, not by Google's."""
+    """An emulator of Google Cloud Storage that uses its own address instead of Google's in its answers."""
     port = gcs._find_free_port()
     address = f"127.0.0.1:{port}"
     command = [str(gcs._get_binary_path()), "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1"]

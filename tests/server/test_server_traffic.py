@@ -4,19 +4,19 @@ import pytest
 from specs import make_spec
 
 from config.latency import EDGES_MS, EDGES_S
-from server.java.traffic import Answered, Traffic, parse_line
+from server.java.traffic import AccessLogEntry, Traffic, parse_line
 
 SPEC = make_spec({"name": "m", "version": "1.0", "slo": {"p99_ms": 50}})
 
 
-def answered(path: str = "/predictions/m", code: int = 200, ms: int = 4, client: str = "10.0.0.1:5") -> Answered:
-    return Answered(client, "POST", path, code, ms)
+def answered(path: str = "/predictions/m", code: int = 200, ms: int = 4, client: str = "10.0.0.1:5") -> AccessLogEntry:
+    return AccessLogEntry(client, "POST", path, code, ms)
 
 
 def test_line_of_the_access_log_is_read_without_its_query() -> None:
     line = 'A /10.0.0.1:52000 "POST /predictions/m?name=secret HTTP/1.1" 200 37.125'
-    assert parse_line(line) == Answered("10.0.0.1:52000", "POST", "/predictions/m", 200, 37.125)
-    assert parse_line('A 10.0.0.1:52000 "gRPC org.Service/Predictions HTTP/2.0" 0 3') == Answered(
+    assert parse_line(line) == AccessLogEntry("10.0.0.1:52000", "POST", "/predictions/m", 200, 37.125)
+    assert parse_line('A 10.0.0.1:52000 "gRPC org.Service/Predictions HTTP/2.0" 0 3') == AccessLogEntry(
         "10.0.0.1:52000", "gRPC", "org.Service/Predictions", 0, 3
     )
 
@@ -47,7 +47,7 @@ def test_only_what_torchserve_counts_as_an_arrival_is_counted(path: str, counts:
 
 
 def test_a_preflight_asks_no_model() -> None:
-    assert not Traffic(SPEC).is_inference(Answered("10.0.0.1:5", "OPTIONS", "/predictions/m", 200, 1))
+    assert not Traffic(SPEC).is_inference(AccessLogEntry("10.0.0.1:5", "OPTIONS", "/predictions/m", 200, 1))
 
 
 def test_edges_are_whole_milliseconds_and_close_where_objectives_are() -> None:
@@ -70,19 +70,19 @@ def test_duration_on_an_edge_is_within_it() -> None:
 
 def test_own_inferences_are_no_users() -> None:
     traffic = Traffic(SPEC)
-    traffic.sending("127.0.0.1:7")
+    traffic.begin_own_inference("127.0.0.1:7")
     assert traffic.own_open == 1
     assert traffic.record([answered(client="127.0.0.1:7"), answered()]) == [answered()]
     assert traffic.own_open == 0
     assert traffic.histograms()[200].count == 1
-    # The same address again is a user's: connections come and go.
+    # When the same address comes again it is a user's, because ports are reused.
     assert traffic.record([answered(client="127.0.0.1:7")])
 
 
 def test_arrivals_never_fall_while_an_own_inference_is_on_its_way() -> None:
     traffic = Traffic(SPEC)
     assert traffic.arrivals(10) == 10
-    traffic.sending("127.0.0.1:7")
+    traffic.begin_own_inference("127.0.0.1:7")
     assert traffic.arrivals(10) == 10
     assert traffic.arrivals(11) == 10
     assert traffic.arrivals(12) == 11

@@ -15,7 +15,7 @@ from config.mar import open_mar
 from config.record import read_record
 from config.render import Ports
 from config.spec import Spec
-from server.java.checks import Java, check_package, check_room
+from server.java.checks import Java, check_disk_space, check_package
 from server.java.door import Door
 from server.java.launch import plan_launch
 
@@ -64,7 +64,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Spec, bytes]:
 def served(spec: Spec, mar: Path, folder: Path) -> None:
     """As far as a start reads the MAR."""
     check_package(spec, mar)
-    check_room(mar, folder)
+    check_disk_space(mar, folder)
     java = Java(folder / "no-java", 17)
     with closing(Door("127.0.0.1", 0)) as door, suppress(FileNotFoundError):
         plan_launch(spec, mar=mar, ports=Ports(), host="", directory=folder, java=java).start(door)

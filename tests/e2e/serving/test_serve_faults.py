@@ -150,7 +150,7 @@ def test_killed_java_ends_the_server_and_leaves_nothing(server: Running) -> None
         os.kill(java_pid(server), signal.SIGKILL)
         assert server.process.wait(120) == Exit.JAVA_DIED
         assert [identify(pid) for pid in workers] == [None, None]
-    assert "error: TorchServe was ended by SIGKILL" in server.log.read_text()
+    assert "error: TorchServe was killed by SIGKILL" in server.log.read_text()
     assert not run_directory.exists()
 
 
@@ -264,7 +264,7 @@ def test_mar_that_torchserve_cannot_take_ends_the_server(tmp_path: Path) -> None
     with running(spec, mar=mar, log=tmp_path / "server.log", wait=False) as server:
         assert server.process.wait(60) == Exit.MODEL_FAILED
         lines = [json.loads(line) for line in server.log.read_text().splitlines()]
-    assert lines[-1]["message"].startswith("error: TorchServe could not take the MAR")
+    assert lines[-1]["message"].startswith("error: TorchServe could not load the MAR")
     (told,) = [line for line in lines if line["message"] == "Failed to load model: tiny.mar"]
     assert "InvalidModelException" in told["trace"]
 

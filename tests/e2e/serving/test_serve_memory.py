@@ -15,7 +15,7 @@ def test_growing_workers_are_renewed_under_load_without_a_failed_request(start_t
         outcomes = load.finish()
     assert set(outcomes) == {"200"}
     assert metric(server, "marina_worker_restarts_total") == 0
-    eventually(lambda: "is new" in server.log.read_text())
+    eventually(lambda: "is renewed" in server.log.read_text())
     eventually(lambda: metric(server, "ts_inference_requests_total") == len(load.sent))
 
 

@@ -1,4 +1,4 @@
-"""What of a batch is computed when answers are kept, and what never is kept."""
+"""Which requests of a batch are computed when there is a cache, and which answers are never stored."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ SETTINGS = {"mb": 1, "ttl_s": 60, "redis": None, "package": "a" * 64}
 
 
 class Counting(TensorHandler):
-    """Counts what it decodes; answers depend on one more header."""
+    """Counts the requests that it decodes. Its answers depend on one further header."""
 
     answer_headers = ("x-unit",)
 

@@ -1,17 +1,17 @@
-"""The keys and the memory of the cache."""
+"""The cache's keys, and its part in memory."""
 
-from handlers.caching import key_of
-from handlers.caching.memory import Memory
+from handlers.caching import answer_key
+from handlers.caching.memory import MemoryCache
 
 
 def test_the_parts_of_a_key_are_not_run_together() -> None:
-    assert key_of("p", ["ab", "c"]) != key_of("p", ["a", "bc"])
-    assert key_of("p", ["ab"]) != key_of("pa", ["b"])
-    assert key_of("p", [b"ab"]) == key_of("p", ["ab"]) == key_of("p", [bytearray(b"ab")])
+    assert answer_key("p", ["ab", "c"]) != answer_key("p", ["a", "bc"])
+    assert answer_key("p", ["ab"]) != answer_key("pa", ["b"])
+    assert answer_key("p", [b"ab"]) == answer_key("p", ["ab"]) == answer_key("p", [bytearray(b"ab")])
 
 
 def test_the_oldest_leave_when_there_is_no_more_room() -> None:
-    memory = Memory(3 * 1300, lambda: 0.0)
+    memory = MemoryCache(3 * 1300, lambda: 0.0)
     for key in (b"a", b"b", b"c"):
         memory.put(key, bytes(1000), 1.0)
     memory.get(b"a")
@@ -21,7 +21,7 @@ def test_the_oldest_leave_when_there_is_no_more_room() -> None:
 
 
 def test_a_value_without_room_stays_out_and_takes_what_was_there_with_it() -> None:
-    memory = Memory(2000, lambda: 0.0)
+    memory = MemoryCache(2000, lambda: 0.0)
     memory.put(b"a", b"old", 1.0)
     memory.put(b"a", bytes(1900), 1.0)
     assert memory.get(b"a") is None
@@ -30,7 +30,7 @@ def test_a_value_without_room_stays_out_and_takes_what_was_there_with_it() -> No
 
 def test_a_value_is_gone_when_its_time_is_over() -> None:
     now = [0.0]
-    memory = Memory(2000, lambda: now[0])
+    memory = MemoryCache(2000, lambda: now[0])
     memory.put(b"a", b"x", 10.0)
     now[0] = 9.9
     assert memory.get(b"a") == b"x"

@@ -1,4 +1,4 @@
-"""The shared part of the cache, against a real Redis: what it finds, and what it does without."""
+"""The shared part of the cache, with a real Redis: what it finds there, and what it does if Redis fails."""
 
 import json
 import threading
@@ -13,12 +13,12 @@ from waiting import eventually
 
 from handlers.caching.cache import AnswerCache, CacheMetrics, open_cache
 from handlers.caching.envelope import seal, unseal
-from handlers.caching.memory import Memory
-from handlers.caching.shared import Redis, Shared, Unreachable
+from handlers.caching.memory import MemoryCache
+from handlers.caching.shared import RedisStore, RedisUnreachable, SharedCache
 
 PACKAGE = "a" * 64
 KEYS = [bytes([number]) * 32 for number in range(4)]
-# Where a test is not about time: longer than any pause of a busy machine.
+# For tests that are not about time: longer than a busy machine ever hangs.
 PATIENT_S = 60.0
 
 
@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 class Worker:
-    """One worker's cache, whose shared part has all the patience that it needs."""
+    """The cache of one worker; by default it waits for Redis as long as necessary."""
 
     def __init__(
         self, url: str, auth: str | None = PASSWORD, *, patience_s: float = PATIENT_S, ttl_s: float = 60
@@ -37,9 +37,9 @@ class Worker:
         self.failures: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.now = 1000.0
-        self.shared = Shared(Redis(url, auth), ttl_s=ttl_s, failed=self._failed, patience_s=patience_s)
+        self.shared = SharedCache(RedisStore(url, auth), ttl_s=ttl_s, failed=self._failed, patience_s=patience_s)
         metrics = CacheMetrics(CollectorRegistry(), "tiny")
-        memory = Memory(1_000_000, lambda: self.now)
+        memory = MemoryCache(1_000_000, lambda: self.now)
         self.cache = AnswerCache(PACKAGE, memory, metrics, ttl_s=ttl_s, shared=self.shared, clock=lambda: self.now)
         eventually(lambda: self.shared._question is None, within_s=60)
 
@@ -62,8 +62,8 @@ def _empty(server: RedisServer) -> None:
 
 def test_what_a_worker_keeps_another_finds(server: RedisServer) -> None:
     first, second = Worker(server.url), Worker(server.url)
-    first.cache.keep(KEYS[0], b"one")
-    first.cache.keep(KEYS[1], b"two")
+    first.cache.store(KEYS[0], b"one")
+    first.cache.store(KEYS[1], b"two")
     eventually(lambda: stored(server).dbsize() == 2)
     assert second.cache.find(KEYS) == [b"one", b"two", None, None]
     assert second.results("redis") == 2
@@ -75,21 +75,21 @@ def test_what_a_worker_keeps_another_finds(server: RedisServer) -> None:
 def test_all_keys_of_a_batch_are_one_question(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker(server.url)
     asked = []
-    whole = Redis.get
-    monkeypatch.setattr(Redis, "get", lambda self, names: asked.append(len(names)) or whole(self, names))
+    whole = RedisStore.get
+    monkeypatch.setattr(RedisStore, "get", lambda self, names: asked.append(len(names)) or whole(self, names))
     worker.cache.find(KEYS)
     assert asked == [4]
 
 
 def test_values_leave_redis_when_their_time_is_over(server: RedisServer) -> None:
-    Worker(server.url, ttl_s=120).cache.keep(KEYS[0], b"one")
+    Worker(server.url, ttl_s=120).cache.store(KEYS[0], b"one")
     (name,) = eventually(lambda: stored(server).keys())
     assert 0 < stored(server).pttl(name) <= 120_000
 
 
 def test_a_value_of_another_worker_is_not_kept_longer_than_its_own_time(server: RedisServer) -> None:
     first, second = Worker(server.url, ttl_s=100), Worker(server.url, ttl_s=100)
-    first.cache.keep(KEYS[0], b"one")
+    first.cache.store(KEYS[0], b"one")
     eventually(lambda: stored(server).dbsize() == 1)
     second.now = 1090.0
     assert second.cache.find(KEYS[:1]) == [b"one"]
@@ -113,7 +113,7 @@ def test_a_value_of_another_worker_is_not_kept_longer_than_its_own_time(server: 
 )
 def test_what_is_not_ours_is_a_miss(server: RedisServer, spoil) -> None:
     writer, reader = Worker(server.url), Worker(server.url)
-    writer.cache.keep(KEYS[0], b"one")
+    writer.cache.store(KEYS[0], b"one")
     (name,) = eventually(lambda: stored(server).keys())
     stored(server).set(name, spoil(stored(server).get(name)))
     assert reader.cache.find(KEYS[:1]) == [None]
@@ -122,7 +122,7 @@ def test_what_is_not_ours_is_a_miss(server: RedisServer, spoil) -> None:
 
 def test_a_value_of_another_type_is_a_miss(server: RedisServer) -> None:
     writer, reader = Worker(server.url), Worker(server.url)
-    writer.cache.keep(KEYS[0], b"one")
+    writer.cache.store(KEYS[0], b"one")
     (name,) = eventually(lambda: stored(server).keys())
     stored(server).delete(name)
     stored(server).rpush(name, "a list")
@@ -140,7 +140,7 @@ def test_a_redis_that_says_nothing_costs_one_patience_and_then_nothing(server: R
     worker = Worker(server.url, patience_s=0.005)
     server.pause()
     try:
-        # The thread may be held up a second for each of its own exchanges, the one who asks never.
+        # Redis may hold up the cache's thread for a second each time, but never the caller.
         assert [worker.cache.find(KEYS) for _ in range(100)] == [[None] * 4] * 100
     finally:
         server.go_on()
@@ -157,16 +157,16 @@ def test_a_redis_that_says_nothing_costs_one_patience_and_then_nothing(server: R
 def test_late_answers_in_a_row_pause_the_asking_and_one_does_not(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, may_answer, whole = Worker(server.url, patience_s=0.005), threading.Event(), Redis.get
-    monkeypatch.setattr(Redis, "get", lambda self, names: may_answer.wait(60) and whole(self, names))
+    worker, may_answer, whole = Worker(server.url, patience_s=0.005), threading.Event(), RedisStore.get
+    monkeypatch.setattr(RedisStore, "get", lambda self, names: may_answer.wait(60) and whole(self, names))
     for _ in range(3):
-        assert not worker.shared._pause.is_on
+        assert not worker.shared._backoff.is_active
         may_answer.clear()
         assert worker.cache.find(KEYS) == [None] * 4
         may_answer.set()
         eventually(lambda: worker.shared._question is None, within_s=60)
     assert worker.failures == {"late": 3}
-    assert worker.shared._pause._until > 0
+    assert worker.shared._backoff._until > 0
 
 
 def test_a_redis_that_comes_back_is_asked_again(tmp_path) -> None:
@@ -182,8 +182,8 @@ def test_a_redis_that_comes_back_is_asked_again(tmp_path) -> None:
 
 @pytest.mark.parametrize("auth", [None, "wrong"])
 def test_a_wrong_password_is_no_answer_and_no_error(server: RedisServer, auth: str | None) -> None:
-    with pytest.raises(Unreachable):
-        Redis(server.url, auth).get(["a"])
+    with pytest.raises(RedisUnreachable):
+        RedisStore(server.url, auth).get(["a"])
     worker = Worker(server.url, auth)
     assert worker.cache.find(KEYS) == [None] * 4
 
@@ -208,7 +208,7 @@ def test_the_settings_of_the_supervisor_make_the_cache(server: RedisServer) -> N
     assert cache is not None
 
     def is_stored() -> bool:
-        cache.keep(KEYS[0], b"one")
+        cache.store(KEYS[0], b"one")
         return stored(server).exists(cache._name(KEYS[0])) == 1
 
     eventually(is_stored, within_s=60)

@@ -1,4 +1,5 @@
-"""Pictures that Pillow decodes: to pixels a strip at a time, because each of its conversions is a whole new picture."""
+"""Decodes pictures with Pillow. They are converted to pixels in strips, because each of Pillow's conversions would
+create a whole new picture."""
 
 import io
 from typing import Any
@@ -15,24 +16,24 @@ _STRIP_PIXELS = 1 << 18
 
 
 def decode_by_pillow(
-    body: bytes | bytearray, kind: str, spec: ImageSpec, *, declared: tuple[int, int], least: int | None = None
+    body: bytes | bytearray, kind: str, spec: ImageSpec, *, declared: tuple[int, int], least_side: int | None = None
 ) -> Array:
-    """The upright pixels; `declared` is the size that the cost was taken of. A JPEG is decoded at a fraction of its
-    size that leaves no side below `least`."""
-    pixels, turned = _decode(body, kind, spec, declared, least)
-    # Not before the picture itself is gone.
-    return orient(pixels, turned)
+    """The upright pixels. `declared` is the height and width for which the cost was checked. A JPEG is decoded at a
+    fraction of its size that leaves no side below `least_side`."""
+    pixels, exif_orientation = _decode(body, kind, spec, declared, least_side)
+    # Done here, after Pillow's picture is freed, to save memory.
+    return orient(pixels, exif_orientation)
 
 
 def _decode(
-    body: bytes | bytearray, kind: str, spec: ImageSpec, declared: tuple[int, int], least: int | None
+    body: bytes | bytearray, kind: str, spec: ImageSpec, declared: tuple[int, int], least_side: int | None
 ) -> tuple[Array, int]:
     with Image.open(io.BytesIO(body), formats=[kind]) as image:
-        # Some formats say their size twice; what is decoded is this one.
+        # Some formats declare their size twice, and Pillow decodes this one.
         if (image.height, image.width) != declared:
             raise Malformed(f"the {kind} declares two sizes", field="image", got=f"{image.width}x{image.height} pixels")
-        if least is not None:
-            image.draft(image.mode, (least, least))
+        if least_side is not None:
+            image.draft(image.mode, (least_side, least_side))
         image.load()
         pixels = _pixels(image, "L" if spec.channels == 1 else "RGB", spec.channels)
         return pixels, orientation(image.info.get("exif", b""))
@@ -50,7 +51,7 @@ def _pixels(image: Image.Image, mode: str, channels: int) -> Array:
 
 
 def _flatten(image: Image.Image, mode: str) -> Image.Image:
-    if image.mode.startswith("I"):  # 16-bit grey, which convert() would cut off at 255
+    if image.mode.startswith("I"):  # 16-bit grey, which convert() would clip at 255
         samples: Any = np.asarray(image)
         return Image.fromarray((samples >> 8).clip(0, 255).astype(np.uint8)).convert(mode)
     if image.mode in ("LA", "PA", "RGBA", "RGBa", "La") or "transparency" in image.info:

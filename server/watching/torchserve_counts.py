@@ -1,31 +1,32 @@
-"""What TorchServe says of itself, asked beside the page that shows it: one that does not answer holds nobody up."""
+"""TorchServe's own counts, read in a thread of their own so that a TorchServe that does not answer blocks no page."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
-from server.java import Counters, Door, Frontend, NoAnswerError, NoDoorError, Open
+from server.java import Counters, Door, Frontend, NoAnswerError, NoDoorError, OpenCounts
 from server.watching.health import Health
 
-# It answers in milliseconds, under overload in hundreds of them. Who owes an answer already gets less time.
+# TorchServe answers in milliseconds, or in hundreds of them under overload. If it has not answered the last question,
+# it gets less time for the next.
 _PATIENCE_S, _HASTE_S = 2.0, 0.1
 
 
-class Asking:
-    """The last that is known; for one caller at a time."""
+class TorchServeCounts:
+    """The newest counts that TorchServe has given. Not thread-safe."""
 
     def __init__(self, frontend: Frontend, door: Door, health: Health) -> None:
         self._frontend, self._door, self._health = frontend, door, health
-        self._thread = ThreadPoolExecutor(1, "asking")
+        self._thread = ThreadPoolExecutor(1, "torchserve-counts")
         self._question: Future[bool] | None = None
         self.counters = Counters()
-        self.open = Open()
+        self.open = OpenCounts()
         self.answered = True
-        """Whether both are of now."""
+        """False while `counters` or `open` is out of date, because the last question was not answered in time."""
 
-    def look(self) -> None:
-        """Asks again, unless a question is still open or nobody is there to answer, and waits for a moment."""
+    def refresh(self) -> None:
+        """Asks for new counts, unless TorchServe is stopped or still owes an answer, and waits a moment for them."""
         if self._health.java_is_stopped:
             self.answered = False
             return
@@ -35,7 +36,8 @@ class Asking:
         self.answered = bool(done) and self._question.result()
 
     def _ask(self) -> bool:
-        """Without an answer it is not up yet, hangs, or is very busy: the last counts are still true."""
+        """Returns true if both were answered. Otherwise TorchServe is not up yet, hangs or is very busy, and the old
+        counts stay."""
         answers = 0
         with suppress(NoAnswerError):
             self.counters = self._frontend.counters()

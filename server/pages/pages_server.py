@@ -1,7 +1,8 @@
-"""The listener of the supervisor's pages, with bounds: connections, and so threads; bytes of a head; time of a body.
+"""The HTTP server of the supervisor's pages, with limits on connections (and so threads), on the bytes of a head and on
+the time for a body.
 
-Whoever has not finished asking gives way: where all places are taken, the connection that has been silent longest is
-closed for a new one, so that a probe gets in past any number of clients that say nothing.
+When all connections are taken, the one that has waited longest without completing a request is closed for a new one, so
+that a probe gets in past any number of silent clients.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any, BinaryIO
 
-# Each is a thread. A kubelet, a Prometheus, an autoscaler and some people at a page need far fewer.
+# Each connection has a thread. A kubelet, Prometheus, an autoscaler and a few people need far fewer.
 CONNECTIONS = 100
-# Bodies of the page to try the model; a person has one.
+# Concurrent requests with a body, from the page for trying the model; a person sends one at a time.
 BODIES = 4
 HEAD_BYTES = 16_384
 BODY_S = 30.0
-# Until a descriptor may be free again; asking at once would take a whole core.
-_NO_ROOM_S = 0.1
+# How long to wait when there is no free file descriptor; retrying at once would burn a whole core.
+_NO_DESCRIPTOR_S = 0.1
 
 
 class PagesServer(ThreadingHTTPServer):
-    """One thread a connection, never more than `CONNECTIONS`."""
+    """Serves each connection in a thread of its own, never more than `CONNECTIONS` at a time."""
 
     daemon_threads = True
-    # A prober that never reads must not keep a stopping server.
+    # A client that never reads must not delay the server's stop.
     block_on_close = False
     request_queue_size = 128
 
@@ -38,23 +39,24 @@ class PagesServer(ThreadingHTTPServer):
         self.bodies = threading.BoundedSemaphore(BODIES)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, bool] = {}
-        """Every connection, the oldest first, and whether it has asked and waits for us."""
+        """Every connection, the longest unchanged first; true if its request is complete and waits for our answer."""
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # Without HTTPServer's look-up of its own name, which waits for a name server.
+        # HTTPServer.server_bind would look up the host's name and wait for a name server.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """OSError where there is none, after a while where there is no descriptor for it."""
+        """Accepts a connection. If there is no descriptor for it, closes a silent one and raises OSError after a
+        pause."""
         try:
             return super().get_request()
         except BlockingIOError:
             raise
         except OSError:
             self._give_way()
-            time.sleep(_NO_ROOM_S)
+            time.sleep(_NO_DESCRIPTOR_S)
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -63,18 +65,18 @@ class PagesServer(ThreadingHTTPServer):
         if full and not self._give_way():
             self.shutdown_request(request)
             return
-        self.mark(request, asked=False)
+        self.mark(request, awaits_answer=False)
         try:
             super().process_request(request, client_address)
         except RuntimeError:
-            # No thread can be had.
+            # No thread could be started.
             self.shutdown_request(request)
 
-    def mark(self, connection: socket.socket, *, asked: bool) -> None:
-        """Whether a connection waits for us, or we for it."""
+    def mark(self, connection: socket.socket, *, awaits_answer: bool) -> None:
+        """Records whether a connection waits for our answer (`awaits_answer`) or we wait for its request."""
         with self._lock:
             self._open.pop(connection, None)
-            self._open[connection] = asked
+            self._open[connection] = awaits_answer
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
@@ -82,25 +84,25 @@ class PagesServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A prober that hangs up early is no news, and no more is one that was too slow.
+        # Clients that hang up early or are too slow are not worth a traceback.
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
     def _give_way(self) -> bool:
-        """Ends the connection that has been silent longest; False where all of them wait for us."""
+        """Closes the connection that has been silent longest; False if all of them wait for our answer."""
         with self._lock:
-            silent = next((connection for connection, asked in self._open.items() if not asked), None)
+            silent = next((connection for connection, awaits_answer in self._open.items() if not awaits_answer), None)
             if silent is None:
                 return False
             del self._open[silent]
         with suppress(OSError):
-            # Its thread wakes up and ends it.
+            # Its thread wakes up and closes it.
             silent.shutdown(socket.SHUT_RDWR)
         return True
 
 
-class Bounded:
-    """What a client sends, a line or a piece at a time; ConnectionError when a head is larger than allowed."""
+class BoundedReader:
+    """Reads what a client sends; raises ConnectionError if a head is larger than `HEAD_BYTES`."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -114,7 +116,7 @@ class Bounded:
         return line
 
     def body(self, length: int) -> bytes:
-        """All of it; TimeoutError when it takes too long, less when the client leaves."""
+        """The whole body, or less if the client hangs up; TimeoutError if it takes too long."""
         until, pieces = time.monotonic() + BODY_S, []
         while length > 0 and (piece := self._stream.read1(min(length, 65_536))):  # type: ignore[attr-defined]
             pieces.append(piece)
@@ -124,7 +126,7 @@ class Bounded:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """As the stream's."""
+        """Closes the stream."""
         self._stream.close()
 
     @property
@@ -133,8 +135,8 @@ class Bounded:
 
 
 def is_trusted(host: str | None) -> bool:
-    """Whether a Host header can be what a browser sends to a page of ours: the name of another site that leads here
-    (DNS rebinding) cannot. Addresses are fine, because nobody else owns them."""
+    """True unless a browser may have been lured here under the name of another site (DNS rebinding). In a Host header,
+    localhost, this machine's own name and IP addresses are fine, because another site's name is none of them."""
     if host is None:
         return True
     name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]

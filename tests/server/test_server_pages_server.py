@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from server.pages import listening
-from server.pages.listening import Bounded, PagesServer, is_trusted
-from server.pages.pages import Answer, Post, json_answer, serve_pages
+from server.pages import pages_server
+from server.pages.pages import PageResponse, PostPage, json_response, serve_pages
+from server.pages.pages_server import BoundedReader, PagesServer, is_trusted
 
 
 def free_port() -> int:
@@ -23,13 +23,15 @@ def free_port() -> int:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(listening, "CONNECTIONS", 5)
+    monkeypatch.setattr(pages_server, "CONNECTIONS", 5)
 
-    def echo(body: bytes, _: Message) -> Answer:
-        return Answer(200, body, "text/plain")
+    def echo(body: bytes, _: Message) -> PageResponse:
+        return PageResponse(200, body, "text/plain")
 
     number = free_port()
-    server = serve_pages("127.0.0.1", number, {"/ready": lambda: json_answer(200, {})}, {"/try": Post(1000, echo)})
+    server = serve_pages(
+        "127.0.0.1", number, {"/ready": lambda: json_response(200, {})}, {"/try": PostPage(1000, echo)}
+    )
     yield number
     server.shutdown()
     server.server_close()
@@ -54,12 +56,12 @@ def test_silent_clients_give_way_and_hold_no_threads(port: int) -> None:
 
 
 def test_slow_bodies_are_few_and_others_are_told(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "CONNECTIONS", 50)
+    monkeypatch.setattr(pages_server, "CONNECTIONS", 50)
     head = b"POST /try HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
-    slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(listening.BODIES + 1)]
+    slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(pages_server.BODIES + 1)]
     for client in slow:
         client.sendall(head)
-    # Whoever came last of them is refused; which one that is the threads decide.
+    # The last one to arrive is refused; which one that is depends on the threads.
     ready, _, _ = select.select(slow, [], [], 30)
     assert ready[0].recv(12) == b"HTTP/1.1 503"
     for client in slow:
@@ -106,18 +108,18 @@ def test_without_descriptors_the_listener_waits_instead_of_spinning(monkeypatch:
     def none_left(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(listening.TCPServer, "get_request", none_left)
-    monkeypatch.setattr(listening.time, "sleep", waits.append)
+    monkeypatch.setattr(pages_server.TCPServer, "get_request", none_left)
+    monkeypatch.setattr(pages_server.time, "sleep", waits.append)
     fake = SimpleNamespace(_give_way=lambda: waits.append(0))
-    monkeypatch.setattr(listening, "super", lambda: SimpleNamespace(get_request=none_left), raising=False)
+    monkeypatch.setattr(pages_server, "super", lambda: SimpleNamespace(get_request=none_left), raising=False)
     with pytest.raises(OSError, match="Too many"):
         PagesServer.get_request(fake)  # type: ignore[arg-type]
-    assert waits == [0, listening._NO_ROOM_S]
+    assert waits == [0, pages_server._NO_DESCRIPTOR_S]
 
 
 def test_a_body_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([0.0, 1.0, listening.BODY_S + 1])
-    monkeypatch.setattr(listening.time, "monotonic", lambda: next(times))
+    times = iter([0.0, 1.0, pages_server.BODY_S + 1])
+    monkeypatch.setattr(pages_server.time, "monotonic", lambda: next(times))
     stream = SimpleNamespace(read1=lambda _: b"x")
     with pytest.raises(TimeoutError):
-        Bounded(stream).body(100)  # type: ignore[arg-type]
+        BoundedReader(stream).body(100)  # type: ignore[arg-type]

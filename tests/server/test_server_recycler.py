@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from config.sections import Serving
-from server.java.frontend import Description, Worker
+from server.java.frontend import ModelStatus, WorkerStatus
 from server.watching.health import Health
-from server.watching.memory import Recycler
+from server.watching.recycler import Recycler
 
 SERVING = Serving(max_worker_memory_mb=1, response_timeout_s=10, startup_timeout_s=60)
 
 
 @dataclass
 class Pod:
-    """A recycler with workers that only sleep; the test says how large they are and does what they would do."""
+    """A recycler with workers that only sleep. The test sets their size and plays their part."""
 
     recycler: Recycler
     health: Health
@@ -28,9 +28,9 @@ class Pod:
     now: float = 0.0
 
     def look(self, seconds: float = 1) -> list[str]:
-        """The files there are after some time and a look."""
+        """Lets time pass and the recycler run once; returns the names of the files in its directory."""
         self.now += seconds
-        self.recycler.look()
+        self.recycler.step()
         return [file.name for file in self.directory.iterdir()]
 
 
@@ -41,12 +41,17 @@ def make_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     def make(count: int) -> Pod:
         workers = [subprocess.Popen(["sleep", "600"]) for _ in range(count)]
         health = Health(count)
-        health.observe(Description(True, tuple(Worker(str(worker.pid), worker.pid, True) for worker in workers)))
+        health.observe(ModelStatus(True, tuple(WorkerStatus(str(worker.pid), worker.pid, True) for worker in workers)))
         health.prove(health.generation or frozenset())
         memory, said, nudges = {worker.pid: 2_000_000 for worker in workers}, [], []
-        monkeypatch.setattr("server.watching.memory.resident_bytes", memory.__getitem__)
+        monkeypatch.setattr("server.watching.recycler.resident_bytes", memory.__getitem__)
         recycler = Recycler(
-            SERVING, tmp_path, health, nudge=lambda: nudges.append(1), say=said.append, clock=lambda: pod.now
+            SERVING,
+            tmp_path,
+            health,
+            request_inference=lambda: nudges.append(1),
+            say=said.append,
+            clock=lambda: pod.now,
         )
         pod = Pod(recycler, health, tmp_path, workers, memory, said, nudges)
         pods.append(pod)
@@ -88,7 +93,7 @@ def test_worker_that_never_takes_it_up_is_left_as_it_is_with_a_warning(make_pod:
     assert pod.recycler.failed == 1
     assert pod.said[-1].startswith(f"warning: worker {first} did not renew itself within 15 s")
     assert pod.health.ready
-    # The other one has its turn, and the first is not asked again.
+    # Now the other worker is asked, and the first one never again.
     (second,) = pod.look()
     assert second != first
     assert pod.look(15) == []
