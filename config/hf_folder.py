@@ -22,7 +22,7 @@ class FolderRefused(Exception):
 
 
 @dataclass(frozen=True)
-class Folder:
+class ModelFolder:
     """A model's configuration and the files that are packed."""
 
     path: Path
@@ -42,7 +42,7 @@ class Folder:
         return window if isinstance(window, int) and self.config.get("use_sliding_window", True) else None
 
 
-def read_folder(path: Path, *, weights: bool = True) -> Folder:
+def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
     """The folder's model, or FolderRefused; `weights` may be missing where nothing is computed."""
     config = _read_json(path / CONFIG) if weights or (path / CONFIG).exists() else {}
     tokenizer = _read_json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").exists() else {}
@@ -58,7 +58,7 @@ def read_folder(path: Path, *, weights: bool = True) -> Folder:
         beside = f", and `{pickled[0]}` may hold code" if pickled else ""
         hint = "model.save_pretrained(FOLDER, safe_serialization=True)"
         raise FolderRefused(f"`{path}` has no `.safetensors`{beside}", hint)
-    return Folder(path, config, files)
+    return ModelFolder(path, config, files)
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ GAP_EDGES_S = (
 )
 
 
-def around(limit_s: float, edges: tuple[float, ...] = EDGES_S) -> tuple[float, float, float]:
+def edges_around(limit_s: float, edges: tuple[float, ...] = EDGES_S) -> tuple[float, float, float]:
     """The edges on both sides of a limit, and how far it is from the first to the second: what lies between them is
     taken to be spread evenly. An edge, or what is beyond the last one, has itself on both sides."""
     above = bisect_left(edges, limit_s - 1e-9)

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from config.combinations import find_conflicts
-from config.complaints import complaint, field_location, is_section, meant_field
 from config.errors import InputError, Problem, SpecError
 from config.sections import Text
 from config.spec import Spec
+from config.validation_errors import error_text, field_location, is_section, meant_field
 from config.yaml_lines import Location, read_yaml
 
 _LONGEST = 1_000_000
@@ -109,7 +109,7 @@ def _validate(
             broken |= set(misspelt.values()) - moved
             for error, location in errors:
                 if not _is_known(location, broken | set(misspelt.values())):
-                    problems.append(_problem(file, lines, location, *complaint(error, location, data)))
+                    problems.append(_problem(file, lines, location, *error_text(error, location, data)))
                     broken.add(location)
             for _, location in errors:
                 if location not in moved:

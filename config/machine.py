@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 # Of temporary files: below it a model that a new worker unpacks may not fit; the server warns, and an alert fires.
-LOW_BYTES = 64_000_000
+LOW_TMP_BYTES = 64_000_000
 _PR_SET_PDEATHSIG = 1
 _GROUPS = Path("/sys/fs/cgroup")
 # What the first version of control groups says where there is no limit.
@@ -39,9 +39,9 @@ def visible_cores() -> int:
 
 def free_memory(groups: Path = _GROUPS, meminfo: Path = Path("/proc/meminfo")) -> int:
     """How many bytes can still be had, of the machine's and of the container's."""
-    available = re.search(r"^MemAvailable:\s*(\d+) kB", text_of(meminfo), re.MULTILINE)
+    available = re.search(r"^MemAvailable:\s*(\d+) kB", kernel_text(meminfo), re.MULTILINE)
     free = [int(available[1]) * 1024] if available else []
-    used = text_of(groups / "memory.current") or text_of(groups / "memory/memory.usage_in_bytes")
+    used = kernel_text(groups / "memory.current") or kernel_text(groups / "memory/memory.usage_in_bytes")
     if (limit := memory_limit(groups)) is not None and used.strip().isdigit():
         free.append(max(0, limit - int(used)))
     return min(free, default=0)
@@ -49,20 +49,23 @@ def free_memory(groups: Path = _GROUPS, meminfo: Path = Path("/proc/meminfo")) -
 
 def cpu_limit(groups: Path = _GROUPS) -> float | None:
     """The cores that a container may use, in time."""
-    modern = text_of(groups / "cpu.max").split()
+    modern = kernel_text(groups / "cpu.max").split()
     if modern:
         return None if modern[0] == "max" else int(modern[0]) / int(modern[1])
-    quota, period = text_of(groups / "cpu/cpu.cfs_quota_us").strip(), text_of(groups / "cpu/cpu.cfs_period_us").strip()
+    quota, period = (
+        kernel_text(groups / "cpu/cpu.cfs_quota_us").strip(),
+        kernel_text(groups / "cpu/cpu.cfs_period_us").strip(),
+    )
     return int(quota) / int(period) if quota and period and int(quota) > 0 else None
 
 
 def memory_limit(groups: Path = _GROUPS) -> int | None:
     """The bytes that a container may use."""
-    text = (text_of(groups / "memory.max") or text_of(groups / "memory/memory.limit_in_bytes")).strip()
+    text = (kernel_text(groups / "memory.max") or kernel_text(groups / "memory/memory.limit_in_bytes")).strip()
     return int(text) if text.isdigit() and int(text) < _NO_LIMIT_BYTES else None
 
 
-def text_of(file: Path) -> str:
+def kernel_text(file: Path) -> str:
     """What a file of the kernel says; nothing where there is none."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")

@@ -77,7 +77,7 @@ class Sample(Part):
     content_type: str
 
 
-class Key(Part):
+class MachineKey(Part):
     """What a machine must have to run the artifacts."""
 
     torch: str
@@ -121,7 +121,7 @@ class WeightsFile(Part):
     sha256: str
 
 
-class Vllm(Part):
+class VllmSetup(Part):
     """How vLLM is run: the spec's `text.vllm`, and what is in `weights` where they are not in the MAR."""
 
     python: str
@@ -147,7 +147,7 @@ class Writing(Part):
     speculation: Literal["auto", "off"]
     ends: tuple[int, ...]
     priority_header: str = "X-Priority"
-    vllm: Vllm | None = None
+    vllm: VllmSetup | None = None
 
 
 class Code(Part):
@@ -160,7 +160,7 @@ class Code(Part):
     shared: tuple[str, ...] = ()
 
 
-class Encoding(Part):
+class EncoderSetup(Part):
     """How an encoder reads texts: the spec's `task` and `encoding`, and what the folder of the model says."""
 
     task: Literal["classify", "embed", "rerank", "tokens"]
@@ -169,7 +169,7 @@ class Encoding(Part):
     tokenizer: str
 
 
-class Form(Part):
+class BodyFormat(Part):
     """What a handler of the user's own says that it takes, or gives: a content type, a JSON schema of what is JSON, and
     an example."""
 
@@ -201,16 +201,16 @@ class Draft(Document):
     max_request_bytes: int
     max_response_bytes: int
     sample: Sample
-    key: Key
+    key: MachineKey
     artifacts: tuple[Artifact, ...] = ()
     program: str | None = None
     cache: str | None = None
     code: Code | None = None
     lengths: Lengths | None = None
     text: Writing | None = None
-    encoding: Encoding | None = None
-    takes: Form | None = None
-    gives: Form | None = None
+    encoding: EncoderSetup | None = None
+    takes: BodyFormat | None = None
+    gives: BodyFormat | None = None
 
     def json_text(self) -> str:
         """The record as the bytes that are packed: sorted, indented, ending in a newline."""

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from config.complaints import section_in, types_in
 from config.spec import Spec
+from config.validation_errors import section_in, types_in
 
 _INTRODUCTION = """\
 # The spec

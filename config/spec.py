@@ -179,7 +179,7 @@ class Spec(Section):
     def _whole_cores(self) -> int:
         return max(1, math.floor(self.cores))
 
-    def for_first_look(self) -> Spec:
+    def uncompiled(self) -> Spec:
         """The spec as it is packaged without compiling and without whole numbers: slow, but at once."""
         precision = "fp32" if self.model.precision in ("int4", "int8") else self.model.precision
         if self.model.compile not in ("aot", "jit"):

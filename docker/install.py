@@ -56,7 +56,7 @@ def requirements(extra: str, project: Path) -> list[str]:
     return [*data["dependencies"], *data["optional-dependencies"][extra]]
 
 
-def install(extra: str, wheels: Path) -> None:
+def install_extra(extra: str, wheels: Path) -> None:
     """The extra's requirements into a virtual environment at PREFIX; the bill of materials beside this file."""
     venv.EnvBuilder(symlinks=True).create(PREFIX)
     python = PREFIX / "bin" / "python"
@@ -72,7 +72,7 @@ def install(extra: str, wheels: Path) -> None:
             _run(*pip, "install", *_pip_options(), "--no-deps", "--index-url", index, *torch)
         _run(*pip, "install", *_pip_options(), *needed)
     site = next((PREFIX / "lib").glob("python3.*/site-packages"))
-    prune(site)
+    remove_pruned(site)
     for script in (PREFIX / "bin").iterdir():
         if not script.name.startswith("python"):
             script.unlink()
@@ -94,7 +94,7 @@ def install_vllm(wheels: Path) -> None:
     settle(VLLM_PREFIX)
 
 
-def prune(site: Path) -> None:
+def remove_pruned(site: Path) -> None:
     """Removes what PRUNED names from a site-packages folder."""
     for pattern in PRUNED:
         for path in sorted(set(site.glob(pattern)) - {site / name for name in KEPT}):
@@ -170,7 +170,7 @@ def main() -> None:
     options = parser.parse_args()
     os.umask(0o022)
     if options.verb == "install":
-        install(options.extra, options.wheels)
+        install_extra(options.extra, options.wheels)
     elif options.verb == "vllm":
         install_vllm(options.wheels)
     elif options.verb == "settle":

@@ -20,14 +20,14 @@ DEFAULT_SPEC = Path("config/examples/digits/spec.yaml")
 BUILD = Path("build")
 
 
-class Help(argparse.HelpFormatter):
+class HelpFormatter(argparse.HelpFormatter):
     """Breaks the lines of a description at the terminal's width, and leaves a text of several lines as it is."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
-def verb(
+def add_verb(
     verbs: Any, run: Callable[[argparse.Namespace], int], text: str, *examples: str, spec: bool = True
 ) -> argparse.ArgumentParser:
     """One verb with what all have: --json, --quiet and examples in its help."""
@@ -36,7 +36,7 @@ def verb(
         help=text,
         description=f"{text[0].upper()}{text[1:]}.",
         epilog="examples:\n  " + "\n  ".join(examples) + f"\n\n{EXIT_CODES}",
-        formatter_class=Help,
+        formatter_class=HelpFormatter,
     )
     if spec:
         shown = f"spec of the model (default: {DEFAULT_SPEC})"
@@ -47,14 +47,14 @@ def verb(
     return parser
 
 
-def with_build(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def add_out_option(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The folder of records that stages meet in."""
     text = "folder that holds NAME/model.mar and the records (default: build)"
     parser.add_argument("--out", metavar="DIR", type=Path, default=BUILD, help=text)
     return parser
 
 
-def chosen(kind: Any, options: argparse.Namespace) -> Any:
+def stage_options(kind: Any, options: argparse.Namespace) -> Any:
     """A stage's options from those that were given; InputError says which one is out of range."""
     from pydantic import ValidationError
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import DEFAULT_SPEC, print_json, verb, with_build
+from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json
 
 
 def add_verbs(verbs: Any) -> None:
@@ -14,27 +14,27 @@ def add_verbs(verbs: Any) -> None:
     examples: tuple[str, ...] = ("marina manifests", "marina manifests my/spec.yaml --format helm")
     examples += ("marina manifests my/spec.yaml --check deploy/digits",)
     text = "write Kubernetes manifests, as files, as a Helm chart or for KServe"
-    added = with_build(verb(verbs, manifests, text, *examples))
+    added = add_out_option(add_verb(verbs, manifests, text, *examples))
     _manifests_options(added)
     _accept_option(added)
 
     examples = ("marina verify", "marina verify my/spec.yaml --kubernetes 1.34", "marina verify --dir manifests --json")
     examples += ("marina verify --explain pdb-blocks-drain",)
-    _verify_options(with_build(verb(verbs, verify, "check manifests, without a cluster", *examples)))
+    _verify_options(add_out_option(add_verb(verbs, verify, "check manifests, without a cluster", *examples)))
 
     examples = ("marina deploy --dry-run", "marina deploy my/spec.yaml --context production")
     text = "apply the manifests to a cluster, wait until they serve, or say why not and go back"
-    _deploy_options(verb(verbs, deploy, text, *examples))
+    _deploy_options(add_verb(verbs, deploy, text, *examples))
 
     examples = ("marina rollback my/spec.yaml", "marina rollback my/spec.yaml --to 3", "marina rollback mine -n shop")
     text = "go back to the revision that ran before, or to another that is kept"
-    _rollback_options(verb(verbs, rollback, text, *examples, spec=False))
+    _rollback_options(add_verb(verbs, rollback, text, *examples, spec=False))
 
     examples = ("marina status my/spec.yaml", "marina status my/spec.yaml --json", "marina status mine -n shop")
-    _named_options(verb(verbs, status, "say what is deployed, and whether it is healthy", *examples, spec=False))
+    _named_options(add_verb(verbs, status, "say what is deployed, and whether it is healthy", *examples, spec=False))
 
     examples = ("marina delete my/spec.yaml", "marina delete mine -n shop --with-namespace")
-    _delete_options(verb(verbs, delete, "delete what `deploy` applied, and nothing else", *examples, spec=False))
+    _delete_options(add_verb(verbs, delete, "delete what `deploy` applied, and nothing else", *examples, spec=False))
 
 
 def manifests(options: argparse.Namespace) -> int:
@@ -172,7 +172,7 @@ def _printed(options: argparse.Namespace, record: Any) -> int:
 
 def _cluster_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """What all verbs have that talk to a cluster."""
-    add = with_build(parser).add_argument
+    add = add_out_option(parser).add_argument
     add("--context", metavar="C", help="context of the kubeconfig (default: the current one)")
     add("--kubeconfig", metavar="FILE", type=Path, help="kubeconfig (default: $KUBECONFIG, or ~/.kube/config)")
     return parser

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 from config.errors import InputError, MarinaError, SpecError, nearest
 from marina import cluster, comparing, measuring, packaging, serving, simulating
-from marina.arguments import DEFAULT_SPEC, EXIT_CODES, INTERRUPTED, Help, print_json
-from marina.installed import missing_extras
+from marina.arguments import DEFAULT_SPEC, EXIT_CODES, INTERRUPTED, HelpFormatter, print_json
+from marina.extras import missing_extras
 from marina.starting import demo, doctor, init
-from marina.terminal import as_typed, coloured, completion
+from marina.terminal import coloured, completion, localised
 
 # In the order of the flow.
 _STAGES = (init, packaging, serving, measuring, comparing, simulating, cluster, demo, doctor)
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             print_json(_error_record(err))
         else:
-            print(coloured(as_typed(f"error: {err}", _typed_spec(options)), sys.stderr), file=sys.stderr)
+            print(coloured(localised(f"error: {err}", _typed_spec(options)), sys.stderr), file=sys.stderr)
         return err.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
         prog="marina",
         description="From a PyTorch model to a TorchServe service that is proven to meet its objective.",
         epilog=f"`marina VERB --help` has the options of a verb, and examples.\n\n{EXIT_CODES}",
-        formatter_class=Help,
+        formatter_class=HelpFormatter,
     )
     whole.add_argument("--version", action=_Prints, text=_version, help="print the version")
     text = 'print the completion for your shell: eval "$(marina --completion)"'

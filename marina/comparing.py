@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import chosen, print_json, verb, with_build
+from marina.arguments import add_out_option, add_verb, print_json, stage_options
 
 
 def add_verbs(verbs: Any) -> None:
     """Its options."""
-    added = verb(
+    added = add_verb(
         verbs,
         compare,
         "say whether a package is worse than another one: PASS, FAIL or INVALID",
@@ -20,7 +20,7 @@ def add_verbs(verbs: Any) -> None:
         "marina compare --baseline kept/verdict.json",
         "marina compare --against http://10.0.0.7:8080 --rate 50",
     )
-    add = with_build(added).add_argument
+    add = add_out_option(added).add_argument
     text = "the old package: a MAR, a spec, a verdict.json whose package is here, or the address of a server"
     add("--against", metavar="OLD", help=text)
     text = "send nothing; compare the newest verdict with this stored verdict.json"
@@ -51,7 +51,7 @@ def compare(options: argparse.Namespace) -> int:
             raise InputError("`--baseline`: not together with `--against`, because it compares with a stored verdict")
         text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
         raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
-    spec, how = load_spec(options.spec, files=False), chosen(Pairing, options)
+    spec, how = load_spec(options.spec, files=False), stage_options(Pairing, options)
     folder: Path = options.out / spec.name
     where = Where(out=folder, url=options.url, supervisor=options.supervisor, any_package=options.any_package)
     if options.baseline:

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-MARK = "MARINA_JOB"
+JOB_VARIABLE = "MARINA_JOB"
 _PATIENCE_S = 10.0
 
 
@@ -22,7 +22,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
     until = time.monotonic() + _PATIENCE_S
-    while (left := _marked(f"{MARK}={folder}".encode())) and time.monotonic() < until:
+    while (left := _marked(f"{JOB_VARIABLE}={folder}".encode())) and time.monotonic() < until:
         for process in left:
             try:
                 os.kill(process, signal.SIGKILL)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import INTERRUPTED, chosen, print_json, verb, with_build
-from marina.terminal import as_typed
+from marina.arguments import INTERRUPTED, add_out_option, add_verb, print_json, stage_options
+from marina.terminal import localised
 
 # A header whose value comes from the environment: `Authorization: Bearer $TOKEN`.
 _VARIABLE = re.compile(r"^[^:]+:\s*(\w+\s+)?\$(\w+|\{\w+\})$")
@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"^[^:]+:\s*(\w+\s+)?\$(\w+|\{\w+\})$")
 def add_verbs(verbs: Any) -> None:
     """Their options."""
     _loadtest_options(
-        verb(
+        add_verb(
             verbs,
             loadtest,
             "load a server and say whether it meets the objective: PASS, FAIL or INVALID",
@@ -29,7 +29,7 @@ def add_verbs(verbs: Any) -> None:
         )
     )
     _calibrate_options(
-        verb(
+        add_verb(
             verbs,
             calibrate,
             "find the highest rate that meets the objective",
@@ -44,7 +44,7 @@ def loadtest(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from loadtest import RunOptions, next_step, run, verdict_text
 
-    spec, how = load_spec(options.spec, files=False), chosen(RunOptions, options)
+    spec, how = load_spec(options.spec, files=False), stage_options(RunOptions, options)
     where = _where(options, spec.name)
     if (options.one_pod or options.service) and not options.in_cluster:
         raise InputError("`--one-pod` and `--service`: only with `--in-cluster`", hint="--in-cluster")
@@ -72,7 +72,7 @@ def loadtest(options: argparse.Namespace) -> int:
         print(verdict_text(outcome))
         print(f"report {options.out / spec.name / 'verdict.html'}")
         if step := next_step(outcome, options.out / spec.name, _where_typed(options)):
-            print(as_typed(f"hint: {step}", options.spec))
+            print(localised(f"hint: {step}", options.spec))
     return INTERRUPTED if outcome.interrupted else outcome.verdict.exit_code
 
 
@@ -105,7 +105,7 @@ def calibrate(options: argparse.Namespace) -> int:
 
     spec = load_spec(options.spec, files=False)
     out, where = options.out / spec.name, _where(options, spec.name)
-    how = chosen(Search, options)
+    how = stage_options(Search, options)
     if options.in_cluster:
         from config.errors import InputError
         from k8s import make_plan
@@ -144,7 +144,7 @@ def _tuned(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool
 
 def _target_options(parser: argparse.ArgumentParser) -> None:
     """What the verbs that load a server have in common."""
-    add = with_build(parser).add_argument
+    add = add_out_option(parser).add_argument
     add("--url", metavar="U", help="address of a server that is already running (default: start one)")
     text = "where its supervisor's pages are (default: ten ports above --url)"
     add("--pages-url", "--supervisor", dest="supervisor", metavar="U", help=text)

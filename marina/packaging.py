@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import print_json, verb, with_build
-from marina.ending import cleanup_on_exit
+from marina.arguments import add_out_option, add_verb, print_json
+from marina.cleanup import cleanup_on_exit
 from marina.terminal import coloured
 
 
 def add_verbs(verbs: Any) -> None:
     """Their options."""
-    added = verb(
+    added = add_verb(
         verbs,
         check,
         "print the spec with every default filled in, or every error in it",
@@ -31,8 +31,8 @@ def add_verbs(verbs: Any) -> None:
         help="look at a config.properties or model-config.yaml of yours instead",
     )
     added.add_argument("--fields", action="store_true", help="explain every field that a spec may have, and stop")
-    added = with_build(
-        verb(
+    added = add_out_option(
+        add_verb(
             verbs,
             package,
             "compile the model into a MAR, and compare its answers with the original's",
@@ -43,7 +43,7 @@ def add_verbs(verbs: Any) -> None:
     added.add_argument(
         "--quick", action="store_true", help="for a first look: compile nothing, and take fp32 instead of int8"
     )
-    added = verb(
+    added = add_verb(
         verbs,
         inspect,
         "say what is in a MAR, and whether it is whole and safe to load",
@@ -53,7 +53,7 @@ def add_verbs(verbs: Any) -> None:
     )
     added.add_argument("mar", metavar="FILE.mar", type=Path, help="a MAR made by Marina or by anybody else")
     _image_options(
-        verb(
+        add_verb(
             verbs,
             image,
             "build a container image of the package",
@@ -83,11 +83,11 @@ def check(options: argparse.Namespace) -> int:
         return 1 if findings else 0
     import yaml
 
-    from config.combinations import cautions
+    from config.combinations import find_warnings
     from config.load import load_spec
 
     spec = load_spec(options.spec)
-    for caution in cautions(spec):
+    for caution in find_warnings(spec):
         print(f"warning: {spec.file}: {caution}", file=sys.stderr)
     completed = spec.completed()
     if options.json:
@@ -105,7 +105,7 @@ def package(options: argparse.Namespace) -> int:
     progress = Progress(quiet=options.quiet)
     progress.say(f"packaging {spec.name} {spec.version} from {options.spec}")
     if options.quick:
-        spec = spec.for_first_look()
+        spec = spec.uncompiled()
     from archiver.package import package as build
 
     with cleanup_on_exit():
@@ -154,7 +154,7 @@ def image(options: argparse.Namespace) -> int:
 
 
 def _image_options(parser: argparse.ArgumentParser) -> None:
-    add = with_build(parser).add_argument
+    add = add_out_option(parser).add_argument
     add(
         "--target",
         choices=("cpu", "cuda", "loadtest", "vllm"),

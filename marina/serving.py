@@ -6,19 +6,19 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import verb, with_build
+from marina.arguments import add_out_option, add_verb
 
 
 def add_verbs(verbs: Any) -> None:
     """Its options."""
-    added = verb(
+    added = add_verb(
         verbs,
         serve,
         "run the server until you stop it",
         "marina serve",
         "marina serve my/spec.yaml --port-base 9000 --host 0.0.0.0",
     )
-    add = with_build(added).add_argument
+    add = add_out_option(added).add_argument
     add("--mar", metavar="FILE", type=Path, help="the MAR to serve (default: DIR/NAME/model.mar)")
     add(
         "--port-base",

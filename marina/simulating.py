@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import print_json, verb, with_build
+from marina.arguments import add_out_option, add_verb, print_json
 
 
 def add_verbs(verbs: Any) -> None:
@@ -17,7 +17,7 @@ def add_verbs(verbs: Any) -> None:
     )
     examples += ("marina simulate --knee 100 --cold-start 20 --node-time 90", "marina simulate --recorded hpa.jsonl")
     text = "show how the autoscaler would follow your traffic, without a cluster"
-    parser = with_build(verb(verbs, simulate, text, *examples))
+    parser = add_out_option(add_verb(verbs, simulate, text, *examples))
     traffic = parser.add_mutually_exclusive_group().add_argument
     traffic(
         "--trace", metavar="FILE", type=Path, help="traffic as a CSV of time and requests/s (default: a working day)"

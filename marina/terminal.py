@@ -34,22 +34,22 @@ def coloured(text: str, stream: TextIO) -> str:
     return _WORD.sub(lambda match: f"\x1b[1;{_COLOURS[match[1]]}m{match[1]}\x1b[0m", text)
 
 
-def typed() -> str:
+def marina_command() -> str:
     """What to type for `marina` here: that word where the shell finds this installation by it, else what was typed."""
     program = Path(sys.argv[0])
     if program.parts[-2:] == ("marina", "__main__.py"):
-        return f"{shlex.quote(short(Path(sys.executable)))} -m marina"
+        return f"{shlex.quote(short_path(Path(sys.executable)))} -m marina"
     there = shutil.which("marina")
     if program.name != "marina" or (there and Path(there).resolve() == program.resolve()):
         return "marina"
-    return shlex.quote(short(program))
+    return shlex.quote(short_path(program))
 
 
-def as_typed(text: str, spec: object = None) -> str:
+def localised(text: str, spec: object = None) -> str:
     """Commands in a hint or at the beginning of a line, as they work here, with the spec that was typed."""
     return re.sub(
         r"(?m)^((?:hint:)?\s*)marina (?=[a-z-])(.*)$",
-        lambda match: f"{match[1]}{typed()} {match[2] if spec is None else _of(str(spec), match[2])}",
+        lambda match: f"{match[1]}{marina_command()} {match[2] if spec is None else _of(str(spec), match[2])}",
         text,
     )
 
@@ -60,7 +60,7 @@ def _of(spec: str, words: str) -> str:
     return re.sub(rf"(?<!\S){re.escape(spec)}(?![^\s,;])", lambda _: shlex.quote(spec), named)
 
 
-def short(program: Path) -> str:
+def short_path(program: Path) -> str:
     """A program's path from here, where that is the shorter one."""
     absolute, relative = os.path.abspath(program), os.path.relpath(program)
     return min((absolute, relative if "/" in relative else f"./{relative}"), key=len)

@@ -18,11 +18,11 @@ from config.combinations import (  # noqa: F401  (they register rules)
     writing,
 )
 from config.combinations.rule import COMBINATIONS, FILES, FORMS, Table
-from config.combinations.writing import cautions
+from config.combinations.writing import find_warnings
 from config.spec import Spec
 from config.yaml_lines import Location
 
-__all__ = ["Conflict", "cautions", "find_conflicts"]
+__all__ = ["Conflict", "find_conflicts", "find_warnings"]
 
 
 @dataclass(frozen=True)

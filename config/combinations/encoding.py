@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
-from config.hf_folder import FolderRefused, read_folder
+from config.hf_folder import FolderRefused, read_model_folder
 from config.spec import Spec
 
 _NOT_OF_ENCODERS = ("image", "inputs", "outputs")
@@ -45,7 +45,7 @@ def _the_folder_is_an_encoders(spec: Spec) -> Conflicts:
     if model.task is None or model.folder is None or not spec.path(model.folder).is_dir():
         return
     try:
-        folder = read_folder(spec.path(model.folder))
+        folder = read_model_folder(spec.path(model.folder))
     except FolderRefused as err:
         yield "model.source", str(err), err.hint
         return

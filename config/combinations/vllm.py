@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from config.combinations.rule import Conflicts, rule
 from config.errors import listed, nearest
-from config.hf_folder import FolderRefused, read_folder
+from config.hf_folder import FolderRefused, read_model_folder
 from config.spec import Spec
 
 # Of vLLM 0.32's engine: what tunes it. What is not here may run code, reach another machine, or change whose answers
@@ -92,14 +92,14 @@ def _weights_are_mounted(spec: Spec) -> Conflicts:
         yield "text.vllm.weights", text, f"mounts: {{{path}: VOLUME:ro}}, with that volume under `volumes`"
 
 
-def vllm_cautions(spec: Spec) -> Iterator[str]:
+def vllm_warnings(spec: Spec) -> Iterator[str]:
     """What may be meant, and is said because it may not be."""
     if spec.vllm is None:
         return
     if spec.vllm.weights is not None and not spec.kubernetes.pod.mounts:
         yield f"`text.vllm.weights`: `{spec.vllm.weights}`, but no volume is mounted in a pod: `kubernetes.pod.mounts`"
     try:
-        files = read_folder(spec.path(spec.model.folder or "")).files
+        files = read_model_folder(spec.path(spec.model.folder or "")).files
     except FolderRefused:
         return
     size = sum(file.stat().st_size for file in files)

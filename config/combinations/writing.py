@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
-from config.combinations.vllm import vllm_cautions
+from config.combinations.vllm import vllm_warnings
 from config.errors import listed
-from config.hf_folder import FolderRefused, read_folder
+from config.hf_folder import FolderRefused, read_model_folder
 from config.sections import Model, Text
 from config.spec import Spec
 
@@ -100,9 +100,9 @@ def _a_drain_lets_answers_end(spec: Spec) -> Conflicts:
         yield "serving.drain_timeout_s", text, "raise it, or lower `text.max_tokens`"
 
 
-def cautions(spec: Spec) -> Iterator[str]:
+def find_warnings(spec: Spec) -> Iterator[str]:
     """What may be meant, and is said because it may not be."""
-    yield from vllm_cautions(spec)
+    yield from vllm_warnings(spec)
     if not spec.model.writes or spec.slo is None or spec.slo.itl_p99_ms is None:
         return
     longest_s = ((spec.slo.ttft_p99_ms or 0) + spec.slo.itl_p99_ms * spec.writing.max_tokens) / 1000
@@ -154,7 +154,7 @@ def _the_folder_is_one(spec: Spec) -> Conflicts:
     if not spec.model.writes or spec.model.folder is None or not spec.path(spec.model.folder).is_dir():
         return
     try:
-        folder = read_folder(spec.path(spec.model.folder), weights=spec.writing.engine != "fake")
+        folder = read_model_folder(spec.path(spec.model.folder), weights=spec.writing.engine != "fake")
     except FolderRefused as err:
         yield "model.source", str(err), err.hint
         return

@@ -15,7 +15,7 @@ _ESCAPED_ON_PURPOSE = frozenset("tnrfu\\=:#! \t\"'")
 
 
 @dataclass(frozen=True)
-class Entry:
+class Property:
     """One key and its value after continuation lines and escapes; `line` is where the key starts."""
 
     line: int
@@ -29,7 +29,7 @@ class Entry:
     """A `\\u` without four hexadecimal digits, which makes Java refuse the whole file."""
 
 
-def read_properties(text: str) -> list[Entry]:
+def read_properties(text: str) -> list[Property]:
     """Every entry in the order of the file, duplicates included."""
     return [_entry(number, line) for number, line in _logical_lines(text)]
 
@@ -61,13 +61,13 @@ def _continues(line: str) -> bool:
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
-def _entry(number: int, line: str) -> Entry:
+def _entry(number: int, line: str) -> Property:
     end = _key_end(line)
     rest = line[end:].lstrip(_BLANKS)
     if rest[:1] in ("=", ":"):
         rest = rest[1:].lstrip(_BLANKS)
     escapes = [match[1] or "" for match in _ESCAPE.finditer(line)]
-    return Entry(
+    return Property(
         line=number,
         key=_unescape(line[:end]),
         value=_unescape(rest),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from config.errors import nearest
 from config.lint.addresses import check_addresses
 from config.lint.finding import Finding, Level
-from config.lint.java_properties import Entry, read_as_launcher, read_properties
+from config.lint.java_properties import Property, read_as_launcher, read_properties
 from config.lint.models_json import check_models_json
 from config.lint.torchserve_keys import (
     INVENTED_PROPERTIES,
@@ -34,13 +34,13 @@ class _File:
     """The entries that count: of a key given twice, the last."""
 
     name: str
-    entries: dict[str, Entry]
+    entries: dict[str, Property]
 
     def matches(self, key: str, pattern: str) -> bool:
         entry = self.entries.get(key)
         return entry is not None and re.fullmatch(pattern, entry.value.strip(), re.IGNORECASE) is not None
 
-    def finding(self, entry: Entry, level: Level, rule: str, text: str, hint: str | None = None) -> Finding:
+    def finding(self, entry: Property, level: Level, rule: str, text: str, hint: str | None = None) -> Finding:
         return Finding(self.name, entry.line, entry.key, level, rule, text, hint)
 
 
@@ -74,8 +74,8 @@ def _check_encoding(data: bytes, name: str) -> Iterator[Finding]:
             yield Finding(name, number, "", "error", "encoding", text, "save the file as UTF-8")
 
 
-def _check_duplicates(file: _File, entries: list[Entry]) -> Iterator[Finding]:
-    first: dict[str, Entry] = {}
+def _check_duplicates(file: _File, entries: list[Property]) -> Iterator[Finding]:
+    first: dict[str, Property] = {}
     for entry in entries:
         earlier = first.setdefault(entry.key, entry)
         if earlier is not entry:
@@ -99,7 +99,7 @@ def _check_launcher(file: _File, seen: dict[str, str]) -> Iterator[Finding]:
             yield file.finding(entry, "error", "dollar-substitution", text, f"write the value itself: {key}=<value>")
 
 
-def _check_entry(file: _File, entry: Entry) -> Iterator[Finding]:
+def _check_entry(file: _File, entry: Property) -> Iterator[Finding]:
     if entry.malformed:
         text = "`\\u` without four hexadecimal digits, TorchServe stops at its start"
         yield file.finding(entry, "error", "escape", text, "write `\\\\` for a backslash")
@@ -114,7 +114,7 @@ def _check_entry(file: _File, entry: Entry) -> Iterator[Finding]:
     yield from findings or _check_traps(file, entry)
 
 
-def _check_characters(file: _File, entry: Entry) -> Iterator[Finding]:
+def _check_characters(file: _File, entry: Property) -> Iterator[Finding]:
     if not entry.raw.isascii():
         given = entry.raw.encode("latin-1").decode("utf-8", "replace")
         escaped = re.sub(r"[^\x00-\x7f]", lambda match: json.dumps(match[0])[1:-1], given)
@@ -136,7 +136,7 @@ def _check_characters(file: _File, entry: Entry) -> Iterator[Finding]:
         yield file.finding(entry, "error", "dollar-substitution", text, hint)
 
 
-def _unknown(file: _File, entry: Entry) -> Finding:
+def _unknown(file: _File, entry: Property) -> Finding:
     invented = INVENTED_PROPERTIES.get(entry.key)
     variable = environment_names().get(entry.key)
     if variable:
@@ -163,7 +163,7 @@ def _unknown(file: _File, entry: Entry) -> Finding:
     return file.finding(entry, level, "unknown-key", _IGNORED, "delete the line")
 
 
-def _check_traps(file: _File, entry: Entry) -> Iterator[Finding]:
+def _check_traps(file: _File, entry: Property) -> Iterator[Finding]:
     for trap in TRAPS:
         if (
             trap.key == entry.key

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from config.errors import listed
 from config.lint.finding import Mistake
-from config.lint.java_properties import Entry
+from config.lint.java_properties import Property
 from config.lint.torchserve_keys import Key
 
 _BITS = {"int": 31, "long": 63}
@@ -16,7 +16,7 @@ _NO = frozenset(("", "0", "disable", "disabled", "f", "n", "no", "off"))
 _FOREIGN_URLS = ("http://host.invalid/any.mar", "https://host.invalid/any.mar", "file:///any.mar")
 
 
-def check_value(key: Key, entry: Entry) -> Iterator[Mistake]:
+def check_value(key: Key, entry: Property) -> Iterator[Mistake]:
     """What TorchServe reads from the value, where that is not what stands there."""
     value = entry.value.strip()
     if entry.value != entry.value.rstrip() and _minds_blanks(key, value):

@@ -1,18 +1,18 @@
 """How the pages that Marina writes look: one palette, one style sheet, charts. No network, no script."""
 
-from config.pages.chart import Axis, Bars, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds
-from config.pages.rendering import base_style, render
+from config.pages.chart import Axis, Bars, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds
+from config.pages.rendering import base_style, render_page
 
 __all__ = [
     "Axis",
     "Bars",
     "Chart",
     "Drawing",
-    "Entry",
+    "LegendEntry",
     "Line",
     "base_style",
     "linear_axis",
     "log_axis",
     "milliseconds",
-    "render",
+    "render_page",
 ]

@@ -139,7 +139,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LegendEntry:
     """What a legend says of a colour; `css` may add `dash` or `block` to it."""
 
     css: str
@@ -152,7 +152,7 @@ class Drawing:
 
     chart: Chart
     note: str
-    legend: Sequence[Entry]
+    legend: Sequence[LegendEntry]
 
 
 def linear_axis(low: float, high: float, text: Callable[[float], str] = lambda value: f"{value:,g}") -> Axis:

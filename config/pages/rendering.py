@@ -7,7 +7,7 @@ from pathlib import Path
 _SHARED = Path(__file__).parent
 
 
-def render(template: Path, **values: object) -> str:
+def render_page(template: Path, **values: object) -> str:
     """A template's text; whatever is put into it is text, never markup."""
     # Here, because the supervisor needs the style alone.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

@@ -9,7 +9,7 @@ from config.sections.encoding import Encoding
 from config.sections.extension import Patch, Pod
 from config.sections.model import Dtype, Image, Model, Precision, Tensor
 from config.sections.objective import Load, Slo
-from config.sections.section import AS_NAME, PATTERNS, Name, Section, Version
+from config.sections.section import BAD_KEY, PATTERNS, Name, Section, Version
 from config.sections.serving import Serving
 from config.sections.store import ModelCache
 from config.sections.text import Text
@@ -17,7 +17,7 @@ from config.sections.varying import Varying
 from config.sections.vllm import Vllm
 
 __all__ = [
-    "AS_NAME",
+    "BAD_KEY",
     "PATTERNS",
     "Cost",
     "Dtype",

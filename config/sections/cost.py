@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 
 from config.sections.section import CURRENCY, Section
 
-_HOUR_S, REQUESTS = 3600, 10_000
+_HOUR_S, _REQUESTS = 3600, 10_000
 
 
 class Cost(Section):
@@ -25,4 +25,4 @@ class Cost(Section):
 
     def per_10k(self, rps: float) -> float:
         """What 10,000 requests cost when a pod answers so many a second: idle time is paid like any other."""
-        return self.pod_hour / _HOUR_S / rps * REQUESTS
+        return self.pod_hour / _HOUR_S / rps * _REQUESTS

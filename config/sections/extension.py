@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from config.sections.section import AS_NAME, Labels, Section
+from config.sections.section import BAD_KEY, Labels, Section
 
 # As Kubernetes writes it; `marina verify` holds the result against its schemas.
 Raw = dict[str, Any]
@@ -124,7 +124,7 @@ class Pod(Section):
     def _hosts(cls, aliases: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         for address in aliases:
             if not _is_address(address):
-                raise ValueError(f"{address}|{AS_NAME}an address with names, such as `{{10.0.0.5: [store.local]}}`")
+                raise ValueError(f"{address}|{BAD_KEY}an address with names, such as `{{10.0.0.5: [store.local]}}`")
         return aliases
 
 
@@ -161,7 +161,7 @@ def _is_address(text: str) -> bool:
 def _free(entries: dict[str, str], own: str) -> dict[str, str]:
     for key in entries:
         if key.startswith(own):
-            raise ValueError(f"{key}|{AS_NAME}others than `{own}…`, which are Marina's own")
+            raise ValueError(f"{key}|{BAD_KEY}others than `{own}…`, which are Marina's own")
     _named(entries, _KEY, "what Kubernetes takes, such as `team` or `example.org/team`")
     return entries
 
@@ -169,4 +169,4 @@ def _free(entries: dict[str, str], own: str) -> dict[str, str]:
 def _named(entries: Iterable[str], pattern: re.Pattern[str], allowed: str) -> None:
     for name in entries:
         if not pattern.fullmatch(name):
-            raise ValueError(f"{name}|{AS_NAME}{allowed}")
+            raise ValueError(f"{name}|{BAD_KEY}{allowed}")

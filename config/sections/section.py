@@ -55,13 +55,13 @@ _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]
 
 _SIGNS = "letters, digits, `-`, `_` and `.`, at most 63, the first and the last a letter or digit"
 # How a check begins that finds fault with the key of an entry, after the key and `|`.
-AS_NAME = "as a name, allowed: "
+BAD_KEY = "as a name, allowed: "
 
 
 def _labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         if not _LABEL.fullmatch(key):
-            raise ValueError(f"{key}|{AS_NAME}{_SIGNS}, with or without `example.org/` before them")
+            raise ValueError(f"{key}|{BAD_KEY}{_SIGNS}, with or without `example.org/` before them")
         if value and ("/" in value or not _LABEL.fullmatch(value)):
             raise ValueError(f"{key}|allowed: {_SIGNS}")
     return labels

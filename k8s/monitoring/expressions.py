@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from config.latency import FIRST_EDGES_S, GAP_EDGES_S, around
+from config.latency import FIRST_EDGES_S, GAP_EDGES_S, edges_around
 from config.sections import Cost
 from config.spec import Spec
 
@@ -101,7 +101,7 @@ class Queries:
 
     def within(self, limit: str) -> str:
         """Good answers within a limit, a second: exact on an edge of the histogram, between two of them its share."""
-        return self._within(_DURATION, around(float(limit)), GOOD)
+        return self._within(_DURATION, edges_around(float(limit)), GOOD)
 
     def _within(self, histogram: str, place: tuple[float, float, float], *matchers: str) -> str:
         low, high, share = place
@@ -116,7 +116,7 @@ class Queries:
 
     def late(self, pieces: str, limit_s: float) -> str:
         """Those of them over a limit, a second."""
-        within = self._within(pieces, around(limit_s, _PIECES[pieces]))
+        within = self._within(pieces, edges_around(limit_s, _PIECES[pieces]))
         return f"clamp_min({self.counted(pieces)} - {within}, 0)"
 
     def sequences(self, state: str, *by: str) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import MarinaError, Refused, ToolMissing
-from marina.arguments import BUILD, DEFAULT_SPEC, print_json, verb
-from marina.ending import cleanup_on_exit
-from marina.terminal import as_typed
+from marina.arguments import BUILD, DEFAULT_SPEC, add_verb, print_json
+from marina.cleanup import cleanup_on_exit
+from marina.terminal import localised
 
 # A busy machine may take several runs to a verdict; a demo does not wait for ever.
 _WARMUP_S, _LONGEST_S = 3.0, 120.0
@@ -28,7 +28,7 @@ _STAGES = ("check", "package", "serve", "load", "verdict", "manifests", "verify"
 
 def add_verbs(verbs: Any) -> None:
     """Its options."""
-    added = verb(
+    added = add_verb(
         verbs,
         demo,
         "do every step once: check, package, serve, load, manifests, verify",
@@ -57,8 +57,8 @@ def demo(options: argparse.Namespace) -> int:
     else:
         print(f"\nreport {options.out / record['name'] / 'verdict.html'}, after {took_s:.0f} s\n\nnext")
         following = _following(options.spec, options.out)
-        width = max(len(as_typed(command)) for command, _ in following)
-        print("\n".join(f"  {as_typed(command):<{width}}  # {text}" for command, text in following))
+        width = max(len(localised(command)) for command, _ in following)
+        print("\n".join(f"  {localised(command):<{width}}  # {text}" for command, text in following))
     return 0
 
 
@@ -206,7 +206,7 @@ def _packageable(spec: Any) -> Any:
     try:
         find_compiler()
     except ToolMissing:
-        return spec.for_first_look()
+        return spec.uncompiled()
     return spec
 
 

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from marina.arguments import print_json, verb
+from marina.arguments import add_verb, print_json
 
 _MARKS = {"ok": "ok", "missing": "--", "broken": "!!", "note": "i"}
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProbeResult:
     """One thing that was looked for."""
 
     name: str
@@ -33,12 +33,12 @@ class Finding:
         return self.local and self.state in ("missing", "broken")
 
 
-Probe = Callable[[], "list[Finding]"]
+Probe = Callable[[], "list[ProbeResult]"]
 
 
 def add_verbs(verbs: Any) -> None:
     """Its options."""
-    verb(
+    add_verb(
         verbs,
         doctor,
         "say what is missing on this machine and in the cluster, and what to type",
@@ -62,18 +62,18 @@ def doctor(options: argparse.Namespace) -> int:
     return 1 if missing_locally(findings) else 0
 
 
-def examine(probes: Sequence[Probe]) -> list[Finding]:
+def examine(probes: Sequence[Probe]) -> list[ProbeResult]:
     """What all probes found, in their order; they run at the same time and each knows its own end."""
     with ThreadPoolExecutor(len(probes)) as pool:
         return [finding for findings in pool.map(lambda probe: probe(), probes) for finding in findings]
 
 
-def missing_locally(findings: Sequence[Finding]) -> list[str]:
+def missing_locally(findings: Sequence[ProbeResult]) -> list[str]:
     """What the local flow needs and is not there."""
     return [finding.name for finding in findings if finding.fails]
 
 
-def report(findings: Sequence[Finding]) -> str:
+def report(findings: Sequence[ProbeResult]) -> str:
     """One line a finding; under what is not there for whom that matters, and what to type."""
     lines = []
     for finding in findings:

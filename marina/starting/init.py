@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import print_json, verb
-from marina.terminal import typed
+from marina.arguments import add_verb, print_json
+from marina.terminal import marina_command
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 _WHAT = {
@@ -22,7 +22,7 @@ _WHAT = {
 
 def add_verbs(verbs: Any) -> None:
     """Its options."""
-    added = verb(
+    added = add_verb(
         verbs,
         init,
         "make a folder with a spec and a sample, ready to be packaged",
@@ -81,7 +81,7 @@ def init(options: argparse.Namespace) -> int:
         hint = re.sub(r"(^|`)(source|task): ", r"\1--\2 ", err.hint) if err.hint else None
         raise InputError(message, hint=hint) from err
     spec = folder / "spec.yaml"
-    todo = [f"{typed()} {verb} {spec}" for verb in ("check", "package", "serve", "loadtest")]
+    todo = [f"{marina_command()} {verb} {spec}" for verb in ("check", "package", "serve", "loadtest")]
     if options.json:
         print_json({"folder": str(folder), "files": [str(file) for file in written], "notes": notes, "next": todo})
         return 0
@@ -109,19 +109,19 @@ def _check_name(name: str) -> None:
 def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[str]]:
     """Writes the files, and takes them back when the model in them does not work; what to know of them."""
     from config.errors import InputError
-    from marina.starting.init_model import find_start, settled
-    from marina.starting.init_sample import sample_of
+    from marina.starting.init_model import choose_compile_mode, find_model_facts
+    from marina.starting.init_sample import make_sample
     from marina.starting.init_spec import spec_text
 
-    start = find_start(options.name, options)
-    sample, body = sample_of(start)
-    files = {folder / "spec.yaml": spec_text(options.name, start, sample).encode(), folder / sample: body}
-    kind = start.template or ("image" if start.picture else "tensor")
+    facts = find_model_facts(options.name, options)
+    sample, body = make_sample(facts)
+    files = {folder / "spec.yaml": spec_text(options.name, facts, sample).encode(), folder / sample: body}
+    kind = facts.template or ("image" if facts.picture else "tensor")
     if options.source is None:
         files[folder / "model.py"] = _template(f"model_{kind}.py.txt")
-    if start.handler == "own":
-        files[folder / "handler.py"] = _handler(kind, start)
-    for reads in start.files:
+    if facts.handler == "own":
+        files[folder / "handler.py"] = _handler(kind, facts)
+    for reads in facts.files:
         files[folder / reads] = _template(Path(reads).name)
     if there := sorted(str(file) for file in files if file.exists()):
         text = f"`NAME`: already there: {', '.join(f'`{file}`' for file in there)}; nothing is overwritten"
@@ -134,7 +134,7 @@ def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[s
             with file.open("xb") as stream:
                 written.append(file)
                 stream.write(data)
-        finished = settled(folder / "spec.yaml", options.name, start, sample)
+        finished = choose_compile_mode(folder / "spec.yaml", options.name, facts, sample)
         (folder / "spec.yaml").write_text(spec_text(options.name, finished, sample), encoding="utf-8")
     except BaseException:
         for file in written:
@@ -143,16 +143,16 @@ def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[s
             if made.is_dir() and not any(made.iterdir()):
                 made.rmdir()
         raise
-    return sorted(files), _notes(start, finished) if options.source else []
+    return sorted(files), _notes(facts, finished) if options.source else []
 
 
-def _notes(start: Any, finished: Any) -> list[str]:
+def _notes(facts: Any, finished: Any) -> list[str]:
     """What was found and chosen."""
-    taken = [f"`{name}`: {_shown(tensor)}" for name, tensor in (start.inputs or {}).items()]
+    taken = [f"`{name}`: {_shown(tensor)}" for name, tensor in (facts.inputs or {}).items()]
     notes = [f"the model takes {', '.join(taken)}"] if taken else []
-    if start.picture:
-        notes.append(f"the model takes pictures, {' x '.join(map(str, start.picture))}")
-    if start.source.startswith("torchvision:") and start.weights == "random":
+    if facts.picture:
+        notes.append(f"the model takes pictures, {' x '.join(map(str, facts.picture))}")
+    if facts.source.startswith("torchvision:") and facts.weights == "random":
         notes.append(
             "its weights are random; for real answers set `model.weights` in the spec, such as `IMAGENET1K_V1`"
         )
@@ -160,18 +160,22 @@ def _notes(start: Any, finished: Any) -> list[str]:
 
 
 def _shown(tensor: dict[str, Any]) -> str:
-    from marina.starting.init_spec import flow
+    from marina.starting.init_spec import flow_yaml
 
-    return f"the mask of `{tensor['mask_of']}`" if "mask_of" in tensor else f"{tensor['dtype']} {flow(tensor['shape'])}"
+    return (
+        f"the mask of `{tensor['mask_of']}`"
+        if "mask_of" in tensor
+        else f"{tensor['dtype']} {flow_yaml(tensor['shape'])}"
+    )
 
 
-def _handler(kind: str, start: Any) -> bytes:
+def _handler(kind: str, facts: Any) -> bytes:
     """The handler's text, with the places that the model's outputs have."""
     text = _template(f"handler_{kind}.py.txt").decode()
     if kind == "detection":
-        boxes = next(at for at, shape in enumerate(start.shapes) if len(shape) == 2 and shape[1] == 4)
-        rows = start.shapes[boxes][0]
-        scores = next(at for at, shape in enumerate(start.shapes) if at != boxes and shape[:1] == (rows,))
+        boxes = next(at for at, shape in enumerate(facts.shapes) if len(shape) == 2 and shape[1] == 4)
+        rows = facts.shapes[boxes][0]
+        scores = next(at for at, shape in enumerate(facts.shapes) if at != boxes and shape[:1] == (rows,))
         text = text.replace("BOXES, SCORES = 0, 1", f"BOXES, SCORES = {boxes}, {scores}")
     return text.encode()
 

@@ -6,7 +6,7 @@ import io
 import json
 from typing import Any
 
-from marina.starting.init_spec import Start
+from marina.starting.init_spec import ModelFacts
 
 # Beyond this, an array is no longer something to read and edit.
 _READABLE = 1000
@@ -14,19 +14,19 @@ _TEXT = "The ship was very good."
 _PAIR = {"query": "Where is the ship?", "documents": ["The ship is in the harbour.", "The sea is blue."]}
 
 
-def sample_of(start: Start) -> tuple[str, bytes]:
+def make_sample(facts: ModelFacts) -> tuple[str, bytes]:
     """The name and the bytes of a body that the model takes."""
     import numpy as np
 
-    if start.picture is not None:
-        return "samples/sample.png", _drawn(start.picture)
-    if start.writes:
+    if facts.picture is not None:
+        return "samples/sample.png", _drawn(facts.picture)
+    if facts.writes:
         return _json({"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0})
-    if start.task is not None or start.template == "text":
-        return _json(_PAIR if start.task == "rerank" else {"text": _TEXT})
-    values = {key: _filled(tensor) for key, tensor in (start.inputs or {}).items() if "mask_of" not in tensor}
+    if facts.task is not None or facts.template == "text":
+        return _json(_PAIR if facts.task == "rerank" else {"text": _TEXT})
+    values = {key: _filled(tensor) for key, tensor in (facts.inputs or {}).items() if "mask_of" not in tensor}
     first = next(iter(values.values()))
-    if len(values) == 1 and first.size > _READABLE and start.handler == "tensor":
+    if len(values) == 1 and first.size > _READABLE and facts.handler == "tensor":
         return "samples/sample.npy", _saved(first)
     # Rounded once more: 0.637 as float32 is 0.6370000243.
     return _json(

@@ -11,7 +11,7 @@ _WEIGHTS = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
 _USUAL = ("build", "build_model", "create_model", "get_model", "make_model", "model")
 
 
-def named_source(source: str) -> str:
+def resolve_source(source: str) -> str:
     """The source with the name of the model in a Python file, when there is one to choose."""
     if source.endswith(_WEIGHTS):
         text = f"`--source`: `{source}` holds weights, but no model"
@@ -43,9 +43,9 @@ def _models_in(module: ModuleType) -> list[str]:
 def _imported(file: Path) -> ModuleType:
     from archiver.sources import import_file
     from config.load import parse_spec
-    from marina.starting.init_spec import Start, spec_text
+    from marina.starting.init_spec import ModelFacts, spec_text
 
-    here = Start(f"./{file.name}:build", "tensor", inputs={"x": {"shape": [1], "dtype": "float32"}})
+    here = ModelFacts(f"./{file.name}:build", "tensor", inputs={"x": {"shape": [1], "dtype": "float32"}})
     try:
         spec = parse_spec(spec_text("mine", here, "x.json"), Path("spec.yaml"), files=False)
         return import_file(spec, file, "model.source")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from config.record import Form, Port, Record
+from config.record import BodyFormat, Port, Record
 from config.sections import Image
 from server.pages.openapi_text import answered_schema, asked_schema
 
@@ -95,7 +95,7 @@ def is_own(record: Record) -> bool:
     return record.handler not in ("image", "tensor", "text")
 
 
-def _declared(form: Form) -> Schema:
+def _declared(form: BodyFormat) -> Schema:
     return form.json_schema | ({} if form.example is None else {"examples": [form.example]})
 
 

@@ -20,7 +20,7 @@ from tools import needs
 
 import marina
 from marina.starting import doctor_cluster
-from marina.starting.doctor import Finding, examine, missing_locally, report
+from marina.starting.doctor import ProbeResult, examine, missing_locally, report
 from marina.starting.doctor_cluster import CLUSTER, _cluster
 from marina.starting.doctor_local import LOCAL, CommandFailed, output_of
 
@@ -86,17 +86,19 @@ def test_a_port_that_is_taken_is_only_a_note() -> None:
 def test_the_exit_code_is_of_the_local_flow_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gone = Finding("a", "missing", "none", "image", "apt-get install a")
+    gone = ProbeResult("a", "missing", "none", "image", "apt-get install a")
     monkeypatch.setattr("marina.starting.doctor_local.LOCAL", (lambda: [gone],))
     monkeypatch.setattr("marina.starting.doctor_cluster.CLUSTER", ())
     assert marina.main(["doctor", "--quiet"]) == 0
-    monkeypatch.setattr("marina.starting.doctor_local.LOCAL", (lambda: [Finding("b", "broken", "dead", local=True)],))
+    monkeypatch.setattr(
+        "marina.starting.doctor_local.LOCAL", (lambda: [ProbeResult("b", "broken", "dead", local=True)],)
+    )
     assert marina.main(["doctor", "--quiet"]) == 1
     assert "need b" in capsys.readouterr().out
 
 
 def test_a_report_shows_hints_only_for_what_is_not_there() -> None:
-    fine = Finding("x", "ok", "1.2", "serve", "never shown")
+    fine = ProbeResult("x", "ok", "1.2", "serve", "never shown")
     assert report([fine]).splitlines()[0] == "ok x                   1.2"
     assert "never shown" not in report([fine])
 
@@ -118,7 +120,7 @@ def test_a_command_that_fails_says_its_last_line() -> None:
         output_of("no-such-program")
 
 
-def states(findings: list[Finding]) -> dict[str, str]:
+def states(findings: list[ProbeResult]) -> dict[str, str]:
     return {finding.name: finding.state for finding in findings}
 
 

@@ -13,7 +13,7 @@ from specs import ROOT, TALES
 
 import marina
 from config.load import load_spec
-from marina.starting.init_spec import Start, spec_text
+from marina.starting.init_spec import ModelFacts, spec_text
 
 NETS = """
 from torch import nn
@@ -291,8 +291,8 @@ def test_what_is_no_python_in_our_packages_is_installed_too() -> None:
 def test_the_objective_to_start_from_is_one_that_the_model_can_meet(
     row_ms: float | None, p99_ms: int, rate: str
 ) -> None:
-    start = Start("torchvision:resnet18", "image", picture=(3, 224, 224), row_ms=row_ms)
-    text = spec_text("mine", start, "samples/sample.png")
+    facts = ModelFacts("torchvision:resnet18", "image", picture=(3, 224, 224), row_ms=row_ms)
+    text = spec_text("mine", facts, "samples/sample.png")
     assert f"  p99_ms: {p99_ms} " in text
     assert f"  throughput_rps: {rate} " in text
     assert ("one takes" in text) is (p99_ms > 100)

@@ -17,7 +17,7 @@ from tools import needs
 import marina
 from config.errors import MarinaError
 from marina.command import parser
-from marina.terminal import as_typed, coloured, completion
+from marina.terminal import coloured, completion, localised
 
 
 class Terminal(io.StringIO):
@@ -103,16 +103,16 @@ def test_commands_are_printed_as_they_work_here(
     (tmp_path / ".venv/bin/marina").chmod(0o755)
     monkeypatch.setattr(sys, "argv", [program])
     monkeypatch.setenv("PATH", path)
-    assert as_typed("marina check x") == shown
-    assert as_typed("error: a\n\nhint: marina check x") == f"error: a\n\nhint: {shown}"
-    assert as_typed("the marina is a harbour") == "the marina is a harbour"
+    assert localised("marina check x") == shown
+    assert localised("error: a\n\nhint: marina check x") == f"error: a\n\nhint: {shown}"
+    assert localised("the marina is a harbour") == "the marina is a harbour"
 
 
 def test_a_program_in_a_folder_with_a_space_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "argv", ["my tools/marina"])
-    assert as_typed("marina check x") == "'my tools/marina' check x"
+    assert localised("marina check x") == "'my tools/marina' check x"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_spec_of_a_command_is_the_one_that_was_typed_as_a_shell_reads_it(
     text: str, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["pytest"])
-    assert as_typed(text, Path("my models/spec.yaml")) == shown
+    assert localised(text, Path("my models/spec.yaml")) == shown
 
 
 def test_a_command_that_is_printed_for_a_path_with_a_space_works_as_it_is(

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from specs import changed, tales_spec
 
-from config.combinations import cautions
+from config.combinations import find_warnings
 from config.errors import SpecError
-from config.hf_folder import FolderRefused, read_folder
+from config.hf_folder import FolderRefused, read_model_folder
 from config.load import parse_spec
 from config.render import render_model_config
 from config.spec import Spec
@@ -131,7 +131,7 @@ GOOD: dict[str, object] = {"config__json": {"max_position_embeddings": 64}, "tok
 
 
 def test_a_folder_is_read_with_its_files(tmp_path: Path) -> None:
-    read = read_folder(folder(tmp_path / "m", **GOOD, model__safetensors="", notes__txt=""))
+    read = read_model_folder(folder(tmp_path / "m", **GOOD, model__safetensors="", notes__txt=""))
     assert ([file.name for file in read.files], read.longest) == (
         ["config.json", "model.safetensors", "tokenizer.json"],
         64,
@@ -153,7 +153,7 @@ def test_a_folder_is_read_with_its_files(tmp_path: Path) -> None:
 )
 def test_a_folder_that_cannot_be_packed_says_why(files: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(FolderRefused, match=message):
-        read_folder(folder(tmp_path / "m", **files))
+        read_model_folder(folder(tmp_path / "m", **files))
 
 
 def test_check_looks_into_the_folder(tmp_path: Path) -> None:
@@ -183,5 +183,5 @@ def test_a_text_ends_where_the_attention_of_its_model_would_slide(tmp_path: Path
 @pytest.mark.parametrize(("drain_s", "count"), [(60, 0), (20, 1)])
 def test_answers_that_may_outlast_a_drain_are_told_of(drain_s: int, count: int) -> None:
     spec = tales_spec({"slo": {"ttft_p99_ms": 500, "itl_p99_ms": 100}, "serving.drain_timeout_s": drain_s})
-    assert len(list(cautions(spec))) == count
-    assert all("may take 26 s: a stop ends it with an error" in text for text in cautions(spec))
+    assert len(list(find_warnings(spec))) == count
+    assert all("may take 26 s: a stop ends it with an error" in text for text in find_warnings(spec))

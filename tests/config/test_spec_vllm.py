@@ -8,7 +8,7 @@ import pytest
 import yaml
 from specs import changed
 
-from config.combinations import cautions
+from config.combinations import find_warnings
 from config.errors import SpecError
 from config.load import parse_spec
 from config.spec import Spec
@@ -94,9 +94,9 @@ def test_what_may_not_be_meant_is_said(tmp_path: Path) -> None:
     with (model / "model.safetensors").open("wb") as weights:
         weights.truncate(140_000_000_000)
     spec = spec_of({"text.vllm": {"weights": "/models/tales"}}, tmp_path / "spec.yaml")
-    assert list(cautions(spec)) == [
+    assert list(find_warnings(spec)) == [
         "`text.vllm.weights`: `/models/tales`, but no volume is mounted in a pod: `kubernetes.pod.mounts`",
         "`serving.startup_timeout_s`: 300, but 140 GB at 250 MB/s, with a minute to compile, may take 620 s",
     ]
     patient = {"serving.startup_timeout_s": 900, "serving.retry_window_s": 960}
-    assert list(cautions(spec_of(patient, tmp_path / "spec.yaml"))) == []
+    assert list(find_warnings(spec_of(patient, tmp_path / "spec.yaml"))) == []

@@ -12,7 +12,7 @@ from pydantic import BaseModel, StringConstraints
 from pydantic_core import ErrorDetails
 
 from config.errors import listed, nearest
-from config.sections import AS_NAME, PATTERNS
+from config.sections import BAD_KEY, PATTERNS
 from config.spec import Spec
 from config.yaml_lines import Location
 
@@ -56,7 +56,7 @@ def field_location(error: ErrorDetails) -> Location:
     return (*location, int(named) if in_a_list else named)
 
 
-def complaint(error: ErrorDetails, location: Location, data: dict[str, Any]) -> tuple[str, str | None]:
+def error_text(error: ErrorDetails, location: Location, data: dict[str, Any]) -> tuple[str, str | None]:
     """What is wrong at a location, and what to type where that is not obvious."""
     kind, context = error["type"], error.get("ctx", {})
     got = _value_at(data, location)
@@ -70,7 +70,7 @@ def complaint(error: ErrorDetails, location: Location, data: dict[str, Any]) -> 
     if kind == "value_error":
         text = str(context["error"]).rpartition("|")[2]
         # A section's check may find fault with the key of an entry, not with what it holds.
-        return f"got {_shown(location[-1])} {text}" if text.startswith(AS_NAME) else f"got {_shown(got)}, {text}", None
+        return f"got {_shown(location[-1])} {text}" if text.startswith(BAD_KEY) else f"got {_shown(got)}, {text}", None
     hint = None
     if kind == "string_type" and isinstance(got, (int, float)):
         key = "" if isinstance(location[-1], int) else f"{location[-1]}: "

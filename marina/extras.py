@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from config.errors import ToolMissing
-from marina.terminal import short
+from marina.terminal import short_path
 
 _EXTRAS = {
     "init": "serve,package",
@@ -36,12 +36,12 @@ def missing_extras(verb: str, err: ModuleNotFoundError) -> ToolMissing | None:
     module = (err.name or "").partition(".")[0]
     if not module or find_spec(module) is not None:
         return None
-    return ToolMissing(f"`marina {verb}` needs `{module}`, which is not installed", hint=how_to_install(verb))
+    return ToolMissing(f"`marina {verb}` needs `{module}`, which is not installed", hint=install_command(verb))
 
 
-def how_to_install(verb: str) -> str:
+def install_command(verb: str) -> str:
     """The packages of a verb, by the tool and from the file that installed Marina."""
-    python = short(Path(sys.executable))
+    python = short_path(Path(sys.executable))
     tool = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
     extras = _EXTRAS.get(verb, _ALL)
     origin = json.loads(metadata.distribution("marina").read_text("direct_url.json") or "{}")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 # Work that has a child, and that a child of its own which has left the session, as compilers' pools do.
 WORK = """
 import os, signal, subprocess, sys, tempfile
-from marina.ending import cleanup_on_exit
+from marina.cleanup import cleanup_on_exit
 try:
     with cleanup_on_exit():
         open(os.path.join(tempfile.mkdtemp(), "file"), "w").close()

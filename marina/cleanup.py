@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from marina.guardian import MARK
+from marina.guardian import JOB_VARIABLE
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE_S = 5.0
@@ -71,7 +71,9 @@ def _temporary_folder() -> Iterator[str]:
             else:
                 os.environ["TMPDIR"] = before
             # torch notes the folder of its cache in the environment.
-            for name in [name for name, value in os.environ.items() if value.startswith(folder) and name != MARK]:
+            for name in [
+                name for name, value in os.environ.items() if value.startswith(folder) and name != JOB_VARIABLE
+            ]:
                 del os.environ[name]
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -87,21 +89,21 @@ def _remove_if_left(lock: Path) -> None:
 @contextmanager
 def _guarded(folder: str) -> Iterator[None]:
     """A process beside this one that does the same when this one is killed."""
-    before = os.environ.get(MARK)
+    before = os.environ.get(JOB_VARIABLE)
     script = Path(__file__).with_name("guardian.py")
     command = [sys.executable, "-I", "-S", str(script), folder]
     # Nobody who reads our output to its end waits for the guardian's.
     guardian = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    os.environ[MARK] = folder
+    os.environ[JOB_VARIABLE] = folder
     try:
         yield
     finally:
         if before is None:
-            del os.environ[MARK]
+            del os.environ[JOB_VARIABLE]
         else:
-            os.environ[MARK] = before
+            os.environ[JOB_VARIABLE] = before
         guardian.communicate()
 
 
