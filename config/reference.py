@@ -1,4 +1,4 @@
-"""`docs/01-spec.md`: every field of the spec, from the docstrings under the fields."""
+"""Renders `docs/01-spec.md`: every field of the spec, from the docstrings under the fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ start at the spec's folder. `marina check SPEC` prints the completed spec, or ev
 
 
 def render_reference() -> str:
-    """The page, one table a section in the order of the spec."""
+    """The whole page: one table for each section, in the order of the spec."""
     return _INTRODUCTION + "".join(_tables("", Spec))
 
 
@@ -67,7 +67,7 @@ def _words(part: Any) -> Iterator[str]:
 
 
 def _many(part: Any) -> str:
-    """Several of something, in words."""
+    """The plural of a type's name, for lists and mappings."""
     word = next(_words(part), "section")
     return {"text": "texts", "list of texts": "lists of texts"}.get(word, f"{word}s")
 

@@ -1,6 +1,6 @@
-"""The sections of a spec, a module for each block of the file: types, defaults, and the meaning of each field.
+"""The sections of a spec: types, defaults, and the meaning of each field, one module for each topic.
 
-`section` is their base class and the types that more than one of them uses.
+`section` has their base class, and the types that several of them use.
 """
 
 from config.sections.cost import Cost

@@ -84,4 +84,4 @@ def test_a_broken_spec_still_says_what_is_deployed_or_how_to_go_without_it(
         load_name(tmp_path / "spec.yaml")
     assert said in caught.value.message
     assert "`model`" not in caught.value.message
-    assert caught.value.hint == "what is deployed can be named without a spec: NAME -n NAMESPACE"
+    assert caught.value.hint == "a deployment can be named without a spec: NAME -n NAMESPACE"
