@@ -1,4 +1,4 @@
-"""Rules about what goes into a model and how it is compiled."""
+"""Rules about the inputs of a model, and how it is compiled."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def _inputs_fit_handler(spec: Spec) -> Conflicts:
         if model.image is None and not spec.model.from_torchvision:
             yield (
                 "model.image",
-                f"missing: `{model.source}` does not say what its pictures look like",
+                f"missing: `{model.source}` does not say what size its pictures have",
                 "add `image: {height: 224, width: 224}` under `model`",
             )
         if model.inputs is not None:
             yield "model.inputs", "not for the `image` handler, whose input is described by `image`", "delete `inputs`"
-    elif model.inputs is None and not model.source.endswith(".pt2") and not _own_image(spec):
+    elif model.inputs is None and not model.source.endswith(".pt2") and not _own_handler_takes_pictures(spec):
         yield (
             "model.inputs",
             f"missing: the handler `{model.handler}` needs the inputs of `{model.source}`",
@@ -40,8 +40,7 @@ def _inputs_fit_handler(spec: Spec) -> Conflicts:
             yield "model.labels", "not for the `tensor` handler, whose answers have no classes", "delete `labels`"
 
 
-def _own_image(spec: Spec) -> bool:
-    """An own handler that takes images: its input is the picture."""
+def _own_handler_takes_pictures(spec: Spec) -> bool:
     return spec.model.handler != "tensor" and (spec.model.image is not None or spec.model.from_torchvision)
 
 
@@ -54,7 +53,7 @@ def _input_ranges(spec: Spec) -> Conflicts:
 
 @rule("model.inputs")
 def _one_length(spec: Spec) -> Conflicts:
-    """A request has one length: all inputs that vary have it."""
+    """All inputs of a request that vary have the same length."""
     inputs = spec.model.inputs or {}
     first = next((tensor.varying for tensor in inputs.values() if tensor.varying), None)
     masks = [name for name, tensor in inputs.items() if tensor.mask_of]
@@ -63,7 +62,7 @@ def _one_length(spec: Spec) -> Conflicts:
         if sum(not isinstance(side, int) for side in tensor.shape) > 1:
             yield f"{field}.shape", "two dimensions vary, allowed: one", None
         elif tensor.varying and tensor.varying != first:
-            text = "does not vary like the input before it, allowed: one length for all inputs of a request"
+            text = "varies in another way than the input before it, allowed: one length for all inputs of a request"
             yield f"{field}.shape", text, None
         if not tensor.mask_of:
             if "shape" not in tensor.model_fields_set:
@@ -76,7 +75,7 @@ def _one_length(spec: Spec) -> Conflicts:
             known = listed(other for other, candidate in inputs.items() if candidate.varying) or "none"
             yield f"{field}.mask_of", f"got `{tensor.mask_of}`, allowed: an input that varies: {known}", None
         elif name != masks[0]:
-            yield f"{field}.mask_of", f"a second mask, beside `{masks[0]}`; all inputs have one length", None
+            yield f"{field}.mask_of", f"a second mask, after `{masks[0]}`; all inputs have the same length", None
 
 
 @rule("model.image", "model.handler")
@@ -99,7 +98,7 @@ def _crop_fits_resize(spec: Spec) -> Conflicts:
 @rule("model.precision", "model.handler", "serving.device")
 def _precision_fits_device(spec: Spec) -> Conflicts:
     device, precision = spec.serving.device, spec.model.precision
-    # `_what_writes` says which models that write may have it.
+    # Which of them a language model may have is another rule: `writing._engine_fits_the_model`.
     if precision not in PRECISIONS[device] and not (precision == "int4" and spec.model.writes):
         yield "model.precision", f"got `{precision}` on `{device}`, allowed: {listed(PRECISIONS[device])}", None
 
@@ -116,7 +115,7 @@ def _int8_is_calibrated(spec: Spec) -> Conflicts:
 
 @rule("model.compile", "model.source", "model.precision")
 def _eager_has_source(spec: Spec) -> Conflicts:
-    """Of the other sources there is nothing to run where they are served."""
+    """`eager` runs the model's own code in the worker, which only a Python file has."""
     model = spec.model
     if model.compile != "eager" or model.folder:
         return
@@ -134,7 +133,7 @@ def _mismatch_needs_aot(spec: Spec) -> Conflicts:
     if model.on_mismatch == "jit" and model.compile != "aot":
         yield (
             "model.on_mismatch",
-            f"got `jit`, but `compile: {model.compile}` ships nothing that could mismatch",
+            f"got `jit`, but `compile: {model.compile}` packs nothing that could fail to fit the machine",
             "delete `on_mismatch`",
         )
 
@@ -148,7 +147,7 @@ def _target_is_compiled_for(spec: Spec) -> Conflicts:
         given = f"`device: {spec.serving.device}`" if spec.serving.device != "cpu" else f"`compile: {model.compile}`"
         yield (
             "model.cpu_target",
-            f"got `{model.cpu_target}`, but {given} compiles nothing for it",
+            f"got `{model.cpu_target}`, but with {given} nothing is compiled for a CPU target",
             "delete `cpu_target`",
         )
     elif model.cpu_target == "x86-64-v3" and model.precision == "bf16" and not model.writes:

@@ -38,7 +38,7 @@ def test_kept_answers_need_room_in_the_memory_that_the_spec_names() -> None:
     changes = {"kubernetes.resources.memory": "2Gi", "serving.cache": {"mb": 100}}
     assert make_spec(changes).cache_bytes == 2 * 100_000_000
     with pytest.raises(
-        SpecError, match=r"beside Java, models and kept answers\n\nhint: less `cache.mb`, `max_request_mb`"
+        SpecError, match=r"on top of Java, models and cached answers\n\nhint: less `cache.mb`, `max_request_mb`"
     ):
         make_spec(changes | {"serving.cache": {"mb": 800}})
 

@@ -44,7 +44,7 @@ def test_the_signature_of_a_presigned_address_never_gets_into_a_spec() -> None:
 
 @pytest.mark.parametrize("rollout", [{"max_surge": 0}, {"max_surge": "0%", "max_unavailable": "0%"}])
 def test_a_rollout_that_cannot_move_is_refused(rollout: dict[str, object]) -> None:
-    assert "else no pod could be replaced" in refusal({"kubernetes.rollout": rollout})
+    assert "or no pod can be replaced" in refusal({"kubernetes.rollout": rollout})
 
 
 @pytest.mark.parametrize("value", ["25", "-1%", "101%", "some", -1])

@@ -13,7 +13,7 @@ from config.errors import SpecError
         (
             "./own.py:Own",
             ["./a/words.txt", "./b/words.txt"],
-            "two files are called `words.txt`, and all lie in one folder of the MAR",
+            "two files are called `words.txt`, and all are packed into one folder of the MAR",
         ),
     ],
 )

@@ -26,13 +26,13 @@ ERRORS: list[Any] = [
     ),
     pytest.param(
         ENCODER | {"model.weights": "random"},
-        "spec.yaml:4: `model.weights`: got `random`, but `hf:./model` holds its own weights\n\nhint: delete `weights`",
+        "spec.yaml:4: `model.weights`: got `random`, but `hf:./model` contains its weights\n\nhint: delete `weights`",
         id="weights beside a folder",
     ),
     pytest.param(
         ENCODER | {"model.inputs": {"x": {"shape": [3]}}},
         "spec.yaml:6: `model.inputs`: not for the `text` "
-        "handler, whose model is all in its folder\n\nhint: delete `inputs`",
+        "handler, whose model's folder says it\n\nhint: delete `inputs`",
         id="inputs beside a folder",
     ),
     pytest.param(

@@ -27,7 +27,7 @@ ERRORS: list[Any] = [
                  "allowed for the `text` handler: `hf:./folder`", id="a network that does not write"),
     pytest.param({"model.handler": "image"}, "`model.handler`: got `image`, allowed for `hf:./model`: `text`\n\n"
                  "hint: handler: text", id="a folder for another handler"),
-    pytest.param({"model.weights": "random"}, "`model.weights`: got `random`, but `hf:./model` holds its own "
+    pytest.param({"model.weights": "random"}, "`model.weights`: got `random`, but `hf:./model` contains its "
                  "weights\n\nhint: delete `weights`", id="weights beside a folder"),
     pytest.param({"model.compile": "export"}, "`model.compile`: got `export`, allowed for the `text` handler: `aot`, "
                  "`eager`\n\nhint: compile: aot", id="an exported one"),
@@ -39,10 +39,10 @@ ERRORS: list[Any] = [
                  "hint: delete `engine`, or compile: aot", id="an engine that is not compiled"),
     pytest.param({"model.compile": "aot", "model.on_mismatch": "jit"}, "`model.on_mismatch`: got `jit`, but the worker "
                  "of a `text` model compiles nothing\n\nhint: delete `on_mismatch`", id="compiling in the worker"),
-    pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for the `text` handler, whose model is all in its "
-                 "folder\n\nhint: delete `labels`", id="labels"),
+    pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for the `text` handler, whose model's folder says "
+                 "it\n\nhint: delete `labels`", id="labels"),
     pytest.param({"text.max_perplexity": 2}, "`model.calibration`: missing: `text.max_perplexity` is measured on "
-                 "its texts\n\nhint: add `calibration: ./texts`, a folder of `.txt` files with a text a line",
+                 "its texts\n\nhint: add `calibration: ./texts`, a folder of `.txt` files, one text on each line",
                  id="a bound on texts that nobody names"),
     pytest.param({"text.max_perplexity": 1}, "`text.max_perplexity`: got `1`, allowed: more than 1",
                  id="less than one token to choose from"),
@@ -51,9 +51,10 @@ ERRORS: list[Any] = [
     pytest.param({"serving.max_batch": 2}, "`serving.max_batch`: not for the `text` handler, which has slots\n\n"
                  "hint: delete it, and set `text.slots`", id="a batch"),
     pytest.param({"serving.max_worker_memory_mb": 900}, "`serving.max_worker_memory_mb`: not for the `text` handler, "
-                 "whose worker is never between answers\n\nhint: delete `max_worker_memory_mb`", id="a new worker"),
-    pytest.param({"serving.workers": 2}, "`serving.workers`: got 2, allowed for the `text` handler: 1, for one worker "
-                 "would keep the other waiting\n\nhint: workers: 1, with more `threads`", id="two workers"),
+                 "whose worker never has a moment without open answers to restart in\n\nhint: delete "
+                 "`max_worker_memory_mb`", id="a new worker"),
+    pytest.param({"serving.workers": 2}, "`serving.workers`: got 2, allowed for the `text` handler: 1, because one "
+                 "would keep the others waiting\n\nhint: workers: 1, with more `threads`", id="two workers"),
     pytest.param({"serving.device": "cuda", "kubernetes.resources.gpu": 1}, "`serving.device`: got `cuda`, allowed for "
                  "the `text` handler: `cpu`, or the engine `vllm`\n\nhint: device: cpu, or engine: vllm under `text`",
                  id="a GPU"),
@@ -96,7 +97,7 @@ def test_the_engine_is_chosen_by_what_is_compiled(precision: str) -> None:
 
 def test_text_is_only_for_models_that_write() -> None:
     data = {"name": "x", "model": {"source": "torchvision:resnet18", "weights": "random"}, "text": {"slots": 2}}
-    with pytest.raises(SpecError, match="`text`: not for the `image` handler, which answers whole"):
+    with pytest.raises(SpecError, match="`text`: not for the `image` handler, which does not write text"):
         parse_spec(yaml.safe_dump(data), Path("spec.yaml"), files=False)
 
 
@@ -172,7 +173,7 @@ def test_a_text_ends_where_the_attention_of_its_model_would_slide(tmp_path: Path
 
     config = {"max_position_embeddings": 4096, "sliding_window": 1024}
     folder(tmp_path / "model", **GOOD | {"config__json": config}, model__safetensors="")
-    message = r"`text\.context`: got 2048, but the model's attention slides in a window of 1024 tokens"
+    message = r"`text\.context`: got 2048, but the model's attention reaches back only 1024 tokens"
     with pytest.raises(SpecError, match=message):
         context_of(context=2048)
     assert context_of(context=1024) == 1024
@@ -184,4 +185,4 @@ def test_a_text_ends_where_the_attention_of_its_model_would_slide(tmp_path: Path
 def test_answers_that_may_outlast_a_drain_are_told_of(drain_s: int, count: int) -> None:
     spec = tales_spec({"slo": {"ttft_p99_ms": 500, "itl_p99_ms": 100}, "serving.drain_timeout_s": drain_s})
     assert len(list(find_warnings(spec))) == count
-    assert all("may take 26 s: a stop ends it with an error" in text for text in find_warnings(spec))
+    assert all("may take 26 s: a stop would cut it off" in text for text in find_warnings(spec))

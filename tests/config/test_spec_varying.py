@@ -20,7 +20,8 @@ ERRORS: list[Any] = [
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}, {"max": 8}]}}}, "spec.yaml:8: "
                  "`model.inputs.x.shape`: two dimensions vary, allowed: one", id="two lengths in an input"),
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "y": {"shape": [{"max": 9}]}}},
-                 "spec.yaml:11: `model.inputs.y.shape`: does not vary like the input before it, allowed: one length "
+                 "spec.yaml:11: `model.inputs.y.shape`: varies in another way than the input before it, allowed: one "
+                 "length "
                  "for all inputs of a request", id="two lengths"),
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [8]}, "m": {"mask_of": "x"}}}, "spec.yaml:11: "
                  "`model.inputs.m.mask_of`: got `x`, allowed: an input that varies: none", id="a mask of nothing"),
@@ -29,7 +30,7 @@ ERRORS: list[Any] = [
                  "`shape`", id="a mask with a shape"),
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "m": {"mask_of": "x"},
                                                  "n": {"mask_of": "x"}}}, "spec.yaml:13: `model.inputs.n.mask_of`: a "
-                 "second mask, beside `m`; all inputs have one length", id="two masks"),
+                 "second mask, after `m`; all inputs have the same length", id="two masks"),
 ]  # fmt: skip
 
 

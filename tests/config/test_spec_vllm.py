@@ -35,9 +35,9 @@ def arguments(**args: Any) -> dict[str, Any]:
 
 ERRORS: list[Any] = [
     pytest.param(arguments(trust_remote_code=True), "`text.vllm.args.trust_remote_code`: not allowed: it runs code "
-                 "that is in no package\n\nhint: delete it", id="the model's own code"),
-    pytest.param({"text.vllm": {"args": {"--trust-remote-code": True}}}, "not allowed: it runs code that is in no "
-                 "package", id="the model's own code, as on a command line"),
+                 "that is not in the package\n\nhint: delete it", id="the model's own code"),
+    pytest.param({"text.vllm": {"args": {"--trust-remote-code": True}}}, "not allowed: it runs code that is not in "
+                 "the package", id="the model's own code, as on a command line"),
     pytest.param(arguments(worker_extension_cls="evil.Worker"), "not allowed: it runs code", id="a class of one's own"),
     pytest.param(arguments(max_model_len=4096), "`text.vllm.args.max_model_len`: not here: `text.context` sets it"
                  "\n\nhint: delete it, and set `text.context`", id="what another field says"),
@@ -59,7 +59,8 @@ ERRORS: list[Any] = [
                  "`compile: eager`: `bf16`, `fp16`, `fp32`", id="8 bits"),
     pytest.param({"model.compile": "aot"}, "`text.engine`: got `vllm`, which needs `compile: eager`", id="compiled"),
     pytest.param(ON_TWO_GPUS | {"kubernetes.resources.gpu": 4}, "`kubernetes.resources.gpu`: got 4, but "
-                 "`text.vllm.args` ask for 2: tensor times pipeline parallel\n\nhint: gpu: 2, or another "
+                 "`text.vllm.args` ask for 2, which is `tensor_parallel_size` × `pipeline_parallel_size`\n\nhint: "
+                 "gpu: 2, or another "
                  "`tensor_parallel_size`", id="more GPUs than are used"),
     pytest.param({"text.vllm": {"weights": "/models/tales"}, "kubernetes.pod": {"volumes": {"w": {"emptyDir": {}}},
                  "mounts": {"/data": "w:ro"}}}, "`text.vllm.weights`: got `/models/tales`, but `kubernetes.pod.mounts` "
@@ -96,7 +97,7 @@ def test_what_may_not_be_meant_is_said(tmp_path: Path) -> None:
     spec = spec_of({"text.vllm": {"weights": "/models/tales"}}, tmp_path / "spec.yaml")
     assert list(find_warnings(spec)) == [
         "`text.vllm.weights`: `/models/tales`, but no volume is mounted in a pod: `kubernetes.pod.mounts`",
-        "`serving.startup_timeout_s`: 300, but 140 GB at 250 MB/s, with a minute to compile, may take 620 s",
+        "`serving.startup_timeout_s`: 300, but reading 140 GB at 250 MB/s, and a minute to compile, may take 620 s",
     ]
     patient = {"serving.startup_timeout_s": 900, "serving.retry_window_s": 960}
     assert list(find_warnings(spec_of(patient, tmp_path / "spec.yaml"))) == []
