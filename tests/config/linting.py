@@ -34,8 +34,8 @@ jobQueueSize: 200
 handler:
   anything: 1
 """
-IGNORED = "unknown key, TorchServe ignores it in silence"
-DEFAULT_WORKERS = "TorchServe starts the default number: one per GPU, or per processor where there is none"
+IGNORED = "unknown key, TorchServe silently ignores it"
+DEFAULT_WORKERS = "TorchServe starts the default number: one for each GPU, or for each processor if there is none"
 
 
 def lint(folder: Path, text: str | bytes, name: str) -> list[Finding]:

@@ -44,8 +44,8 @@ def test_lines_of_model_config_break_one_rule(
         (
             "disable_token_authorization",
             "token-auth",
-            "not set, so every call needs a token, `/ping` too, so probes get 400 "
-            "and each replica has tokens of its own",
+            "not set, so every call needs a token, even `/ping`, so probes get 400, and each replica has tokens of "
+            "its own",
             "disable_token_authorization=true, and let the gateway and a NetworkPolicy guard the ports",
         ),
         (
@@ -162,7 +162,7 @@ def test_load_models_says_whether_models_is_loaded(tmp_path: Path) -> None:
     without = CLEAN_PROPERTIES.replace("load_models=resnet50.mar\n", "")
     finding = only(lint(tmp_path, without + lines, "config.properties"))
     assert (finding.rule, finding.level) == ("models-json", "warning")
-    assert finding.text == "configures models and loads none, and `load_models` is not set"
+    assert finding.text == "configures models but loads none, and `load_models` is not set"
 
 
 def test_one_port_for_management_and_inference_needs_tokens_off(tmp_path: Path) -> None:

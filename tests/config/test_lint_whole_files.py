@@ -117,7 +117,7 @@ def test_findings_are_sorted_by_line(tmp_path: Path) -> None:
             b"\n- a\n",
             "not-a-mapping",
             2,
-            "no mapping of keys to values at the top, TorchServe stops at its start with a ClassCastException",
+            "not a mapping of keys to values, TorchServe stops at its start with a ClassCastException",
         ),
         (
             b"a: 1\n\tb: 2\n",
@@ -151,9 +151,9 @@ def test_a_model_config_that_is_no_mapping(tmp_path: Path, content: bytes, rule:
         (
             b"\xef\xbb\xbf" + CLEAN_PROPERTIES.encode().split(b"\n", 1)[1],
             1,
-            "starts with a byte order mark, which Java takes for a part of the first key",
+            "starts with a byte order mark, which Java reads as part of the first key",
         ),
-        (CLEAN_PROPERTIES.encode() + b"# caf\xe9\n", 10, "not UTF-8, the torchserve launcher stops at it"),
+        (CLEAN_PROPERTIES.encode() + b"# caf\xe9\n", 10, "not UTF-8, the torchserve launcher stops with an error"),
     ],
 )
 def test_config_properties_in_another_encoding(tmp_path: Path, content: bytes, line: int, text: str) -> None:
