@@ -1,4 +1,4 @@
-"""`compare`: whether a package is worse than another one."""
+"""`compare`: measures whether a package is worse than another one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marina.arguments import add_out_option, add_verb, print_json, stage_options
 
 
 def add_verbs(verbs: Any) -> None:
-    """Its options."""
+    """Adds the verb and its options."""
     added = add_verb(
         verbs,
         compare,
@@ -21,18 +21,18 @@ def add_verbs(verbs: Any) -> None:
         "marina compare --against http://10.0.0.7:8080 --rate 50",
     )
     add = add_out_option(added).add_argument
-    text = "the old package: a MAR, a spec, a verdict.json whose package is here, or the address of a server"
+    text = "the old package: a MAR, a spec, a verdict.json whose package is still here, or the address of a server"
     add("--against", metavar="OLD", help=text)
     text = "send nothing; compare the newest verdict with this stored verdict.json"
     add("--baseline", metavar="FILE", type=Path, help=text)
     add("--url", metavar="U", help="address where the new package is already served (default: start it)")
-    text = "where its supervisor's pages are (default: ten ports above --url)"
+    text = "address of its supervisor's pages (default: ten ports above --url)"
     add("--pages-url", dest="supervisor", metavar="U", help=text)
-    add("--any-package", action="store_true", help="do not ask which package --url serves")
+    add("--any-package", action="store_true", help="do not check which package --url serves")
     add("--rate", metavar="R", type=float, help="requests/s to send to each (default: the spec's `slo.throughput_rps`)")
-    text = "seconds that each of the two is measured in a round (default: 1, or what 50 requests take)"
+    text = "seconds for which each of the two is measured in a round (default: 1, or what 50 requests take)"
     add("--turn", dest="turn_s", metavar="S", type=float, help=text)
-    text = "go on for at most S seconds while it is undecided (default: 720, or 40 rounds)"
+    text = "measure for at most S seconds while the result is undecided (default: 720, or 40 rounds)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
     add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds of load before each turn (default: 0.5)")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")

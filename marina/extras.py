@@ -1,4 +1,4 @@
-"""What is missing in this installation for a verb, and how to add it."""
+"""Says which extra of the package a verb needs if it is not installed, and how to install it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _ALL = "serve,package,loadtest,deploy"
 
 
 def missing_extras(verb: str, err: ModuleNotFoundError) -> ToolMissing | None:
-    """What to type for a module that is not installed; None for one that is, and whose inside is not: our mistake."""
+    """The error for a verb whose packages are not installed; None if the module itself is installed, but something in
+    it is missing, which is a bug."""
     module = (err.name or "").partition(".")[0]
     if not module or find_spec(module) is not None:
         return None
@@ -40,7 +41,7 @@ def missing_extras(verb: str, err: ModuleNotFoundError) -> ToolMissing | None:
 
 
 def install_command(verb: str) -> str:
-    """The packages of a verb, by the tool and from the file that installed Marina."""
+    """The command that installs the packages of a verb, from where Marina itself was installed."""
     python = short_path(Path(sys.executable))
     tool = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
     extras = _EXTRAS.get(verb, _ALL)

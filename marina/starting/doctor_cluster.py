@@ -1,4 +1,4 @@
-"""Probes of the cluster that the kubeconfig names: whether it answers, and what it brings for the manifests."""
+"""Probes of the cluster in the kubeconfig: does it answer, and does it have what the manifests use?"""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from marina.starting.doctor import ProbeResult
 from marina.starting.doctor_local import CommandFailed, output_of, python
 
 _ANSWER_S = 25
-_ASK = """
+_ASK_CLUSTER = """
 import json
 from config.errors import MarinaError
 try:
     from k8s import allocatable, connect, prometheus_labels
     cluster = connect()
-    found = {"context": cluster.context, "server": cluster.server}
-    found |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}
-    found |= {"nodes": allocatable(cluster), "prometheus": prometheus_labels(cluster)}
+    facts = {"context": cluster.context, "server": cluster.server}
+    facts |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}
+    facts |= {"nodes": allocatable(cluster), "prometheus": prometheus_labels(cluster)}
 except MarinaError as err:
-    found = {"error": err.message}
-print(json.dumps(found))
+    facts = {"error": err.message}
+print(json.dumps(facts))
 """
 _GROUPS = (
     ("prometheus operator", ("monitoring.coreos.com",), "deploy: no metrics, rules or alerts without it",
@@ -45,22 +45,22 @@ def _kubectl() -> list[ProbeResult]:
 def _cluster() -> list[ProbeResult]:
     wanted_by = "deploy, rollback, status"
     try:
-        cluster = json.loads(python(_ASK, timeout_s=_ANSWER_S))
+        cluster = json.loads(python(_ASK_CLUSTER, timeout_s=_ANSWER_S))
     except CommandFailed as err:
         hint = "kubectl cluster-info"
         return [ProbeResult("cluster", "broken", f"the kubeconfig's cluster: {err}", wanted_by, hint)]
     if "error" in cluster:
         return [ProbeResult("cluster", "missing", cluster["error"], wanted_by, "export KUBECONFIG=FILE")]
     text = f"{cluster['version']}, context `{cluster['context']}`, {cluster['server']}"
-    findings = [ProbeResult("cluster", "ok", text), *_brings(set(cluster["groups"]))]
+    findings = [ProbeResult("cluster", "ok", text), *_api_groups(set(cluster["groups"]))]
     findings += [ProbeResult("nodes", "ok", cluster["nodes"])] if cluster["nodes"] else []
-    # What is labelled otherwise is never scraped; `deploy` says whether a spec's objects fit.
+    # Prometheus ignores monitors with other labels; `deploy` checks whether a spec's objects have these.
     findings += [ProbeResult("prometheus labels", "ok", cluster["prometheus"])] if cluster["prometheus"] else []
     return findings
 
 
-def _brings(groups: set[str]) -> list[ProbeResult]:
-    """What the cluster serves beside its own kinds."""
+def _api_groups(groups: set[str]) -> list[ProbeResult]:
+    """Which of the API groups that manifests use the cluster serves, besides Kubernetes' own."""
     findings = []
     for name, wanted, why, hint in _GROUPS:
         if present := sorted(groups & set(wanted)):

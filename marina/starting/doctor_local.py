@@ -1,4 +1,4 @@
-"""Probes of this machine. Each is bounded in time: what can hang is asked in a process group that is killed."""
+"""Probes of this machine. None can hang: commands run with a time limit, in a process group that is killed after it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from config.errors import MarinaError
 from marina.extras import install_command
 from marina.starting.doctor import ProbeResult
 
-# A cold import of torch from a slow disk takes tens of seconds.
+# The first import of torch from a slow disk takes tens of seconds.
 _IMPORT_S, _COMMAND_S = 90, 15
 _TORCH = """
 import json, torch
@@ -30,17 +30,17 @@ print(torchvision.__version__)
 """
 _BUILDER = """
 from archiver.containers import find_builder
-found = find_builder()
-print(found.name, found.version)
+builder = find_builder()
+print(builder.name, builder.version)
 """
 
 
 class CommandFailed(Exception):
-    """Raised when a command is not there, fails or does not end; says which."""
+    """Raised if a command is not installed, fails, or does not end in time; its text says which."""
 
 
 def output_of(*command: str, timeout_s: float = _COMMAND_S) -> str:
-    """What a command printed; it and all that it started is gone afterwards."""
+    """The output of a command; afterwards, no process that it started is left."""
     try:
         process = subprocess.Popen(
             command,
@@ -67,8 +67,8 @@ def output_of(*command: str, timeout_s: float = _COMMAND_S) -> str:
 
 
 def python(code: str, *, timeout_s: float = _IMPORT_S) -> str:
-    """What Python code printed, run as this Python runs."""
-    # The packages lie beside this one where they are not installed.
+    """The output of Python code, run by the Python that runs this."""
+    # If Marina is not installed, its packages are in the folder that holds this one.
     root = str(Path(__file__).resolve().parents[2])
     return output_of(sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n{code}", timeout_s=timeout_s)
 
@@ -104,7 +104,7 @@ def _torchserve() -> list[ProbeResult]:
 
 
 def _torch() -> list[ProbeResult]:
-    """torch with its operators, and the GPU that it sees beside the one that the driver sees."""
+    """Whether torch and its operators load, and whether it sees the GPU that the driver sees."""
     try:
         torch = json.loads(python(_TORCH))
     except CommandFailed as err:
@@ -124,21 +124,21 @@ def _gpu(torch: dict[str, str] | None) -> list[ProbeResult]:
         text = "none" if str(err) == "not installed" else f"none: {err}"
         return [ProbeResult("gpu", "missing", text, wanted_by)]
     if torch is None or torch["gpu"] is None:
-        built = f"torch is built for {'CUDA ' + torch['cuda'] if torch and torch['cuda'] else 'the CPU alone'}"
+        built = f"torch is built for {'CUDA ' + torch['cuda'] if torch and torch['cuda'] else 'CPU only'}"
         hint = "pip install torch for CUDA: https://pytorch.org/get-started/locally"
         return [ProbeResult("gpu", "broken", f"{driver}, but torch does not see it: {built}", wanted_by, hint)]
     return [ProbeResult("gpu", "ok", driver)]
 
 
 def _vllm() -> list[ProbeResult]:
-    """Only where specs look for it when they say nothing else."""
+    """Whether vLLM is in the Python in which specs expect it by default."""
     from config.sections import Vllm
 
     python, wanted_by = Vllm().python, "package and serve with `engine: vllm` on this machine"
     try:
         version = output_of(python, "-I", "-c", "from importlib.metadata import version; print(version('vllm'))")
     except CommandFailed as err:
-        hint = "python3 -m venv /opt/vllm && /opt/vllm/bin/pip install vllm, or `text.vllm.python` where it is"
+        hint = "python3 -m venv /opt/vllm && /opt/vllm/bin/pip install vllm, or set `text.vllm.python`"
         return [ProbeResult("vllm", "missing", f"`{python}`: {err}", wanted_by, hint)]
     return [ProbeResult("vllm", "ok", f"{version}, {python}")]
 
@@ -156,7 +156,7 @@ def _torchvision() -> list[ProbeResult]:
                 "torchvision",
                 "note",
                 text,
-                "detection models only; classifiers and models of `transformers` package without them",
+                "detection models only; classifiers and models of `transformers` work without them",
             )
         ]
 
@@ -181,7 +181,7 @@ def _machine() -> list[ProbeResult]:
     has = [name for name, flag in known.items() if flag in present]
     text = f"{this_machine()}; {', '.join(has) or 'no AVX2'}"
     if "VNNI" not in has and sys.platform == "linux" and "avx2" in present:
-        return [ProbeResult("cpu", "note", text, "nothing; int8 and bf16 gain little without VNNI")]
+        return [ProbeResult("cpu", "note", text, "nothing, but int8 and bf16 gain little without VNNI")]
     return [ProbeResult("cpu", "ok", text)]
 
 

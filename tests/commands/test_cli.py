@@ -94,7 +94,7 @@ def test_check_properties_exits_with_1_when_it_finds_something(
     assert "unknown-key" in {finding["rule"] for finding in json.loads(capsys.readouterr().out)}
     clean = GOLDEN / "digits/config.properties"
     assert marina.main(["check", "--properties", str(clean)]) == 0
-    assert capsys.readouterr().out == f"{clean}: nothing to complain about\n"
+    assert capsys.readouterr().out == f"{clean}: no problems found\n"
 
 
 def test_inspect_of_no_archive_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

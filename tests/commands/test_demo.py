@@ -89,7 +89,7 @@ def test_without_a_compiler_it_says_so_and_does_not_compile(
     (digits / "labels.txt").write_text("one\n", encoding="utf-8")
     assert marina.main(["demo", str(digits / "spec.yaml"), "--out", str(digits / "out")]) == 2
     out, err = capsys.readouterr()
-    assert "           no C++ compiler here, so the model is served uncompiled: apt-get install g++\n" in out
+    assert "           there is no C++ compiler, so the model is served uncompiled: apt-get install g++\n" in out
     assert err.startswith("error: the demo stopped at `package`: ")
     assert "`model.labels`" in err
 
