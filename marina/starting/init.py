@@ -1,4 +1,4 @@
-"""`init`: a folder with a spec, a sample and what else it takes to package at once."""
+"""`init`: makes a folder with a spec, a sample, and everything else that `package` needs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from marina.arguments import add_verb, print_json
 from marina.terminal import marina_command
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
-_WHAT = {
-    "handler.py": "from requests to inputs, from outputs to answers",
+_DESCRIPTIONS = {
+    "handler.py": "turns requests into inputs, and outputs into answers",
     "model.py": "the network",
     "samples": "what the load test sends",
     "spec.yaml": "what is served, and how well",
@@ -21,7 +21,7 @@ _WHAT = {
 
 
 def add_verbs(verbs: Any) -> None:
-    """Its options."""
+    """Adds the verb and its options."""
     added = add_verb(
         verbs,
         init,
@@ -34,7 +34,7 @@ def add_verbs(verbs: Any) -> None:
         spec=False,
     )
     add = added.add_argument
-    add("name", metavar="NAME", help="name of the service; the files go into ./NAME, and none is overwritten")
+    add("name", metavar="NAME", help="name of the service; files are written into ./NAME, and none is overwritten")
     add(
         "--source",
         metavar="S",
@@ -44,25 +44,25 @@ def add_verbs(verbs: Any) -> None:
     add(
         "--weights",
         metavar="FILE",
-        help="its weights: a .safetensors file, or a state dict or checkpoint as .pt, .pth or .ckpt",
+        help="its weights: a .safetensors file, or a .pt, .pth or .ckpt state dict or checkpoint",
     )
     add(
         "--input",
         metavar="NAME:DTYPE:SHAPE",
         action="append",
-        help="an input that `init` cannot find out itself; the shape has no batch dimension: ids:int64:128, "
-        "x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; repeat it for each input",
+        help="an input that `init` cannot find out itself, its shape without the batch dimension: ids:int64:128, "
+        "x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; may be repeated",
     )
-    add("--handler", choices=("image", "tensor", "own"), help="what reads the requests (default: what fits the model)")
+    add("--handler", choices=("image", "tensor", "own"), help="handler of the requests (default: what fits the model)")
     add(
         "--template",
         choices=("detection", "mask", "text"),
-        help="write a handler to start from: detection makes boxes, mask makes PNG masks, text turns texts into ids",
+        help="write a handler to start from: detection returns boxes, mask returns PNG masks, text takes texts",
     )
     add(
         "--task",
         choices=("classify", "embed", "rerank", "tokens"),
-        help="what an encoder in hf:./folder is for (default: what its architecture was made for)",
+        help="what an encoder in hf:./folder answers (default: what its architecture was made for)",
     )
 
 
@@ -76,7 +76,7 @@ def init(options: argparse.Namespace) -> int:
         with Progress(quiet=options.quiet).step("load the model and try it"):
             written, notes = _make(folder, options)
     except MarinaError as err:
-        # What is wrong is in no file any more: it was an option.
+        # The error is about the spec, which was deleted again; the user knows the option instead.
         message = re.sub(r"^\S*spec\.yaml(:\d+)?: `model\.(source|weights|task)`: ", r"`--\2`: ", err.message)
         hint = re.sub(r"(^|`)(source|task): ", r"\1--\2 ", err.hint) if err.hint else None
         raise InputError(message, hint=hint) from err
@@ -86,7 +86,7 @@ def init(options: argparse.Namespace) -> int:
         print_json({"folder": str(folder), "files": [str(file) for file in written], "notes": notes, "next": todo})
         return 0
     for file in written:
-        print(f"{file!s:<32} {_WHAT[file.relative_to(folder).parts[0]]}")
+        print(f"{file!s:<32} {_DESCRIPTIONS[file.relative_to(folder).parts[0]]}")
     for note in notes:
         print(f"note: {note}")
     print("\nnext\n" + "\n".join(f"  {line}" for line in todo))
@@ -107,7 +107,7 @@ def _check_name(name: str) -> None:
 
 
 def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[str]]:
-    """Writes the files, and takes them back when the model in them does not work; what to know of them."""
+    """Writes the files, and deletes them again if the model cannot be packaged; returns them, and notes."""
     from config.errors import InputError
     from marina.starting.init_model import choose_compile_mode, find_model_facts
     from marina.starting.init_sample import make_sample
@@ -121,10 +121,10 @@ def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[s
         files[folder / "model.py"] = _template(f"model_{kind}.py.txt")
     if facts.handler == "own":
         files[folder / "handler.py"] = _handler(kind, facts)
-    for reads in facts.files:
-        files[folder / reads] = _template(Path(reads).name)
-    if there := sorted(str(file) for file in files if file.exists()):
-        text = f"`NAME`: already there: {', '.join(f'`{file}`' for file in there)}; nothing is overwritten"
+    for name in facts.files:
+        files[folder / name] = _template(Path(name).name)
+    if existing := sorted(str(file) for file in files if file.exists()):
+        text = f"`NAME`: already there: {', '.join(f'`{file}`' for file in existing)}; nothing is overwritten"
         raise InputError(text, hint="marina init ANOTHER-NAME")
     written: list[Path] = []
     folders = [path for path in (folder, folder / "samples") if not path.exists()]
@@ -147,14 +147,14 @@ def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[s
 
 
 def _notes(facts: Any, finished: Any) -> list[str]:
-    """What was found and chosen."""
-    taken = [f"`{name}`: {_shown(tensor)}" for name, tensor in (facts.inputs or {}).items()]
-    notes = [f"the model takes {', '.join(taken)}"] if taken else []
+    """What was found out about the model, and chosen for it."""
+    inputs = [f"`{name}`: {_shown(tensor)}" for name, tensor in (facts.inputs or {}).items()]
+    notes = [f"the model takes {', '.join(inputs)}"] if inputs else []
     if facts.picture:
         notes.append(f"the model takes pictures, {' x '.join(map(str, facts.picture))}")
     if facts.source.startswith("torchvision:") and facts.weights == "random":
         notes.append(
-            "its weights are random; for real answers set `model.weights` in the spec, such as `IMAGENET1K_V1`"
+            "its weights are random; for real answers, set `model.weights` in the spec, for example `IMAGENET1K_V1`"
         )
     return [*notes, *finished.notes]
 
@@ -170,7 +170,7 @@ def _shown(tensor: dict[str, Any]) -> str:
 
 
 def _handler(kind: str, facts: Any) -> bytes:
-    """The handler's text, with the places that the model's outputs have."""
+    """The code of the handler; for detection, with the positions of the model's outputs."""
     text = _template(f"handler_{kind}.py.txt").decode()
     if kind == "detection":
         boxes = next(at for at, shape in enumerate(facts.shapes) if len(shape) == 2 and shape[1] == 4)

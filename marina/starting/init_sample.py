@@ -1,4 +1,4 @@
-"""A request that the model takes, for the load test and the readiness inference."""
+"""Makes a request that the model can answer, for the load test and the readiness inference."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from marina.starting.init_spec import ModelFacts
 
-# Beyond this, an array is no longer something to read and edit.
+# Arrays with more values than this are not written as JSON: nobody would read or edit them.
 _READABLE = 1000
 _TEXT = "The ship was very good."
 _PAIR = {"query": "Where is the ship?", "documents": ["The ship is in the harbour.", "The sea is blue."]}
 
 
 def make_sample(facts: ModelFacts) -> tuple[str, bytes]:
-    """The name and the bytes of a body that the model takes."""
+    """The name and the bytes of a file with a body that the model takes."""
     import numpy as np
 
     if facts.picture is not None:
@@ -42,7 +42,7 @@ def _json(body: object) -> tuple[str, bytes]:
 
 
 def _filled(tensor: dict[str, Any]) -> Any:
-    """Seeded values within the limits; half of the longest where the length varies."""
+    """Seeded random values within the limits of an input; if its length varies, half of the longest."""
     import numpy as np
 
     sides = [side if isinstance(side, int) else max(1, side["max"] // 2) for side in tensor.get("shape", [])]

@@ -1,4 +1,4 @@
-"""The text of a spec to start from: every line that is usually changed, with what it may say."""
+"""Writes a spec to start from: the lines that users usually change, each with a comment on its values."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from typing import Any
 _IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
 _COMMENTS_FROM = 40
 _CORES = 2
-# An objective to start from, which a model that takes longer than most could not meet.
+# The objective of most models; slower models get one that they can meet.
 _P99_MS, _RPS = 100, 20
 _FIRST_MS, _GAP_MS, _WRITES_RPS = 2000, 250, 10
-# A step reads every weight; so many bytes a second are little for two cores, and a sample's answer has so many tokens.
+# Every step of a language model reads all weights: a low rate for two cores; the tokens of the sample's answer; slots.
 _BYTES_S, _TOKENS, _SLOTS = 5e9, 16, 16
-# Of the time of one input: what waiting for others, and a busy machine, may make of it.
-_TIMES = 12
+# The p99 as a multiple of the time of one input, to leave time for queueing and for a busy machine.
+_P99_FACTOR = 12
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is known of a model before anybody has written about it."""
+    """What `init` knows about a model: everything that goes into its spec."""
 
     source: str
-    """As the spec will say it."""
+    """`model.source` of the spec."""
     handler: str
     """`image`, `tensor`, `text` or `own`."""
     weights: str | None = None
     picture: tuple[int, int, int] | None = None
-    """Channels, rows and columns, where it is given pictures."""
+    """Channels, rows and columns, if the model takes pictures."""
     inputs: dict[str, dict[str, Any]] | None = None
-    """As the spec says them; None where the source says them itself, or where it is given pictures."""
+    """`model.inputs` of the spec; None for pictures, or if the source itself describes them."""
     outputs: tuple[str, ...] | None = None
-    """Their names, where the model names them."""
+    """The names of the outputs, if the model has names for them."""
     shapes: tuple[tuple[int, ...], ...] = ()
-    """Of the outputs, without the batch; empty where they are not known."""
+    """The shapes of the outputs, without the batch; empty if they are not known."""
     only_batch: int | None = None
-    """A model that takes no other batch than this one."""
+    """The only batch size that the model takes; None if it takes any."""
     compile: str = "aot"
     top_k: int = 5
     template: str | None = None
     files: tuple[str, ...] = ()
     task: str | None = None
     longest: int | None = None
-    """Tokens of a text, or of a language model's context."""
+    """Most tokens of a text, or of a language model's context."""
     weight_bytes: int = 0
-    """Of a language model's files."""
+    """The size of a language model's weights."""
     row_ms: float | None = None
-    """What one input takes here, alone and not compiled; None where it was not tried."""
+    """How long one input takes on this machine, uncompiled; None if it was not tried."""
     notes: list[str] = field(default_factory=list)
-    """What a user should know of what was chosen."""
+    """What the user should know about the choices that were made."""
 
     @property
     def writes(self) -> bool:
@@ -59,7 +59,7 @@ class ModelFacts:
 
 
 def spec_text(name: str, facts: ModelFacts, sample: str) -> str:
-    """`spec.yaml`."""
+    """The text of `spec.yaml`."""
     lines = [
         (f"# {name}: what is served, and how well. `marina check --fields` explains every field.", ""),
         (f"name: {name}", "names the MAR, the image and every object"),
@@ -77,7 +77,7 @@ def spec_text(name: str, facts: ModelFacts, sample: str) -> str:
         ("slo:", "what the load test judges and the alerts watch"),
         *_limits(facts),
         (f"  error_rate: {0.01 if facts.writes else 0.001}", ""),
-        (f"  throughput_rps: {_throughput_rps(facts):g}", "what one pod must hold"),
+        (f"  throughput_rps: {_throughput_rps(facts):g}", "the rate that one pod must hold"),
         ("load:", ""),
         (f"  sample: ./{sample}", "what the load test and the readiness inference send"),
         ("kubernetes:", ""),
@@ -92,8 +92,8 @@ def _workers(facts: ModelFacts) -> list[tuple[str, str]]:
     if facts.writes:
         longest_s = (_first_ms(facts) + _max_tokens(facts) * _gap_ms(facts)) / 1000
         return [
-            ("  threads: auto", "of its one worker; auto: one for each core of `cpu` below"),
-            (f"  drain_timeout_s: {math.ceil(longest_s)}", "a stop waits so long for answers that are being written"),
+            ("  threads: auto", "of its only worker; auto: one for each core of `cpu` below"),
+            (f"  drain_timeout_s: {math.ceil(longest_s)}", "how long a stop waits for unfinished answers"),
         ]
     return [
         ("  workers: auto", "processes; auto: one for each core of `cpu` below"),
@@ -104,28 +104,29 @@ def _workers(facts: ModelFacts) -> list[tuple[str, str]]:
 def _limits(facts: ModelFacts) -> list[tuple[str, str]]:
     if facts.writes:
         return [
-            (f"  ttft_p99_ms: {_first_ms(facts)}", "99 of 100 answers begin within it"),
+            (f"  ttft_p99_ms: {_first_ms(facts)}", "99 of 100 answers begin within this time"),
             (f"  itl_p99_ms: {_gap_ms(facts)}", "from one piece of text to the next, 99 of 100"),
-            ("  goodput: 0.95", "of requests meet both"),
+            ("  goodput: 0.95", "share of requests that meet both"),
         ]
-    return [(f"  p99_ms: {_p99_ms(facts)}", f"99 of 100 requests are answered within it{_tried(facts)}")]
+    time = f"; one takes {facts.row_ms:.0f} ms here, not compiled" if _p99_ms(facts) > _P99_MS else ""
+    return [(f"  p99_ms: {_p99_ms(facts)}", f"99 of 100 requests are answered within this time{time}")]
 
 
 def _p99_ms(facts: ModelFacts) -> int:
-    """Above what one input takes, in steps of 50."""
-    return _rounded(_P99_MS, _TIMES * (facts.row_ms or 0))
+    return _at_least(_P99_MS, _P99_FACTOR * (facts.row_ms or 0))
 
 
-def _rounded(least: int, milliseconds: float) -> int:
-    return max(least, math.ceil(milliseconds / 50) * 50)
+def _at_least(usual_ms: int, needed_ms: float) -> int:
+    """The usual limit; for a slow model, the limit that it needs, rounded up to a multiple of 50."""
+    return max(usual_ms, math.ceil(needed_ms / 50) * 50)
 
 
 def _first_ms(facts: ModelFacts) -> int:
-    return _rounded(_FIRST_MS, 20 * _step_ms(facts))
+    return _at_least(_FIRST_MS, 20 * _step_ms(facts))
 
 
 def _gap_ms(facts: ModelFacts) -> int:
-    return _rounded(_GAP_MS, 4 * _step_ms(facts))
+    return _at_least(_GAP_MS, 4 * _step_ms(facts))
 
 
 def _max_tokens(facts: ModelFacts) -> int:
@@ -133,21 +134,17 @@ def _max_tokens(facts: ModelFacts) -> int:
 
 
 def _step_ms(facts: ModelFacts) -> float:
-    """What a token of every answer takes at most."""
+    """The time of one step, which writes a token of every answer, at most."""
     return facts.weight_bytes / _BYTES_S * 1000
 
 
 def _throughput_rps(facts: ModelFacts) -> float:
-    """What takes half of a pod's cores at most."""
+    """The usual rate, or what half of a pod's cores can hold if that is less."""
     if facts.writes:
         held = 1000 * _SLOTS / (2 * _TOKENS * _step_ms(facts)) if facts.weight_bytes else _WRITES_RPS
         return max(1, min(_WRITES_RPS, math.floor(held)))
     half = _CORES / 2 * 1000 / facts.row_ms if facts.row_ms else _RPS
     return min(_RPS, math.floor(half) if half >= 1 else float(f"{half:.1g}"))
-
-
-def _tried(facts: ModelFacts) -> str:
-    return f"; one takes {facts.row_ms:.0f} ms here, not compiled" if _p99_ms(facts) > _P99_MS else ""
 
 
 def _handler(facts: ModelFacts) -> str:
@@ -172,25 +169,25 @@ def _compiled(facts: ModelFacts) -> list[tuple[str, str]]:
             ("  compile: aot", "aot: compiled now | eager: not compiled, slower, fp32 or bf16"),
             ("text:", ""),
             (f"  context: {facts.longest}", "tokens of prompt and answer"),
-            (f"  max_tokens: {_max_tokens(facts)}", "of the longest answer"),
+            (f"  max_tokens: {_max_tokens(facts)}", "tokens of the longest answer"),
         ]
-    why = "eager: it cannot be exported, and runs as it is" if facts.compile == "eager" else ""
+    why = "eager: it cannot be exported, and runs uncompiled" if facts.compile == "eager" else ""
     return [
         ("  precision: fp32", "cpu: fp32 | bf16 | int8; cuda: fp32 | fp16 | bf16"),
         (f"  compile: {facts.compile}", why or "aot: compiled now | jit: at each start | export, eager: not compiled"),
         (f"  batch_sizes: [{facts.only_batch or '1, 4'}]", "a batch is cut and padded to these"),
-        ("  # calibration: ./calibration", "real inputs: int8 needs them, every artifact is checked on them"),
+        ("  # calibration: ./calibration", "real inputs: int8 needs them, and every artifact is checked on them"),
     ]
 
 
 def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
-    """What the model takes, where its source does not say so itself."""
+    """The lines about the model's inputs and outputs, if its source does not describe them itself."""
     if facts.task is not None:
         return [
             (f"  task: {facts.task}", "classify | embed | rerank | tokens"),
             (
                 f"  encoding: {{max_tokens: {facts.longest}, dynamic: true}}",
-                "`truncate: right` cuts longer texts",
+                "`truncate: right` cuts off the end of longer texts",
             ),
         ]
     named = [(f"  outputs: [{', '.join(facts.outputs)}]", "")] if facts.outputs else []

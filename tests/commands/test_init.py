@@ -194,8 +194,8 @@ WRONG = [
     ),
     pytest.param(
         ["--source", "empty.py"],
-        "`--source`: `empty.py` holds no `torch.nn.Module`, and no function `build`, allowed: one of them by its "
-        "name\n\nhint: in empty.py: `def build(): return Net(…)`",
+        "`--source`: `empty.py` defines no `torch.nn.Module`, and no function such as `build`\n\n"
+        "hint: in empty.py: `def build(): return Net(…)`",
         id="no model in the file",
     ),
     pytest.param(
@@ -206,12 +206,12 @@ WRONG = [
     ),
     pytest.param(
         ["--source", "net.pt"],
-        "`--source`: `net.pt` holds weights, but no model\n\nhint: --source ./model.py:Net --weights net.pt",
+        "`--source`: `net.pt` contains weights, but no model\n\nhint: --source ./model.py:Net --weights net.pt",
         id="weights alone",
     ),
     pytest.param(
         ["--source", "nets.py:table", "--template", "mask"],
-        "`--template`: got `mask`, for a number for each class and pixel of a picture, but this model gives [3]\n\n"
+        "`--template`: got `mask`, for a number for each class and pixel of a picture, but this model returns [3]\n\n"
         "hint: --handler own",
         id="no mask",
     ),
