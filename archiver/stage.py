@@ -20,6 +20,7 @@ from archiver.instructions import key_of
 from archiver.lengths import of_length, sent, typical_length
 from archiver.own import declared, example_body
 from archiver.sources import Source
+from config.content_types import CONTENT_TYPES
 from config.errors import SourceError
 from config.record import BodyFormat, Draft, MachineKey, Sample
 from config.render import render_model_config
@@ -35,14 +36,6 @@ BUILT_IN = {
 }
 # What `text` is where the model has a task.
 ENCODER = ("handlers.encoder", "EncoderHandler")
-CONTENT_TYPES = {
-    ".jpeg": "image/jpeg",
-    ".jpg": "image/jpeg",
-    ".json": "application/json",
-    ".npy": "application/x-npy",
-    ".png": "image/png",
-    ".webp": "image/webp",
-}
 # Of a MAR: what a user's own handler reads.
 FILES = "files"
 PROMPT = "Once upon a time"

@@ -37,7 +37,7 @@ def add_verbs(verbs: Any) -> None:
     add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds of load before each turn (default: 0.5)")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
     add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
-    add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds a client waits for an answer")
+    add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds that a client waits for an answer")
 
 
 def compare(options: argparse.Namespace) -> int:

@@ -155,17 +155,18 @@ def _target_options(parser: argparse.ArgumentParser) -> None:
     add("--cert", metavar="FILE", type=Path, help=text)
     add("--key", metavar="FILE", type=Path, help="key of the client certificate")
     add("--any-package", action="store_true", help="do not check which package the server serves")
-    add("--repeat", metavar="N", type=int, help="number of runs, which are judged together")
+    add("--repeat", metavar="N", type=int, help="number of runs, which are judged together (default: 1)")
     add("--processes", metavar="P", type=int, help="number of processes that send the load (default: 1)")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
     add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
-    add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds of load before anything is measured")
+    text = "seconds of load before anything is measured (default: 5; for calibrate 2)"
+    add("--warmup", dest="warmup_s", metavar="S", type=float, help=text)
     add(
         "--timeout",
         dest="timeout_s",
         metavar="S",
         type=float,
-        help="seconds a client waits for an answer (default: 10, or twice p99_ms if that is longer)",
+        help="seconds that a client waits for an answer (default: 10, or twice p99_ms if that is longer)",
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
+from config.content_types import CONTENT_TYPES
 from config.errors import listed, nearest
 from config.spec import Spec
 from config.torchvision_models import unknown_model
 
 HANDLERS = ("image", "tensor", "text")
 WEIGHT_SUFFIXES = (".ckpt", ".pt", ".pth", ".safetensors")
-SAMPLE_SUFFIXES = (".jpeg", ".jpg", ".json", ".npy", ".png", ".webp")
 
 
 @rule("model.source", into=FORMS)
@@ -111,5 +111,5 @@ def _hint_for_missing(spec: Spec, field: str, file: str) -> str:
 
 @rule("load.sample")
 def _sample_form(spec: Spec) -> Conflicts:
-    if (sample := spec.load.sample) and not sample.lower().endswith(SAMPLE_SUFFIXES):
-        yield "load.sample", f"got `{sample}`, allowed: a file that ends in {listed(SAMPLE_SUFFIXES)}", None
+    if (sample := spec.load.sample) and not sample.lower().endswith(tuple(CONTENT_TYPES)):
+        yield "load.sample", f"got `{sample}`, allowed: a file that ends in {listed(CONTENT_TYPES)}", None
