@@ -131,9 +131,8 @@ def types_in(annotation: Any) -> Iterator[Any]:
 def section_in(annotation: Any) -> type[BaseModel] | None:
     """The type of the section that a field holds, alone, in a list or by name; None for a plain value."""
     for part in types_in(annotation):
-        inner = (
-            get_args(part)[1] if get_origin(part) is dict else get_args(part)[0] if get_origin(part) is tuple else part
-        )
+        origin, arguments = get_origin(part), get_args(part)
+        inner = arguments[1] if origin is dict else arguments[0] if origin is tuple else part
         for kind in types_in(inner):
             if _is_section(kind):
                 section: type[BaseModel] = kind

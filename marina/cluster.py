@@ -89,11 +89,11 @@ def manifests(options: argparse.Namespace) -> int:
         differing = differences(plan, out, options.format, options.check, progress)
         if options.json:
             print_json([difference.to_data() for difference in differing])
+        elif differing:
+            print("\n".join(difference.diff for difference in differing))
+            print(f"{len(differing)} files differ: marina manifests {options.spec} --format {options.format}")
         else:
-            again = f"marina manifests {options.spec} --format {options.format}"
-            same = f"{options.check}: the same as rendered from the spec"
-            print("\n".join(difference.diff for difference in differing) or same)
-            print(f"{len(differing)} files differ: {again}" if differing else "", end="\n" if differing else "")
+            print(f"{options.check}: the same as rendered from the spec")
         return 1 if differing else 0
     written = write_form(plan, out, options.format, progress)
     if options.json:

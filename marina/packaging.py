@@ -71,16 +71,7 @@ def check(options: argparse.Namespace) -> int:
         print(render_reference(), end="")
         return 0
     if options.properties:
-        from config.lint import lint_file
-
-        findings = lint_file(options.properties)
-        if options.json:
-            print_json([vars(finding) for finding in findings])
-        for finding in [] if options.json else findings:
-            print(f"{finding.level}: {finding}" + (f"\n  hint: {finding.hint}" if finding.hint else ""))
-        if not options.json and not findings:
-            print(f"{options.properties}: no problems found")
-        return 1 if findings else 0
+        return _lint(options)
     import yaml
 
     from config.combinations import find_warnings
@@ -95,6 +86,20 @@ def check(options: argparse.Namespace) -> int:
     else:
         print(yaml.safe_dump(completed, sort_keys=False, allow_unicode=True), end="")
     return 0
+
+
+def _lint(options: argparse.Namespace) -> int:
+    from config.lint import lint_file
+
+    findings = lint_file(options.properties)
+    if options.json:
+        print_json([vars(finding) for finding in findings])
+    elif findings:
+        for finding in findings:
+            print(f"{finding.level}: {finding}" + (f"\n  hint: {finding.hint}" if finding.hint else ""))
+    else:
+        print(f"{options.properties}: no problems found")
+    return 1 if findings else 0
 
 
 def package(options: argparse.Namespace) -> int:

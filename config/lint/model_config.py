@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from config.errors import listed
+from config.errors import listed, nearest
 from config.lint.combinations import check_combinations
 from config.lint.finding import Finding, Level
 from config.lint.torchserve_keys import HANDLER_SECTIONS, INVENTED_MODEL_CONFIG, MODEL_CONFIG, MODEL_FILE, TORCHRUN, Key
@@ -148,10 +148,10 @@ def _check_torchrun(setting: _Setting, file: str) -> Iterator[Finding]:
     for option in _settings(setting.node).values():
         key = TORCHRUN.get(option.name)
         if key is None:
-            close = difflib.get_close_matches(option.name.replace("_", "-"), TORCHRUN, n=1)
-            ending = f"did you mean `{close[0]}`?" if close else f"allowed: {listed(TORCHRUN)}"
+            close = nearest(option.name.replace("_", "-"), TORCHRUN)
+            ending = f"did you mean `{close}`?" if close else f"allowed: {listed(TORCHRUN)}"
             text = f"unknown option of `torchrun`, TorchServe ignores it with one line in the log; {ending}"
-            hint = f"{close[0]}: {option.written.strip('`')}" if close else "delete the line"
+            hint = f"{close}: {option.written.strip('`')}" if close else "delete the line"
             yield Finding(file, option.line, option.name, "error", "unknown-key", text, hint)
         else:
             yield from _check_value(option, key, file)

@@ -83,17 +83,17 @@ class Pod(Section):
     @field_validator("annotations", "service_account_annotations")
     @classmethod
     def _free_annotations(cls, annotations: dict[str, str]) -> dict[str, str]:
-        return _free(annotations, OWN_ANNOTATIONS)
+        return _without_own(annotations, OWN_ANNOTATIONS)
 
     @field_validator("labels")
     @classmethod
     def _free_labels(cls, labels: dict[str, str]) -> dict[str, str]:
-        return _free(labels, OWN_LABELS)
+        return _without_own(labels, OWN_LABELS)
 
     @field_validator("env")
     @classmethod
     def _variables(cls, variables: dict[str, str]) -> dict[str, str]:
-        _named(variables, _VARIABLE, "letters, digits, `_`, `.` and `-`, the first not a digit")
+        _check_keys(variables, _VARIABLE, "letters, digits, `_`, `.` and `-`, the first not a digit")
         return variables
 
     @field_validator("env_from")
@@ -107,13 +107,13 @@ class Pod(Section):
     @field_validator("volumes")
     @classmethod
     def _named_volumes(cls, volumes: dict[str, Raw]) -> dict[str, Raw]:
-        _named(volumes, _VOLUME, "lower-case letters, digits and `-`")
+        _check_keys(volumes, _VOLUME, "lower-case letters, digits and `-`")
         return volumes
 
     @field_validator("mounts")
     @classmethod
     def _mounted(cls, mounts: dict[str, str]) -> dict[str, str]:
-        _named(mounts, _PATH, "a path such as `/etc/ssl/company`")
+        _check_keys(mounts, _PATH, "a path such as `/etc/ssl/company`")
         for path, volume in mounts.items():
             if not _MOUNT.fullmatch(volume):
                 raise ValueError(f"{path}|allowed: `VOLUME` or `VOLUME/FOLDER`, with or without `:ro`")
@@ -158,15 +158,16 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _free(entries: dict[str, str], own: str) -> dict[str, str]:
+def _without_own(entries: dict[str, str], own: str) -> dict[str, str]:
+    """The entries; ValueError if a key is one of Marina's own, or not one that Kubernetes takes."""
     for key in entries:
         if key.startswith(own):
             raise ValueError(f"{key}|{BAD_KEY}others than `{own}…`, which are Marina's own")
-    _named(entries, _KEY, "what Kubernetes takes, such as `team` or `example.org/team`")
+    _check_keys(entries, _KEY, "what Kubernetes takes, such as `team` or `example.org/team`")
     return entries
 
 
-def _named(entries: Iterable[str], pattern: re.Pattern[str], allowed: str) -> None:
+def _check_keys(entries: Iterable[str], pattern: re.Pattern[str], allowed: str) -> None:
     for name in entries:
         if not pattern.fullmatch(name):
             raise ValueError(f"{name}|{BAD_KEY}{allowed}")

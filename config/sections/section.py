@@ -48,7 +48,7 @@ PATTERNS = {
     _HEADER,
     CURRENCY,
     PERCENT,
-    ABSOLUTE,
+    _ABSOLUTE,
 ) = PATTERNS
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 _CHARACTERS = "letters, digits, `-`, `_` and `.`, at most 63, the first and the last a letter or digit"
@@ -80,6 +80,7 @@ PageUrl = Annotated[str, StringConstraints(pattern=_PAGE)]
 DeviceName = Annotated[str, StringConstraints(pattern=_DEVICE)]
 RedisUrl = Annotated[str, StringConstraints(pattern=_REDIS)]
 HeaderName = Annotated[str, StringConstraints(pattern=_HEADER)]
+AbsolutePath = Annotated[str, StringConstraints(pattern=_ABSOLUTE)]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]

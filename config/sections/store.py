@@ -7,27 +7,19 @@ from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from config.sections.section import ImageName, InsidePath, ObjectName, Section
+from config.sections.section import AbsolutePath, ImageName, InsidePath, ObjectName, Section
 
 _ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s?#]*|(gs|s3)://[^\s/?#]+/[^\s?#]*[^\s/?#]")
-_HOST_PATH = re.compile(r"(/[\w.-]+)+")
 
 
 class ModelCache(Section):
     """Where downloaded MARs are kept, so that the next pod need not download them again. Old ones are never deleted."""
 
-    host_path: str | None = None
+    host_path: AbsolutePath | None = None
     """A folder of the node that the pods' user may write to; the namespace must allow `hostPath`. Lands in the
     Deployment."""
     claim: ObjectName | None = None
     """A PersistentVolumeClaim that every pod may write to (ReadWriteMany). Lands in the Deployment."""
-
-    @field_validator("host_path")
-    @classmethod
-    def _absolute(cls, path: str | None) -> str | None:
-        if path is not None and not _HOST_PATH.fullmatch(path):
-            raise ValueError("allowed: a path such as `/var/cache/marina`")
-        return path
 
     @model_validator(mode="after")
     def _one_of_them(self) -> ModelCache:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, StringConstraints
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from config.sections.section import ABSOLUTE, Seconds, Section
+from config.sections.section import AbsolutePath, Seconds, Section
 
 
 class Vllm(Section):
     """How vLLM is run."""
 
-    python: Annotated[str, StringConstraints(pattern=ABSOLUTE)] = "/opt/vllm/bin/python"
+    python: AbsolutePath = "/opt/vllm/bin/python"
     """The Python that has vLLM installed, on the serving machine; default: that of the `vllm` image. Lands in the
     record."""
-    weights: Annotated[str, StringConstraints(pattern=ABSOLUTE)] | None = None
+    weights: AbsolutePath | None = None
     """The model's folder on the serving machine, such as the mount of a volume; its files must be those of
     `model.source`. Default: the model is packed into the MAR. Lands in the record."""
     check: Literal["head", "whole"] = "head"

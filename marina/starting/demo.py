@@ -23,7 +23,6 @@ _WITHOUT_OBJECTIVE_RPS = 20.0
 # The example that comes with the installation, for a demo outside of the repository.
 _INSTALLED_SPEC = Path(__file__).parents[2] / DEFAULT_SPEC
 _OUT = BUILD / "demo"
-_STAGES = ("check", "package", "serve", "load", "verdict", "manifests", "verify")
 
 
 def add_verbs(verbs: Any) -> None:
@@ -68,7 +67,7 @@ class _Demo:
 
     def __init__(self, options: argparse.Namespace, interrupted: Any) -> None:
         self._options, self._interrupted = options, interrupted
-        self._stage = _STAGES[0]
+        self._stage = "check"
         self._record: dict[str, Any] = {}
 
     def run(self) -> dict[str, Any]:

@@ -22,13 +22,25 @@ except MarinaError as err:
 print(json.dumps(facts))
 """
 _GROUPS = (
-    ("prometheus operator", ("monitoring.coreos.com",), "deploy: no metrics, rules or alerts without it",
-     "helm install kube-prometheus-stack prometheus-community/kube-prometheus-stack"),
-    ("pod metrics", ("custom.metrics.k8s.io", "external.metrics.k8s.io"), "deploy: autoscaling by rate",
-     "helm install prometheus-adapter prometheus-community/prometheus-adapter"),
-    ("resource metrics", ("metrics.k8s.io",), "deploy: autoscaling by CPU",
-     "helm install metrics-server metrics-server/metrics-server"),
-)  # fmt: skip
+    (
+        "prometheus operator",
+        ("monitoring.coreos.com",),
+        "deploy: no metrics, rules or alerts without it",
+        "helm install kube-prometheus-stack prometheus-community/kube-prometheus-stack",
+    ),
+    (
+        "pod metrics",
+        ("custom.metrics.k8s.io", "external.metrics.k8s.io"),
+        "deploy: autoscaling by rate",
+        "helm install prometheus-adapter prometheus-community/prometheus-adapter",
+    ),
+    (
+        "resource metrics",
+        ("metrics.k8s.io",),
+        "deploy: autoscaling by CPU",
+        "helm install metrics-server metrics-server/metrics-server",
+    ),
+)
 
 
 def _kubectl() -> list[ProbeResult]:

@@ -18,12 +18,25 @@ _X = {"x": {"shape": [4], "dtype": "float32"}}
 _EXAMPLE_MODELS = {
     "image": ModelFacts("./model.py:build", "image", picture=(3, 32, 32)),
     "tensor": ModelFacts("./model.py:build", "tensor", inputs=_X),
-    "detection": ModelFacts("./model.py:build", "own", picture=(3, 64, 64), top_k=0, shapes=((16, 4), (16, 3)),
-                       outputs=("boxes", "scores"), template="detection"),
+    "detection": ModelFacts(
+        "./model.py:build",
+        "own",
+        picture=(3, 64, 64),
+        top_k=0,
+        shapes=((16, 4), (16, 3)),
+        outputs=("boxes", "scores"),
+        template="detection",
+    ),
     "mask": ModelFacts("./model.py:build", "own", picture=(3, 64, 64), top_k=0, shapes=((3, 64, 64),), template="mask"),
-    "text": ModelFacts("./model.py:build", "own", template="text", files=("./words.txt",), shapes=((2,),), inputs={
-        "ids": {"shape": [{"max": 64}], "dtype": "int64", "min": 0, "max": 999}, "mask": {"mask_of": "ids"}}),
-}  # fmt: skip
+    "text": ModelFacts(
+        "./model.py:build",
+        "own",
+        template="text",
+        files=("./words.txt",),
+        shapes=((2,),),
+        inputs={"ids": {"shape": [{"max": 64}], "dtype": "int64", "min": 0, "max": 999}, "mask": {"mask_of": "ids"}},
+    ),
+}
 # What a model must return for a picture, by kind.
 _OUTPUTS_OF = {
     "detection": "boxes [N, 4] and scores [N] or [N, classes] of a picture",
