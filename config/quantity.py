@@ -15,14 +15,14 @@ _PATTERN = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2}|[numkMGTPE]|[KMGTPE]i
 
 def quantity(text: str) -> float:
     """The value of a Kubernetes quantity; ValueError says what is allowed."""
-    return float(_exact(text)[0])
+    return float(_parse(text)[0])
 
 
 def canonical(text: str) -> str:
     """The quantity as the API server stores it: `2048Mi` becomes `2Gi`, `1000m` becomes `1`, `0.5` becomes `500m`.
 
     Any other form would show up as a difference between the rendered and the stored object."""
-    number, suffix = _exact(text)
+    number, suffix = _parse(text)
     if suffix.endswith("i"):
         size = ceil(number)
         # Below 1024 the server uses decimal suffixes.
@@ -33,7 +33,7 @@ def canonical(text: str) -> str:
     return _reduced(ceil(number * 10**9), 1000, _EXPONENTS if suffix[1:] else _WITH_FRACTIONS)
 
 
-def _exact(text: str) -> tuple[Fraction, str]:
+def _parse(text: str) -> tuple[Fraction, str]:
     """The value, and the suffix or exponent that it was written with."""
     match = _PATTERN.fullmatch(text)
     if match is None:

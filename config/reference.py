@@ -47,11 +47,11 @@ def _tables(path: str, section: type[BaseModel]) -> Iterator[str]:
 
 
 def _kind(field: FieldInfo) -> str:
-    words = dict.fromkeys(word for part in types_in(field.annotation) for word in _words(part))
+    words = dict.fromkeys(word for part in types_in(field.annotation) for word in _type_names(part))
     return " or ".join(words)
 
 
-def _words(part: Any) -> Iterator[str]:
+def _type_names(part: Any) -> Iterator[str]:
     plain = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
     if part in plain:
         yield plain[part]
@@ -59,16 +59,16 @@ def _words(part: Any) -> Iterator[str]:
         yield ", ".join(f"`{word}`" for word in get_args(part))
     elif get_origin(part) is dict and not section_in(part):
         inner = next(types_in(get_args(part)[1]))
-        yield "texts by name" if inner is str else "mapping" if inner is Any else f"{_many(inner)} by name"
+        yield "texts by name" if inner is str else "mapping" if inner is Any else f"{_plural(inner)} by name"
     elif get_origin(part) is tuple:
-        yield f"list of {_many(next(types_in(get_args(part)[0])))}"
+        yield f"list of {_plural(next(types_in(get_args(part)[0])))}"
     elif part is not type(None):
         yield "section"
 
 
-def _many(part: Any) -> str:
+def _plural(part: Any) -> str:
     """The plural of a type's name, for lists and mappings."""
-    word = next(_words(part), "section")
+    word = next(_type_names(part), "section")
     return {"text": "texts", "list of texts": "lists of texts"}.get(word, f"{word}s")
 
 

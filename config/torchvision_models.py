@@ -20,7 +20,7 @@ _TEXT = (
 TORCHVISION_MODELS = frozenset(_TEXT.split())
 
 
-def unknown_model(name: str) -> tuple[str, str] | None:
+def unknown_model_error(name: str) -> tuple[str, str] | None:
     """An error and a hint for a model that torchvision does not have; None if it has it."""
     if name in TORCHVISION_MODELS:
         return None

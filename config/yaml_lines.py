@@ -83,7 +83,7 @@ class _Reader:
 
 def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int], list[Problem]]:
     """The data, the line of every location, and the problems in single values; SpecError if it is not a mapping."""
-    with _reading(text, file):
+    with _yaml_errors(text, file):
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(node, yaml.MappingNode):
         defect = "the file is empty" if node is None else "a mapping of fields is needed at the top"
@@ -94,7 +94,7 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int]
 
 
 @contextmanager
-def _reading(text: str, file: str) -> Iterator[None]:
+def _yaml_errors(text: str, file: str) -> Iterator[None]:
     """Turns the errors of PyYAML into SpecError with the line, or InputError if the line is not known."""
     too_deep = f"{file}: not readable as YAML: nested too deep"
     if _BRACKETS.search(text):
@@ -122,7 +122,7 @@ _AsJson.yaml_implicit_resolvers = {
 
 def read_documents(text: str, file: str) -> Iterator[tuple[Any, dict[Location, int], list[Problem]]]:
     """Like `read_yaml` for each document of a text, which need not be a mapping; empty documents are skipped."""
-    with _reading(text, file):
+    with _yaml_errors(text, file):
         for node in yaml.compose_all(text, Loader=_AsJson):
             if node.tag == "tag:yaml.org,2002:null":
                 continue

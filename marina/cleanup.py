@@ -41,7 +41,7 @@ def cleanup_on_exit() -> Iterator[Callable[[], bool]]:
 
     before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
     try:
-        with _temporary_folder() as folder, _guarded(folder):
+        with _temporary_folder() as folder, _guardian(folder):
             earlier = set(children(os.getpid()))
             adopt_orphans()
             try:
@@ -91,7 +91,7 @@ def _remove_if_unlocked(lock: Path) -> None:
 
 
 @contextmanager
-def _guarded(folder: str) -> Iterator[None]:
+def _guardian(folder: str) -> Iterator[None]:
     """Runs a guardian process, which does the same cleanup if this process is killed."""
     before = os.environ.get(JOB_VARIABLE)
     script = Path(__file__).with_name("guardian.py")

@@ -151,7 +151,7 @@ def deploy(options: argparse.Namespace) -> int:
         accepted=options.accept,
     )
     release, progress = k8s.make_release(spec, out, options.accept), Progress(quiet=options.quiet)
-    return _printed(options, k8s.deploy(placement, release, how, progress, out / "rollout.json"))
+    return _print_record(options, k8s.deploy(placement, release, how, progress, out / "rollout.json"))
 
 
 def rollback(options: argparse.Namespace) -> int:
@@ -161,7 +161,8 @@ def rollback(options: argparse.Namespace) -> int:
     placement = _placement(options)
     how = k8s.RolloutOptions(timeout_s=options.timeout, force=options.force_conflicts)
     progress = Progress(quiet=options.quiet)
-    return _printed(options, k8s.rollback(placement, how, progress, _record_file(options, placement), to=options.to))
+    record_file = _record_file(options, placement)
+    return _print_record(options, k8s.rollback(placement, how, progress, record_file, to=options.to))
 
 
 def delete(options: argparse.Namespace) -> int:
@@ -170,14 +171,14 @@ def delete(options: argparse.Namespace) -> int:
 
     placement, progress = _placement(options), Progress(quiet=options.quiet)
     record_file = _record_file(options, placement)
-    return _printed(options, k8s.delete(placement, progress, record_file, with_namespace=options.with_namespace))
+    return _print_record(options, k8s.delete(placement, progress, record_file, with_namespace=options.with_namespace))
 
 
 def status(options: argparse.Namespace) -> int:
     import k8s
 
     placement = _placement(options)
-    return _printed(options, k8s.read_status(placement, options.out / placement.name))
+    return _print_record(options, k8s.read_status(placement, options.out / placement.name))
 
 
 def _placement(options: argparse.Namespace) -> Any:
@@ -202,7 +203,7 @@ def _record_file(options: argparse.Namespace, placement: Any) -> Path | None:
     return folder / "rollout.json" if folder.is_dir() else None
 
 
-def _printed(options: argparse.Namespace, record: Any) -> int:
+def _print_record(options: argparse.Namespace, record: Any) -> int:
     if options.json:
         print_json(record.to_data())
     else:
@@ -257,7 +258,7 @@ def _verify_options(parser: argparse.ArgumentParser) -> None:
     add("--explain", metavar="RULE", help="explain one rule, and stop")
 
 
-def _rolling_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def _rollout_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add = parser.add_argument
     text = "seconds that the rollout may take (default: no limit as long as it makes progress)"
     add("--timeout", metavar="S", type=float, help=text)
@@ -266,7 +267,7 @@ def _rolling_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser
 
 
 def _deploy_options(parser: argparse.ArgumentParser) -> None:
-    add = _rolling_options(_cluster_options(parser)).add_argument
+    add = _rollout_options(_cluster_options(parser)).add_argument
     add("--dry-run", action="store_true", help="change nothing; ask the API server what would change, and print it")
     add("--no-rollback", action="store_true", help="if it fails, leave everything as it is for you to look at")
     text = "deploy although something is missing; the error shows the ID"
@@ -275,7 +276,7 @@ def _deploy_options(parser: argparse.ArgumentParser) -> None:
 
 def _rollback_options(parser: argparse.ArgumentParser) -> None:
     text = "number of the revision to go back to (default: the one that ran before)"
-    _rolling_options(_named_options(parser)).add_argument("--to", metavar="N", type=int, help=text)
+    _rollout_options(_named_options(parser)).add_argument("--to", metavar="N", type=int, help=text)
 
 
 def _delete_options(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         whole.print_help()
         return 0
     if unknown:
-        _refuse(options.parser, unknown)
+        _exit_with_usage(options.parser, unknown)
     try:
         return _run(options)
     except MarinaError as raised:
@@ -70,9 +70,9 @@ def parser() -> argparse.ArgumentParser:
         epilog=f"`marina VERB --help` shows the options of a verb, and examples.\n\n{EXIT_CODES}",
         formatter_class=HelpFormatter,
     )
-    whole.add_argument("--version", action=_Prints, text=_version, help="print the version")
+    whole.add_argument("--version", action=_PrintAction, text=_version, help="print the version")
     text = 'print the completion for your shell: eval "$(marina --completion)"'
-    whole.add_argument("--completion", action=_Prints, text=lambda: completion(whole), help=text)
+    whole.add_argument("--completion", action=_PrintAction, text=lambda: completion(whole), help=text)
     verbs = whole.add_subparsers(metavar="VERB")
     for stage in _STAGES:
         stage.add_verbs(verbs)
@@ -86,7 +86,7 @@ def _missing_argument(err: MarinaError) -> MarinaError | None:
     return InputError("`SPEC`: missing: the spec of a model", hint="marina init mine, or the path of an existing one")
 
 
-class _Prints(argparse.Action):
+class _PrintAction(argparse.Action):
     """An option that prints a text and ends the program; the text is computed only then."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, text: Callable[[], str], help: str) -> None:  # noqa: A002
@@ -104,7 +104,7 @@ def _version() -> str:
     return f"marina {version('marina')}"
 
 
-def _refuse(verb: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:
+def _exit_with_usage(verb: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:
     """Ends the program with the usage of the verb, and the option that was probably meant."""
     known = [name for action in verb._actions for name in action.option_strings]
     close = nearest(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else None

@@ -22,7 +22,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
     until = time.monotonic() + _PATIENCE_S
-    while (left := _marked(f"{JOB_VARIABLE}={folder}".encode())) and time.monotonic() < until:
+    while (left := _marked_processes(f"{JOB_VARIABLE}={folder}".encode())) and time.monotonic() < until:
         for process in left:
             try:
                 os.kill(process, signal.SIGKILL)
@@ -32,7 +32,7 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _marked(mark: bytes) -> list[int]:
+def _marked_processes(mark: bytes) -> list[int]:
     """The ids of all other processes with the mark in their environment."""
     marked: list[int] = []
     for file in Path("/proc").glob("[0-9]*/environ"):

@@ -70,7 +70,7 @@ class InCluster:
         self._machine: Machine | None = None
         facts = pod_facts(cluster, self._loaded[0]) if one_pod else None
         self.cold_start_s = facts.cold_start_s if facts else None
-        self.confined = _confined(facts) if facts else None
+        self.confined = _limits_of(facts) if facts else None
         self._peaks: dict[str, float] = {}
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
@@ -88,7 +88,7 @@ class InCluster:
         job = replace(job, selector=self._selector, ports=tuple(sorted({pod.port for pod in self._loaded})))
         lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
         measured, self._machine = record_in(lines)
-        self.look_at_memory()
+        self.read_memory()
         return measured
 
     def memory(self) -> Memory | None:
@@ -102,7 +102,7 @@ class InCluster:
             supervisor_bytes=int(parts.get("supervisor", 0)),
         )
 
-    def look_at_memory(self) -> None:
+    def read_memory(self) -> None:
         """Reads the memory of the loaded pod, if it is only one; its processes keep what a load made them take."""
         if self.confined is None:
             return
@@ -130,7 +130,7 @@ class InCluster:
         return self._machine or this_machine()
 
 
-def _confined(facts: PodFacts) -> Confined | None:
+def _limits_of(facts: PodFacts) -> Confined | None:
     if facts.cores is None:
         return None
     machine = Machine(

@@ -45,7 +45,7 @@ def loadtest(options: argparse.Namespace) -> int:
     from loadtest import RunOptions, next_step, run, verdict_text
 
     spec, how = load_spec(options.spec, files=False), stage_options(RunOptions, options)
-    where = _where(options, spec.name)
+    where = _server_options(options, spec.name)
     if (options.one_pod or options.service) and not options.in_cluster:
         raise InputError("`--one-pod` and `--service`: only with `--in-cluster`", hint="--in-cluster")
     if options.one_pod and options.service:
@@ -103,7 +103,7 @@ def calibrate(options: argparse.Namespace) -> int:
     from loadtest import calibrate as run
 
     spec = load_spec(options.spec, files=False)
-    out, where = options.out / spec.name, _where(options, spec.name)
+    out, where = options.out / spec.name, _server_options(options, spec.name)
     how = stage_options(Search, options)
     if options.in_cluster:
         from config.errors import InputError
@@ -239,7 +239,7 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _where(options: argparse.Namespace, name: str) -> Any:
+def _server_options(options: argparse.Namespace, name: str) -> Any:
     from loadtest import Where, header_of
 
     _check_certificates(options)
@@ -263,7 +263,7 @@ def _check_certificates(options: argparse.Namespace) -> None:
     try:
         context = ssl.create_default_context(cafile=options.cacert)
     except (OSError, ValueError) as err:
-        raise InputError(f"`--cacert`: {options.cacert} holds no certificates: {err}") from err
+        raise InputError(f"`--cacert`: {options.cacert} contains no certificates: {err}") from err
     if options.cert is None:
         if options.key is not None:
             raise InputError("`--key`: only together with `--cert`", hint="--cert FILE --key FILE")

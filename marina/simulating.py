@@ -38,7 +38,7 @@ def add_verbs(verbs: Any) -> None:
         metavar="S",
         type=float,
         default=0,
-        help="seconds until a node is there for a new pod (default: 0)",
+        help="seconds until a new pod has a node (default: 0)",
     )
     add("--forecast", action="store_true", help="also simulate the other value of `scaling.forecast`, and compare")
     text = "also simulate this stabilisation window for adding pods, in seconds, and compare"

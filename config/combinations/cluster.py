@@ -38,7 +38,7 @@ def _policy_fields_need_a_policy(spec: Spec) -> Conflicts:
 
 
 @rule("kubernetes.model", "kubernetes.create_namespace")
-def _host_path_needs_a_namespace_of_ones_own(spec: Spec) -> Conflicts:
+def _host_path_needs_its_own_namespace(spec: Spec) -> Conflicts:
     cache = spec.kubernetes.model.cache if spec.kubernetes.model else None
     if cache and cache.host_path and spec.kubernetes.create_namespace:
         yield (

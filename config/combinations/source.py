@@ -8,7 +8,7 @@ from config.combinations.rule import FILES, FORMS, Conflicts, rule
 from config.content_types import CONTENT_TYPES
 from config.errors import listed, nearest
 from config.spec import Spec
-from config.torchvision_models import unknown_model
+from config.torchvision_models import unknown_model_error
 
 HANDLERS = ("image", "tensor", "text")
 WEIGHT_SUFFIXES = (".ckpt", ".pt", ".pth", ".safetensors")
@@ -95,7 +95,7 @@ def _named_files_exist(spec: Spec) -> Conflicts:
 
 @rule("model.source", into=FILES)
 def _torchvision_has_the_model(spec: Spec) -> Conflicts:
-    if spec.model.from_torchvision and (unknown := unknown_model(spec.model.source.removeprefix("torchvision:"))):
+    if spec.model.from_torchvision and (unknown := unknown_model_error(spec.model.source.removeprefix("torchvision:"))):
         yield "model.source", *unknown
 
 

@@ -181,7 +181,7 @@ class Rollout(Section):
     Deployment."""
 
     @model_validator(mode="after")
-    def _moves(self) -> Rollout:
+    def _can_replace_pods(self) -> Rollout:
         if str(self.max_surge) in ("0", "0%") and str(self.max_unavailable) in ("0", "0%"):
             raise ValueError("allowed: `max_surge` or `max_unavailable` over 0, or no pod can be replaced")
         return self

@@ -55,7 +55,7 @@ class ModelStore(Section):
 
     @field_validator("url")
     @classmethod
-    def _harmless(cls, url: str | None) -> str | None:
+    def _without_secrets(cls, url: str | None) -> str | None:
         if url is None:
             return url
         if "@" in urlsplit(url).netloc:

@@ -74,7 +74,7 @@ def init(options: argparse.Namespace) -> int:
     folder = Path(options.name)
     try:
         with Progress(quiet=options.quiet).step("load the model and try it"):
-            written, notes = _make(folder, options)
+            written, notes = _write_files(folder, options)
     except MarinaError as err:
         # The error is about the spec, which was deleted again; the user knows the option instead.
         message = re.sub(r"^\S*spec\.yaml(:\d+)?: `model\.(source|weights|task)`: ", r"`--\2`: ", err.message)
@@ -106,7 +106,7 @@ def _check_name(name: str) -> None:
         raise InputError(f"`NAME`: got `{name}`, allowed: {allowed}", hint="marina init my-model") from err
 
 
-def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[str]]:
+def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[str]]:
     """Writes the files, and deletes them again if the model cannot be packaged; returns them, and notes."""
     from config.errors import InputError
     from marina.starting.init_model import choose_compile_mode, find_model_facts

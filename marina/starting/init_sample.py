@@ -19,17 +19,17 @@ def make_sample(facts: ModelFacts) -> tuple[str, bytes]:
     import numpy as np
 
     if facts.picture is not None:
-        return "samples/sample.png", _drawn(facts.picture)
+        return "samples/sample.png", _picture_png(facts.picture)
     if facts.writes:
-        return _json({"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0})
+        return _json_sample({"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0})
     if facts.task is not None or facts.template == "text":
-        return _json(_PAIR if facts.task == "rerank" else {"text": _TEXT})
-    values = {key: _filled(tensor) for key, tensor in (facts.inputs or {}).items() if "mask_of" not in tensor}
+        return _json_sample(_PAIR if facts.task == "rerank" else {"text": _TEXT})
+    values = {key: _example_values(tensor) for key, tensor in (facts.inputs or {}).items() if "mask_of" not in tensor}
     first = next(iter(values.values()))
     if len(values) == 1 and first.size > _READABLE and facts.handler == "tensor":
-        return "samples/sample.npy", _saved(first)
+        return "samples/sample.npy", _npy_bytes(first)
     # Rounded once more: 0.637 as float32 is 0.6370000243.
-    return _json(
+    return _json_sample(
         {
             key: np.round(value.astype(float), 3).tolist() if value.dtype.kind == "f" else value.tolist()
             for key, value in values.items()
@@ -37,11 +37,11 @@ def make_sample(facts: ModelFacts) -> tuple[str, bytes]:
     )
 
 
-def _json(body: object) -> tuple[str, bytes]:
+def _json_sample(body: object) -> tuple[str, bytes]:
     return "samples/sample.json", json.dumps(body).encode() + b"\n"
 
 
-def _filled(tensor: dict[str, Any]) -> Any:
+def _example_values(tensor: dict[str, Any]) -> Any:
     """Seeded random values within the limits of an input; if its length varies, half of the longest."""
     import numpy as np
 
@@ -53,7 +53,7 @@ def _filled(tensor: dict[str, Any]) -> Any:
     return np.asarray(generator.integers(least, most + 1, sides)).astype(dtype)
 
 
-def _drawn(shape: tuple[int, int, int]) -> bytes:
+def _picture_png(shape: tuple[int, int, int]) -> bytes:
     import numpy as np
     from PIL import Image
 
@@ -66,7 +66,7 @@ def _drawn(shape: tuple[int, int, int]) -> bytes:
     return buffer.getvalue()
 
 
-def _saved(array: Any) -> bytes:
+def _npy_bytes(array: Any) -> bytes:
     import numpy as np
 
     buffer = io.BytesIO()

@@ -20,7 +20,7 @@ def resolve_source(source: str) -> str:
         raise InputError(f"`--source`: `{source}` is a folder", hint=f"--source hf:{source}")
     if not source.endswith(".py") or not Path(source).is_file():
         return source
-    models = _models_in(_imported(Path(source)))
+    models = _models_in(_import_source(Path(source)))
     if len(models) == 1:
         return f"{source}:{models[0]}"
     if models:
@@ -42,7 +42,7 @@ def _models_in(module: ModuleType) -> list[str]:
     return networks or functions or classes
 
 
-def _imported(file: Path) -> ModuleType:
+def _import_source(file: Path) -> ModuleType:
     from archiver.sources import import_file
     from config.load import parse_spec
     from marina.starting.init_spec import ModelFacts, spec_text
