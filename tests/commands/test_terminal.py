@@ -1,4 +1,4 @@
-"""What a person sees and types: help, versions, completion, colours, and commands that work as they are printed."""
+"""What people see and type: help, version, completion, colours, and printed commands that work when copied."""
 
 import argparse
 import io
@@ -39,7 +39,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("marina 0.")
 
 
-def test_an_option_that_is_not_there_shows_the_usage_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_option_shows_the_usage_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         marina.main(["package", "--ot=x"])
     assert ended.value.code == 2
@@ -147,7 +147,7 @@ def test_a_command_that_is_printed_for_a_path_with_a_space_works_as_it_is(
     assert parser().parse_args(shlex.split(hint)[2:]).spec == Path("my models/spec.yaml")
 
 
-def test_setup_shows_what_it_downloads_to_whoever_looks_on(tmp_path: Path) -> None:
+def test_setup_shows_on_a_terminal_what_it_downloads(tmp_path: Path) -> None:
     needs("make", package="make")
     terminal, other_end = os.openpty()
     said = []
@@ -161,7 +161,7 @@ def test_setup_shows_what_it_downloads_to_whoever_looks_on(tmp_path: Path) -> No
     assert ["--quiet" in text for text in said] == [False, True]
 
 
-def test_the_columns_of_make_help_hold_every_target() -> None:
+def test_the_column_of_make_help_is_wide_enough_for_every_target() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     lines = [line for line in shown.splitlines() if line.startswith("  make ")]
     assert lines
@@ -177,7 +177,7 @@ def test_out_means_the_same_in_every_verb(verb: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("verb", ["check", "package", "serve", "loadtest", "manifests"])
-def test_without_a_spec_outside_of_the_repository_no_other_file_is_spoken_of(
+def test_without_a_spec_outside_of_the_repository_no_default_file_is_mentioned(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -211,7 +211,7 @@ def test_a_verb_whose_packages_are_not_installed_says_what_installs_them(
     assert command in error
 
 
-def test_a_module_of_marina_that_is_gone_is_no_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_module_of_marina_is_not_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: object) -> int:
         raise ModuleNotFoundError("No module named 'archiver.gone'", name="archiver.gone")
 

@@ -1,4 +1,4 @@
-"""What a spec may say of the files that a handler reads."""
+"""The field of a spec about the files that a handler reads."""
 
 import pytest
 from specs import make_spec
@@ -17,7 +17,7 @@ from config.errors import SpecError
         ),
     ],
 )
-def test_files_are_for_a_handler_that_can_tell_them_apart(handler: str, files: list[str], message: str) -> None:
+def test_files_need_an_own_handler_and_different_names(handler: str, files: list[str], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         make_spec({"model.handler": handler, "model.files": files})
     assert [(problem.field, problem.text) for problem in caught.value.problems] == [("model.files", message)]

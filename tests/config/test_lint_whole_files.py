@@ -74,7 +74,7 @@ def test_no_line_of_a_file_made_of_invented_keys_works(tmp_path: Path) -> None:
     ]
 
 
-def test_a_metrics_mode_is_not_missed_where_metrics_are_off(tmp_path: Path) -> None:
+def test_no_metrics_mode_is_needed_if_metrics_are_off(tmp_path: Path) -> None:
     content = CLEAN_PROPERTIES.replace("metrics_mode=prometheus", "enable_metrics_api=false")
     assert lint(tmp_path, content, "config.properties") == []
 
@@ -140,7 +140,7 @@ def test_findings_are_sorted_by_line(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_model_config_that_is_no_mapping(tmp_path: Path, content: bytes, rule: str, line: int, text: str) -> None:
+def test_a_model_config_that_is_not_a_mapping(tmp_path: Path, content: bytes, rule: str, line: int, text: str) -> None:
     finding = only(lint(tmp_path, content, "model-config.yaml"))
     assert (finding.rule, finding.level, finding.line, finding.text) == (rule, "error", line, text)
 

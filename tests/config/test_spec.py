@@ -13,7 +13,7 @@ from config.spec import Spec
 
 IMAGE = {"height": 8, "width": 8}
 
-# Every sentence a spec can be answered with: the change that earns it, and the whole of it.
+# Every error of a spec: a change that causes it, and its whole text.
 ERRORS: list[Any] = [
     pytest.param({"serving.max_batch_delay": 5}, "spec.yaml:6: `serving.max_batch_delay`: unknown field, did you mean "
                  "`max_batch_delay_ms`?", id="a misspelt field"),
@@ -241,7 +241,7 @@ def test_all_errors_of_a_file_come_at_once_in_the_order_of_its_lines() -> None:
     assert fields == ["name", "model.precision", "serving.max_batch", "scaling.min_replicas", "ls"]
 
 
-def test_a_rule_is_silent_about_a_field_that_is_already_wrong() -> None:
+def test_rules_skip_fields_that_are_already_wrong() -> None:
     error = error_of(changed({"model.batch_sizes": [0], "serving.max_batch": 8}))
     assert [problem.field for problem in error.problems] == ["model.batch_sizes.0"]
 
@@ -255,9 +255,7 @@ def test_a_rule_is_silent_about_a_field_that_is_already_wrong() -> None:
         pytest.param("load.sample", "cat.jpg", "no such file", id="sample"),
     ],
 )
-def test_a_file_that_is_not_there_is_named_where_it_was_looked_for(
-    field: str, file: str, text: str, tmp_path: Path
-) -> None:
+def test_a_missing_file_is_named_with_its_whole_path(field: str, file: str, text: str, tmp_path: Path) -> None:
     data = changed({field: f"./{file}"})
     error = error_of(data, file=tmp_path / "spec.yaml", files=True)
     assert [problem.text for problem in error.problems] == [f"{text}: `{tmp_path / file}`"]
@@ -286,7 +284,7 @@ def test_source_and_handler_files_are_looked_for(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_is_no_spec_says_so(text: str, message: str) -> None:
+def test_a_file_that_is_not_a_spec_is_an_error(text: str, message: str) -> None:
     with pytest.raises(SpecError) as raised:
         parse_spec(text, Path("spec.yaml"))
     assert str(raised.value.problems[0]) == message or message in str(raised.value)
@@ -302,7 +300,7 @@ def test_a_missing_spec_is_an_input_error(tmp_path: Path) -> None:
         load_spec(tmp_path / "latin.yaml")
 
 
-def test_five_lines_are_a_spec() -> None:
+def test_five_lines_are_enough_for_a_spec() -> None:
     text = "name: shells\nmodel:\n  source: torchvision:resnet18\n  weights: random\nslo: {p99_ms: 50}\n"
     spec = parse_spec(text, Path("spec.yaml"))
     assert (spec.workers, spec.threads, spec.max_batch) == (2, 1, 4)
@@ -321,20 +319,20 @@ def test_five_lines_are_a_spec() -> None:
         ),
     ],
 )
-def test_auto_fills_the_cpu_limit(changes: dict[str, Any], expected: tuple[int, int]) -> None:
+def test_auto_uses_the_whole_cpu_limit(changes: dict[str, Any], expected: tuple[int, int]) -> None:
     spec = make_spec(changes)
     assert (spec.workers, spec.threads) == expected
 
 
 @pytest.mark.parametrize("example", sorted(DIGITS.parent.parent.glob("*/spec.yaml")), ids=lambda file: file.parent.name)
-def test_a_completed_spec_is_a_spec_that_completes_to_itself(example: Path) -> None:
+def test_a_completed_spec_stays_the_same_when_it_is_completed_again(example: Path) -> None:
     completed = load_spec(example).completed()
     again = parse_spec(yaml.safe_dump(completed), example)
     assert again.completed() == completed
 
 
 @pytest.mark.parametrize("name", ["digits", "resnet50", "custom"])
-def test_the_examples_are_right(name: str) -> None:
+def test_the_examples_are_valid(name: str) -> None:
     assert load_spec(ROOT / f"config/examples/{name}/spec.yaml").name
 
 
@@ -361,7 +359,7 @@ def test_a_quantity_is_a_number(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", ".", "1.2.3m", "2GB", "-1", "1e", "1e3k", "1K", "1 Gi"])
-def test_what_is_no_quantity_is_refused(text: str) -> None:
+def test_text_that_is_not_a_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Kubernetes quantity"):
         quantity(text)
 

@@ -1,4 +1,4 @@
-"""What is said about a spec of an encoder; `test_spec.py` has the rest."""
+"""The spec of an encoder and its errors; `test_spec.py` has the rest."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ ERRORS: list[Any] = [
 
 
 @pytest.mark.parametrize(("change", "text"), ERRORS)
-def test_an_encoders_spec_is_answered_with_the_whole_sentence(change: dict[str, Any], text: str) -> None:
+def test_an_error_of_an_encoder_is_a_whole_sentence(change: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError) as refusal:
         parse_spec(yaml.safe_dump(changed(change), sort_keys=False), Path("spec.yaml"), files=False)
     assert str(refusal.value) == text

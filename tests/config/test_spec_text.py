@@ -1,4 +1,4 @@
-"""What a spec of a language model says, where it lands, and what is refused."""
+"""The spec of a language model: its fields, where they land, and what is refused."""
 
 import json
 from pathlib import Path
@@ -82,7 +82,7 @@ ERRORS: list[Any] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), ERRORS)
-def test_what_is_refused_says_what_to_type(changes: dict[str, Any], message: str) -> None:
+def test_each_refusal_says_what_to_type(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as raised:
         spec_of(changes)
     assert message in str(raised.value)
@@ -95,15 +95,15 @@ def test_the_engine_is_chosen_by_what_is_compiled(precision: str) -> None:
     assert spec_of(changes).completed()["text"]["engine"] == "aot"
 
 
-def test_text_is_only_for_models_that_write() -> None:
+def test_text_is_only_for_language_models() -> None:
     data = {"name": "x", "model": {"source": "torchvision:resnet18", "weights": "random"}, "text": {"slots": 2}}
     with pytest.raises(SpecError, match="`text`: not for the `image` handler, which does not write text"):
         parse_spec(yaml.safe_dump(data), Path("spec.yaml"), files=False)
 
 
-def test_slots_and_who_waits_are_what_torchserve_sees() -> None:
+def test_torchserve_sees_slots_and_waiting_requests_as_its_batch_size() -> None:
     settings = yaml.safe_load(render_model_config(spec_of({"text": {"slots": 4, "waiting": 6}})))
-    # Eight more reach the handler, which tells them when to try again.
+    # Eight more requests reach the handler, which answers when to try again.
     assert (settings["batchSize"], settings["continuousBatching"]) == (18, True)
     assert (settings["minWorkers"], settings["maxWorkers"]) == (1, 1)
 
@@ -114,7 +114,7 @@ def test_a_spec_with_every_default_written_out_is_the_same_spec() -> None:
         assert parse_spec(yaml.safe_dump(written), Path("spec.yaml"), files=False).completed() == spec.completed()
 
 
-def test_as_many_wait_as_there_are_slots() -> None:
+def test_as_many_requests_may_wait_as_there_are_slots() -> None:
     assert spec_of({"text": {"slots": 4}}).completed()["text"]["waiting"] == 4
     assert "continuousBatching" not in render_model_config(
         parse_spec("{name: x, model: {source: torchvision:resnet18, weights: random}}", Path("spec.yaml"), files=False)
@@ -167,7 +167,7 @@ def test_check_looks_into_the_folder(tmp_path: Path) -> None:
     assert spec_of(small, file=tmp_path / "spec.yaml", files=True).writing.context == 64
 
 
-def test_a_text_ends_where_the_attention_of_its_model_would_slide(tmp_path: Path) -> None:
+def test_a_context_may_not_be_longer_than_the_window_of_the_attention(tmp_path: Path) -> None:
     def context_of(**text: object) -> int:
         return spec_of({"text": text}, file=tmp_path / "spec.yaml", files=True).writing.context
 
@@ -182,7 +182,7 @@ def test_a_text_ends_where_the_attention_of_its_model_would_slide(tmp_path: Path
 
 
 @pytest.mark.parametrize(("drain_s", "count"), [(60, 0), (20, 1)])
-def test_answers_that_may_outlast_a_drain_are_told_of(drain_s: int, count: int) -> None:
+def test_answers_that_may_outlast_a_drain_are_a_warning(drain_s: int, count: int) -> None:
     spec = tales_spec({"slo": {"ttft_p99_ms": 500, "itl_p99_ms": 100}, "serving.drain_timeout_s": drain_s})
     assert len(list(find_warnings(spec))) == count
     assert all("may take 26 s: a stop would cut it off" in text for text in find_warnings(spec))

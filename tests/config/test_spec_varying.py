@@ -1,4 +1,4 @@
-"""What is said about inputs that vary in length; `test_spec.py` has the rest."""
+"""Inputs that vary in length, and the errors about them; `test_spec.py` has the rest."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ ERRORS: list[Any] = [
 
 
 @pytest.mark.parametrize(("change", "text"), ERRORS)
-def test_a_wrong_length_is_answered_with_the_whole_sentence(change: dict[str, Any], text: str) -> None:
+def test_an_error_of_a_length_is_a_whole_sentence(change: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError) as refusal:
         parse_spec(yaml.safe_dump(changed(change), sort_keys=False), Path("spec.yaml"), files=False)
     assert str(refusal.value) == text

@@ -1,4 +1,4 @@
-"""What a spec says of vLLM, where it lands, and what is refused."""
+"""The fields of a spec about vLLM: where they land, and what is refused."""
 
 import re
 from pathlib import Path
@@ -70,12 +70,12 @@ ERRORS: list[Any] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), ERRORS)
-def test_what_vllm_is_not_given_says_what_to_type(changes: dict[str, Any], message: str) -> None:
+def test_each_refused_argument_of_vllm_says_what_to_type(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
         spec_of(changes)
 
 
-def test_vllm_writes_on_as_many_gpus_as_its_arguments_ask_for() -> None:
+def test_vllm_needs_as_many_gpus_as_its_arguments_ask_for() -> None:
     spec = spec_of(ON_TWO_GPUS)
     assert (spec.workers, spec.vllm and spec.vllm.gpus) == (1, 2)
     assert spec.completed()["text"]["vllm"]["python"] == "/opt/vllm/bin/python"
@@ -87,7 +87,7 @@ def test_vllm_reads_prompts_in_larger_pieces() -> None:
     assert spec_of({"text.prefill_chunk": 64}).writing.prefill_chunk == 64
 
 
-def test_what_may_not_be_meant_is_said(tmp_path: Path) -> None:
+def test_settings_that_look_like_a_mistake_are_warnings(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     for name in ("config.json", "tokenizer.json"):
