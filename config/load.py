@@ -18,7 +18,7 @@ from config.errors import InputError, Problem, SpecError
 from config.sections import Text
 from config.spec import Spec
 from config.validation_errors import error_text, field_location, is_section, meant_field
-from config.yaml_lines import Location, read_yaml
+from config.yaml_lines import Location, line_of, read_yaml
 
 _MAX_CHARACTERS = 1_000_000
 # Values for required fields that are missing or wrong, so that the rules about combinations can still run.
@@ -194,7 +194,4 @@ def _remove(data: dict[str, Any], location: Location) -> None:
 
 
 def _problem(file: str, lines: dict[Location, int], location: Location, text: str, hint: str | None) -> Problem:
-    known = location
-    while known not in lines:
-        known = known[:-1]
-    return Problem(file, lines[known], ".".join(map(str, location)), text, hint)
+    return Problem(file, line_of(lines, location), ".".join(map(str, location)), text, hint)

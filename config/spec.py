@@ -30,7 +30,7 @@ from config.sections import (
     Version,
     Vllm,
 )
-from config.yaml_lines import Location
+from config.yaml_lines import Location, line_of
 
 # Memory for the largest JSON body that the handlers decode: their limit on the number of values, in MB.
 _JSON_MB = 116
@@ -71,11 +71,10 @@ class Spec(Section):
         return self._file
 
     def place(self, *location: str | int) -> str:
-        """The place of a field as an error names it: file, line (of its section if it is missing) and field."""
-        known = location
-        while known and known not in self._lines:
-            known = known[:-1]
-        line = f":{self._lines[known]}" if known else ""
+        """The place of a field as an error names it: file, line (of its section if it is missing) and field.
+
+        Without the line, if not even the field's top section is in the file."""
+        line = f":{line_of(self._lines, location)}" if location[:1] in self._lines else ""
         return f"{self._file}{line}: `{'.'.join(map(str, location))}`"
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,13 @@ _MERGE = "tag:yaml.org,2002:merge"
 _MOST_VALUES, _MOST_IN_DOCUMENT, _DEEPEST = 20_000, 500_000, 60
 # Checked before parsing: PyYAML looks ahead again at every open bracket, so deep nesting would take it very long.
 _BRACKETS = re.compile(r"(?:[\[{]\s*){100}")
+
+
+def line_of(lines: Mapping[Location, int], location: Location) -> int:
+    """The line of a location, or of the nearest section around it that is in the file."""
+    while location not in lines:
+        location = location[:-1]
+    return lines[location]
 
 
 class _Reader:

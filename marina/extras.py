@@ -12,21 +12,10 @@ from config.errors import ToolMissing
 from marina.terminal import short_path
 
 _EXTRAS = {
-    "init": "serve,package",
-    "package": "serve,package",
-    "inspect": "serve,package",
-    "image": "serve,package",
+    **dict.fromkeys(("init", "package", "inspect", "image"), "serve,package"),
     "serve": "serve",
-    "loadtest": "serve,loadtest",
-    "calibrate": "serve,loadtest",
-    "compare": "serve,loadtest",
-    "simulate": "deploy",
-    "manifests": "deploy",
-    "verify": "deploy",
-    "deploy": "deploy",
-    "rollback": "deploy",
-    "status": "deploy",
-    "delete": "deploy",
+    **dict.fromkeys(("loadtest", "calibrate", "compare"), "serve,loadtest"),
+    **dict.fromkeys(("simulate", "manifests", "verify", "deploy", "rollback", "status", "delete"), "deploy"),
 }
 _ALL = "serve,package,loadtest,deploy"
 

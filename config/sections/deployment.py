@@ -25,20 +25,13 @@ from config.sections.section import (
     Section,
     Taint,
     Url,
+    is_valid,
 )
 from config.sections.store import ModelStore
 
 _MIB = 2**20
 
 PodsOrShare = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=PERCENT)]
-
-
-def _is_network(text: str) -> bool:
-    try:
-        ip_network(text)
-    except ValueError:
-        return False
-    return True
 
 
 class Scaling(Section):
@@ -153,7 +146,7 @@ class Network(Section):
             place, _, port = entry.rpartition(":")
             valid = port.isdigit() and 0 < int(port) < 65536
             if "/" in place:
-                valid = valid and _is_network(place)
+                valid = valid and is_valid(place, ip_network)
             else:
                 valid = valid and re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", place) is not None
             if not valid:
@@ -165,7 +158,7 @@ class Network(Section):
     def _addresses(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
         for entry in entries:
             network, _, port = entry.rpartition(":")
-            if not (_is_network(network) and port.isdigit() and 0 < int(port) < 65536):
+            if not (is_valid(network, ip_network) and port.isdigit() and 0 < int(port) < 65536):
                 raise ValueError("allowed: `CIDR:PORT` such as `10.0.0.0/8:443`")
         return entries
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from config.sections.section import BAD_KEY, Labels, Section
+from config.sections.section import BAD_KEY, Labels, Section, is_valid
 
 # Data as Kubernetes has it; `marina verify` checks the result against its schemas.
 Raw = dict[str, Any]
@@ -39,7 +39,7 @@ class Dns(Section):
     @classmethod
     def _addresses(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
         for place, entry in enumerate(entries):
-            if not _is_address(entry):
+            if not is_valid(entry, ip_address):
                 raise ValueError(f"{place}|allowed: an address such as `10.0.0.10`")
         return entries
 
@@ -123,7 +123,7 @@ class Pod(Section):
     @classmethod
     def _hosts(cls, aliases: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         for address in aliases:
-            if not _is_address(address):
+            if not is_valid(address, ip_address):
                 raise ValueError(f"{address}|{BAD_KEY}an address with names, such as `{{10.0.0.5: [store.local]}}`")
         return aliases
 
@@ -148,14 +148,6 @@ class Patch(Section):
         if sum(given is not None for given in (self.file, self.merge, self.operations)) != 1:
             raise ValueError("allowed: exactly one of `file`, `merge`, `operations`")
         return self
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _without_own(entries: dict[str, str], own: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
@@ -63,6 +64,15 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
         if value and ("/" in value or not _LABEL.fullmatch(value)):
             raise ValueError(f"{key}|allowed: {_CHARACTERS}")
     return labels
+
+
+def is_valid(text: str, parse: Callable[[str], object]) -> bool:
+    """Whether a function parses the text without a ValueError."""
+    try:
+        parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
