@@ -29,7 +29,7 @@ def edges_around(limit_s: float, edges: tuple[float, ...] = EDGES_S) -> tuple[fl
     """The edges below and above a limit, and the share of the way from one to the other at which the limit lies.
 
     Values between two edges are assumed to be spread evenly. If the limit is an edge itself, that edge is returned
-    twice, with share 0; below the first or above the last edge, that edge is."""
+    twice, with share 0; a limit below the first or above the last edge counts as that edge."""
     above = bisect_left(edges, limit_s - 1e-9)
     if above in (0, len(edges)) or abs(edges[above] - limit_s) < 1e-9:
         edge = edges[min(above, len(edges) - 1)]

@@ -40,7 +40,7 @@ def visible_cores() -> int:
 
 
 def free_memory(groups: Path = _GROUPS, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """How many bytes of memory are free, on the machine and within the container's limit; 0 if nothing says."""
+    """How many bytes of memory are free, on the machine and within the container's limit; 0 if neither is known."""
     available = re.search(r"^MemAvailable:\s*(\d+) kB", kernel_text(meminfo), re.MULTILINE)
     free = [int(available[1]) * 1024] if available else []
     used = kernel_text(groups / "memory.current") or kernel_text(groups / "memory/memory.usage_in_bytes")

@@ -13,7 +13,8 @@ _CORES = 2
 # The objective of most models; slower models get one that they can meet.
 _P99_MS, _RPS = 100, 20
 _FIRST_MS, _GAP_MS, _WRITES_RPS = 2000, 250, 10
-# Every step of a language model reads all weights: a low rate for two cores; the tokens of the sample's answer; slots.
+# For language models: how many bytes of weights two cores read in a second, at least (each step reads all of them), the
+# tokens of the sample's answer, and the default of `text.slots`.
 _BYTES_S, _TOKENS, _SLOTS = 5e9, 16, 16
 # The p99 as a multiple of the time of one input, to leave time for queueing and for a busy machine.
 _P99_FACTOR = 12
