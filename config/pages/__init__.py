@@ -1,7 +1,7 @@
 """The look of every page that Marina writes: palette, style sheet, charts. No page needs a network or a script."""
 
 from config.pages.chart import Axis, Bars, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds
-from config.pages.rendering import base_style, render_page
+from config.pages.rendering import base_style, render_template
 
 __all__ = [
     "Axis",
@@ -14,5 +14,5 @@ __all__ = [
     "linear_axis",
     "log_axis",
     "milliseconds",
-    "render_page",
+    "render_template",
 ]

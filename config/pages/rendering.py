@@ -7,7 +7,7 @@ from pathlib import Path
 _SHARED = Path(__file__).parent
 
 
-def render_page(template: Path, **values: object) -> str:
+def render_template(template: Path, **values: object) -> str:
     """Renders a template; all values are escaped, so that they are text and never markup."""
     # Imported here, because the supervisor needs only the style.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from config.pages import Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds, render_page
+from config.pages import Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds, render_template
 from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, interval_text, knee_text
 from loadtest.measuring import MB, figure, percent
 from loadtest.reporting import arrivals_text, cost_facts, ms, texts_by_id
@@ -14,7 +14,7 @@ def evidence_html(evidence: Evidence) -> str:
     """The file's text."""
     name = f"{evidence.name} {evidence.version}"
     costs = evidence.costs
-    return render_page(
+    return render_template(
         Path(__file__).with_name("evidence.html"),
         title=f"{evidence.status}: {name}",
         heading=f"{name}: {knee_text(evidence.knee) if evidence.knee else 'no knee'}",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from config.pages import Axis, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds, render_page
+from config.pages import Axis, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds, render_template
 from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn
 from loadtest.comparing.suite import figure_title
 from loadtest.judging import SHARE
@@ -25,7 +25,7 @@ def comparison_html(comparison: Comparison) -> str:
     """The file's text."""
     status, new, old = comparison.status, comparison.new, comparison.old
     name = f"{new.name}: {_version(new)} against {_version(old)}"
-    return render_page(
+    return render_template(
         Path(__file__).with_name("comparison.html"),
         title=f"{status}: {name}",
         heading=name,
