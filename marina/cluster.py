@@ -245,12 +245,8 @@ def _manifests_options(parser: argparse.ArgumentParser) -> None:
 def _verify_options(parser: argparse.ArgumentParser) -> None:
     add = add_out_option(parser).add_argument
     _accept_option(parser)
-    add(
-        "--dir",
-        metavar="DIR",
-        type=Path,
-        help="check the YAML and JSON files of this folder instead of SPEC's manifests",
-    )
+    text = "check the YAML and JSON files of this folder instead of SPEC's manifests"
+    add("--dir", metavar="DIR", type=Path, help=text)
     text = "check for this Kubernetes version, such as 1.34; may be repeated (default: all supported versions)"
     add("--kubernetes", metavar="V", action="append", default=[], help=text)
     text = "also check that a running server exports every metric that is used; URL of its pages, usually port 8090"

@@ -161,13 +161,8 @@ def _target_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
     text = "seconds of load before anything is measured (default: 5; for calibrate 2)"
     add("--warmup", dest="warmup_s", metavar="S", type=float, help=text)
-    add(
-        "--timeout",
-        dest="timeout_s",
-        metavar="S",
-        type=float,
-        help="seconds that a client waits for an answer (default: 10, or twice p99_ms if that is longer)",
-    )
+    text = "seconds that a client waits for an answer (default: 10, or twice p99_ms if that is longer)"
+    add("--timeout", dest="timeout_s", metavar="S", type=float, help=text)
 
 
 def _loadtest_options(parser: argparse.ArgumentParser) -> None:
@@ -197,12 +192,8 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
 def _cluster_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--context", metavar="C", help="context of the kubeconfig, for --in-cluster (default: the current one)")
-    add(
-        "--kubeconfig",
-        metavar="FILE",
-        type=Path,
-        help="kubeconfig for --in-cluster (default: $KUBECONFIG, or ~/.kube/config)",
-    )
+    text = "kubeconfig for --in-cluster (default: $KUBECONFIG, or ~/.kube/config)"
+    add("--kubeconfig", metavar="FILE", type=Path, help=text)
     add(
         "--image", metavar="REF", help="image of the sending pods (default: what `marina image --target loadtest` made)"
     )
@@ -232,11 +223,8 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     text = "measure one pod of the deployed service, under its own limits, from pods in the cluster"
     add("--in-cluster", action="store_true", help=text)
     _cluster_options(parser)
-    add(
-        "--tune",
-        action="store_true",
-        help="first search for better workers, threads and batching; writes a patch for the spec",
-    )
+    text = "first search for better workers, threads and batching; writes a patch for the spec"
+    add("--tune", action="store_true", help=text)
 
 
 def _server_options(options: argparse.Namespace, name: str) -> Any:

@@ -24,12 +24,8 @@ def add_verbs(verbs: Any) -> None:
         "marina check --fields",
         "marina check --properties config.properties",
     )
-    added.add_argument(
-        "--properties",
-        metavar="FILE",
-        type=Path,
-        help="check a config.properties or model-config.yaml of TorchServe instead",
-    )
+    text = "check a config.properties or model-config.yaml of TorchServe instead"
+    added.add_argument("--properties", metavar="FILE", type=Path, help=text)
     added.add_argument("--fields", action="store_true", help="explain every field of a spec, and stop")
     added = add_out_option(
         add_verb(
@@ -160,26 +156,15 @@ def image(options: argparse.Namespace) -> int:
 
 def _image_options(parser: argparse.ArgumentParser) -> None:
     add = add_out_option(parser).add_argument
-    add(
-        "--target",
-        choices=("cpu", "cuda", "loadtest", "vllm"),
-        help="which image to build (default: the one that the spec needs); loadtest is the one that sends load",
-    )
+    text = "which image to build (default: the one that the spec needs); loadtest is the one that sends load"
+    add("--target", choices=("cpu", "cuda", "loadtest", "vllm"), help=text)
     add("--builder", metavar="NAME", help="docker (with buildx), podman or buildah (default: the first that works)")
     add("--base", metavar="REF", help="base image; it must have Python 3.11")
     add("--base-digest", metavar="sha256:…", help="pin the base image to this digest")
-    add(
-        "--wheels",
-        metavar="DIR",
-        type=Path,
-        help="install from the wheels in this folder, without a package index; `make wheels` fills one",
-    )
-    add(
-        "--pip-conf",
-        metavar="FILE",
-        type=Path,
-        help="configuration of pip for the build, such as your index and its password",
-    )
+    text = "install from the wheels in this folder, without a package index; `make wheels` fills one"
+    add("--wheels", metavar="DIR", type=Path, help=text)
+    text = "configuration of pip for the build, such as your index and its password"
+    add("--pip-conf", metavar="FILE", type=Path, help=text)
     add("--build-arg", metavar="NAME=VALUE", action="append", help="set BUILD_BASE or TORCH_INDEX of docker/Dockerfile")
     add("--tag", metavar="TAG", help="tag of the image (default: the spec's version)")
     add("--model-at-runtime", action="store_true", help="leave the MAR out; mount it at /model/model.mar")

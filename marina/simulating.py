@@ -33,13 +33,8 @@ def add_verbs(verbs: Any) -> None:
     add("--knee", metavar="RPS", type=float, help="requests/s that one pod can hold (default: the measured knee)")
     text = "seconds until a new pod is ready (default: the measured cold start)"
     add("--cold-start", metavar="S", type=float, help=text)
-    add(
-        "--node-time",
-        metavar="S",
-        type=float,
-        default=0,
-        help="seconds until a new pod has a node (default: 0)",
-    )
+    text = "seconds until a new pod has a node (default: 0)"
+    add("--node-time", metavar="S", type=float, default=0, help=text)
     add("--forecast", action="store_true", help="also simulate the other value of `scaling.forecast`, and compare")
     text = "also simulate this stabilisation window for adding pods, in seconds, and compare"
     add("--scale-up-window", metavar="S", type=int, help=text)

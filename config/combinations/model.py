@@ -16,26 +16,17 @@ def _inputs_fit_handler(spec: Spec) -> Conflicts:
         return
     if model.handler == "image":
         if model.image is None and not spec.model.from_torchvision:
-            yield (
-                "model.image",
-                f"missing: `{model.source}` does not say what size its pictures have",
-                "add `image: {height: 224, width: 224}` under `model`",
-            )
+            text = f"missing: `{model.source}` does not say what size its pictures have"
+            yield "model.image", text, "add `image: {height: 224, width: 224}` under `model`"
         if model.inputs is not None:
             yield "model.inputs", "not for the `image` handler, whose input is described by `image`", "delete `inputs`"
     elif model.inputs is None and not model.source.endswith(".pt2") and not _own_handler_takes_pictures(spec):
-        yield (
-            "model.inputs",
-            f"missing: the handler `{model.handler}` needs the inputs of `{model.source}`",
-            "add `inputs: {x: {shape: [3, 4], dtype: float32}}` under `model`",
-        )
+        text = f"missing: the handler `{model.handler}` needs the inputs of `{model.source}`"
+        yield "model.inputs", text, "add `inputs: {x: {shape: [3, 4], dtype: float32}}` under `model`"
     if model.handler == "tensor":
         if model.image is not None:
-            yield (
-                "model.image",
-                "not for the `tensor` handler, whose inputs are described by `inputs`",
-                "delete `image`",
-            )
+            text = "not for the `tensor` handler, whose inputs are described by `inputs`"
+            yield "model.image", text, "delete `image`"
         if model.labels is not None:
             yield "model.labels", "not for the `tensor` handler, whose answers have no classes", "delete `labels`"
 
@@ -88,11 +79,8 @@ def _classes_are_named(spec: Spec) -> Conflicts:
 def _crop_fits_resize(spec: Spec) -> Conflicts:
     image = spec.model.image
     if image and image.resize is not None and image.resize < max(image.height, image.width):
-        yield (
-            "model.image.resize",
-            f"got {image.resize}, but {image.height}×{image.width} is cut out of it",
-            f"resize: {max(image.height, image.width)}",
-        )
+        text = f"got {image.resize}, but {image.height}×{image.width} is cut out of it"
+        yield "model.image.resize", text, f"resize: {max(image.height, image.width)}"
 
 
 @rule("model.precision", "model.handler", "serving.device")
@@ -106,11 +94,8 @@ def _precision_fits_device(spec: Spec) -> Conflicts:
 @rule("model.precision", "model.calibration")
 def _int8_is_calibrated(spec: Spec) -> Conflicts:
     if spec.model.precision == "int8" and spec.model.calibration is None and not spec.model.writes:
-        yield (
-            "model.calibration",
-            "missing: `precision: int8` is calibrated on real inputs",
-            "add `calibration: ./calibration`, a folder of pictures or `.npy` inputs",
-        )
+        text = "missing: `precision: int8` is calibrated on real inputs"
+        yield "model.calibration", text, "add `calibration: ./calibration`, a folder of pictures or `.npy` inputs"
 
 
 @rule("model.compile", "model.source", "model.precision")
@@ -131,11 +116,8 @@ def _eager_has_source(spec: Spec) -> Conflicts:
 def _mismatch_needs_aot(spec: Spec) -> Conflicts:
     model = spec.model
     if model.on_mismatch == "jit" and model.compile != "aot":
-        yield (
-            "model.on_mismatch",
-            f"got `jit`, but `compile: {model.compile}` packs nothing that could fail to fit the machine",
-            "delete `on_mismatch`",
-        )
+        text = f"got `jit`, but `compile: {model.compile}` packs nothing that could fail to fit the machine"
+        yield "model.on_mismatch", text, "delete `on_mismatch`"
 
 
 @rule("model.cpu_target", "model.precision", "model.compile", "serving.device")
@@ -145,14 +127,8 @@ def _target_is_compiled_for(spec: Spec) -> Conflicts:
         return
     if spec.serving.device != "cpu" or model.compile != "aot":
         given = f"`device: {spec.serving.device}`" if spec.serving.device != "cpu" else f"`compile: {model.compile}`"
-        yield (
-            "model.cpu_target",
-            f"got `{model.cpu_target}`, but with {given} nothing is compiled for a CPU target",
-            "delete `cpu_target`",
-        )
+        text = f"got `{model.cpu_target}`, but with {given} nothing is compiled for a CPU target"
+        yield "model.cpu_target", text, "delete `cpu_target`"
     elif model.cpu_target == "x86-64-v3" and model.precision == "bf16" and not model.writes:
-        yield (
-            "model.cpu_target",
-            "got `x86-64-v3`, but bf16 needs AVX-512",
-            "cpu_target: x86-64-v4, or another `precision`",
-        )
+        text = "got `x86-64-v3`, but bf16 needs AVX-512"
+        yield "model.cpu_target", text, "cpu_target: x86-64-v4, or another `precision`"

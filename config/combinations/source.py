@@ -39,11 +39,8 @@ def _weights_form(spec: Spec) -> Conflicts:
         )
         yield "model.weights", f"missing: `{source}` needs weights, allowed: {named}", "add `weights` under `model`"
     elif weights != "random" and not spec.model.from_torchvision and not weights.endswith(WEIGHT_SUFFIXES):
-        yield (
-            "model.weights",
-            f"got `{weights}`, allowed: `random` or a file that ends in {listed(WEIGHT_SUFFIXES)}",
-            None,
-        )
+        text = f"got `{weights}`, allowed: `random` or a file that ends in {listed(WEIGHT_SUFFIXES)}"
+        yield "model.weights", text, None
 
 
 @rule("model.handler", into=FORMS)

@@ -160,15 +160,9 @@ def _the_folder_holds_a_language_model(spec: Spec) -> Conflicts:
         return
     longest = folder.longest
     if spec.writing.engine != "fake" and longest is not None and spec.writing.context > longest:
-        yield (
-            "text.context",
-            f"got {spec.writing.context}, but the model was made for {longest} tokens",
-            f"context: {longest}",
-        )
+        text = f"got {spec.writing.context}, but the model was made for {longest} tokens"
+        yield "text.context", text, f"context: {longest}"
     window = folder.window
     if spec.writing.engine not in ("fake", "vllm") and window is not None and spec.writing.context > window:
-        yield (
-            "text.context",
-            f"got {spec.writing.context}, but the model's attention reaches back only {window} tokens",
-            f"context: {window}, or `engine: vllm`",
-        )
+        text = f"got {spec.writing.context}, but the model's attention reaches back only {window} tokens"
+        yield "text.context", text, f"context: {window}, or `engine: vllm`"

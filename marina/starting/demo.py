@@ -35,13 +35,8 @@ def add_verbs(verbs: Any) -> None:
         "marina demo my/spec.yaml",
     )
     # Not the usual folder, so that a demo leaves alone what was built and measured there.
-    added.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        default=_OUT,
-        help=f"folder that holds NAME/model.mar and the records (default: {_OUT})",
-    )
+    text = f"folder that holds NAME/model.mar and the records (default: {_OUT})"
+    added.add_argument("--out", metavar="DIR", type=Path, default=_OUT, help=text)
 
 
 def demo(options: argparse.Namespace) -> int:

@@ -35,35 +35,23 @@ def add_verbs(verbs: Any) -> None:
     )
     add = added.add_argument
     add("name", metavar="NAME", help="name of the service; files are written into ./NAME, and none is overwritten")
-    add(
-        "--source",
-        metavar="S",
-        help="the model: torchvision:NAME, ./file.py:NAME (a class, a function or a network), "
-        "./program.pt2 or hf:./folder (default: a small network to try)",
+    text = (
+        "the model: torchvision:NAME, ./file.py:NAME (a class, a function or a network), "
+        "./program.pt2 or hf:./folder (default: a small network to try)"
     )
-    add(
-        "--weights",
-        metavar="FILE",
-        help="its weights: a .safetensors file, or a .pt, .pth or .ckpt state dict or checkpoint",
+    add("--source", metavar="S", help=text)
+    text = "its weights: a .safetensors file, or a .pt, .pth or .ckpt state dict or checkpoint"
+    add("--weights", metavar="FILE", help=text)
+    text = (
+        "an input that `init` cannot find out itself, its shape without the batch dimension: ids:int64:128, "
+        "x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; may be repeated"
     )
-    add(
-        "--input",
-        metavar="NAME:DTYPE:SHAPE",
-        action="append",
-        help="an input that `init` cannot find out itself, its shape without the batch dimension: ids:int64:128, "
-        "x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; may be repeated",
-    )
+    add("--input", metavar="NAME:DTYPE:SHAPE", action="append", help=text)
     add("--handler", choices=("image", "tensor", "own"), help="handler of the requests (default: what fits the model)")
-    add(
-        "--template",
-        choices=("detection", "mask", "text"),
-        help="write a handler to start from: detection returns boxes, mask returns PNG masks, text takes texts",
-    )
-    add(
-        "--task",
-        choices=("classify", "embed", "rerank", "tokens"),
-        help="what an encoder in hf:./folder answers (default: what its architecture was made for)",
-    )
+    text = "write a handler to start from: detection returns boxes, mask returns PNG masks, text takes texts"
+    add("--template", choices=("detection", "mask", "text"), help=text)
+    text = "what an encoder in hf:./folder answers (default: what its architecture was made for)"
+    add("--task", choices=("classify", "embed", "rerank", "tokens"), help=text)
 
 
 def init(options: argparse.Namespace) -> int:
