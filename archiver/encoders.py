@@ -16,8 +16,8 @@ from torch import nn
 
 from archiver.torchvision_import import prepare_torchvision
 from config.errors import SourceError, ToolMissing
-from config.hf_folder import TOKENIZER, Folder, FolderRefused, read_folder
-from config.record import Encoding, Port
+from config.hf_folder import TOKENIZER, FolderRefused, ModelFolder, read_model_folder
+from config.record import EncoderSetup, Port
 from config.spec import Spec
 from handlers.encoder import TextReader
 from handlers.record import EncodingSpec
@@ -98,13 +98,13 @@ def load_encoder(spec: Spec) -> tuple[nn.Module, tuple[Port, ...], tuple[str, ..
     return network, tuple(ports), labels if task in ("classify", "tokens") else None
 
 
-def stage_encoding(spec: Spec, staged: Path) -> Encoding | None:
+def stage_encoding(spec: Spec, staged: Path) -> EncoderSetup | None:
     """What the record says of the texts; the tokenizer's file is put into the staged folder."""
     if spec.model.task is None:
         return None
     folder = _read(spec)
     shutil.copy(folder.path / TOKENIZER, staged / TOKENIZER)
-    return Encoding(
+    return EncoderSetup(
         task=spec.model.task,
         max_tokens=spec.encoding.max_tokens,
         truncate=spec.encoding.truncate,
@@ -145,20 +145,20 @@ def _padded(values: np.ndarray, port: Port) -> np.ndarray:
     return row
 
 
-def _pad_id(folder: Folder) -> int:
+def _pad_id(folder: ModelFolder) -> int:
     """The token that stands behind a text."""
     pad = folder.config.get("pad_token_id")
     return pad if isinstance(pad, int) else 0
 
 
-def _read(spec: Spec) -> Folder:
+def _read(spec: Spec) -> ModelFolder:
     try:
-        return read_folder(spec.path(spec.model.folder or ""))
+        return read_model_folder(spec.path(spec.model.folder or ""))
     except FolderRefused as err:
         raise SourceError(f"{spec.file}: `model.source`: {err}", hint=err.hint) from err
 
 
-def _network(spec: Spec, folder: Folder, kind: str) -> Any:
+def _network(spec: Spec, folder: ModelFolder, kind: str) -> Any:
     prepare_torchvision()
     try:
         import transformers

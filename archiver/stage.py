@@ -20,8 +20,9 @@ from archiver.instructions import key_of
 from archiver.lengths import of_length, sent, typical_length
 from archiver.own import declared, example_body
 from archiver.sources import Source
+from config.content_types import CONTENT_TYPES
 from config.errors import SourceError
-from config.record import Draft, Form, Key, Sample
+from config.record import BodyFormat, Draft, MachineKey, Sample
 from config.render import render_model_config
 from config.sections import Image
 from config.spec import Spec
@@ -35,14 +36,6 @@ BUILT_IN = {
 }
 # What `text` is where the model has a task.
 ENCODER = ("handlers.encoder", "EncoderHandler")
-CONTENT_TYPES = {
-    ".jpeg": "image/jpeg",
-    ".jpg": "image/jpeg",
-    ".json": "application/json",
-    ".npy": "application/x-npy",
-    ".png": "image/png",
-    ".webp": "image/webp",
-}
 # Of a MAR: what a user's own handler reads.
 FILES = "files"
 PROMPT = "Once upon a time"
@@ -80,7 +73,7 @@ def start_draft(spec: Spec, source: Source | None, folder: Path) -> Draft:
         max_request_bytes=round(serving.max_request_mb * 1_000_000),
         max_response_bytes=round(serving.max_response_mb * 1_000_000),
         sample=_stage_sample(spec, source, forms.get("takes"), folder),
-        key=Key.model_validate(key),
+        key=MachineKey.model_validate(key),
         **forms,
     )
     if source is None:
@@ -137,7 +130,7 @@ def _stage_labels(source: Source, folder: Path) -> str | None:
     return "labels.txt"
 
 
-def _stage_sample(spec: Spec, source: Source | None, takes: Form | None, folder: Path) -> Sample:
+def _stage_sample(spec: Spec, source: Source | None, takes: BodyFormat | None, folder: Path) -> Sample:
     """The spec's sample, or the example of what an own handler takes, or one made from the inputs; without a source it
     is a prompt."""
     if spec.load.sample is not None:

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from archiver.native import compile_decoder
 from archiver.stage import PROMPT, start_draft
 from config.errors import AgreementError, SourceError, listed
-from config.hf_folder import CONFIG, TOKENIZER, Folder, FolderRefused, read_folder
+from config.hf_folder import CONFIG, TOKENIZER, FolderRefused, ModelFolder, read_model_folder
 from config.machine import free_memory
 from config.record import Agreement, Artifact, Draft, Writing
 from config.spec import Spec
@@ -66,11 +66,11 @@ def stage_text(spec: Spec, staged: Path) -> Draft:
     return start_draft(spec, None, staged).model_copy(update={"text": writing, "artifacts": tuple(artifacts)})
 
 
-def _stage_folder(spec: Spec, into: Path) -> tuple[Folder, tuple[int, ...]]:
+def _stage_folder(spec: Spec, into: Path) -> tuple[ModelFolder, tuple[int, ...]]:
     where, computed = f"{spec.file}: `model.source`", spec.writing.engine != "fake"
     packs_weights = computed and (spec.vllm is None or spec.vllm.weights is None)
     try:
-        folder = read_folder(spec.path(spec.model.folder or ""), weights=computed)
+        folder = read_model_folder(spec.path(spec.model.folder or ""), weights=computed)
         into.mkdir()
         weights = weight_files(folder.path) if packs_weights else []
         for file in (*(file for file in folder.files if file.suffix != ".safetensors"), *weights):
@@ -86,7 +86,7 @@ def _stage_folder(spec: Spec, into: Path) -> tuple[Folder, tuple[int, ...]]:
     return folder, ends
 
 
-def _ends(folder: Folder, staged: Path, tokens: ModelTokenizer) -> tuple[int, ...]:
+def _ends(folder: ModelFolder, staged: Path, tokens: ModelTokenizer) -> tuple[int, ...]:
     """Tokens after which the model has nothing more to say, from `generation_config.json` too, where chats have more of
     them."""
     where, given = CONFIG, folder.config.get("eos_token_id")

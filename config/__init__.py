@@ -1,2 +1,2 @@
-"""The spec, what TorchServe reads, and the errors. Anything may import this package; it imports no other package of
-Marina, and never torch."""
+"""The spec, the files that TorchServe reads, and the errors. Any package may import this one; it imports no other
+package of Marina, and never torch."""

@@ -1,5 +1,5 @@
-"""The CPUs that a model may be compiled for: what each must have, as Linux calls it, and as a cluster's nodes are
-labelled by Node Feature Discovery."""
+"""The CPU targets that a model may be compiled for: the flags that Linux shows for each, and the labels that Node
+Feature Discovery gives to nodes that have them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CpuTarget = Literal["native", "x86-64-v3", "x86-64-v4", "amx"]
 _V3 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
 _V4 = (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 _AMX = (*_V4, "amx_bf16", "amx_int8", "amx_tile", "avx512_bf16", "avx512_vnni")
-# What the compiler may use; oneDNN looks at the CPU it runs on.
+# The instructions that the compiler may use; oneDNN chooses its own by the CPU it runs on.
 FLAGS: dict[str, tuple[str, ...]] = {
     target: tuple(sorted(flags)) for target, flags in (("x86-64-v3", _V3), ("x86-64-v4", _V4), ("amx", _AMX))
 }
-# Flags that Node Feature Discovery labels nodes by, unless it is configured otherwise.
+# The flags for which Node Feature Discovery sets labels by default.
 _LABELLED = {
     "amx_bf16": "AMXBF16",
     "amx_int8": "AMXINT8",
@@ -33,5 +33,5 @@ _PREFIX = "feature.node.kubernetes.io/cpu-cpuid."
 
 
 def node_labels(target: CpuTarget) -> dict[str, str]:
-    """The labels that Node Feature Discovery gives a node which can run a target; none for `native`."""
+    """The labels that Node Feature Discovery gives to a node that can run the target; none for `native`."""
     return {_PREFIX + _LABELLED[flag]: "true" for flag in FLAGS.get(target, ()) if flag in _LABELLED}

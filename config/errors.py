@@ -3,10 +3,10 @@
     MarinaError                    what went wrong, where, what was given, what is allowed
     ├── InputError           2     a file or an option is wrong
     │   ├── SpecError        2     one spec, all its problems at once
-    │   ├── SourceError      2     the model, its weights or its data cannot be had
-    │   └── ArchiveError     2     a MAR is damaged, foreign or for another machine
-    ├── ToolMissing          2     a program this step needs is not on the machine
-    ├── ClusterError         2     a cluster cannot be reached, does not allow or does not have what is needed
+    │   ├── SourceError      2     the model, its weights or its data cannot be loaded
+    │   └── ArchiveError     2     a MAR is damaged, not Marina's, or for another machine
+    ├── ToolMissing          2     a program that this step needs is not installed
+    ├── ClusterError         2     a cluster cannot be reached, or forbids or lacks what is needed
     └── Refused              1     the work was done and the answer is no
         └── AgreementError   1     an artifact does not answer as the eager model does
 
@@ -24,19 +24,19 @@ _TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal would obey: colours and moves of the cursor are taken out, and other characters
-    that are not to be seen are written as `\\x07` or `\\u202e`; line ends and tabs stay."""
+    """The text, made safe for a terminal: escape sequences (colours, cursor movements) are removed, and other invisible
+    characters are written as `\\x07` or `\\u202e`; line ends and tabs stay."""
     text = _TERMINAL_CODES.sub("", text)
-    return "".join(sign if sign in "\n\t" or sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+    return "".join(char if char in "\n\t" or char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 class MarinaError(Exception):
-    """Raised for what the user can act on; anything else is a bug and keeps its traceback."""
+    """Raised for every problem that the user can do something about; anything else is a bug and keeps its traceback."""
 
     exit_code = 2
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        # What other programs and foreign files bring into a message must not reach a terminal as it is.
+        # Output of other programs and text from unknown files may be in a message: neither may control the terminal.
         self.message = printable(message)
         self.hint = None if hint is None else printable(hint)
         super().__init__(self.message)
@@ -51,7 +51,7 @@ class InputError(MarinaError):
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing wrong in a spec: where it is, which field, and the sentence about it."""
+    """One mistake in a spec: its file and line, the field, and the sentence about it."""
 
     file: str
     line: int
@@ -65,7 +65,7 @@ class Problem:
 
 
 class SpecError(InputError):
-    """Raised with every problem of a spec, so that a user repairs them in one go."""
+    """Raised with every problem of a spec, so that the user can fix them in one go."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = sorted(problems, key=lambda problem: (problem.file, problem.line, problem.field, problem.text))
@@ -74,19 +74,19 @@ class SpecError(InputError):
 
 
 class SourceError(InputError):
-    """Raised when the model, its weights, labels, sample or calibration data cannot be had."""
+    """Raised when the model, its weights, labels, sample or calibration data cannot be loaded."""
 
 
 class ArchiveError(InputError):
-    """Raised when a MAR is damaged, is not one of Marina's, or was made for another machine."""
+    """Raised when a MAR is damaged, was not made by Marina, or was made for another machine."""
 
 
 class ToolMissing(MarinaError):
-    """Raised when a program that a step needs is not on this machine."""
+    """Raised when a program that a step needs is not installed on this machine."""
 
 
 class ClusterError(MarinaError):
-    """Raised when a cluster cannot be reached, does not allow what is needed, or does not have it."""
+    """Raised when a cluster cannot be reached, or forbids or lacks what is needed."""
 
 
 class Refused(MarinaError):
@@ -100,11 +100,11 @@ class AgreementError(Refused):
 
 
 def listed(values: Iterable[object]) -> str:
-    """`a`, `b`, `c`: the allowed values as messages show them, sorted."""
+    """The values as messages show them, sorted: "`a`, `b`, `c`"."""
     return ", ".join(f"`{value}`" for value in sorted(map(str, values)))
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a misspelt one probably meant; None when nothing is close."""
+    """The known name that is closest to a misspelt one; None if none is close."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None

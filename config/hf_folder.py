@@ -1,4 +1,4 @@
-"""A folder as `transformers` saves a model: looked at without torch, and refused where it holds code or pickles."""
+"""A model's folder as `transformers` saves it: read without torch, and refused if it needs code or pickles."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-# What of a folder is packed: settings, the tokenizer, the template, the weights.
-_KEPT = ("*.json", "*.jinja", "*.safetensors")
+# The files that are packed: settings, the tokenizer, the chat template, the weights.
+_PACKED = ("*.json", "*.jinja", "*.safetensors")
 _PICKLED = (".bin", ".ckpt", ".h5", ".msgpack", ".pickle", ".pkl", ".pt", ".pth")
 
 
 class FolderRefused(Exception):
-    """The folder is not a model that can be packed; `hint` is what to do."""
+    """Raised when the folder does not hold a model that can be packed; `hint` says what to do."""
 
     def __init__(self, text: str, hint: str | None = None) -> None:
         super().__init__(text)
@@ -22,8 +22,8 @@ class FolderRefused(Exception):
 
 
 @dataclass(frozen=True)
-class Folder:
-    """A model's configuration and the files that are packed."""
+class ModelFolder:
+    """A model's folder: its `config.json`, and the files that are packed."""
 
     path: Path
     config: dict[str, Any]
@@ -31,19 +31,19 @@ class Folder:
 
     @property
     def longest(self) -> int | None:
-        """Tokens that the model was made for, where its configuration says so."""
+        """The most tokens that the model was made for; None if its configuration does not say."""
         length = self.config.get("max_position_embeddings")
         return length if isinstance(length, int) else None
 
     @property
     def window(self) -> int | None:
-        """How many tokens back each of them sees, where that is not all."""
+        """How many tokens back the attention of each token reaches; None if it reaches all of them."""
         window = self.config.get("sliding_window")
         return window if isinstance(window, int) and self.config.get("use_sliding_window", True) else None
 
 
-def read_folder(path: Path, *, weights: bool = True) -> Folder:
-    """The folder's model, or FolderRefused; `weights` may be missing where nothing is computed."""
+def read_model_folder(path: Path, *, weights: bool = True) -> ModelFolder:
+    """Reads a model's folder, or raises FolderRefused; without `weights` it needs neither weights nor `config.json`."""
     config = _read_json(path / CONFIG) if weights or (path / CONFIG).exists() else {}
     tokenizer = _read_json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").exists() else {}
     for name, data in ((CONFIG, config), ("tokenizer_config.json", tokenizer)):
@@ -52,13 +52,13 @@ def read_folder(path: Path, *, weights: bool = True) -> Folder:
     if not (path / TOKENIZER).is_file():
         hint = "tokenizer.save_pretrained(FOLDER), with a fast tokenizer"
         raise FolderRefused(f"`{path}` has no `{TOKENIZER}`", hint)
-    files = tuple(sorted(file for pattern in _KEPT for file in path.glob(pattern)))
+    files = tuple(sorted(file for pattern in _PACKED for file in path.glob(pattern)))
     if weights and not any(file.suffix == ".safetensors" for file in files):
         pickled = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLED)
         beside = f", and `{pickled[0]}` may hold code" if pickled else ""
         hint = "model.save_pretrained(FOLDER, safe_serialization=True)"
         raise FolderRefused(f"`{path}` has no `.safetensors`{beside}", hint)
-    return Folder(path, config, files)
+    return ModelFolder(path, config, files)
 
 
 def _read_json(file: Path) -> dict[str, Any]:

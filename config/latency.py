@@ -1,20 +1,20 @@
-"""The edges of the latency histogram: the same for every model and objective.
+"""The bucket edges of the latency histograms, the same for every model and objective.
 
-So pods of all versions can be added up, and another objective is a change of alerts and dashboards, never of pods.
+So the histograms of all pods and versions can be added up, and a new objective changes alerts and dashboards only.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-# Whole milliseconds, which is what TorchServe counts in; close where objectives are.
+# Whole milliseconds, because TorchServe counts in them; closest together where objectives usually are.
 _DECADE = (10, 12, 14, 17, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90)
 _SLOW = (1000, 1250, 1500, 2000, 2500, 3000, 4000, 5000, 6000, 8000, 10_000, 15_000, 20_000, 30_000, 60_000)
 _OUTLIERS = (120_000, 300_000, 600_000)
 EDGES_MS = (*range(1, 10), *_DECADE, *(10 * edge for edge in _DECADE), *_SLOW, *_OUTLIERS)
 EDGES_S = tuple(edge / 1000 for edge in EDGES_MS)
 
-# Of a language model's answers, as its worker counts them: to the first text, and from one token to the next.
+# For language models, measured by the worker: the time to the first text, and from one token to the next.
 FIRST_EDGES_S = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0),
     *(1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0),
@@ -25,9 +25,11 @@ GAP_EDGES_S = (
 )
 
 
-def around(limit_s: float, edges: tuple[float, ...] = EDGES_S) -> tuple[float, float, float]:
-    """The edges on both sides of a limit, and how far it is from the first to the second: what lies between them is
-    taken to be spread evenly. An edge, or what is beyond the last one, has itself on both sides."""
+def edges_around(limit_s: float, edges: tuple[float, ...] = EDGES_S) -> tuple[float, float, float]:
+    """The edges below and above a limit, and the share of the way from one to the other at which the limit lies.
+
+    Values between two edges are assumed to be spread evenly. If the limit is an edge itself, that edge is returned
+    twice, with share 0; a limit below the first or above the last edge counts as that edge."""
     above = bisect_left(edges, limit_s - 1e-9)
     if above in (0, len(edges)) or abs(edges[above] - limit_s) < 1e-9:
         edge = edges[min(above, len(edges) - 1)]

@@ -1,7 +1,7 @@
-"""From a spec file to a frozen `Spec`, or to all its errors at once.
+"""Reads a spec file into a frozen `Spec`, or raises all its errors at once.
 
-A wrong field does not hide the others: it is taken out, the rest is completed with defaults, and the rules about
-combinations are still applied to every field that was right.
+A wrong field does not hide other errors: it is removed, the rest is completed with defaults, and the rules about
+combinations still check every field that is right.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from config.combinations import find_conflicts
-from config.complaints import complaint, field_location, is_section, meant_field
 from config.errors import InputError, Problem, SpecError
 from config.sections import Text
 from config.spec import Spec
-from config.yaml_lines import Location, read_yaml
+from config.validation_errors import error_text, field_location, is_section, meant_field
+from config.yaml_lines import Location, line_of, read_yaml
 
-_LONGEST = 1_000_000
-# Stand-ins for required fields, so that combinations can be checked although one is missing.
+_MAX_CHARACTERS = 1_000_000
+# Values for required fields that are missing or wrong, so that the rules about combinations can still run.
 _PLACEHOLDERS: dict[Location, object] = {
     ("name",): "placeholder",
     ("model",): {"source": "torchvision:placeholder"},
@@ -38,50 +38,51 @@ _PLACEHOLDERS: dict[Location, object] = {
 
 
 def load_spec(file: Path, *, files: bool = True) -> Spec:
-    """The spec of a file, completed; SpecError names everything that is wrong in it.
+    """Reads a spec file and fills in the defaults; SpecError lists everything that is wrong in it.
 
-    With `files` false the paths inside are not looked for: a pod has the spec and the MAR, but not the model's sources.
+    Without `files`, the files that the spec names need not exist: a pod has the spec and the MAR, but not the model's
+    sources.
     """
-    return parse_spec(_text(file), file, files=files)
+    return parse_spec(_read(file), file, files=files)
 
 
-# What says which deployment is meant.
-_PLACE = ("name", "kubernetes", "kubernetes.namespace")
-_WITHOUT_SPEC = "what is deployed can be named without a spec: NAME -n NAMESPACE"
+# The fields that identify a deployment, and the sections around them.
+_IDENTIFYING_FIELDS = ("name", "kubernetes", "kubernetes.namespace")
+_WITHOUT_SPEC = "a deployment can be named without a spec: NAME -n NAMESPACE"
 
 
 def load_name(file: Path) -> tuple[str, str]:
-    """A spec's name and namespace, also of a spec that has errors elsewhere; InputError where these two are wrong."""
-    text = _text(file)
+    """The name and the namespace of a spec, even if other fields are wrong; InputError if one of these two is wrong."""
+    text = _read(file)
     try:
         data, lines, problems = read_yaml(text, str(file))
     except InputError as err:
         raise InputError(err.message, hint=_WITHOUT_SPEC) from err
     spec, broken = _validate(data, str(file), lines, problems)
-    # One that is given twice is not known either, though the last of two is what YAML would take.
-    of_place = [problem for problem in problems if problem.field in _PLACE]
-    if problems and (not data or of_place or broken & {tuple(field.split(".")) for field in _PLACE}):
-        raise InputError(SpecError(of_place or problems).message, hint=_WITHOUT_SPEC)
+    # A field that is given twice counts as wrong too, although YAML would take the last of the two.
+    relevant = [problem for problem in problems if problem.field in _IDENTIFYING_FIELDS]
+    if problems and (not data or relevant or broken & {tuple(field.split(".")) for field in _IDENTIFYING_FIELDS}):
+        raise InputError(SpecError(relevant or problems).message, hint=_WITHOUT_SPEC)
     return spec.name, spec.kubernetes.namespace
 
 
-def _text(file: Path) -> str:
+def _read(file: Path) -> str:
     try:
         with file.open(encoding="utf-8") as stream:
-            text = stream.read(_LONGEST + 1)
+            text = stream.read(_MAX_CHARACTERS + 1)
     except FileNotFoundError as err:
         raise InputError(f"{file}: no such spec", hint="marina init mine, or the path of an existing one") from err
     except IsADirectoryError as err:
-        raise InputError(f"{file}: is a folder, a spec is a file", hint=f"marina check {file / 'spec.yaml'}") from err
+        raise InputError(f"{file}: is a folder, not a file", hint=f"marina check {file / 'spec.yaml'}") from err
     except (OSError, UnicodeDecodeError) as err:
         raise InputError(f"{file}: not readable as text: {err}") from err
-    if len(text) > _LONGEST:
-        raise InputError(f"{file}: more than {_LONGEST:,} characters, a spec has a few thousand")
+    if len(text) > _MAX_CHARACTERS:
+        raise InputError(f"{file}: more than {_MAX_CHARACTERS:,} characters; a spec has a few thousand")
     return text
 
 
 def parse_spec(text: str, file: Path, *, files: bool = True) -> Spec:
-    """`load_spec` on text that is already at hand; `file` names it and anchors its relative paths."""
+    """Like `load_spec`, for text that was already read; errors name `file`, and relative paths start at its folder."""
     data, lines, problems = read_yaml(text, str(file))
     spec, broken = _validate(data, str(file), lines, problems)
     spec._file, spec._lines = file, lines
@@ -95,30 +96,30 @@ def parse_spec(text: str, file: Path, *, files: bool = True) -> Spec:
 def _validate(
     data: dict[str, Any], file: str, lines: dict[Location, int], problems: list[Problem]
 ) -> tuple[Spec, set[Location]]:
-    """The spec built from what is right in `data`, and the locations of what was not."""
+    """Builds the spec from the fields of `data` that are right; also returns the locations of the wrong ones."""
     broken: set[Location] = set()
-    data = _with_whole_answers(data)
-    # Taking a wrong field out can uncover another one around it, never more than the file is deep.
+    data = _with_default_p99(data)
+    # Removing a wrong field can make the section around it wrong; at most once for each level of the file.
     for _ in range(10):
         try:
             return Spec.model_validate_json(json.dumps(data, default=str)), broken
         except ValidationError as err:
             errors = _without_other_types([(error, field_location(error)) for error in err.errors(include_url=False)])
             misspelt = _misspelt(errors, data)
-            moved = {meant for location, meant in misspelt.items() if _moved(data, lines, location, meant)}
+            moved = {meant for location, meant in misspelt.items() if _move_section(data, lines, location, meant)}
             broken |= set(misspelt.values()) - moved
             for error, location in errors:
-                if not _is_known(location, broken | set(misspelt.values())):
-                    problems.append(_problem(file, lines, location, *complaint(error, location, data)))
+                if not _is_reported(location, broken | set(misspelt.values())):
+                    problems.append(_problem(file, lines, location, *error_text(error, location, data)))
                     broken.add(location)
             for _, location in errors:
                 if location not in moved:
-                    _repair(data, location)
+                    _remove(data, location)
     raise AssertionError(f"{file}: the spec could not be repaired: {sorted(map(str, broken))}")
 
 
-def _with_whole_answers(data: dict[str, Any]) -> dict[str, Any]:
-    """With the objective of whole answers, where that of their pieces says it."""
+def _with_default_p99(data: dict[str, Any]) -> dict[str, Any]:
+    """Adds `slo.p99_ms` for a language model, if `ttft_p99_ms` and `itl_p99_ms` are given and it is not."""
     slo, text = (data.get(name) for name in ("slo", "text"))
     if not isinstance(slo, dict) or "p99_ms" in slo:
         return data
@@ -131,23 +132,24 @@ def _with_whole_answers(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_other_types(errors: list[tuple[ErrorDetails, Location]]) -> list[tuple[ErrorDetails, Location]]:
-    """Without what is said of a place as if it were to hold a plain value, where something inside of it is wrong."""
-    places = [location for _, location in errors]
+    """Drops "not a whole number" for a location, if there are errors inside of it: the other type was meant."""
+    locations = [location for _, location in errors]
     return [
         (error, location)
         for error, location in errors
-        if not (error["type"] == "int_type" and any(other[:-1][: len(location)] == location for other in places))
+        if not (error["type"] == "int_type" and any(other[:-1][: len(location)] == location for other in locations))
     ]
 
 
-def _is_known(location: Location, broken: set[Location]) -> bool:
-    """Whether a place was already complained about: an item that is wrong is named itself, and what its list then
-    misses is not a second problem; nor is a field that is missing because its name is misspelt."""
+def _is_reported(location: Location, broken: set[Location]) -> bool:
+    """Whether this location, or one inside of it, was already reported.
+
+    A wrong item removes its whole list, and a misspelt name leaves a field missing: neither is a second problem."""
     return any(known[: len(location)] == location for known in broken)
 
 
 def _misspelt(errors: list[tuple[ErrorDetails, Location]], data: dict[str, Any]) -> dict[Location, Location]:
-    """Unknown fields and the ones they probably are, where those are not given too."""
+    """Maps unknown fields to the fields they probably stand for, unless those are given as well."""
     meant: dict[Location, Location] = {}
     for error, location in errors:
         field = meant_field(location) if error["type"] == "extra_forbidden" else None
@@ -156,8 +158,8 @@ def _misspelt(errors: list[tuple[ErrorDetails, Location]], data: dict[str, Any])
     return meant
 
 
-def _moved(data: dict[str, Any], lines: dict[Location, int], location: Location, meant: Location) -> bool:
-    """Puts a section with a misspelt name where it belongs, so that what is wrong inside of it is named too."""
+def _move_section(data: dict[str, Any], lines: dict[Location, int], location: Location, meant: Location) -> bool:
+    """Moves a section with a misspelt name to its right name, so that errors inside of it are reported too."""
     section = _parent(data, location).get(location[-1])
     if not (isinstance(section, dict) and section and is_section(meant)):
         return False
@@ -174,11 +176,11 @@ def _parent(data: Any, location: Location) -> dict[Any, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _repair(data: dict[str, Any], location: Location) -> None:
-    """Takes a wrong value out, so that its default or a stand-in is validated instead."""
+def _remove(data: dict[str, Any], location: Location) -> None:
+    """Removes a wrong value, so that its default or a placeholder is validated instead."""
     parent: Any = data
     for part in location[:-1]:
-        # An item of a list falls with its whole list: a shorter list would be another value nobody wrote.
+        # For an item of a list, the whole list is removed: a shorter list is a value that nobody wrote.
         if isinstance(parent, dict) and isinstance(parent.get(part), dict):
             parent = parent[part]
         else:
@@ -192,7 +194,4 @@ def _repair(data: dict[str, Any], location: Location) -> None:
 
 
 def _problem(file: str, lines: dict[Location, int], location: Location, text: str, hint: str | None) -> Problem:
-    known = location
-    while known not in lines:
-        known = known[:-1]
-    return Problem(file, lines[known], ".".join(map(str, location)), text, hint)
+    return Problem(file, line_of(lines, location), ".".join(map(str, location)), text, hint)

@@ -1,5 +1,5 @@
-"""What more than one package minds of the machine: how much of it may be used, how little room is too little, and with
-whom a process ends."""
+"""What several packages need to know about the machine: the cores and the memory that may be used, how little disk
+space is too little, and how a child process ends together with its parent."""
 
 from __future__ import annotations
 
@@ -9,61 +9,66 @@ import re
 import signal
 from pathlib import Path
 
-# Of temporary files: below it a model that a new worker unpacks may not fit; the server warns, and an alert fires.
-LOW_BYTES = 64_000_000
+# With less space than this for temporary files, a new worker may be unable to unpack its model: the server warns, and
+# an alert fires.
+LOW_TMP_BYTES = 64_000_000
 _PR_SET_PDEATHSIG = 1
 _GROUPS = Path("/sys/fs/cgroup")
-# What the first version of control groups says where there is no limit.
+# Control groups v1 show a huge number instead of "no limit".
 _NO_LIMIT_BYTES = 1 << 60
 
 
 def end_with_parent(by: signal.Signals) -> None:
-    """Called in a child before it becomes another program: it gets this signal when the one who started it is gone,
-    however that ended: the thread that started it, to be exact.
+    """Asks the kernel to send this process the signal `by` when its parent is gone, however the parent ended: to be
+    exact, when the thread that started it ends. Call it in the child, before it runs another program.
 
-    Pipes tell it too, but not one that spins: at a real-time priority it would keep a core for ever.
+    A closed pipe also tells a child that its parent is gone, but not a child that only spins: at a real-time priority
+    that would occupy a core for ever.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
 
 
 def usable_cores(groups: Path = _GROUPS) -> int:
-    """How many cores this process may use at once; at least one."""
+    """How many cores this process may use at the same time, within its affinity and CPU limit; at least 1."""
     cores = visible_cores()
     return max(1, min(cores, int(cpu_limit(groups) or cores)))
 
 
 def visible_cores() -> int:
-    """How many cores this process may run on, whatever time it is given on them."""
+    """How many cores this process may run on, whatever its CPU limit is."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory(groups: Path = _GROUPS, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """How many bytes can still be had, of the machine's and of the container's."""
-    available = re.search(r"^MemAvailable:\s*(\d+) kB", text_of(meminfo), re.MULTILINE)
+    """How many bytes of memory are free, on the machine and within the container's limit; 0 if neither is known."""
+    available = re.search(r"^MemAvailable:\s*(\d+) kB", kernel_text(meminfo), re.MULTILINE)
     free = [int(available[1]) * 1024] if available else []
-    used = text_of(groups / "memory.current") or text_of(groups / "memory/memory.usage_in_bytes")
+    used = kernel_text(groups / "memory.current") or kernel_text(groups / "memory/memory.usage_in_bytes")
     if (limit := memory_limit(groups)) is not None and used.strip().isdigit():
         free.append(max(0, limit - int(used)))
     return min(free, default=0)
 
 
 def cpu_limit(groups: Path = _GROUPS) -> float | None:
-    """The cores that a container may use, in time."""
-    modern = text_of(groups / "cpu.max").split()
+    """The container's limit of CPU time, in cores; None without a limit."""
+    modern = kernel_text(groups / "cpu.max").split()
     if modern:
         return None if modern[0] == "max" else int(modern[0]) / int(modern[1])
-    quota, period = text_of(groups / "cpu/cpu.cfs_quota_us").strip(), text_of(groups / "cpu/cpu.cfs_period_us").strip()
+    quota, period = (
+        kernel_text(groups / "cpu/cpu.cfs_quota_us").strip(),
+        kernel_text(groups / "cpu/cpu.cfs_period_us").strip(),
+    )
     return int(quota) / int(period) if quota and period and int(quota) > 0 else None
 
 
 def memory_limit(groups: Path = _GROUPS) -> int | None:
-    """The bytes that a container may use."""
-    text = (text_of(groups / "memory.max") or text_of(groups / "memory/memory.limit_in_bytes")).strip()
+    """The container's limit of memory, in bytes; None without a limit."""
+    text = (kernel_text(groups / "memory.max") or kernel_text(groups / "memory/memory.limit_in_bytes")).strip()
     return int(text) if text.isdigit() and int(text) < _NO_LIMIT_BYTES else None
 
 
-def text_of(file: Path) -> str:
-    """What a file of the kernel says; nothing where there is none."""
+def kernel_text(file: Path) -> str:
+    """The text of a file in `/proc` or `/sys`; empty if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Opening a MAR: whatever is wrong with it is one ArchiveError, however its bytes are damaged."""
+"""Opens a MAR, and raises the same ArchiveError however its bytes are damaged."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from config.errors import ArchiveError
 
-# What Python's readers raise for bytes that are not what they should be.
+# What Python's zip reader raises for damaged bytes.
 READ_ERRORS = (
     OSError,
     EOFError,
     IndexError,
     KeyError,
     OverflowError,
-    RuntimeError,  # encrypted; a way of compression that is not known is one of these too
+    RuntimeError,  # encrypted, or compressed by an unknown method (NotImplementedError)
     ValueError,
     lzma.LZMAError,
     struct.error,
@@ -32,7 +32,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def open_mar(mar: Path) -> Iterator[zipfile.ZipFile]:
-    """The archive, to read from; ArchiveError for what is raised while it is read."""
+    """Opens the archive for reading; errors while it is read in the `with` block become ArchiveError too."""
     try:
         with zipfile.ZipFile(mar) as archive:
             yield archive

@@ -1,4 +1,4 @@
-"""Whether a package was made for the spec as it is now: the settings in the package against those of the spec."""
+"""Checks whether a package was made from the spec as it is now: compares the packed settings with the spec's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MODEL_CONFIG = "model-config.yaml"
 
 
 def check_settings(spec: Spec, mar: Path, record: Record) -> None:
-    """ArchiveError when a setting of the package is not the spec's; where the MAR is not here, its record is asked."""
+    """Raises ArchiveError if a setting in the MAR differs from the spec's; without a MAR, its record is used."""
     wanted: dict[str, Any] = {"threads": spec.threads, "cpu_target": spec.model.cpu_target} | yaml.safe_load(
         render_model_config(spec)
     )
-    packed = _packed(mar, record)
+    packed = _packed_settings(mar, record)
     stale = [f"`{key}` is {value}, now {wanted.get(key)}" for key, value in packed.items() if wanted.get(key) != value]
     stale += [f"`{key}` is None, now {wanted[key]}" for key in wanted if mar.exists() and key not in packed]
     if stale:
@@ -31,7 +31,8 @@ def check_settings(spec: Spec, mar: Path, record: Record) -> None:
 
 
 def check_compiled(spec: Spec, mar: Path, record: Record) -> None:
-    """ArchiveError when a package was made for a first look, or before the spec asked for another artifact."""
+    """Raises ArchiveError if the package was made with `--quick`, or before the spec's `compile` or `precision`
+    changed."""
     wanted = {"compile": spec.model.compile, "precision": spec.model.precision}
     packed = {"compile": record.compile, "precision": record.precision}
     if stale := [f"`{key}` is {packed[key]}, now {wanted[key]}" for key in wanted if packed[key] != wanted[key]]:
@@ -41,12 +42,14 @@ def check_compiled(spec: Spec, mar: Path, record: Record) -> None:
         )
 
 
-def _packed(mar: Path, record: Record) -> dict[str, Any]:
+def _packed_settings(mar: Path, record: Record) -> dict[str, Any]:
+    # These two are compiled into the artifact, and are in no file of TorchServe's.
+    compiled_in = {"threads": record.threads, "cpu_target": record.key.target}
     if not mar.exists():
-        return _of_record(record) | {"minWorkers": record.workers, "maxWorkers": record.workers}
+        return compiled_in | {"minWorkers": record.workers, "maxWorkers": record.workers}
     with open_mar(mar) as archive:
         text = archive.read(_MODEL_CONFIG)
-        # What else a start reads must be there, too.
+        # A server also reads the sample when it starts, so it must be readable.
         archive.read(record.sample.file)
     try:
         settings = yaml.safe_load(text)
@@ -54,9 +57,4 @@ def _packed(mar: Path, record: Record) -> dict[str, Any]:
         raise ArchiveError(f"{mar}: `{_MODEL_CONFIG}`: not readable as YAML", hint="marina package SPEC") from err
     if not isinstance(settings, dict):
         raise ArchiveError(f"{mar}: `{_MODEL_CONFIG}`: is not a mapping", hint="marina package SPEC")
-    return _of_record(record) | settings
-
-
-def _of_record(record: Record) -> dict[str, Any]:
-    """What is compiled in, and in no file of TorchServe's."""
-    return {"threads": record.threads, "cpu_target": record.key.target}
+    return compiled_in | settings

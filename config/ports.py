@@ -1,4 +1,4 @@
-"""The ports of a server on this machine: which are free."""
+"""Finds free ports for a server on this machine."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import socket
 from config.errors import InputError
 from config.render import Ports
 
-# Below the ports that the kernel gives to clients.
+# Below the range from which the kernel takes ports for outgoing connections.
 _BASES = range(20_000, 32_000, 20)
 _TRIES = 100
 
 
 def listen_once(address: str, port: int) -> None:
-    """OSError when a server could not listen there now."""
+    """Listens for a moment; OSError if a server could not listen there now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((address, port))
-        # A bound port is not yet a free one: without SO_REUSEPORT only one socket may listen.
+        # `bind` alone does not prove that the port is free: with SO_REUSEADDR it can succeed beside a bound socket.
         probe.listen()
 
 
 def free_port_base() -> int:
-    """A base whose ports are all free now; another program may still take one before they are used."""
+    """A port base whose ports are all free now; another program may still take one before they are used."""
     for base in random.sample(_BASES, _TRIES):
         try:
             for port in Ports(base).all().values():

@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: one line a step, with the time it took."""
+"""Shows the progress of long work on stderr: one line for each step, with the time it took."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import TextIO
 
 
 class Progress:
-    """Tells a person what is going on; silent with `quiet`, and without moving lines when stderr is no terminal."""
+    """Prints steps and messages; nothing if `quiet`, and no running seconds if the stream is not a terminal."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._quiet = quiet
         self._stream = stream or sys.stderr
-        self._moving = self._stream.isatty()
+        self._on_terminal = self._stream.isatty()
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Prints one line."""
         if not self._quiet:
             print(text, file=self._stream, flush=True)
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """One step: its name while it runs, with running seconds on a terminal; its time when it is done."""
+        """Prints the step's name and time when it ends; on a terminal also while it runs, with running seconds."""
         begin = time.monotonic()
         done = threading.Event()
         ticker = threading.Thread(target=self._tick, args=(text, begin, done), daemon=True)
-        if self._moving and not self._quiet:
+        if self._on_terminal and not self._quiet:
             ticker.start()
         try:
             yield

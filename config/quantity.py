@@ -14,27 +14,27 @@ _PATTERN = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2}|[numkMGTPE]|[KMGTPE]i
 
 
 def quantity(text: str) -> float:
-    """The number that a Kubernetes quantity stands for; ValueError says what is allowed."""
-    return float(_exact(text)[0])
+    """The value of a Kubernetes quantity; ValueError says what is allowed."""
+    return float(_parse(text)[0])
 
 
 def canonical(text: str) -> str:
     """The quantity as the API server stores it: `2048Mi` becomes `2Gi`, `1000m` becomes `1`, `0.5` becomes `500m`.
 
-    What is rendered otherwise looks changed to everybody who compares it with what is stored."""
-    number, suffix = _exact(text)
+    Any other form would show up as a difference between the rendered and the stored object."""
+    number, suffix = _parse(text)
     if suffix.endswith("i"):
         size = ceil(number)
-        # Under 1024 the server counts in ones.
+        # Below 1024 the server uses decimal suffixes.
         if size >= 1024:
             return _reduced(size, 1024, ("", *_BINARY))
         return _reduced(size, 1000, ("", *_DECIMAL))
-    # Who writes an exponent keeps one.
+    # A quantity with an exponent keeps its exponent.
     return _reduced(ceil(number * 10**9), 1000, _EXPONENTS if suffix[1:] else _WITH_FRACTIONS)
 
 
-def _exact(text: str) -> tuple[Fraction, str]:
-    """The number, and how it was written."""
+def _parse(text: str) -> tuple[Fraction, str]:
+    """The value, and the suffix or exponent that it was written with."""
     match = _PATTERN.fullmatch(text)
     if match is None:
         raise ValueError("allowed: a Kubernetes quantity such as `500m`, `2` or `2Gi`")
@@ -47,7 +47,7 @@ def _exact(text: str) -> tuple[Fraction, str]:
 
 
 def _reduced(count: int, base: int, suffixes: tuple[str, ...]) -> str:
-    """The smallest whole number, with the largest suffix that leaves it whole."""
+    """The count with the largest suffix that leaves a whole number."""
     step = 0
     while count and count % base == 0 and step < len(suffixes) - 1:
         count, step = count // base, step + 1

@@ -1,6 +1,7 @@
-"""The record of a package: `marina.json` inside the MAR, and `package.json` beside it, which adds the MAR's own hash.
+"""The record of a package: `marina.json` inside the MAR, and `package.json` beside it, which adds the MAR's hash.
 
-`handlers/` reads the one inside with code of its own, because a worker has no pydantic.
+This module writes `marina.json`. A worker has no pydantic, so `handlers/record.py` reads it into dataclasses of its
+own; classes with the same name there and here are the same part of the file.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ SCHEMA = "marina.package/1"
 
 
 class Part(BaseModel):
-    """A part of what is recorded: frozen, and without keys that nobody knows."""
+    """The base of everything that is recorded: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
 class Document(Part):
-    """A record with a file of its own, in which `schema_` is `schema`."""
+    """The base of records with a file of their own; the field `schema_` is the file's `schema`."""
 
     model_config = ConfigDict(alias_generator=lambda name: name.rstrip("_"), populate_by_name=True)
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON; `model_validate` reads it."""
+        """The record as JSON data, which `model_validate` reads back."""
         return self.model_dump(mode="json", by_alias=True)
 
 
@@ -48,22 +49,22 @@ class Port(Part):
     varies: int | None = None
     """The dimension that varies from request to request; `shape` has its largest size."""
     pad: float | None = None
-    """What stands behind a request's length; default: `min`, or 0."""
+    """The value that fills up a shorter request; default: `min`, or 0."""
 
 
 class Lengths(Part):
-    """What a dimension that varies is padded to, and the input that says what of it is padding."""
+    """The sizes that a varying dimension is padded to, and the mask that tells the model which part is padding."""
 
     buckets: tuple[int, ...]
     dynamic: bool = False
-    """Every length is computed as it is; the buckets are those that are timed at the warm-up."""
+    """Rows are padded to the longest of them only; the warm-up runs and times the sizes in `buckets`."""
     mask: int | None = None
-    """Which of the compiled function's arguments it is; it is not among the inputs."""
+    """Position of the mask among the arguments of the compiled function; it is not one of the inputs."""
     mask_dtype: str = "bool"
 
 
 class Artifact(Part):
-    """One compiled file and the batch it is for."""
+    """One compiled file, and the batch size and length that it was compiled for."""
 
     file: str
     batch: int
@@ -77,8 +78,8 @@ class Sample(Part):
     content_type: str
 
 
-class Key(Part):
-    """What a machine must have to run the artifacts."""
+class MachineKey(Part):
+    """What a machine must have to run the artifacts; `isa` are the flags of its CPU."""
 
     torch: str
     device: Literal["cpu", "cuda"]
@@ -89,7 +90,7 @@ class Key(Part):
 
 
 class Agreement(Part):
-    """How the packaged artifacts answer, compared with the eager fp32 model; `not_judged` says why nobody knows."""
+    """How well the packaged artifacts agree with the eager fp32 model; `not_judged` says why it was not measured."""
 
     inputs: Literal["calibration", "generated"]
     count: int
@@ -100,13 +101,13 @@ class Agreement(Part):
     cosine: float
     perplexity_ratio: float | None = None
     perplexity: float | None = None
-    """Of texts that a language model should know, computed in fp32: the calibration's, or some plain English."""
+    """Of a language model in fp32, on texts that it should know: those of the calibration, or some plain English."""
     guessing: int | None = None
-    """The perplexity of a model that takes any of its tokens for as likely as every other."""
+    """The perplexity of guessing: that of a model to which all tokens are equally likely."""
 
     @property
     def text(self) -> str:
-        """In words, after whose agreement it is."""
+        """The agreement in words, to follow the name of what was compared."""
         if self.agreement is None:
             return f"not judged: {self.not_judged}"
         known = "" if self.perplexity is None else f", perplexity {self.perplexity:.2f}"
@@ -114,15 +115,16 @@ class Agreement(Part):
 
 
 class WeightsFile(Part):
-    """A file that is mounted where it is served: its size, and the sha256 of its first MiB and of all of it."""
+    """A file of weights that is not packed but mounted in the pod: its size, the sha256 of its first MiB, and its
+    sha256."""
 
     bytes: int
     head: str
     sha256: str
 
 
-class Vllm(Part):
-    """How vLLM is run: the spec's `text.vllm`, and what is in `weights` where they are not in the MAR."""
+class VllmSetup(Part):
+    """How vLLM is run: the spec's `text.vllm`, and the files in `weights` if these are not packed."""
 
     python: str
     weights: str | None
@@ -133,7 +135,8 @@ class Vllm(Part):
 
 
 class Writing(Part):
-    """How a language model writes: the spec's `text`, the folder of the model's files, and the tokens that end it."""
+    """How a language model writes: the spec's `text`, the folder of the model's files, and the tokens that end an
+    answer."""
 
     folder: str
     engine: Literal["aot", "fake", "torch", "vllm"]
@@ -147,11 +150,11 @@ class Writing(Part):
     speculation: Literal["auto", "off"]
     ends: tuple[int, ...]
     priority_header: str = "X-Priority"
-    vllm: Vllm | None = None
+    vllm: VllmSetup | None = None
 
 
 class Code(Part):
-    """Source that runs in the worker, below `source/` in the MAR: a factory, and the weights for what it makes."""
+    """Python source that runs in the worker, below `source/` in the MAR: a factory, and the weights of its model."""
 
     file: str
     factory: str
@@ -160,8 +163,8 @@ class Code(Part):
     shared: tuple[str, ...] = ()
 
 
-class Encoding(Part):
-    """How an encoder reads texts: the spec's `task` and `encoding`, and what the folder of the model says."""
+class EncoderSetup(Part):
+    """How an encoder reads texts: the spec's `task` and `encoding`, and the tokenizer from the model's folder."""
 
     task: Literal["classify", "embed", "rerank", "tokens"]
     max_tokens: int
@@ -169,9 +172,9 @@ class Encoding(Part):
     tokenizer: str
 
 
-class Form(Part):
-    """What a handler of the user's own says that it takes, or gives: a content type, a JSON schema of what is JSON, and
-    an example."""
+class BodyFormat(Part):
+    """The form of bodies or answers that a user's own handler declares: their content type, a schema for JSON, and an
+    example."""
 
     content_type: str
     json_schema: dict[str, Any]
@@ -179,7 +182,7 @@ class Form(Part):
 
 
 class Draft(Document):
-    """What is known of a package before its answers were compared; what it does not have keeps its default."""
+    """The record of a package before its answers were compared; fields that do not apply keep their defaults."""
 
     schema_: str = SCHEMA
     name: str
@@ -201,24 +204,24 @@ class Draft(Document):
     max_request_bytes: int
     max_response_bytes: int
     sample: Sample
-    key: Key
+    key: MachineKey
     artifacts: tuple[Artifact, ...] = ()
     program: str | None = None
     cache: str | None = None
     code: Code | None = None
     lengths: Lengths | None = None
     text: Writing | None = None
-    encoding: Encoding | None = None
-    takes: Form | None = None
-    gives: Form | None = None
+    encoding: EncoderSetup | None = None
+    takes: BodyFormat | None = None
+    gives: BodyFormat | None = None
 
     def json_text(self) -> str:
-        """The record as the bytes that are packed: sorted, indented, ending in a newline."""
+        """The record as it is packed: JSON with sorted keys, indented, with a newline at the end."""
         return json.dumps(self.to_data(), indent=2, sort_keys=True) + "\n"
 
 
 class Record(Draft):
-    """What is in a MAR; everything a server or a handler must know about it."""
+    """The record in a MAR: everything that a server or a handler must know about it."""
 
     agreement: Agreement
     files: dict[str, str]
@@ -234,10 +237,10 @@ class Package(Part):
 
 
 def read_record(mar: Path) -> Record:
-    """The record inside a MAR; nothing is unpacked or unpickled."""
+    """Reads the record inside a MAR; nothing else is unpacked, and nothing unpickled."""
     with open_mar(mar) as archive:
         if RECORD not in archive.namelist():
-            text = f"{mar}: holds no `{RECORD}`, so Marina did not make it"
+            text = f"{mar}: has no `{RECORD}`, so Marina did not make it"
             raise ArchiveError(text, hint=f"marina inspect {mar}")
         data = archive.read(RECORD)
     try:
@@ -249,7 +252,7 @@ def read_record(mar: Path) -> Record:
 
 
 def read_package(folder: Path) -> Package:
-    """`package.json` of a build folder."""
+    """Reads `package.json` of a build folder."""
     file = folder / "package.json"
     try:
         return Package.model_validate_json(file.read_text(encoding="utf-8"))
@@ -260,18 +263,18 @@ def read_package(folder: Path) -> Package:
 
 
 def file_sha256(file: Path) -> str:
-    """The sha256 of a file, read in pieces."""
+    """The sha256 of a file, in hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_json(file: Path, data: dict[str, Any]) -> None:
-    """Writes a record beside its place and moves it there, so that no reader sees half of it."""
+    """Writes a record as JSON; a reader sees the old file or the new one, never half of it."""
     write_text(file, json.dumps(data, indent=2, sort_keys=True) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
-    """Writes a text file beside its place and moves it there."""
+    """Writes a text file; a reader sees the old file or the new one, never half of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.partial")
     partial.write_text(text, encoding="utf-8")

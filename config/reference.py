@@ -1,4 +1,4 @@
-"""`docs/01-spec.md`: every field of the spec, from the docstrings under the fields."""
+"""Renders `docs/01-spec.md`: every field of the spec, from the docstrings under the fields."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from config.complaints import section_in, types_in
 from config.spec import Spec
+from config.validation_errors import section_in, types_in
 
 _INTRODUCTION = """\
 # The spec
@@ -25,7 +25,7 @@ start at the spec's folder. `marina check SPEC` prints the completed spec, or ev
 
 
 def render_reference() -> str:
-    """The page, one table a section in the order of the spec."""
+    """The whole page: one table for each section, in the order of the spec."""
     return _INTRODUCTION + "".join(_tables("", Spec))
 
 
@@ -47,11 +47,11 @@ def _tables(path: str, section: type[BaseModel]) -> Iterator[str]:
 
 
 def _kind(field: FieldInfo) -> str:
-    words = dict.fromkeys(word for part in types_in(field.annotation) for word in _words(part))
+    words = dict.fromkeys(word for part in types_in(field.annotation) for word in _type_names(part))
     return " or ".join(words)
 
 
-def _words(part: Any) -> Iterator[str]:
+def _type_names(part: Any) -> Iterator[str]:
     plain = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}
     if part in plain:
         yield plain[part]
@@ -59,16 +59,16 @@ def _words(part: Any) -> Iterator[str]:
         yield ", ".join(f"`{word}`" for word in get_args(part))
     elif get_origin(part) is dict and not section_in(part):
         inner = next(types_in(get_args(part)[1]))
-        yield "texts by name" if inner is str else "mapping" if inner is Any else f"{_many(inner)} by name"
+        yield "texts by name" if inner is str else "mapping" if inner is Any else f"{_plural(inner)} by name"
     elif get_origin(part) is tuple:
-        yield f"list of {_many(next(types_in(get_args(part)[0])))}"
+        yield f"list of {_plural(next(types_in(get_args(part)[0])))}"
     elif part is not type(None):
         yield "section"
 
 
-def _many(part: Any) -> str:
-    """Several of something, in words."""
-    word = next(_words(part), "section")
+def _plural(part: Any) -> str:
+    """The plural of a type's name, for lists and mappings."""
+    word = next(_type_names(part), "section")
     return {"text": "texts", "list of texts": "lists of texts"}.get(word, f"{word}s")
 
 

@@ -1,7 +1,7 @@
-"""TorchServe's three files, as pure functions of the spec.
+"""Renders the three files that TorchServe reads, from the spec alone.
 
-`model-config.yaml` travels in the MAR; `config.properties` and `log4j2.xml` are written by the server at its start,
-because only it knows the ports and folders of this machine.
+`model-config.yaml` is packed into the MAR. The server writes `config.properties` and `log4j2.xml` when it starts,
+because only then the ports and folders are known.
 """
 
 from __future__ import annotations
@@ -13,31 +13,33 @@ import yaml
 
 from config.spec import Spec
 
-# Workers inherit Java's environment; what smells of credentials stays behind. `.*TOKEN.*` would also take
-# TOKENIZERS_PARALLELISM, hence the longer form. No `|` outside the group: it is one regular expression, matched whole.
+# Workers inherit Java's environment, except for variables that look like credentials. `.*TOKEN.*` would also match
+# TOKENIZERS_PARALLELISM, hence the longer form. No `|` outside the group: TorchServe takes it as one regular expression
+# that must match the whole name.
 HIDDEN_ENVIRONMENT = (
     "(AWS_.*|AZURE_.*|GOOGLE_.*|KUBERNETES_.*|.*SECRET.*|.*PASSWORD.*|.*CREDENTIAL.*|.*_TOKEN|.*API_?KEY.*)"
 )
 
 
-# What TorchServe's workers say of themselves at every start and batch; what a handler says is logged.
+# Lines that TorchServe's own worker code logs at every start and batch; only these are dropped, not a handler's.
 _CHATTER = (
     r"(Backend received inference at|Connection accepted: |Listening on port: |Python runtime: |Torch worker started"
     r"|Successfully loaded .*metrics.yaml|\[PID\]|model_name: |s_name_part0=).*"
 )
 
-# Files in Java's working directory, which only its user can open: whoever reaches management runs code, and a web page
-# reaches every port of the machine that it is read on. Named by a path that has none of the directory's characters in
-# it, for TorchServe replaces what stands between `$$` in a value, and the kernel takes 107 characters.
+# Unix sockets in Java's working directory, which only its user can open. Not ports: whoever reaches the management
+# interface can run code, and any web page can reach every port of the machine on which it is read. The path is relative
+# to /proc/self/cwd, because TorchServe would replace `$$NAME$$` in the directory's name, and because the kernel allows
+# no more than 107 characters.
 MANAGEMENT, METRICS, _HERE = "management.sock", "metrics.sock", "/proc/self/cwd"
 
-# Up to this many times its limit a body is read, so that its sender can be told.
+# TorchServe reads bodies up to this many times `max_request_mb`, so that the handler can refuse them with a message.
 FRONTEND_LIMIT_FACTOR = 2.5
 
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports of one server, all from one base; only `inference` and `supervisor` may leave loopback."""
+    """The ports of one server, counted from one base; only `inference` and `supervisor` may be open to others."""
 
     base: int = 8080
 
@@ -58,21 +60,21 @@ class Ports:
         return self.base + 10
 
     def all(self) -> dict[str, int]:
-        """Every port by its name."""
+        """Every port, by name."""
         names = ("inference", "grpc_inference", "grpc_management", "supervisor")
         return {name: getattr(self, name) for name in names}
 
 
 def render_model_config(spec: Spec) -> str:
-    """`model-config.yaml`: every key that TorchServe would otherwise fill with a default of its own."""
+    """Renders `model-config.yaml`, with every key that TorchServe would otherwise fill with a default of its own."""
     serving = spec.serving
     keys: dict[str, object] = {
-        # Equal, because TorchServe never scales between them; both, because one alone is dropped with a warning.
+        # Equal, because TorchServe never scales between them; both, because it ignores one alone with a warning.
         "minWorkers": spec.workers,
         "maxWorkers": spec.workers,
         "batchSize": spec.max_batch,
         "maxBatchDelay": serving.max_batch_delay_ms,
-        # Here, because any model-config.yaml resets what config.properties says of timeouts.
+        # Here, because any model-config.yaml overrides the timeouts in config.properties, even with its defaults.
         "responseTimeout": serving.response_timeout_s,
         "startupTimeout": serving.startup_timeout_s,
         "maxRetryTimeoutInSec": serving.retry_window_s,
@@ -80,13 +82,14 @@ def render_model_config(spec: Spec) -> str:
         "deviceType": "gpu" if serving.device == "cuda" else "cpu",
     }
     if spec.model.writes:
-        # Rounds, each with what was written since the last one; who leaves is named by missing in the next.
+        # TorchServe then calls the handler again and again for the same requests, and each call returns the text that
+        # was written since the last; a request that has ended is missing from the next call.
         keys["continuousBatching"] = True
     return yaml.safe_dump(keys, sort_keys=False)
 
 
 def render_properties(spec: Spec, *, ports: Ports, host: str, metrics_config: Path) -> str:
-    """`config.properties` for one server: `host` is where inference listens, everything else stays on this machine."""
+    """Renders `config.properties` for one server: inference listens on `host`, everything else on this machine only."""
     serving = spec.serving
     netty_threads = max(2, min(4, int(spec.cores)))
     keys = {
@@ -97,25 +100,25 @@ def render_properties(spec: Spec, *, ports: Ports, host: str, metrics_config: Pa
         "grpc_inference_port": ports.grpc_inference,
         "grpc_management_address": "127.0.0.1",
         "grpc_management_port": ports.grpc_management,
-        # Relative to Java's directory; the command line says it whole.
+        # Relative to Java's directory; the command line has the absolute path.
         "model_store": "store",
         "load_models": f"{spec.name}.mar",
         "metrics_mode": "prometheus",
         "metrics_config": metrics_config,
         "disable_system_metrics": "true",
-        # Tokens break probes and differ between replicas; authentication belongs to the gateway.
+        # TorchServe's tokens break probes and differ between replicas; authentication is the gateway's task.
         "disable_token_authorization": "true",
         "enable_model_api": "false",
-        # Workflows are registered without that switch; a URL that matches nothing closes them.
+        # `enable_model_api` does not stop workflows from being registered; a URL that matches nothing does.
         "allowed_urls": "file:///nothing-may-be-loaded-from-a-url",
         "install_py_dep_per_model": "false",
         "enable_envvars_config": "false",
         "blacklist_env_vars": HIDDEN_ENVIRONMENT,
-        # The handler decodes, so that it also sees what is not JSON and can answer with a name.
+        # The handler decodes, so that it also sees bodies that are not JSON, and can name the mistake.
         "decode_input_request": "false",
-        # The handler refuses what is over the limit and says why; only far above it TorchServe does, without a word.
+        # The handler refuses bodies over the limit with a reason; far above it, TorchServe does so without one.
         "max_request_size": round(serving.max_request_mb * 1_000_000 * FRONTEND_LIMIT_FACTOR),
-        # TorchServe kills the worker over a larger answer, so the handler's own limit comes first.
+        # TorchServe kills the worker for a larger answer, so the handler's own limit is lower.
         "max_response_size": round(serving.max_response_mb * 1_000_000) + 65_536,
         "job_queue_size": serving.queue,
         "default_workers_per_model": spec.workers,
@@ -127,15 +130,15 @@ def render_properties(spec: Spec, *, ports: Ports, host: str, metrics_config: Pa
 
 
 def render_log4j2(spec: Spec) -> str:
-    """`log4j2.xml`: the access log alone on stdout, for the supervisor; warnings and worse on stderr; nothing twice.
+    """Renders `log4j2.xml`: only the access log on stdout, which the supervisor reads; warnings and errors on stderr.
 
-    Requests over HTTP are logged by the door before TorchServe (`server/java/marina/Door.java`), those over gRPC by
-    TorchServe. What its HTTP handler says of a request that it cannot take may hold the request, so it says nothing.
+    The door in front of TorchServe logs requests over HTTP (`server/java/marina/Door.java`), TorchServe those over
+    gRPC. The logger of TorchServe's HTTP handler is off, because its messages may contain a request's body.
     """
     time = "%d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC}"
     pattern = f"{time} %-5p %c{{1}} %m%n"
     if spec.serving.log == "json":
-        # The trace is named, or log4j puts it after the line, which is not JSON.
+        # If the pattern did not contain the stack trace, log4j would write it after the line, which is not JSON.
         trace = '"trace":"%enc{%ex}{JSON}"'
         fields = (f'"time":"{time}"', '"level":"%p"', '"logger":"%c{1}"', '"message":"%enc{%m}{JSON}"', trace)
         pattern = "{" + ",".join(fields) + "}%n"
@@ -167,5 +170,5 @@ def render_log4j2(spec: Spec) -> str:
 
 
 def _escaped(value: object) -> str:
-    """A value as java.util.Properties reads it back; a backslash starts an escape there."""
+    """The value as java.util.Properties must read it: with backslashes doubled, since they start an escape there."""
     return str(value).replace("\\", "\\\\")

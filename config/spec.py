@@ -1,6 +1,6 @@
 """The spec: what is served and how well, as one frozen record.
 
-Its blocks are in `sections`, what fields may not be together is in `combinations`, reading a file is in `load`.
+`sections` has its blocks, `combinations` the rules about several fields at once, and `load` reads a file.
 `docs/01-spec.md` is generated from the docstrings under the fields.
 """
 
@@ -30,11 +30,11 @@ from config.sections import (
     Version,
     Vllm,
 )
-from config.yaml_lines import Location
+from config.yaml_lines import Location, line_of
 
-# What the handlers' limit on the values of a JSON body comes to.
+# Memory for the largest JSON body that the handlers decode: their limit on the number of values, in MB.
 _JSON_MB = 116
-# Requests beyond those that may wait that still reach the handler of a language model, to be told so.
+# How many requests more than may wait still reach the handler of a language model, which then refuses them.
 REFUSED_AT_ONCE = 8
 
 
@@ -42,9 +42,9 @@ class Spec(Section):
     """One file says what is served and how well; everything else is made from it."""
 
     name: Name
-    """DNS label of at most 40 characters. Names the MAR, the image and every object."""
+    """A DNS label of at most 40 characters: the name of the MAR, the image and every object."""
     version: Version = "1.0"
-    """Version of the model, text. Lands in the MAR, the metrics and the labels."""
+    """Version of the model, as text. Lands in the MAR, the metrics and the labels."""
     model: Model
     """What is served."""
     serving: Serving = Serving()
@@ -52,9 +52,9 @@ class Spec(Section):
     text: Text | None = None
     """How a language model writes; only for `handler: text`."""
     slo: Slo | None = None
-    """How well it must serve; without it nothing is judged."""
+    """How well it must serve; without this section nothing is judged."""
     cost: Cost | None = None
-    """What a pod costs, and what requests may cost; without it costs are not computed."""
+    """What a pod costs, and what requests may cost; without this section no costs are computed."""
     load: Load = Load()
     """What the load test and the readiness inference send."""
     scaling: Scaling = Scaling()
@@ -67,29 +67,29 @@ class Spec(Section):
 
     @property
     def file(self) -> Path:
-        """The file this was read from."""
+        """The file that the spec was read from."""
         return self._file
 
     def place(self, *location: str | int) -> str:
-        """A field as an error names it, with the line where it stands."""
-        known = location
-        while known and known not in self._lines:
-            known = known[:-1]
-        line = f":{self._lines[known]}" if known else ""
+        """The place of a field as an error names it: file, line (of its section if it is missing) and field.
+
+        Without the line, if not even the field's top section is in the file."""
+        line = f":{line_of(self._lines, location)}" if location[:1] in self._lines else ""
         return f"{self._file}{line}: `{'.'.join(map(str, location))}`"
 
     @property
     def cores(self) -> float:
-        """The cpu limit of a pod, cores."""
+        """The CPU limit of a pod, in cores."""
         return quantity(self.kubernetes.resources.cpu)
 
     def path(self, relative: str) -> Path:
-        """A path written in the spec: relative ones start at the spec's folder."""
+        """A path of the spec; relative ones start at the spec's folder."""
         return self._file.parent / relative
 
     @property
     def workers(self) -> int:
-        """Worker processes, `auto` resolved: a core for each thread; on cuda one a GPU."""
+        """Number of worker processes. `auto`: as many as the cores allow, with a core for each thread; on cuda, one for
+        each GPU."""
         if isinstance(self.serving.workers, int):
             return self.serving.workers
         if self.model.writes:
@@ -100,31 +100,31 @@ class Spec(Section):
 
     @property
     def threads(self) -> int:
-        """Threads of each worker, `auto` resolved: what the cpu limit leaves for each."""
+        """Threads of each worker. `auto`: the cores of the CPU limit, shared by the workers."""
         if isinstance(self.serving.threads, int):
             return self.serving.threads
         return max(1, self._whole_cores // self.workers)
 
     @property
     def encoding(self) -> Encoding:
-        """How an encoder reads texts, the defaults where the spec says nothing."""
+        """How an encoder reads texts; the defaults if the spec has no such section."""
         return self.model.encoding or Encoding()
 
     @property
     def max_batch(self) -> int:
-        """Requests TorchServe may put in one batch, the default resolved."""
+        """The most requests that TorchServe may put in one batch, with the default filled in."""
         if self.model.writes:
             return self.writing.slots + self.waiting + REFUSED_AT_ONCE
         return self.serving.max_batch or max(self.model.batch_sizes)
 
     @property
     def waiting(self) -> int:
-        """Requests that may wait for a slot of a language model, the default resolved."""
+        """How many requests may wait for a slot of a language model, with the default filled in."""
         return self.writing.waiting or self.writing.slots
 
     @property
     def writing(self) -> Text:
-        """How a language model writes, the defaults resolved."""
+        """How a language model writes, with all defaults filled in."""
         text = self.text or Text()
         engine = text.engine
         if engine == "auto":
@@ -138,60 +138,60 @@ class Spec(Section):
 
     @property
     def vllm(self) -> Vllm | None:
-        """How vLLM is run, where it is what writes."""
+        """How vLLM is run; None if the engine is another one."""
         return self.writing.vllm if self.model.writes and self.writing.engine == "vllm" else None
 
     @property
     def worker_device(self) -> Literal["cpu", "cuda"]:
-        """What the worker itself computes on: vLLM has processes of its own."""
+        """The device that the worker itself computes on; vLLM computes in processes of its own."""
         return self.serving.device if self.vllm is None else "cpu"
 
     @property
     def image_target(self) -> Literal["cpu", "cuda", "vllm"]:
-        """Which of the images serves it."""
+        """The target of docker/Dockerfile that serves this spec."""
         return self.serving.device if self.vllm is None else "vllm"
 
     @property
     def redis(self) -> list[tuple[str, str | None, str]]:
-        """Each Redis that pods ask: its address, the Secret of its password, the variable that the password is in."""
+        """Each Redis that the pods use: its address, the Secret and the environment variable with its password."""
         sessions, cache = self.text.sessions if self.text else None, self.serving.cache
         used = [(cache.redis, cache.secret, "MARINA_REDIS_AUTH")] if cache and cache.redis else []
         return used + ([(sessions.redis, sessions.secret, "MARINA_SESSIONS_AUTH")] if sessions else [])
 
     @property
     def largest_batch_bytes(self) -> int:
-        """What requests may take in a worker at most, beside the model: the bodies of a batch, and the decoding of one
-        of them after another."""
+        """The most memory that requests may take in a worker on top of the model: all bodies of a batch, plus decoding,
+        which takes one body at a time."""
         body_bytes = self.serving.max_request_mb * 1_000_000
         decoding_mb = _JSON_MB
         if self.model.handler not in ("tensor", "text"):
             image = self.model.image
             decoding_mb = image.max_decode_mb if image else Image.model_fields["max_decode_mb"].default
-        # A picture in base64 is there as the body, as text and as bytes.
+        # Plus two: a picture in base64 is in memory three times, as the body, as text and as bytes.
         return math.ceil((self.max_batch + 2) * body_bytes + decoding_mb * 1_000_000)
 
     @property
     def cache_bytes(self) -> int:
-        """What the answers that workers keep may take, all together."""
+        """The most memory that the caches of all workers may take, in bytes."""
         return round(self.workers * self.serving.cache.mb * 1_000_000) if self.serving.cache else 0
 
     @property
     def _whole_cores(self) -> int:
         return max(1, math.floor(self.cores))
 
-    def for_first_look(self) -> Spec:
-        """The spec as it is packaged without compiling and without whole numbers: slow, but at once."""
+    def uncompiled(self) -> Spec:
+        """The spec for a package that is ready at once but slow: nothing is compiled or quantised."""
         precision = "fp32" if self.model.precision in ("int4", "int8") else self.model.precision
         if self.model.compile not in ("aot", "jit"):
             return self
-        # Apart from classifiers, a language model runs without being exported.
+        # A language model runs without being exported; encoders and all other models are exported.
         way = "eager" if self.model.writes else "export"
         changed = {"compile": way, "on_mismatch": "fail", "precision": precision}
         text = self.text and self.text.model_copy(update={"engine": "auto"} if self.text.engine == "aot" else {})
         return self.model_copy(update={"model": self.model.model_copy(update=changed), "text": text})
 
     def completed(self) -> dict[str, Any]:
-        """The spec with every default and every `auto` that needs no measurement filled in, as plain data."""
+        """The spec as plain data, with every default filled in, and every `auto` that needs no measurement."""
         data = self.model_dump(mode="json")
         data["serving"] |= {"workers": self.workers, "threads": self.threads}
         if self.model.writes:

@@ -1,6 +1,6 @@
-"""The torchvision models that a spec may name, written out: nothing that reads a spec imports torchvision.
+"""The names of torchvision's classification models, as a list: code that reads a spec does not import torchvision.
 
-A test holds them against the installed torchvision.
+A test compares the list with the installed torchvision.
 """
 
 from config.errors import nearest
@@ -20,11 +20,10 @@ _TEXT = (
 TORCHVISION_MODELS = frozenset(_TEXT.split())
 
 
-def unknown_model(name: str) -> tuple[str, str] | None:
-    """What to say of a name that torchvision does not have, and what to type; None when it has it."""
+def unknown_model_error(name: str) -> tuple[str, str] | None:
+    """An error and a hint for a model that torchvision does not have; None if it has it."""
     if name in TORCHVISION_MODELS:
         return None
-    # Without a near name: one that everybody knows.
     return (
         f"torchvision has no model `{name}`",
         f"source: torchvision:{nearest(name, TORCHVISION_MODELS) or 'resnet18'}",

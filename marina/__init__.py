@@ -1,4 +1,5 @@
-"""The command line: maps verbs to a stage and errors to exit codes. Stages are imported when their verb runs."""
+"""The command line: runs the stage of each verb, and turns errors into exit codes. A stage is imported when its verb
+runs."""
 
 from marina.command import main
 

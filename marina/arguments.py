@@ -1,4 +1,4 @@
-"""What the verbs have in common: their options, their help, and how they print."""
+"""What all verbs share: options, help texts, and printing."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ DEFAULT_SPEC = Path("config/examples/digits/spec.yaml")
 BUILD = Path("build")
 
 
-class Help(argparse.HelpFormatter):
-    """Breaks the lines of a description at the terminal's width, and leaves a text of several lines as it is."""
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps a text of one line at the terminal's width, and leaves texts of several lines unchanged."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
-def verb(
+def add_verb(
     verbs: Any, run: Callable[[argparse.Namespace], int], text: str, *examples: str, spec: bool = True
 ) -> argparse.ArgumentParser:
-    """One verb with what all have: --json, --quiet and examples in its help."""
+    """Adds a verb, named after the function `run`, with the options --json and --quiet, and with examples in its help;
+    with `spec`, it takes a spec as an argument."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         run.__name__,
         help=text,
         description=f"{text[0].upper()}{text[1:]}.",
         epilog="examples:\n  " + "\n  ".join(examples) + f"\n\n{EXIT_CODES}",
-        formatter_class=Help,
+        formatter_class=HelpFormatter,
     )
     if spec:
         shown = f"spec of the model (default: {DEFAULT_SPEC})"
@@ -47,15 +48,16 @@ def verb(
     return parser
 
 
-def with_build(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The folder of records that stages meet in."""
+def add_out_option(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds --out, the folder through which stages exchange their files."""
     text = "folder that holds NAME/model.mar and the records (default: build)"
     parser.add_argument("--out", metavar="DIR", type=Path, default=BUILD, help=text)
     return parser
 
 
-def chosen(kind: Any, options: argparse.Namespace) -> Any:
-    """A stage's options from those that were given; InputError says which one is out of range."""
+def stage_options(kind: Any, options: argparse.Namespace) -> Any:
+    """Builds a stage's options, a pydantic model, from the options that were given; InputError if one is out of
+    range."""
     from pydantic import ValidationError
 
     from config.errors import InputError
@@ -70,5 +72,5 @@ def chosen(kind: Any, options: argparse.Namespace) -> Any:
 
 
 def print_json(data: Any) -> None:
-    """A record on stdout."""
+    """Prints a record on stdout."""
     print(json.dumps(data, indent=2))

@@ -1,4 +1,4 @@
-"""`manifests`, `verify`, `deploy`, `rollback`, `status`, `delete`: what a cluster is given, and what it makes of it."""
+"""`manifests`, `verify`, `deploy`, `rollback`, `status`, `delete`: everything about the cluster."""
 
 from __future__ import annotations
 
@@ -6,35 +6,73 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import DEFAULT_SPEC, print_json, verb, with_build
+from marina.arguments import DEFAULT_SPEC, add_out_option, add_verb, print_json
 
 
 def add_verbs(verbs: Any) -> None:
-    """Their options."""
-    examples: tuple[str, ...] = ("marina manifests", "marina manifests my/spec.yaml --format helm")
-    examples += ("marina manifests my/spec.yaml --check deploy/digits",)
-    text = "write Kubernetes manifests, as files, as a Helm chart or for KServe"
-    added = with_build(verb(verbs, manifests, text, *examples))
-    _manifests_options(added)
-    _accept_option(added)
-
-    examples = ("marina verify", "marina verify my/spec.yaml --kubernetes 1.34", "marina verify --dir manifests --json")
-    examples += ("marina verify --explain pdb-blocks-drain",)
-    _verify_options(with_build(verb(verbs, verify, "check manifests, without a cluster", *examples)))
-
-    examples = ("marina deploy --dry-run", "marina deploy my/spec.yaml --context production")
-    text = "apply the manifests to a cluster, wait until they serve, or say why not and go back"
-    _deploy_options(verb(verbs, deploy, text, *examples))
-
-    examples = ("marina rollback my/spec.yaml", "marina rollback my/spec.yaml --to 3", "marina rollback mine -n shop")
-    text = "go back to the revision that ran before, or to another that is kept"
-    _rollback_options(verb(verbs, rollback, text, *examples, spec=False))
-
-    examples = ("marina status my/spec.yaml", "marina status my/spec.yaml --json", "marina status mine -n shop")
-    _named_options(verb(verbs, status, "say what is deployed, and whether it is healthy", *examples, spec=False))
-
-    examples = ("marina delete my/spec.yaml", "marina delete mine -n shop --with-namespace")
-    _delete_options(verb(verbs, delete, "delete what `deploy` applied, and nothing else", *examples, spec=False))
+    """Adds the verbs and their options."""
+    _manifests_options(
+        add_verb(
+            verbs,
+            manifests,
+            "write Kubernetes manifests, as files, as a Helm chart or for KServe",
+            "marina manifests",
+            "marina manifests my/spec.yaml --format helm",
+            "marina manifests my/spec.yaml --check deploy/digits",
+        )
+    )
+    _verify_options(
+        add_verb(
+            verbs,
+            verify,
+            "check manifests, without a cluster",
+            "marina verify",
+            "marina verify my/spec.yaml --kubernetes 1.34",
+            "marina verify --dir manifests --json",
+            "marina verify --explain pdb-blocks-drain",
+        )
+    )
+    _deploy_options(
+        add_verb(
+            verbs,
+            deploy,
+            "apply the manifests to a cluster and wait until the pods serve, or say why they do not and go back",
+            "marina deploy --dry-run",
+            "marina deploy my/spec.yaml --context production",
+        )
+    )
+    _rollback_options(
+        add_verb(
+            verbs,
+            rollback,
+            "go back to the revision that ran before, or to another one that is kept",
+            "marina rollback my/spec.yaml",
+            "marina rollback my/spec.yaml --to 3",
+            "marina rollback mine -n shop",
+            spec=False,
+        )
+    )
+    _named_options(
+        add_verb(
+            verbs,
+            status,
+            "show what is deployed, and whether it is healthy",
+            "marina status my/spec.yaml",
+            "marina status my/spec.yaml --json",
+            "marina status mine -n shop",
+            spec=False,
+        )
+    )
+    _delete_options(
+        add_verb(
+            verbs,
+            delete,
+            "delete what `deploy` applied, and nothing else",
+            "marina delete my/spec.yaml",
+            "marina delete mine -n shop --with-namespace",
+            spec=False,
+        )
+    )
 
 
 def manifests(options: argparse.Namespace) -> int:
@@ -42,7 +80,7 @@ def manifests(options: argparse.Namespace) -> int:
     from config.progress import Progress
     from k8s import check_evidence, diff_folder, make_plan, summary_text, write_format
 
-    # The build folder has all that is needed: where manifests are made, the model's sources need not be.
+    # Manifests are made from the spec and the build folder; the model's sources need not be on this machine.
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
     plan, progress = make_plan(spec, out), Progress(quiet=options.quiet)
@@ -51,10 +89,11 @@ def manifests(options: argparse.Namespace) -> int:
         differing = diff_folder(plan, out, options.format, options.check, progress)
         if options.json:
             print_json([difference.to_data() for difference in differing])
+        elif differing:
+            print("\n".join(difference.diff for difference in differing))
+            print(f"{len(differing)} files differ: marina manifests {options.spec} --format {options.format}")
         else:
-            again = f"marina manifests {options.spec} --format {options.format}"
-            print("\n".join(difference.diff for difference in differing) or f"{options.check}: as the spec renders it")
-            print(f"{len(differing)} files differ: {again}" if differing else "", end="\n" if differing else "")
+            print(f"{options.check}: the same as rendered from the spec")
         return 1 if differing else 0
     written = write_format(plan, out, options.format, progress)
     if options.json:
@@ -77,7 +116,7 @@ def verify(options: argparse.Namespace) -> int:
         print(f"{rule.id} ({rule.level})\n  {rule.what}\n  {rule.why}\n  hint: {rule.fix}")
         return 0
     if options.dir and options.live:
-        text = "`--live`: not together with `--dir`, which has no spec to compare with"
+        text = "`--live`: not together with `--dir`, because there is no spec to compare with"
         raise InputError(text, hint="marina verify SPEC --live URL")
     progress = Progress(quiet=options.quiet)
     if options.dir:
@@ -112,7 +151,7 @@ def deploy(options: argparse.Namespace) -> int:
         accepted=options.accept,
     )
     release, progress = k8s.make_release(spec, out, options.accept), Progress(quiet=options.quiet)
-    return _printed(options, k8s.deploy(placement, release, how, progress, out / "rollout.json"))
+    return _print_record(options, k8s.deploy(placement, release, how, progress, out / "rollout.json"))
 
 
 def rollback(options: argparse.Namespace) -> int:
@@ -122,7 +161,8 @@ def rollback(options: argparse.Namespace) -> int:
     placement = _placement(options)
     how = k8s.RolloutOptions(timeout_s=options.timeout, force=options.force_conflicts)
     progress = Progress(quiet=options.quiet)
-    return _printed(options, k8s.rollback(placement, how, progress, _record_file(options, placement), to=options.to))
+    record_file = _record_file(options, placement)
+    return _print_record(options, k8s.rollback(placement, how, progress, record_file, to=options.to))
 
 
 def delete(options: argparse.Namespace) -> int:
@@ -131,18 +171,19 @@ def delete(options: argparse.Namespace) -> int:
 
     placement, progress = _placement(options), Progress(quiet=options.quiet)
     record_file = _record_file(options, placement)
-    return _printed(options, k8s.delete(placement, progress, record_file, with_namespace=options.with_namespace))
+    return _print_record(options, k8s.delete(placement, progress, record_file, with_namespace=options.with_namespace))
 
 
 def status(options: argparse.Namespace) -> int:
     import k8s
 
     placement = _placement(options)
-    return _printed(options, k8s.read_status(placement, options.out / placement.name))
+    return _print_record(options, k8s.read_status(placement, options.out / placement.name))
 
 
 def _placement(options: argparse.Namespace) -> Any:
-    """What is deployed by a name and where; neither the rest of the spec nor the build folder need be right for it."""
+    """The cluster, name and namespace of a deployment; other fields of the spec may be wrong, and the build folder
+    missing."""
     import k8s
     from config.load import load_name
 
@@ -157,12 +198,12 @@ def _placement(options: argparse.Namespace) -> Any:
 
 
 def _record_file(options: argparse.Namespace, placement: Any) -> Path | None:
-    """Where the record goes: into the build folder, where there is one."""
+    """The file for the record, in the build folder; None if there is no such folder."""
     folder: Path = options.out / placement.name
     return folder / "rollout.json" if folder.is_dir() else None
 
 
-def _printed(options: argparse.Namespace, record: Any) -> int:
+def _print_record(options: argparse.Namespace, record: Any) -> int:
     if options.json:
         print_json(record.to_data())
     else:
@@ -171,75 +212,69 @@ def _printed(options: argparse.Namespace, record: Any) -> int:
 
 
 def _cluster_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """What all verbs have that talk to a cluster."""
-    add = with_build(parser).add_argument
+    """Adds the options of all verbs that talk to a cluster."""
+    add = add_out_option(parser).add_argument
     add("--context", metavar="C", help="context of the kubeconfig (default: the current one)")
     add("--kubeconfig", metavar="FILE", type=Path, help="kubeconfig (default: $KUBECONFIG, or ~/.kube/config)")
     return parser
 
 
 def _named_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """What the verbs have that need no more than a name: a spec that is broken or gone must not be in their way."""
+    """Adds the options of verbs that need only a name, so that they work even if the spec is broken or gone."""
     add = _cluster_options(parser).add_argument
-    text = f"a spec, or with -n the name of what is deployed (default: {DEFAULT_SPEC})"
+    text = f"a spec, or with -n the name of a deployed service (default: {DEFAULT_SPEC})"
     add("spec", metavar="SPEC|NAME", type=Path, nargs="?", default=DEFAULT_SPEC, help=text)
     add("-n", "--namespace", metavar="NS", help="namespace in which it is deployed (default: the spec's)")
     return parser
 
 
 def _accept_option(parser: argparse.ArgumentParser) -> None:
-    text = "go on although the evidence was measured on another machine; the error names the ID"
+    text = "accept evidence that was measured on another machine; the error shows the ID"
     parser.add_argument("--accept", metavar="ID", action="append", default=[], help=text)
 
 
 def _manifests_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    text = "several files, a single one, a Helm chart, or a KServe InferenceService (default: files)"
+    add = add_out_option(parser).add_argument
+    text = "several files, a single file, a Helm chart, or a KServe InferenceService (default: files)"
     add("--format", choices=("files", "single", "helm", "kserve"), default="files", help=text)
-    text = "write nothing; print how the files in DIR differ from what the spec renders, and exit with 1 if they do"
+    text = "write nothing; print how the files in DIR differ from the rendered ones, and exit with 1 if they do"
     add("--check", metavar="DIR", type=Path, help=text)
+    _accept_option(parser)
 
 
 def _verify_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = add_out_option(parser).add_argument
     _accept_option(parser)
-    add(
-        "--dir",
-        metavar="DIR",
-        type=Path,
-        help="check the YAML and JSON files of this folder instead of SPEC's manifests",
-    )
-    text = "a Kubernetes version such as 1.34; may be repeated (default: all that are supported)"
+    text = "check the YAML and JSON files of this folder instead of SPEC's manifests"
+    add("--dir", metavar="DIR", type=Path, help=text)
+    text = "check for this Kubernetes version, such as 1.34; may be repeated (default: all supported versions)"
     add("--kubernetes", metavar="V", action="append", default=[], help=text)
-    add(
-        "--live",
-        metavar="URL",
-        help="also check that a running server, at port 8090, exports every metric that is used",
-    )
+    text = "also check that a running server exports every metric that is used; URL of its pages, usually port 8090"
+    add("--live", metavar="URL", help=text)
     add("--explain", metavar="RULE", help="explain one rule, and stop")
 
 
-def _rolling_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def _rollout_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add = parser.add_argument
-    text = "seconds that the rollout may take (default: no limit while it makes progress)"
+    text = "seconds that the rollout may take (default: no limit as long as it makes progress)"
     add("--timeout", metavar="S", type=float, help=text)
     add("--force-conflicts", action="store_true", help="take over fields that another field manager owns")
     return parser
 
 
 def _deploy_options(parser: argparse.ArgumentParser) -> None:
-    add = _rolling_options(_cluster_options(parser)).add_argument
+    add = _rollout_options(_cluster_options(parser)).add_argument
     add("--dry-run", action="store_true", help="change nothing; ask the API server what would change, and print it")
-    add("--no-rollback", action="store_true", help="if it fails, leave it as it is, so that you can look at it")
-    text = "deploy although something is missing; the error names the ID"
+    add("--no-rollback", action="store_true", help="if it fails, leave everything as it is for you to look at")
+    text = "deploy although something is missing; the error shows the ID"
     add("--accept", metavar="ID", action="append", default=[], help=text)
 
 
 def _rollback_options(parser: argparse.ArgumentParser) -> None:
-    text = "number of the revision (default: the one that ran before)"
-    _rolling_options(_named_options(parser)).add_argument("--to", metavar="N", type=int, help=text)
+    text = "number of the revision to go back to (default: the one that ran before)"
+    _rollout_options(_named_options(parser)).add_argument("--to", metavar="N", type=int, help=text)
 
 
 def _delete_options(parser: argparse.ArgumentParser) -> None:
-    text = "also delete the namespace, if this spec made it and nothing else is in it"
+    text = "also delete the namespace, if it was made for this spec and nothing else is in it"
     _named_options(parser).add_argument("--with-namespace", action="store_true", help=text)

@@ -1,4 +1,4 @@
-"""`marina VERB`: the parser of all verbs, and what an error of theirs ends with."""
+"""`marina VERB`: the parser of all verbs, and the handling of their errors."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from typing import Any, NoReturn
 
 from config.errors import InputError, MarinaError, SpecError, nearest
 from marina import cluster, comparing, measuring, packaging, serving, simulating
-from marina.arguments import DEFAULT_SPEC, EXIT_CODES, INTERRUPTED, Help, print_json
-from marina.installed import missing_extras
+from marina.arguments import DEFAULT_SPEC, EXIT_CODES, INTERRUPTED, HelpFormatter, print_json
+from marina.extras import missing_extras
 from marina.starting import demo, doctor, init
-from marina.terminal import as_typed, coloured, completion
+from marina.terminal import coloured, completion, localised
 
 # In the order of the flow.
 _STAGES = (init, packaging, serving, measuring, comparing, simulating, cluster, demo, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one verb; returns its exit code."""
+    """Runs one verb, and returns its exit code."""
     whole = parser()
     options, unknown = whole.parse_known_args(arguments)
     if "run" not in options:
         whole.print_help()
         return 0
     if unknown:
-        _refuse(options.parser, unknown)
+        _exit_with_usage(options.parser, unknown)
     try:
         return _run(options)
     except MarinaError as raised:
-        err = _of_a_spec_nobody_named(raised) or raised
+        err = _missing_argument(raised) or raised
         if options.json:
             print_json(_error_record(err))
         else:
-            print(coloured(as_typed(f"error: {err}", _typed_spec(options)), sys.stderr), file=sys.stderr)
+            print(coloured(localised(f"error: {err}", _typed_spec(options)), sys.stderr), file=sys.stderr)
         return err.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # `marina … | head` is no failure; without this Python complains again when it closes stdout.
+        # `marina … | head` is not a failure; without this, Python would report it again when it closes stdout.
         sys.stderr.close()
         return 0
 
 
 def _typed_spec(options: argparse.Namespace) -> Path | None:
-    """Of verbs that take one."""
+    """The spec that the user typed, if the verb takes one."""
     spec = getattr(options, "spec", None)
     return None if spec == DEFAULT_SPEC else spec
 
@@ -63,31 +63,31 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All verbs, in the order of the flow."""
+    """The parser of the command line, with all verbs in the order of the flow."""
     whole = argparse.ArgumentParser(
         prog="marina",
         description="From a PyTorch model to a TorchServe service that is proven to meet its objective.",
-        epilog=f"`marina VERB --help` has the options of a verb, and examples.\n\n{EXIT_CODES}",
-        formatter_class=Help,
+        epilog=f"`marina VERB --help` shows the options of a verb, and examples.\n\n{EXIT_CODES}",
+        formatter_class=HelpFormatter,
     )
-    whole.add_argument("--version", action=_Prints, text=_version, help="print the version")
+    whole.add_argument("--version", action=_PrintAction, text=_version, help="print the version")
     text = 'print the completion for your shell: eval "$(marina --completion)"'
-    whole.add_argument("--completion", action=_Prints, text=lambda: completion(whole), help=text)
+    whole.add_argument("--completion", action=_PrintAction, text=lambda: completion(whole), help=text)
     verbs = whole.add_subparsers(metavar="VERB")
     for stage in _STAGES:
         stage.add_verbs(verbs)
     return whole
 
 
-def _of_a_spec_nobody_named(err: MarinaError) -> MarinaError | None:
-    """Outside of the repository the default is a file that nobody typed; what is missing then is the argument."""
+def _missing_argument(err: MarinaError) -> MarinaError | None:
+    """A better error if the default spec does not exist, as outside of the repository: the user typed no such file."""
     if err.message != f"{DEFAULT_SPEC}: no such spec":
         return None
     return InputError("`SPEC`: missing: the spec of a model", hint="marina init mine, or the path of an existing one")
 
 
-class _Prints(argparse.Action):
-    """An option that prints something, made only then, and ends."""
+class _PrintAction(argparse.Action):
+    """An option that prints a text and ends the program; the text is computed only then."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, text: Callable[[], str], help: str) -> None:  # noqa: A002
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
@@ -104,8 +104,8 @@ def _version() -> str:
     return f"marina {version('marina')}"
 
 
-def _refuse(verb: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:
-    """Ends with the usage of the verb, and the option that was probably meant."""
+def _exit_with_usage(verb: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:
+    """Ends the program with the usage of the verb, and the option that was probably meant."""
     known = [name for action in verb._actions for name in action.option_strings]
     close = nearest(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else None
     verb.error(f"unrecognized arguments: {' '.join(unknown)}" + (f", did you mean `{close}`?" if close else ""))

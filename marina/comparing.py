@@ -1,4 +1,4 @@
-"""`compare`: whether a package is worse than another one."""
+"""`compare`: measures whether a package is worse than another one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import chosen, print_json, verb, with_build
+from marina.arguments import add_out_option, add_verb, print_json, stage_options
 
 
 def add_verbs(verbs: Any) -> None:
-    """Its options."""
-    added = verb(
+    """Adds the verb and its options."""
+    added = add_verb(
         verbs,
         compare,
         "say whether a package is worse than another one: PASS, FAIL or INVALID",
@@ -20,24 +20,24 @@ def add_verbs(verbs: Any) -> None:
         "marina compare --baseline kept/verdict.json",
         "marina compare --against http://10.0.0.7:8080 --rate 50",
     )
-    add = with_build(added).add_argument
-    text = "the old package: a MAR, a spec, a verdict.json whose package is here, or the address of a server"
+    add = add_out_option(added).add_argument
+    text = "the old package: a MAR, a spec, a verdict.json whose package is still here, or the address of a server"
     add("--against", metavar="OLD", help=text)
     text = "send nothing; compare the newest verdict with this stored verdict.json"
     add("--baseline", metavar="FILE", type=Path, help=text)
     add("--url", metavar="U", help="address where the new package is already served (default: start it)")
-    text = "where its supervisor's pages are (default: ten ports above --url)"
+    text = "address of its supervisor's pages (default: ten ports above --url)"
     add("--pages-url", dest="supervisor", metavar="U", help=text)
-    add("--any-package", action="store_true", help="do not ask which package --url serves")
+    add("--any-package", action="store_true", help="do not check which package --url serves")
     add("--rate", metavar="R", type=float, help="requests/s to send to each (default: the spec's `slo.throughput_rps`)")
-    text = "seconds that each of the two is measured in a round (default: 1, or what 50 requests take)"
+    text = "seconds for which each of the two is measured in a round (default: 1, or what 50 requests take)"
     add("--turn", dest="turn_s", metavar="S", type=float, help=text)
-    text = "go on for at most S seconds while it is undecided (default: 720, or 40 rounds)"
+    text = "measure for at most S seconds while the result is undecided (default: 720, or 40 rounds)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
     add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds of load before each turn (default: 0.5)")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
     add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
-    add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds a client waits for an answer")
+    add("--timeout", dest="timeout_s", metavar="S", type=float, help="seconds that a client waits for an answer")
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def compare(options: argparse.Namespace) -> int:
             raise InputError("`--baseline`: not together with `--against`, because it compares with a stored verdict")
         text = "`--against`: missing: a MAR, a spec, a `verdict.json`, or the address of a server"
         raise InputError(text, hint=f"marina compare {options.spec} --against old.mar")
-    spec, how = load_spec(options.spec, files=False), chosen(Pairing, options)
+    spec, how = load_spec(options.spec, files=False), stage_options(Pairing, options)
     folder: Path = options.out / spec.name
     where = Where(out=folder, url=options.url, supervisor=options.supervisor, any_package=options.any_package)
     if options.baseline:

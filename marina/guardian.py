@@ -1,8 +1,8 @@
-"""Waits for the end of the process that started it, however it came, and then ends what that left behind.
+"""Waits until the process that started it has ended in any way, and then kills the processes that it left behind.
 
-A script of its own, with nothing to import: killed by SIGKILL, a process can clean up nothing itself. Standard input is
-a pipe whose other end only that process holds; the argument is its temporary folder, which all that it started has in
-its environment.
+A separate script, because a process that is killed by SIGKILL cannot clean up itself; it imports nothing of Marina.
+Standard input is a pipe whose other end only that process has, so it closes with that process. The argument is that
+process's temporary folder, which is also in the environment of all processes that it started.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-MARK = "MARINA_JOB"
+JOB_VARIABLE = "MARINA_JOB"
 _PATIENCE_S = 10.0
 
 
@@ -22,7 +22,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
     until = time.monotonic() + _PATIENCE_S
-    while (left := _marked(f"{MARK}={folder}".encode())) and time.monotonic() < until:
+    while (left := _marked_processes(f"{JOB_VARIABLE}={folder}".encode())) and time.monotonic() < until:
         for process in left:
             try:
                 os.kill(process, signal.SIGKILL)
@@ -32,8 +32,8 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _marked(mark: bytes) -> list[int]:
-    """The processes that have the folder in their environment."""
+def _marked_processes(mark: bytes) -> list[int]:
+    """The ids of all other processes with the mark in their environment."""
     marked: list[int] = []
     for file in Path("/proc").glob("[0-9]*/environ"):
         try:

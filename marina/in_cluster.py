@@ -1,4 +1,5 @@
-"""`loadtest --in-cluster`: the load comes from pods beside the service, the verdict is made here as always."""
+"""`loadtest` and `calibrate` with `--in-cluster`: pods in the cluster send the load, and the verdict is made here, as
+for any other load test."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ import secrets
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from config.errors import ClusterError, InputError
 from config.progress import Progress
@@ -48,7 +48,7 @@ from loadtest import (
 
 
 class InCluster:
-    """The service of a plan and pods that load it, as `loadtest.running.session.Elsewhere`."""
+    """A deployed service that is loaded from pods in its cluster, as `loadtest.running.session.Elsewhere`."""
 
     def __init__(
         self, plan: Plan, image: str, cluster: Cluster, progress: Progress, *, service: str | None, one_pod: bool
@@ -61,7 +61,7 @@ class InCluster:
         self.url = f"http://{self._service}.{plan.namespace}.svc:{behind.port}"
         if one_pod:
             self.url = self._loaded[0].url
-        # Through a Service it is the cluster that spreads the load, over pods that come meanwhile too.
+        # With --service, the cluster spreads the load, also to pods that start meanwhile.
         self.servers = () if service else tuple(Server(name=pod.name, url=pod.url) for pod in self._loaded)
         self._plan = plan
         self._image = image
@@ -70,11 +70,11 @@ class InCluster:
         self._machine: Machine | None = None
         facts = pod_facts(cluster, self._loaded[0]) if one_pod else None
         self.cold_start_s = facts.cold_start_s if facts else None
-        self.confined = _confined(facts) if facts else None
+        self.confined = _limits_of(facts) if facts else None
         self._peaks: dict[str, float] = {}
 
     def generate(self, plan: LoadPlan, on_second: OnSecond) -> Measurement:
-        """One Job for all parts."""
+        """Runs the plan as one Job, with a pod for each part, and returns what they measured."""
         newest = 0
 
         def on_line(line: str) -> None:
@@ -88,11 +88,11 @@ class InCluster:
         job = replace(job, selector=self._selector, ports=tuple(sorted({pod.port for pod in self._loaded})))
         lines = run_load(self._cluster, self._plan, job, on_line=on_line, progress=self._progress)
         measured, self._machine = record_in(lines)
-        self.look_at_memory()
+        self.read_memory()
         return measured
 
     def memory(self) -> Memory | None:
-        """The most that each process of the only pod was seen with, after each load."""
+        """The peak memory of each process of the loaded pod; None if several are loaded."""
         parts, workers = dict(self._peaks), sorted(name for name in self._peaks if name.startswith("worker "))
         if "torchserve" not in parts or not workers:
             return None
@@ -102,8 +102,8 @@ class InCluster:
             supervisor_bytes=int(parts.get("supervisor", 0)),
         )
 
-    def look_at_memory(self) -> None:
-        """Of the only pod, whose processes keep what a load made them take."""
+    def read_memory(self) -> None:
+        """Reads the memory of the loaded pod, if it is only one; its processes keep what a load made them take."""
         if self.confined is None:
             return
         page = pod_metrics(self._cluster, self._plan, self._loaded[0].name)
@@ -111,12 +111,13 @@ class InCluster:
             self._peaks[name] = max(size, self._peaks.get(name, 0.0))
 
     def served_sha256(self) -> str:
-        """What the pods serve; InputError when they cannot be asked, differ, or are not all there any more."""
+        """The sha256 of the package that the pods serve; InputError if they cannot be asked, serve different ones, or
+        are no longer all ready."""
         try:
-            there = [pod.name for pod in endpoints(self._cluster, self._plan.namespace, self._service).ready]
-            if gone := sorted({server.name for server in self.servers} - set(there)):
+            ready = [pod.name for pod in endpoints(self._cluster, self._plan.namespace, self._service).ready]
+            if gone := sorted({server.name for server in self.servers} - set(ready)):
                 raise InputError(f"pods stopped being ready during the load: {', '.join(gone)}")
-            asked = [server.name for server in self.servers] or there
+            asked = [server.name for server in self.servers] or ready
             served = sorted(set(served_packages(self._cluster, self._plan, asked)))
         except ClusterError as err:
             raise InputError(err.message, hint=err.hint) from err
@@ -125,11 +126,11 @@ class InCluster:
         return served[0]
 
     def machine(self) -> Machine:
-        """That of the pod that led."""
+        """The machine of the pod that led the load."""
         return self._machine or this_machine()
 
 
-def _confined(facts: PodFacts) -> Confined | None:
+def _limits_of(facts: PodFacts) -> Confined | None:
     if facts.cores is None:
         return None
     machine = Machine(
@@ -145,31 +146,25 @@ def _confined(facts: PodFacts) -> Confined | None:
 
 
 def image_of(spec: Spec, folder: Path) -> str:
-    """What the pods run: by digest once `marina image --target loadtest --push` recorded it."""
+    """The image of the sending pods: by digest, if `marina image --target loadtest --push` recorded one."""
     built = read_load_image(folder, spec)
     return built.reference if built else f"{spec.kubernetes.registry}/marina-loadtest:{version('marina')}"
 
 
-def url_of(plan: Plan) -> str:
-    """The Service, as pods of the cluster know it."""
-    return f"http://{plan.name}.{plan.namespace}.svc:{plan.ports.inference}"
-
-
 def job_of(image: str, load: LoadPlan, name: str) -> LoadJob:
-    """One run as a Job."""
+    """The Job of one load."""
     seconds = load.schedule.total_s + load.timeout_s
     return LoadJob(name=name, image=image, text=load.model_dump_json(), parts=load.parts, seconds=seconds)
 
 
-def shown(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse.Namespace) -> str:
+def dry_run_yaml(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse.Namespace) -> str:
     """The objects of a run, as `kubectl create -f -` takes them."""
     if plan.package is None:
         raise InputError("nothing was packaged yet, so there is no sample to send", hint=f"marina package {spec.file}")
     objective = objective_of(spec)
-    request, schedule = (
-        packaged_request(plan.package, options.out / spec.name, url_of(plan)),
-        how.schedule(spec, objective),
-    )
+    schedule = how.schedule(spec, objective)
+    url = f"http://{plan.name}.{plan.namespace}.svc:{plan.ports.inference}"
+    request = packaged_request(plan.package, options.out / spec.name, url)
     load = LoadPlan(
         request=with_samples(request, spec, plan.package.record, schedule.trace),
         schedule=schedule,
@@ -180,13 +175,7 @@ def shown(spec: Spec, plan: Plan, image: str, how: RunOptions, options: argparse
     return to_yaml(load_objects(plan, job_of(image, load, f"{plan.name}-load")))
 
 
-def elsewhere(plan: Plan, image: str, options: argparse.Namespace) -> Any:
-    """The service in the cluster of `--context`."""
+def target_of(plan: Plan, image: str, options: argparse.Namespace, *, service: str | None, one_pod: bool) -> InCluster:
+    """The deployed service in the cluster of `--context`, or with `one_pod` only one of its pods."""
     cluster, progress = connect(options.context, options.kubeconfig), Progress(quiet=options.quiet)
-    return InCluster(plan, image, cluster, progress, service=options.service, one_pod=options.one_pod)
-
-
-def one_pod(plan: Plan, image: str, options: argparse.Namespace) -> Any:
-    """One pod of the service in the cluster of `--context`."""
-    cluster, progress = connect(options.context, options.kubeconfig), Progress(quiet=options.quiet)
-    return InCluster(plan, image, cluster, progress, service=None, one_pod=True)
+    return InCluster(plan, image, cluster, progress, service=service, one_pod=one_pod)

@@ -1,4 +1,4 @@
-"""`loadtest` and `calibrate`: a verdict on the objective, and the rate that meets it."""
+"""`loadtest` and `calibrate`: judge whether the objective is met, and find the rate up to which it is."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import INTERRUPTED, chosen, print_json, verb, with_build
-from marina.terminal import as_typed
+from marina.arguments import INTERRUPTED, add_out_option, add_verb, print_json, stage_options
+from marina.terminal import localised
 
 # A header whose value comes from the environment: `Authorization: Bearer $TOKEN`.
 _VARIABLE = re.compile(r"^[^:]+:\s*(\w+\s+)?\$(\w+|\{\w+\})$")
 
 
 def add_verbs(verbs: Any) -> None:
-    """Their options."""
+    """Adds the verbs and their options."""
     _loadtest_options(
-        verb(
+        add_verb(
             verbs,
             loadtest,
             "load a server and say whether it meets the objective: PASS, FAIL or INVALID",
@@ -29,7 +29,7 @@ def add_verbs(verbs: Any) -> None:
         )
     )
     _calibrate_options(
-        verb(
+        add_verb(
             verbs,
             calibrate,
             "find the highest rate that meets the objective",
@@ -44,40 +44,39 @@ def loadtest(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from loadtest import RunOptions, next_step, run, verdict_text
 
-    spec, how = load_spec(options.spec, files=False), chosen(RunOptions, options)
-    where = _where(options, spec.name)
+    spec, how = load_spec(options.spec, files=False), stage_options(RunOptions, options)
+    where = _server_options(options, spec.name)
     if (options.one_pod or options.service) and not options.in_cluster:
         raise InputError("`--one-pod` and `--service`: only with `--in-cluster`", hint="--in-cluster")
     if options.one_pod and options.service:
         raise InputError("`--one-pod`: not together with `--service`, whose Service chooses the pods")
     if options.in_cluster or options.dry_run:
         if where.headers or where.cacert or where.cert:
-            text = "`--header`, `--cacert` and `--cert` are for a server behind `--url`"
-            raise InputError(
-                f"{text}, not for the pods of `--in-cluster`: their plan is stored in the cluster for all to read"
-            )
+            text = "`--header`, `--cacert` and `--cert`: only for a server at `--url`, not for pods of `--in-cluster`"
+            raise InputError(f"{text}, whose plan is stored in the cluster, where others can read it")
         from k8s import make_plan
         from marina import in_cluster
 
         plan = make_plan(spec, options.out / spec.name)
         image = options.image or in_cluster.image_of(spec, options.out / spec.name)
         if options.dry_run:
-            print(in_cluster.shown(spec, plan, image, how, options), end="")
+            print(in_cluster.dry_run_yaml(spec, plan, image, how, options), end="")
             return 0
-        where = replace(where, elsewhere=in_cluster.elsewhere(plan, image, options))
+        target = in_cluster.target_of(plan, image, options, service=options.service, one_pod=options.one_pod)
+        where = replace(where, elsewhere=target)
     outcome = run(spec, how, where, quiet=options.quiet)
     if options.json:
         print_json(outcome.to_data())
     else:
         print(verdict_text(outcome))
         print(f"report {options.out / spec.name / 'verdict.html'}")
-        if step := next_step(outcome, options.out / spec.name, _where_typed(options)):
-            print(as_typed(f"hint: {step}", options.spec))
+        if step := next_step(outcome, options.out / spec.name, _target_arguments(options)):
+            print(localised(f"hint: {step}", options.spec))
     return INTERRUPTED if outcome.interrupted else outcome.verdict.exit_code
 
 
-def _where_typed(options: argparse.Namespace) -> list[str]:
-    """What was typed to say which server is loaded, without a secret."""
+def _target_arguments(options: argparse.Namespace) -> list[str]:
+    """The given arguments that say which server is loaded, without secrets, to repeat them in a hint."""
     given = {
         "--in-cluster": options.in_cluster,
         "--one-pod": options.one_pod,
@@ -93,7 +92,7 @@ def _where_typed(options: argparse.Namespace) -> list[str]:
         "--any-package": options.any_package,
     }
     words = [[name] if value is True else [name, str(value)] for name, value in given.items() if value]
-    # A secret that was typed itself is not repeated.
+    # A header whose value was typed, and not its variable, may contain a secret.
     headers = [["--header", text] for text in options.headers if _VARIABLE.search(text)]
     return [word for pair in [*words, *headers] for word in pair]
 
@@ -104,19 +103,20 @@ def calibrate(options: argparse.Namespace) -> int:
     from loadtest import calibrate as run
 
     spec = load_spec(options.spec, files=False)
-    out, where = options.out / spec.name, _where(options, spec.name)
-    how = chosen(Search, options)
+    out, where = options.out / spec.name, _server_options(options, spec.name)
+    how = stage_options(Search, options)
     if options.in_cluster:
         from config.errors import InputError
         from k8s import make_plan
         from marina import in_cluster
 
         if options.tune:
-            raise InputError("`--tune`: not together with `--in-cluster`, it starts servers with other settings")
+            raise InputError("`--tune`: not together with `--in-cluster`: it starts servers with other settings")
         image = options.image or in_cluster.image_of(spec, out)
-        where = replace(where, elsewhere=in_cluster.one_pod(make_plan(spec, out), image, options))
-    # Evidence of settings that were just found to be second best would mislead: the patch comes first.
-    if options.tune and not _tuned(options, spec, how, where):
+        target = in_cluster.target_of(make_plan(spec, out), image, options, service=None, one_pod=True)
+        where = replace(where, elsewhere=target)
+    # If there are better settings, the user should apply the patch first: evidence of the present ones would mislead.
+    if options.tune and not _tune(options, spec, how, where):
         return 0
     evidence = run(spec, how, where, quiet=options.quiet)
     if options.json:
@@ -127,11 +127,11 @@ def calibrate(options: argparse.Namespace) -> int:
     return evidence.exit_code
 
 
-def _tuned(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
-    """Searches better settings and says what it found; true when the spec's own are the best."""
+def _tune(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool:
+    """Searches for better settings and prints them; returns whether the spec's own are the best."""
     from loadtest import find_package, objective_of, retune, space_of, tuning_record, tuning_text
 
-    # A search takes minutes; what the calibration after it needs is asked for before it.
+    # A search takes minutes: if the calibration after it has no package, fail now.
     find_package(where)
     tuning, space = retune(spec, how, where.out, quiet=options.quiet), space_of(spec, objective_of(spec))
     best_already = bool(tuning.best == tuning.tried[0])
@@ -143,52 +143,42 @@ def _tuned(options: argparse.Namespace, spec: Any, how: Any, where: Any) -> bool
 
 
 def _target_options(parser: argparse.ArgumentParser) -> None:
-    """What the verbs that load a server have in common."""
-    add = with_build(parser).add_argument
+    """Adds the options that `loadtest` and `calibrate` share."""
+    add = add_out_option(parser).add_argument
     add("--url", metavar="U", help="address of a server that is already running (default: start one)")
-    text = "where its supervisor's pages are (default: ten ports above --url)"
+    text = "address of its supervisor's pages (default: ten ports above --url)"
     add("--pages-url", "--supervisor", dest="supervisor", metavar="U", help=text)
-    text = "send this with every request; $VALUE is read from the environment and stored nowhere"
+    text = "send this header with every request; $VALUE is read from the environment and stored nowhere"
     add("--header", dest="headers", metavar="'NAME: $VALUE'", action="append", default=[], help=text)
     add("--cacert", metavar="FILE", type=Path, help="certificates to trust when --url or --pages-url is https")
-    add(
-        "--cert",
-        metavar="FILE",
-        type=Path,
-        help="client certificate; the file also holds its key, unless --key names it",
-    )
-    add("--key", metavar="FILE", type=Path, help="the key of --cert")
-    add("--any-package", action="store_true", help="do not ask which package the server serves")
-    add("--repeat", metavar="N", type=int, help="number of runs; they are judged together")
+    text = "client certificate; the file must also contain its key, unless --key is given"
+    add("--cert", metavar="FILE", type=Path, help=text)
+    add("--key", metavar="FILE", type=Path, help="key of the client certificate")
+    add("--any-package", action="store_true", help="do not check which package the server serves")
+    add("--repeat", metavar="N", type=int, help="number of runs, which are judged together (default: 1)")
     add("--processes", metavar="P", type=int, help="number of processes that send the load (default: 1)")
     add("--arrivals", choices=("constant", "poisson"), help="how requests are spaced (default: poisson)")
     add("--seed", metavar="N", type=int, help="seed of the poisson schedule (default: 0)")
-    add("--warmup", dest="warmup_s", metavar="S", type=float, help="seconds of load before anything is measured")
-    add(
-        "--timeout",
-        dest="timeout_s",
-        metavar="S",
-        type=float,
-        help="seconds a client waits for an answer (default: 10, or twice p99_ms if that is longer)",
-    )
+    text = "seconds of load before anything is measured (default: 5; for calibrate 2)"
+    add("--warmup", dest="warmup_s", metavar="S", type=float, help=text)
+    text = "seconds that a client waits for an answer (default: 10, or twice p99_ms if that is longer)"
+    add("--timeout", dest="timeout_s", metavar="S", type=float, help=text)
 
 
 def _loadtest_options(parser: argparse.ArgumentParser) -> None:
     _target_options(parser)
-    parser.add_argument(
-        "--rate", metavar="R", type=float, help="requests/s to send (default: the spec's `slo.throughput_rps`)"
-    )
-    text = "seconds to measure (default: 30, or longer if the p99 needs more requests)"
     add = parser.add_argument
+    add("--rate", metavar="R", type=float, help="requests/s to send (default: the spec's `slo.throughput_rps`)")
+    text = "seconds to measure (default: 30, or longer if the p99 needs more requests)"
     add("--duration", dest="duration_s", metavar="S", type=float, help=text)
-    text = "go on for at most S seconds while it is undecided (default: ten times the first run)"
+    text = "measure for at most S seconds while the verdict is undecided (default: ten times the first run)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
     text = "replay recorded traffic: CSV or JSON lines with time and sample (default: the spec's `load.replay`)"
     add("--replay", metavar="FILE", type=Path, help=text)
     add("--speed", metavar="TIMES", type=float, help="replay it this many times as fast (default: 1)")
     text = "one long run, such as 90s, 30m or 2h; FAIL if memory, open files or latency grow"
     add("--soak", dest="soak_s", metavar="TIME", type=_seconds, help=text)
-    text = "let the rate rise evenly, and say at which rate the objective is missed"
+    text = "raise the rate steadily, and say at which rate the objective is missed"
     add("--ramp", metavar="FROM:TO", type=_ramp, help=text)
     text = "send from pods in the cluster to every ready pod of the deployed service, `slo.throughput_rps` to each"
     add("--in-cluster", action="store_true", help=text)
@@ -202,25 +192,21 @@ def _loadtest_options(parser: argparse.ArgumentParser) -> None:
 def _cluster_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--context", metavar="C", help="context of the kubeconfig, for --in-cluster (default: the current one)")
-    add(
-        "--kubeconfig",
-        metavar="FILE",
-        type=Path,
-        help="kubeconfig for --in-cluster (default: $KUBECONFIG, or ~/.kube/config)",
-    )
+    text = "kubeconfig for --in-cluster (default: $KUBECONFIG, or ~/.kube/config)"
+    add("--kubeconfig", metavar="FILE", type=Path, help=text)
     add(
         "--image", metavar="REF", help="image of the sending pods (default: what `marina image --target loadtest` made)"
     )
 
 
 def _seconds(text: str) -> float:
-    """`2h`; what is wrong with it, argparse says."""
+    """Parses a duration such as `2h`; argparse reports a ValueError."""
     units = {"s": 1, "m": 60, "h": 3600}
     return float(text[:-1]) * units[text[-1]] if text[-1:] in units else float(text)
 
 
 def _ramp(text: str) -> tuple[float, float]:
-    """`10:200`; what is wrong with it, argparse says."""
+    """Parses a range of rates such as `10:200`; argparse reports a ValueError."""
     begin, end = text.split(":")
     return float(begin), float(end)
 
@@ -230,21 +216,18 @@ def _calibrate_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--first", metavar="R", type=float, help="rate of the first run, requests/s")
     add("--trial", dest="trial_s", metavar="S", type=float, help="seconds of each run")
-    text = "seconds that all runs together may take (default: no limit; the start says about how long)"
+    text = "seconds that all runs together may take (default: no limit; an estimate is printed at the start)"
     add("--max-duration", dest="max_duration_s", metavar="S", type=float, help=text)
-    text = "how exactly to measure that rate, as a share of it (default: 0.03)"
+    text = "how precisely to find the rate, as a share of it (default: 0.03)"
     add("--tolerance", metavar="SHARE", type=float, help=text)
     text = "measure one pod of the deployed service, under its own limits, from pods in the cluster"
     add("--in-cluster", action="store_true", help=text)
     _cluster_options(parser)
-    add(
-        "--tune",
-        action="store_true",
-        help="first search better workers, threads and batching; writes a patch for the spec",
-    )
+    text = "first search for better workers, threads and batching; writes a patch for the spec"
+    add("--tune", action="store_true", help=text)
 
 
-def _where(options: argparse.Namespace, name: str) -> Any:
+def _server_options(options: argparse.Namespace, name: str) -> Any:
     from loadtest import Where, header_of
 
     _check_certificates(options)
@@ -268,10 +251,10 @@ def _check_certificates(options: argparse.Namespace) -> None:
     try:
         context = ssl.create_default_context(cafile=options.cacert)
     except (OSError, ValueError) as err:
-        raise InputError(f"`--cacert`: {options.cacert} holds no certificates: {err}") from err
+        raise InputError(f"`--cacert`: {options.cacert} contains no certificates: {err}") from err
     if options.cert is None:
         if options.key is not None:
-            raise InputError("`--key`: given without `--cert`, whose key it is", hint="--cert FILE --key FILE")
+            raise InputError("`--key`: only together with `--cert`", hint="--cert FILE --key FILE")
         return
     try:
         context.load_cert_chain(options.cert, options.key)

@@ -1,4 +1,4 @@
-"""`check`, `package`, `inspect` and `image`: from a spec to a verified MAR, and to a container that serves it."""
+"""`check`, `package`, `inspect` and `image`: from a spec to a checked MAR, and to a container image that serves it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import print_json, verb, with_build
-from marina.ending import cleanup_on_exit
+from marina.arguments import add_out_option, add_verb, print_json
+from marina.cleanup import cleanup_on_exit
 from marina.terminal import coloured
 
 
 def add_verbs(verbs: Any) -> None:
-    """Their options."""
-    added = verb(
+    """Adds the verbs and their options."""
+    added = add_verb(
         verbs,
         check,
         "print the spec with every default filled in, or every error in it",
@@ -24,36 +24,32 @@ def add_verbs(verbs: Any) -> None:
         "marina check --fields",
         "marina check --properties config.properties",
     )
-    added.add_argument(
-        "--properties",
-        metavar="FILE",
-        type=Path,
-        help="look at a config.properties or model-config.yaml of yours instead",
-    )
-    added.add_argument("--fields", action="store_true", help="explain every field that a spec may have, and stop")
-    added = with_build(
-        verb(
+    text = "check a config.properties or model-config.yaml of TorchServe instead"
+    added.add_argument("--properties", metavar="FILE", type=Path, help=text)
+    added.add_argument("--fields", action="store_true", help="explain every field of a spec, and stop")
+    added = add_out_option(
+        add_verb(
             verbs,
             package,
-            "compile the model into a MAR, and compare its answers with the original's",
+            "compile the model into a MAR, and compare its answers with the original model's",
             "marina package config/examples/resnet50/spec.yaml",
             "marina package my/spec.yaml --out /tmp/build --json",
         )
     )
     added.add_argument(
-        "--quick", action="store_true", help="for a first look: compile nothing, and take fp32 instead of int8"
+        "--quick", action="store_true", help="for a first look: compile nothing, and use fp32 instead of int8 or int4"
     )
-    added = verb(
+    added = add_verb(
         verbs,
         inspect,
-        "say what is in a MAR, and whether it is whole and safe to load",
+        "show what is in a MAR, and whether it is complete and safe to load",
         "marina inspect build/digits/model.mar",
         "marina inspect foreign.mar --json",
         spec=False,
     )
-    added.add_argument("mar", metavar="FILE.mar", type=Path, help="a MAR made by Marina or by anybody else")
+    added.add_argument("mar", metavar="FILE.mar", type=Path, help="a MAR, made by Marina or by anyone else")
     _image_options(
-        verb(
+        add_verb(
             verbs,
             image,
             "build a container image of the package",
@@ -71,23 +67,14 @@ def check(options: argparse.Namespace) -> int:
         print(render_reference(), end="")
         return 0
     if options.properties:
-        from config.lint import lint_file
-
-        findings = lint_file(options.properties)
-        if options.json:
-            print_json([vars(finding) for finding in findings])
-        for finding in [] if options.json else findings:
-            print(f"{finding.level}: {finding}" + (f"\n  hint: {finding.hint}" if finding.hint else ""))
-        if not options.json and not findings:
-            print(f"{options.properties}: nothing to complain about")
-        return 1 if findings else 0
+        return _lint(options)
     import yaml
 
-    from config.combinations import cautions
+    from config.combinations import find_warnings
     from config.load import load_spec
 
     spec = load_spec(options.spec)
-    for caution in cautions(spec):
+    for caution in find_warnings(spec):
         print(f"warning: {spec.file}: {caution}", file=sys.stderr)
     completed = spec.completed()
     if options.json:
@@ -95,6 +82,20 @@ def check(options: argparse.Namespace) -> int:
     else:
         print(yaml.safe_dump(completed, sort_keys=False, allow_unicode=True), end="")
     return 0
+
+
+def _lint(options: argparse.Namespace) -> int:
+    from config.lint import lint_file
+
+    findings = lint_file(options.properties)
+    if options.json:
+        print_json([vars(finding) for finding in findings])
+    elif findings:
+        for finding in findings:
+            print(f"{finding.level}: {finding}" + (f"\n  hint: {finding.hint}" if finding.hint else ""))
+    else:
+        print(f"{options.properties}: no problems found")
+    return 1 if findings else 0
 
 
 def package(options: argparse.Namespace) -> int:
@@ -105,7 +106,7 @@ def package(options: argparse.Namespace) -> int:
     progress = Progress(quiet=options.quiet)
     progress.say(f"packaging {spec.name} {spec.version} from {options.spec}")
     if options.quick:
-        spec = spec.for_first_look()
+        spec = spec.uncompiled()
     from archiver.package import package as build
 
     with cleanup_on_exit():
@@ -116,8 +117,8 @@ def package(options: argparse.Namespace) -> int:
         print(f"{options.out / spec.name / packaged.mar}  {packaged.bytes / 1e6:.1f} MB  sha256 {packaged.sha256}")
         print(f"agreement {packaged.record.agreement.text}")
         if options.quick:
-            whole = f"marina package {shlex.quote(str(options.spec))}"
-            print(f"for a first look: slower than what will be deployed, which `{whole}` makes")
+            command = f"marina package {shlex.quote(str(options.spec))}"
+            print(f"for a first look only: not compiled, so slower; before you deploy, run `{command}`")
     return 0
 
 
@@ -138,7 +139,7 @@ def image(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from config.progress import Progress
 
-    # The image holds the package; what that was made of need not be here.
+    # Only the package is put into the image; the files that it was made from need not be on this machine.
     spec = load_spec(options.spec, files=False)
     given = {name: value for name in vars(Options()) if (value := getattr(options, name)) is not None}
     given["build_arg"] = tuple(options.build_arg or ())
@@ -154,28 +155,17 @@ def image(options: argparse.Namespace) -> int:
 
 
 def _image_options(parser: argparse.ArgumentParser) -> None:
-    add = with_build(parser).add_argument
-    add(
-        "--target",
-        choices=("cpu", "cuda", "loadtest", "vllm"),
-        help="what the image is for (default: what the spec needs); loadtest sends load",
-    )
+    add = add_out_option(parser).add_argument
+    text = "which image to build (default: the one that the spec needs); loadtest is the one that sends load"
+    add("--target", choices=("cpu", "cuda", "loadtest", "vllm"), help=text)
     add("--builder", metavar="NAME", help="docker (with buildx), podman or buildah (default: the first that works)")
-    add("--base", metavar="REF", help="the image to start from; it must have Python 3.11")
+    add("--base", metavar="REF", help="base image; it must have Python 3.11")
     add("--base-digest", metavar="sha256:…", help="pin the base image to this digest")
-    add(
-        "--wheels",
-        metavar="DIR",
-        type=Path,
-        help="install from this folder and ask no package index; `make wheels` fills one",
-    )
-    add(
-        "--pip-conf",
-        metavar="FILE",
-        type=Path,
-        help="configuration of pip during the build, such as your index and its password",
-    )
+    text = "install from the wheels in this folder, without a package index; `make wheels` fills one"
+    add("--wheels", metavar="DIR", type=Path, help=text)
+    text = "configuration of pip for the build, such as your index and its password"
+    add("--pip-conf", metavar="FILE", type=Path, help=text)
     add("--build-arg", metavar="NAME=VALUE", action="append", help="set BUILD_BASE or TORCH_INDEX of docker/Dockerfile")
     add("--tag", metavar="TAG", help="tag of the image (default: the spec's version)")
     add("--model-at-runtime", action="store_true", help="leave the MAR out; mount it at /model/model.mar")
-    add("--push", action="store_true", help="send it to `kubernetes.registry`; pods then ask for it by digest")
+    add("--push", action="store_true", help="push it to `kubernetes.registry`; pods then use it by digest")

@@ -1,4 +1,4 @@
-"""`serve`: one TorchServe under its supervisor."""
+"""`serve`: runs one TorchServe under its supervisor."""
 
 from __future__ import annotations
 
@@ -6,46 +6,33 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import verb, with_build
+from marina.arguments import add_out_option, add_verb
 
 
 def add_verbs(verbs: Any) -> None:
-    """Its options."""
-    added = verb(
+    """Adds the verb and its options."""
+    added = add_verb(
         verbs,
         serve,
         "run the server until you stop it",
         "marina serve",
         "marina serve my/spec.yaml --port-base 9000 --host 0.0.0.0",
     )
-    add = with_build(added).add_argument
+    add = add_out_option(added).add_argument
     add("--mar", metavar="FILE", type=Path, help="the MAR to serve (default: DIR/NAME/model.mar)")
-    add(
-        "--port-base",
-        metavar="N",
-        type=int,
-        default=8080,
-        help="inference on port N, gRPC on N+3 and N+4, the pages on N+10 (default: 8080)",
-    )
-    add(
-        "--host",
-        metavar="ADDRESS",
-        default="127.0.0.1",
-        help="address where inference and the pages listen; gRPC is on loopback only (default: 127.0.0.1)",
-    )
-    add(
-        "--docs",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="serve /docs, a page to try the model, and /openapi.json on port N+10 (default: on)",
-    )
+    text = "inference on port N, gRPC on N+3 and N+4, the supervisor's pages on N+10 (default: 8080)"
+    add("--port-base", metavar="N", type=int, default=8080, help=text)
+    text = "address on which inference and the pages listen; gRPC listens on loopback only (default: 127.0.0.1)"
+    add("--host", metavar="ADDRESS", default="127.0.0.1", help=text)
+    text = "serve /docs, a page to try the model, and /openapi.json, on port N+10 (default: on)"
+    add("--docs", action=argparse.BooleanOptionalAction, default=True, help=text)
 
 
 def serve(options: argparse.Namespace) -> int:
     from config.load import load_spec
     from server import serve as run
 
-    # A pod has the spec and the MAR, but not the files that the model was made of.
+    # The server needs only the spec and the MAR, not the files that the model was packaged from.
     spec = load_spec(options.spec, files=False)
     mar = options.mar or options.out / spec.name / "model.mar"
     return run(spec, mar=mar, port_base=options.port_base, host=options.host, docs=options.docs)

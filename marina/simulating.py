@@ -1,4 +1,4 @@
-"""`simulate`: traffic through the autoscaler, without a cluster."""
+"""`simulate`: replays traffic through the autoscaler, without a cluster."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import print_json, verb, with_build
+from marina.arguments import add_out_option, add_verb, print_json
 
 
 def add_verbs(verbs: Any) -> None:
-    """Its options."""
-    examples: tuple[str, ...] = (
+    """Adds the verb and its options."""
+    added = add_verb(
+        verbs,
+        simulate,
+        "show how the autoscaler would follow your traffic, without a cluster",
         "marina simulate my/spec.yaml --trace day.csv",
         "marina simulate --step 2.2 --scale-up-window 300",
+        "marina simulate --knee 100 --cold-start 20 --node-time 90",
+        "marina simulate --recorded hpa.jsonl",
     )
-    examples += ("marina simulate --knee 100 --cold-start 20 --node-time 90", "marina simulate --recorded hpa.jsonl")
-    text = "show how the autoscaler would follow your traffic, without a cluster"
-    parser = with_build(verb(verbs, simulate, text, *examples))
+    parser = add_out_option(added)
     traffic = parser.add_mutually_exclusive_group().add_argument
     traffic(
         "--trace", metavar="FILE", type=Path, help="traffic as a CSV of time and requests/s (default: a working day)"
     )
-    text = "traffic that rises at once to X times what `min_replicas` pods are meant for, for half an hour"
+    text = "traffic that jumps to X times the target rate of `min_replicas` pods, for half an hour"
     traffic("--step", metavar="X", type=float, help=text)
-    text = "compare the recorded decisions of a real autoscaler with the simulation's; exit with 1 if one differs"
+    text = "compare the recorded decisions of a real autoscaler with the simulation's; exit with 1 if any differs"
     traffic("--recorded", metavar="FILE", type=Path, help=text)
     add = parser.add_argument
-    add("--knee", metavar="RPS", type=float, help="requests/s that one pod can hold (default: as measured)")
-    add("--cold-start", metavar="S", type=float, help="seconds until a new pod is ready (default: as measured)")
-    add(
-        "--node-time",
-        metavar="S",
-        type=float,
-        default=0,
-        help="seconds until there is a node for a new pod (default: 0)",
-    )
-    add("--forecast", action="store_true", help="compare with the other `scaling.forecast`")
-    add("--scale-up-window", metavar="S", type=int, help="compare with this window, in seconds, before pods are added")
+    add("--knee", metavar="RPS", type=float, help="requests/s that one pod can hold (default: the measured knee)")
+    text = "seconds until a new pod is ready (default: the measured cold start)"
+    add("--cold-start", metavar="S", type=float, help=text)
+    text = "seconds until a new pod has a node (default: 0)"
+    add("--node-time", metavar="S", type=float, default=0, help=text)
+    add("--forecast", action="store_true", help="also simulate the other value of `scaling.forecast`, and compare")
+    text = "also simulate this stabilisation window for adding pods, in seconds, and compare"
+    add("--scale-up-window", metavar="S", type=int, help=text)
 
 
 def simulate(options: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def simulate(options: argparse.Namespace) -> int:
     from config.progress import Progress
     from config.record import write_text
 
-    _refuse_odd(options)
+    _check_ranges(options)
     if options.recorded:
         comparison = k8s.compare_recorded(k8s.read_recording(options.recorded))
         if options.json:
@@ -72,7 +72,7 @@ def simulate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_odd(options: argparse.Namespace) -> None:
+def _check_ranges(options: argparse.Namespace) -> None:
     from config.errors import InputError
 
     most = {"step": 1000, "knee": 1_000_000, "cold_start": 3600, "node_time": 3600, "scale_up_window": 3600}

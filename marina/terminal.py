@@ -1,5 +1,4 @@
-"""What a person sees of the command line: colours where there is a terminal, commands that work as they are typed, and
-completion in a shell."""
+"""What people see of the command line: colours on a terminal, commands to copy, and completion in a shell."""
 
 from __future__ import annotations
 
@@ -28,46 +27,48 @@ _WORD = re.compile(rf"^({'|'.join(map(re.escape, sorted(_COLOURS, key=len, rever
 
 
 def coloured(text: str, stream: TextIO) -> str:
-    """The text with the words that matter in colour, on a terminal that wants it: https://no-color.org."""
+    """The text with important words in colour, if the stream is a terminal that wants colours: https://no-color.org."""
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return _WORD.sub(lambda match: f"\x1b[1;{_COLOURS[match[1]]}m{match[1]}\x1b[0m", text)
 
 
-def typed() -> str:
-    """What to type for `marina` here: that word where the shell finds this installation by it, else what was typed."""
+def marina_command() -> str:
+    """What to type for `marina` here: `marina` if the shell finds this installation by that name, or else what the user
+    typed."""
     program = Path(sys.argv[0])
     if program.parts[-2:] == ("marina", "__main__.py"):
-        return f"{shlex.quote(short(Path(sys.executable)))} -m marina"
-    there = shutil.which("marina")
-    if program.name != "marina" or (there and Path(there).resolve() == program.resolve()):
+        return f"{shlex.quote(short_path(Path(sys.executable)))} -m marina"
+    on_path = shutil.which("marina")
+    if program.name != "marina" or (on_path and Path(on_path).resolve() == program.resolve()):
         return "marina"
-    return shlex.quote(short(program))
+    return shlex.quote(short_path(program))
 
 
-def as_typed(text: str, spec: object = None) -> str:
-    """Commands in a hint or at the beginning of a line, as they work here, with the spec that was typed."""
+def localised(text: str, spec: object = None) -> str:
+    """The text with its `marina` commands as they work here; those in a hint or at the beginning of a line are changed,
+    and `SPEC` becomes the spec that the user typed."""
     return re.sub(
         r"(?m)^((?:hint:)?\s*)marina (?=[a-z-])(.*)$",
-        lambda match: f"{match[1]}{typed()} {match[2] if spec is None else _of(str(spec), match[2])}",
+        lambda match: f"{match[1]}{marina_command()} {match[2] if spec is None else _with_spec(str(spec), match[2])}",
         text,
     )
 
 
-def _of(spec: str, words: str) -> str:
-    """Of a command with a spec in it, or with `SPEC`, what a shell reads."""
+def _with_spec(spec: str, words: str) -> str:
+    """The words of a command with the spec in place of `SPEC`, quoted for a shell."""
     named = re.sub(r"^([a-z]+) SPEC\b", lambda match: f"{match[1]} {spec}", words)
     return re.sub(rf"(?<!\S){re.escape(spec)}(?![^\s,;])", lambda _: shlex.quote(spec), named)
 
 
-def short(program: Path) -> str:
-    """A program's path from here, where that is the shorter one."""
+def short_path(program: Path) -> str:
+    """The path of a program, absolute or from the current folder, whichever is shorter."""
     absolute, relative = os.path.abspath(program), os.path.relpath(program)
     return min((absolute, relative if "/" in relative else f"./{relative}"), key=len)
 
 
 def completion(whole: argparse.ArgumentParser) -> str:
-    """What a bash evaluates to complete verbs, options and files; zsh takes it after `bashcompinit`."""
+    """The shell code that makes bash complete verbs, options and files; zsh can use it after `bashcompinit`."""
     verbs = next(action.choices for action in whole._actions if isinstance(action, argparse._SubParsersAction))
     cases = [f"    {verb}) words={_options(parser)!r} ;;" for verb, parser in verbs.items()]
     general = " ".join([*verbs, *_options(whole).split()])

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator, SchemaError
 
 from archiver.own.handler import own_handler
 from config.errors import SourceError
-from config.record import Form
+from config.record import BodyFormat
 from config.spec import Spec
 from handlers.request import JSON
 from handlers.request import Form as Declared
@@ -18,7 +18,7 @@ from handlers.request import Form as Declared
 _HINT = 'Form({"type": "object"}, {"text": "an example"}), with `from handlers import Form`'
 
 
-def declared(spec: Spec) -> dict[str, Form]:
+def declared(spec: Spec) -> dict[str, BodyFormat]:
     """The `takes` and `gives` of the spec's own handler, for the record; SourceError where one does not hold."""
     if not spec.model.handler.partition(":")[0].endswith(".py"):
         return {}
@@ -27,12 +27,12 @@ def declared(spec: Spec) -> dict[str, Form]:
     return {name: _checked(f"{_where(spec)}.{name}`", value) for name, value in named.items() if value is not None}
 
 
-def example_body(takes: Form) -> bytes:
+def example_body(takes: BodyFormat) -> bytes:
     """The example as the body of a request."""
     return json.dumps(takes.example).encode() if takes.content_type == JSON else str(takes.example).encode()
 
 
-def check_answer(spec: Spec, gives: Form, content_type: str, body: bytes) -> None:
+def check_answer(spec: Spec, gives: BodyFormat, content_type: str, body: bytes) -> None:
     """The answer to the sample is what the handler says that it gives."""
     where = f"{_where(spec)}.gives`"
     if content_type.partition(";")[0].strip() != gives.content_type:
@@ -45,7 +45,7 @@ def _where(spec: Spec) -> str:
     return f"{spec.file}: `{spec.model.handler.partition(':')[2]}"
 
 
-def _checked(where: str, form: object) -> Form:
+def _checked(where: str, form: object) -> BodyFormat:
     if not isinstance(form, Declared):
         raise SourceError(f"{where}: got `{type(form).__name__}`, allowed: a `Form`", hint=_HINT)
     try:
@@ -62,7 +62,7 @@ def _checked(where: str, form: object) -> Form:
         )
     if form.content_type == JSON and example is not None:
         _check_fits(f"{where}: its example", example, schema)
-    return Form(content_type=form.content_type, json_schema=schema, example=example)
+    return BodyFormat(content_type=form.content_type, json_schema=schema, example=example)
 
 
 def _check_fits(subject: str, value: Any, schema: dict[str, Any]) -> None:

@@ -1,14 +1,14 @@
-"""What fields of a spec may not be together, and which files it names must exist.
+"""Rules about several fields of a spec that must fit together, and about the files that a spec names.
 
-`rule` registers one; `source`, `model`, `encoding`, `writing`, `vllm`, `serving` and `cluster` hold them by topic. A
-rule names the fields it looks at, and is left out when one of them is already known to be wrong.
+The modules `source`, `model`, `encoding`, `writing`, `vllm`, `serving` and `cluster` hold the rules by topic; `rule`
+registers them. A rule names the fields that it reads, and is skipped if one of them is already known to be wrong.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from config.combinations import (  # noqa: F401  (they register rules)
+from config.combinations import (  # noqa: F401  (importing them registers their rules)
     cluster,
     encoding,
     model,
@@ -18,16 +18,16 @@ from config.combinations import (  # noqa: F401  (they register rules)
     writing,
 )
 from config.combinations.rule import COMBINATIONS, FILES, FORMS, Table
-from config.combinations.writing import cautions
+from config.combinations.writing import find_warnings
 from config.spec import Spec
 from config.yaml_lines import Location
 
-__all__ = ["Conflict", "cautions", "find_conflicts"]
+__all__ = ["Conflict", "find_conflicts", "find_warnings"]
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """One broken rule: the place its line points at, what to say, and what to type."""
+    """One broken rule: the location of the error, its text, and a hint."""
 
     location: Location
     text: str
@@ -35,8 +35,8 @@ class Conflict:
 
 
 def find_conflicts(spec: Spec, broken: set[Location], *, files: bool) -> list[Conflict]:
-    """Every rule that the spec breaks, except those that look at a broken location; with `files` also what it names and
-    is not there."""
+    """Every rule that the spec breaks, except for rules that read a broken location; with `files`, also the rules about
+    the files that it names."""
     conflicts = _broken_rules(FORMS, spec, broken)
     broken = broken | {conflict.location for conflict in conflicts}
     return conflicts + _broken_rules(COMBINATIONS + (FILES if files else []), spec, broken)
@@ -44,11 +44,11 @@ def find_conflicts(spec: Spec, broken: set[Location], *, files: bool) -> list[Co
 
 def _broken_rules(rules: Table, spec: Spec, broken: set[Location]) -> list[Conflict]:
     applied = [
-        rule for fields, rule in rules if not any(_touches(field, place) for field in fields for place in broken)
+        rule for fields, rule in rules if not any(_overlap(field, location) for field in fields for location in broken)
     ]
-    return [Conflict(tuple(at.split(".")), text, hint) for rule in applied for at, text, hint in rule(spec)]
+    return [Conflict(tuple(field.split(".")), text, hint) for rule in applied for field, text, hint in rule(spec)]
 
 
-def _touches(field: str, location: Location) -> bool:
-    """Whether a field is, lies in, or holds a location."""
+def _overlap(field: str, location: Location) -> bool:
+    """Whether the field and the location are the same, or one lies inside the other."""
     return all(part == other for part, other in zip(field.split("."), location, strict=False))

@@ -14,13 +14,13 @@ def _replicas_ordered(spec: Spec) -> Conflicts:
 
 
 @rule("scaling.metric", "scaling.autoscaler", "kubernetes.resources.gpu")
-def _gpus_can_be_watched(spec: Spec) -> Conflicts:
+def _gpu_metric_needs_gpus(spec: Spec) -> Conflicts:
     if spec.scaling.metric == "gpu" and spec.kubernetes.resources.gpu == 0:
         yield "scaling.metric", "got `gpu`, but `kubernetes.resources.gpu` is 0", "metric: requests"
 
 
 @rule("scaling.forecast", "scaling.metric", "scaling.autoscaler")
-def _requests_are_forecast(spec: Spec) -> Conflicts:
+def _forecast_needs_the_request_metric(spec: Spec) -> Conflicts:
     scaling = spec.scaling
     if scaling.forecast == "weekly" and (scaling.metric != "requests" or scaling.autoscaler == "none"):
         field = "autoscaler" if scaling.autoscaler == "none" else "metric"
@@ -29,7 +29,7 @@ def _requests_are_forecast(spec: Spec) -> Conflicts:
 
 
 @rule("kubernetes.network")
-def _policy_is_rendered(spec: Spec) -> Conflicts:
+def _policy_fields_need_a_policy(spec: Spec) -> Conflicts:
     network = spec.kubernetes.network
     for name in ("clients", "egress"):
         if getattr(network, name) and not network.policy:
@@ -38,11 +38,11 @@ def _policy_is_rendered(spec: Spec) -> Conflicts:
 
 
 @rule("kubernetes.model", "kubernetes.create_namespace")
-def _nodes_may_be_written(spec: Spec) -> Conflicts:
+def _host_path_needs_its_own_namespace(spec: Spec) -> Conflicts:
     cache = spec.kubernetes.model.cache if spec.kubernetes.model else None
     if cache and cache.host_path and spec.kubernetes.create_namespace:
         yield (
             "kubernetes.model.cache.host_path",
-            f"got `{cache.host_path}`, but the Namespace that is rendered forbids `hostPath`",
+            f"got `{cache.host_path}`, but the rendered Namespace forbids `hostPath`",
             "`create_namespace: false` and a namespace whose owner allows it, or `cache: {claim: NAME}`",
         )

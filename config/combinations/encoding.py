@@ -1,16 +1,16 @@
-"""Rules about encoders: where they come from, and what of a spec is not for them."""
+"""Rules about encoders: where they come from, and which fields are not for them."""
 
 from __future__ import annotations
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
-from config.hf_folder import FolderRefused, read_folder
+from config.hf_folder import FolderRefused, read_model_folder
 from config.spec import Spec
 
-_NOT_OF_ENCODERS = ("image", "inputs", "outputs")
+_NOT_FOR_ENCODERS = ("image", "inputs", "outputs")
 
 
 @rule("model.source", "model.handler", "model.task", into=FORMS)
-def _a_task_is_for_a_folder(spec: Spec) -> Conflicts:
+def _a_task_needs_a_folder(spec: Spec) -> Conflicts:
     model = spec.model
     if model.task is None:
         if model.encoding is not None:
@@ -23,29 +23,29 @@ def _a_task_is_for_a_folder(spec: Spec) -> Conflicts:
 
 
 @rule("model")
-def _the_folder_says_the_rest(spec: Spec) -> Conflicts:
+def _no_fields_that_an_encoder_ignores(spec: Spec) -> Conflicts:
     model = spec.model
     if model.task is None:
         return
-    for field in _NOT_OF_ENCODERS:
+    for field in _NOT_FOR_ENCODERS:
         if getattr(model, field) is not None:
-            yield f"model.{field}", "not for the `text` handler, whose model is all in its folder", f"delete `{field}`"
+            yield f"model.{field}", "not for the `text` handler, whose model's folder says it", f"delete `{field}`"
     if model.labels is not None and model.task in ("embed", "rerank"):
         yield "model.labels", f"not for `task: {model.task}`, whose answers have no classes", "delete `labels`"
     if model.encoding is not None and model.task != "embed":
         for field in ("pooling", "normalise"):
-            # A completed spec, as `marina check` prints it, has the default of every field.
+            # Compared with the default, because a completed spec, as `marina check` prints it, has every field.
             if getattr(model.encoding, field) != type(model.encoding).model_fields[field].default:
                 yield f"model.encoding.{field}", "only for `task: embed`", f"delete `{field}`"
 
 
 @rule("model.source", "model.task", into=FILES)
-def _the_folder_is_an_encoders(spec: Spec) -> Conflicts:
+def _the_folder_holds_an_encoder(spec: Spec) -> Conflicts:
     model = spec.model
     if model.task is None or model.folder is None or not spec.path(model.folder).is_dir():
         return
     try:
-        folder = read_folder(spec.path(model.folder))
+        folder = read_model_folder(spec.path(model.folder))
     except FolderRefused as err:
         yield "model.source", str(err), err.hint
         return

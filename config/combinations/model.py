@@ -1,4 +1,4 @@
-"""Rules about what goes into a model and how it is compiled."""
+"""Rules about the inputs of a model, and how it is compiled."""
 
 from __future__ import annotations
 
@@ -16,32 +16,22 @@ def _inputs_fit_handler(spec: Spec) -> Conflicts:
         return
     if model.handler == "image":
         if model.image is None and not spec.model.from_torchvision:
-            yield (
-                "model.image",
-                f"missing: `{model.source}` does not say what its pictures look like",
-                "add `image: {height: 224, width: 224}` under `model`",
-            )
+            text = f"missing: `{model.source}` does not say what size its pictures have"
+            yield "model.image", text, "add `image: {height: 224, width: 224}` under `model`"
         if model.inputs is not None:
             yield "model.inputs", "not for the `image` handler, whose input is described by `image`", "delete `inputs`"
-    elif model.inputs is None and not model.source.endswith(".pt2") and not _own_image(spec):
-        yield (
-            "model.inputs",
-            f"missing: the handler `{model.handler}` needs the inputs of `{model.source}`",
-            "add `inputs: {x: {shape: [3, 4], dtype: float32}}` under `model`",
-        )
+    elif model.inputs is None and not model.source.endswith(".pt2") and not _own_handler_takes_pictures(spec):
+        text = f"missing: the handler `{model.handler}` needs the inputs of `{model.source}`"
+        yield "model.inputs", text, "add `inputs: {x: {shape: [3, 4], dtype: float32}}` under `model`"
     if model.handler == "tensor":
         if model.image is not None:
-            yield (
-                "model.image",
-                "not for the `tensor` handler, whose inputs are described by `inputs`",
-                "delete `image`",
-            )
+            text = "not for the `tensor` handler, whose inputs are described by `inputs`"
+            yield "model.image", text, "delete `image`"
         if model.labels is not None:
             yield "model.labels", "not for the `tensor` handler, whose answers have no classes", "delete `labels`"
 
 
-def _own_image(spec: Spec) -> bool:
-    """An own handler that takes images: its input is the picture."""
+def _own_handler_takes_pictures(spec: Spec) -> bool:
     return spec.model.handler != "tensor" and (spec.model.image is not None or spec.model.from_torchvision)
 
 
@@ -54,7 +44,7 @@ def _input_ranges(spec: Spec) -> Conflicts:
 
 @rule("model.inputs")
 def _one_length(spec: Spec) -> Conflicts:
-    """A request has one length: all inputs that vary have it."""
+    """All inputs of a request that vary have the same length."""
     inputs = spec.model.inputs or {}
     first = next((tensor.varying for tensor in inputs.values() if tensor.varying), None)
     masks = [name for name, tensor in inputs.items() if tensor.mask_of]
@@ -63,7 +53,7 @@ def _one_length(spec: Spec) -> Conflicts:
         if sum(not isinstance(side, int) for side in tensor.shape) > 1:
             yield f"{field}.shape", "two dimensions vary, allowed: one", None
         elif tensor.varying and tensor.varying != first:
-            text = "does not vary like the input before it, allowed: one length for all inputs of a request"
+            text = "varies in another way than the input before it, allowed: one length for all inputs of a request"
             yield f"{field}.shape", text, None
         if not tensor.mask_of:
             if "shape" not in tensor.model_fields_set:
@@ -76,7 +66,7 @@ def _one_length(spec: Spec) -> Conflicts:
             known = listed(other for other, candidate in inputs.items() if candidate.varying) or "none"
             yield f"{field}.mask_of", f"got `{tensor.mask_of}`, allowed: an input that varies: {known}", None
         elif name != masks[0]:
-            yield f"{field}.mask_of", f"a second mask, beside `{masks[0]}`; all inputs have one length", None
+            yield f"{field}.mask_of", f"a second mask, after `{masks[0]}`; all inputs have the same length", None
 
 
 @rule("model.image", "model.handler")
@@ -89,17 +79,14 @@ def _classes_are_named(spec: Spec) -> Conflicts:
 def _crop_fits_resize(spec: Spec) -> Conflicts:
     image = spec.model.image
     if image and image.resize is not None and image.resize < max(image.height, image.width):
-        yield (
-            "model.image.resize",
-            f"got {image.resize}, but {image.height}×{image.width} is cut out of it",
-            f"resize: {max(image.height, image.width)}",
-        )
+        text = f"got {image.resize}, but {image.height}×{image.width} is cut out of it"
+        yield "model.image.resize", text, f"resize: {max(image.height, image.width)}"
 
 
 @rule("model.precision", "model.handler", "serving.device")
 def _precision_fits_device(spec: Spec) -> Conflicts:
     device, precision = spec.serving.device, spec.model.precision
-    # `_what_writes` says which models that write may have it.
+    # Which of them a language model may have is another rule: `writing._engine_fits_the_model`.
     if precision not in PRECISIONS[device] and not (precision == "int4" and spec.model.writes):
         yield "model.precision", f"got `{precision}` on `{device}`, allowed: {listed(PRECISIONS[device])}", None
 
@@ -107,16 +94,13 @@ def _precision_fits_device(spec: Spec) -> Conflicts:
 @rule("model.precision", "model.calibration")
 def _int8_is_calibrated(spec: Spec) -> Conflicts:
     if spec.model.precision == "int8" and spec.model.calibration is None and not spec.model.writes:
-        yield (
-            "model.calibration",
-            "missing: `precision: int8` is calibrated on real inputs",
-            "add `calibration: ./calibration`, a folder of pictures or `.npy` inputs",
-        )
+        text = "missing: `precision: int8` is calibrated on real inputs"
+        yield "model.calibration", text, "add `calibration: ./calibration`, a folder of pictures or `.npy` inputs"
 
 
 @rule("model.compile", "model.source", "model.precision")
 def _eager_has_source(spec: Spec) -> Conflicts:
-    """Of the other sources there is nothing to run where they are served."""
+    """`eager` runs the model's own code in the worker, which only a Python file has."""
     model = spec.model
     if model.compile != "eager" or model.folder:
         return
@@ -132,11 +116,8 @@ def _eager_has_source(spec: Spec) -> Conflicts:
 def _mismatch_needs_aot(spec: Spec) -> Conflicts:
     model = spec.model
     if model.on_mismatch == "jit" and model.compile != "aot":
-        yield (
-            "model.on_mismatch",
-            f"got `jit`, but `compile: {model.compile}` ships nothing that could mismatch",
-            "delete `on_mismatch`",
-        )
+        text = f"got `jit`, but `compile: {model.compile}` packs nothing that could fail to fit the machine"
+        yield "model.on_mismatch", text, "delete `on_mismatch`"
 
 
 @rule("model.cpu_target", "model.precision", "model.compile", "serving.device")
@@ -146,14 +127,8 @@ def _target_is_compiled_for(spec: Spec) -> Conflicts:
         return
     if spec.serving.device != "cpu" or model.compile != "aot":
         given = f"`device: {spec.serving.device}`" if spec.serving.device != "cpu" else f"`compile: {model.compile}`"
-        yield (
-            "model.cpu_target",
-            f"got `{model.cpu_target}`, but {given} compiles nothing for it",
-            "delete `cpu_target`",
-        )
+        text = f"got `{model.cpu_target}`, but with {given} nothing is compiled for a CPU target"
+        yield "model.cpu_target", text, "delete `cpu_target`"
     elif model.cpu_target == "x86-64-v3" and model.precision == "bf16" and not model.writes:
-        yield (
-            "model.cpu_target",
-            "got `x86-64-v3`, but bf16 needs AVX-512",
-            "cpu_target: x86-64-v4, or another `precision`",
-        )
+        text = "got `x86-64-v3`, but bf16 needs AVX-512"
+        yield "model.cpu_target", text, "cpu_target: x86-64-v4, or another `precision`"

@@ -1,4 +1,4 @@
-"""A rule about several fields of a spec, and the tables that rules are in."""
+"""Registers rules about several fields of a spec, in one of three tables."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from config.spec import Spec
 Conflicts = Iterator[tuple[str, str, str | None]]
 Rule = Callable[[Spec], Conflicts]
 Table = list[tuple[tuple[str, ...], Rule]]
-# Rules about the form of one value come first: what such a rule refuses is not looked at again by another.
+# Rules about the form of one value run first: a field that they refuse counts as broken for all other rules.
 FORMS: Table = []
 COMBINATIONS: Table = []
 FILES: Table = []
 
 
 def rule(*fields: str, into: Table = COMBINATIONS) -> Callable[[Rule], Rule]:
-    """Registers a generator over a whole spec of (field, text, hint), with the fields that it looks at."""
+    """Registers a function that yields (field, text, hint) for a spec, together with the fields that it reads."""
 
-    def register(conflicts: Rule) -> Rule:
-        into.append((fields, conflicts))
-        return conflicts
+    def register(function: Rule) -> Rule:
+        into.append((fields, function))
+        return function
 
     return register

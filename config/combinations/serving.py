@@ -1,4 +1,4 @@
-"""Rules about workers, batches, times and the objective."""
+"""Rules about workers, batches, timeouts and the objective."""
 
 from __future__ import annotations
 
@@ -11,29 +11,25 @@ from config.spec import Spec
 def _batch_is_compiled(spec: Spec) -> Conflicts:
     largest = max(spec.model.batch_sizes)
     if not spec.model.writes and spec.max_batch > largest:
-        yield (
-            "serving.max_batch",
-            f"got {spec.max_batch}, but the largest of `model.batch_sizes` is {largest}",
-            f"add {spec.max_batch} to `model.batch_sizes`, or use `max_batch: {largest}`",
-        )
+        text = f"got {spec.max_batch}, but the largest of `model.batch_sizes` is {largest}"
+        yield "serving.max_batch", text, f"add {spec.max_batch} to `model.batch_sizes`, or use `max_batch: {largest}`"
 
 
 @rule("serving.queue", "serving.max_batch", "model.batch_sizes")
 def _queue_holds_a_batch(spec: Spec) -> Conflicts:
     if spec.serving.queue < spec.max_batch:
-        yield "serving.queue", f"got {spec.serving.queue}, but a batch of {spec.max_batch} waits in it", None
+        yield "serving.queue", f"got {spec.serving.queue}, but a batch of {spec.max_batch} must fit in it", None
 
 
 @rule("serving.workers", "serving.threads", "serving.device", "kubernetes.resources")
 def _threads_fit_cpu(spec: Spec) -> Conflicts:
     wanted = spec.workers * spec.threads
     if wanted > max(1, spec.cores):
-        yield (
-            "serving.workers",
+        text = (
             f"got {spec.workers} workers × {spec.threads} threads = {wanted}, "
-            f"but `kubernetes.resources.cpu` is {spec.cores:g}",
-            f'use fewer, or `cpu: "{wanted}"`',
+            f"but `kubernetes.resources.cpu` is {spec.cores:g}"
         )
+        yield "serving.workers", text, f'use fewer, or `cpu: "{wanted}"`'
 
 
 @rule("serving.device", "serving.workers", "kubernetes.resources", "text")
@@ -45,7 +41,10 @@ def _gpus_fit_device(spec: Spec) -> Conflicts:
         yield "kubernetes.resources.gpu", f"got {gpus}, but `serving.device` is `cpu`", "gpu: 0, or `device: cuda`"
     elif gpus and spec.vllm is not None:
         if gpus != spec.vllm.gpus:
-            text = f"got {gpus}, but `text.vllm.args` ask for {spec.vllm.gpus}: tensor times pipeline parallel"
+            text = (
+                f"got {gpus}, but `text.vllm.args` ask for {spec.vllm.gpus}, which is `tensor_parallel_size` × "
+                "`pipeline_parallel_size`"
+            )
             yield "kubernetes.resources.gpu", text, f"gpu: {spec.vllm.gpus}, or another `tensor_parallel_size`"
     elif gpus and spec.workers % gpus:
         text = f"got {gpus}, but `serving.workers` is {spec.workers}: workers must be a multiple of GPUs"
@@ -58,19 +57,18 @@ def _heap_fits_memory(spec: Spec) -> Conflicts:
         return
     memory_mb = quantity(spec.kubernetes.resources.memory) / 1e6
     if spec.serving.java_heap_mb * 1.048576 > memory_mb / 2:
-        yield (
-            "serving.java_heap_mb",
+        text = (
             f"got {spec.serving.java_heap_mb}, but `kubernetes.resources.memory` is "
-            f"{spec.kubernetes.resources.memory} and workers need the larger half",
-            None,
+            f"{spec.kubernetes.resources.memory}, and at least half of it must be left for the workers"
         )
+        yield "serving.java_heap_mb", text, None
         return
     left_mb = memory_mb - spec.serving.java_heap_mb - spec.cache_bytes / 1e6
     if (worst_mb := spec.workers * spec.largest_batch_bytes / 1e6) > left_mb:
-        beside, less = (
-            ("Java, models and kept answers", "`cache.mb`, ") if spec.serving.cache else ("Java and models", "")
+        others, less = (
+            ("Java, models and cached answers", "`cache.mb`, ") if spec.serving.cache else ("Java and models", "")
         )
-        text = f"the largest batches permitted take {worst_mb:.0f} MB on {spec.workers} workers, beside {beside}"
+        text = f"the largest allowed batches take {worst_mb:.0f} MB on {spec.workers} workers, on top of {others}"
         yield "kubernetes.resources.memory", text, f"less {less}`max_request_mb` or `max_batch`, or `memory: auto`"
 
 
@@ -78,36 +76,27 @@ def _heap_fits_memory(spec: Spec) -> Conflicts:
 def _retry_covers_startup(spec: Spec) -> Conflicts:
     least = spec.serving.startup_timeout_s + 60
     if spec.serving.retry_window_s < least:
-        yield (
-            "serving.retry_window_s",
-            f"got {spec.serving.retry_window_s}, but a start may take {least} s with its pauses",
-            f"retry_window_s: {least}",
-        )
+        text = f"got {spec.serving.retry_window_s}, but a start may take {least} s, including pauses"
+        yield "serving.retry_window_s", text, f"retry_window_s: {least}"
 
 
 @rule("slo.p99_ms", "serving.response_timeout_s")
 def _slo_below_timeout(spec: Spec) -> Conflicts:
-    # A worker that writes answers in pieces, and is asked for the next ones long before.
+    # Not for language models: their workers return text in pieces, each well within the timeout.
     if spec.slo and not spec.model.writes and spec.slo.p99_ms > spec.serving.response_timeout_s * 1000:
-        yield (
-            "slo.p99_ms",
-            f"got {spec.slo.p99_ms:g}, but workers are killed after {spec.serving.response_timeout_s} s",
-            "raise `serving.response_timeout_s`, or lower `slo.p99_ms`",
-        )
+        text = f"got {spec.slo.p99_ms:g}, but workers are killed after {spec.serving.response_timeout_s} s"
+        yield "slo.p99_ms", text, "raise `serving.response_timeout_s`, or lower `slo.p99_ms`"
 
 
 @rule("slo.p99_ms", "serving.max_batch_delay_ms", "serving.max_batch", "model.batch_sizes")
 def _slo_above_batch_delay(spec: Spec) -> Conflicts:
     if spec.slo and spec.max_batch > 1 and spec.slo.p99_ms <= spec.serving.max_batch_delay_ms:
-        yield (
-            "slo.p99_ms",
-            f"got {spec.slo.p99_ms:g}, but a lone request waits {spec.serving.max_batch_delay_ms} ms for its batch",
-            "lower `serving.max_batch_delay_ms`",
-        )
+        text = f"got {spec.slo.p99_ms:g}, but a single request waits {spec.serving.max_batch_delay_ms} ms for its batch"
+        yield "slo.p99_ms", text, "lower `serving.max_batch_delay_ms`"
 
 
 @rule("serving.cache")
-def _a_password_opens_a_redis(spec: Spec) -> Conflicts:
+def _a_secret_needs_a_redis(spec: Spec) -> Conflicts:
     cache = spec.serving.cache
     if cache and cache.secret and not cache.redis:
         yield "serving.cache.secret", "given, but there is no `redis` that needs it", "delete `secret`, or add `redis`"

@@ -1,17 +1,17 @@
-"""Rules about where a model comes from: its source, its weights, its handler, and the files they name."""
+"""Rules about the source of a model, its weights, its handler, and the files that they name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
+from config.content_types import CONTENT_TYPES
 from config.errors import listed, nearest
 from config.spec import Spec
-from config.torchvision_models import unknown_model
+from config.torchvision_models import unknown_model_error
 
 HANDLERS = ("image", "tensor", "text")
 WEIGHT_SUFFIXES = (".ckpt", ".pt", ".pth", ".safetensors")
-SAMPLE_SUFFIXES = (".jpeg", ".jpg", ".json", ".npy", ".png", ".webp")
 
 
 @rule("model.source", into=FORMS)
@@ -29,7 +29,7 @@ def _weights_form(spec: Spec) -> Conflicts:
     source, weights = spec.model.source, spec.model.weights
     if source.endswith(".pt2") or spec.model.folder:
         if weights is not None:
-            yield "model.weights", f"got `{weights}`, but `{source}` holds its own weights", "delete `weights`"
+            yield "model.weights", f"got `{weights}`, but `{source}` contains its weights", "delete `weights`"
         return
     if weights is None:
         named = (
@@ -39,11 +39,8 @@ def _weights_form(spec: Spec) -> Conflicts:
         )
         yield "model.weights", f"missing: `{source}` needs weights, allowed: {named}", "add `weights` under `model`"
     elif weights != "random" and not spec.model.from_torchvision and not weights.endswith(WEIGHT_SUFFIXES):
-        yield (
-            "model.weights",
-            f"got `{weights}`, allowed: `random` or a file that ends in {listed(WEIGHT_SUFFIXES)}",
-            None,
-        )
+        text = f"got `{weights}`, allowed: `random` or a file that ends in {listed(WEIGHT_SUFFIXES)}"
+        yield "model.weights", text, None
 
 
 @rule("model.handler", into=FORMS)
@@ -59,14 +56,14 @@ def _handler_form(spec: Spec) -> Conflicts:
 
 
 @rule("model.files", "model.handler")
-def _files_are_read_by_a_handler(spec: Spec) -> Conflicts:
+def _files_need_an_own_handler(spec: Spec) -> Conflicts:
     files = spec.model.files
     if files and spec.model.handler in HANDLERS:
         text = f"not for the `{spec.model.handler}` handler, which reads no files"
         yield "model.files", text, "delete `files`, or use a handler of your own"
     names = [Path(file).name for file in files]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        text = f"two files are called `{twice}`, and all lie in one folder of the MAR"
+        text = f"two files are called `{twice}`, and all are packed into one folder of the MAR"
         yield "model.files", text, "rename one of them"
 
 
@@ -83,10 +80,10 @@ def _named_files_exist(spec: Spec) -> Conflicts:
         named["model.weights"] = model.weights
     for field, file in named.items():
         if file and not spec.path(file).is_file():
-            yield field, f"no such file: `{spec.path(file)}`", _in_its_place(spec, field, file)
-    for at, file in enumerate(model.files):
+            yield field, f"no such file: `{spec.path(file)}`", _hint_for_missing(spec, field, file)
+    for number, file in enumerate(model.files):
         if not spec.path(file).is_file():
-            yield f"model.files.{at}", f"no such file: `{spec.path(file)}`", None
+            yield f"model.files.{number}", f"no such file: `{spec.path(file)}`", None
     if model.folder and not spec.path(model.folder).is_dir():
         yield "model.source", f"no such folder: `{spec.path(model.folder)}`", None
     if model.calibration and not spec.path(model.calibration).is_dir():
@@ -94,16 +91,16 @@ def _named_files_exist(spec: Spec) -> Conflicts:
 
 
 @rule("model.source", into=FILES)
-def _torchvision_has_it(spec: Spec) -> Conflicts:
-    if spec.model.from_torchvision and (unknown := unknown_model(spec.model.source.removeprefix("torchvision:"))):
+def _torchvision_has_the_model(spec: Spec) -> Conflicts:
+    if spec.model.from_torchvision and (unknown := unknown_model_error(spec.model.source.removeprefix("torchvision:"))):
         yield "model.source", *unknown
 
 
-def _in_its_place(spec: Spec, field: str, file: str) -> str:
-    """What to type for a file that is not there: its neighbour of a similar name, or how to do without."""
+def _hint_for_missing(spec: Spec, field: str, file: str) -> str:
+    """The hint for a file that does not exist: a file with a similar name, or how to do without it."""
     folder, key = spec.path(file).parent, field.rpartition(".")[2]
-    beside = [entry.name for entry in folder.iterdir() if entry.is_file()] if folder.is_dir() else []
-    if close := nearest(Path(file).name, beside):
+    names = [entry.name for entry in folder.iterdir() if entry.is_file()] if folder.is_dir() else []
+    if close := nearest(Path(file).name, names):
         return f"{key}: {file.removesuffix(Path(file).name)}{close}"
     otherwise = {"weights": ", or try the rest with `weights: random`", "handler": "", "source": ""}
     return "put it there" + otherwise.get(key, f", or delete `{key}`")
@@ -111,5 +108,5 @@ def _in_its_place(spec: Spec, field: str, file: str) -> str:
 
 @rule("load.sample")
 def _sample_form(spec: Spec) -> Conflicts:
-    if (sample := spec.load.sample) and not sample.lower().endswith(SAMPLE_SUFFIXES):
-        yield "load.sample", f"got `{sample}`, allowed: a file that ends in {listed(SAMPLE_SUFFIXES)}", None
+    if (sample := spec.load.sample) and not sample.lower().endswith(tuple(CONTENT_TYPES)):
+        yield "load.sample", f"got `{sample}`, allowed: a file that ends in {listed(CONTENT_TYPES)}", None

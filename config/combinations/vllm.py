@@ -1,4 +1,4 @@
-"""Rules about vLLM: what its arguments may be, and what the rest of the spec says already."""
+"""Rules about vLLM: which arguments are allowed, and which are set by other fields of the spec."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import PurePosixPath
 
 from config.combinations.rule import Conflicts, rule
 from config.errors import listed, nearest
-from config.hf_folder import FolderRefused, read_folder
+from config.hf_folder import FolderRefused, read_model_folder
 from config.spec import Spec
 
-# Of vLLM 0.32's engine: what tunes it. What is not here may run code, reach another machine, or change whose answers
-# come back.
+# The arguments of vLLM 0.32's engine that tune it. All others are refused: they may run code, reach another machine, or
+# change which model answers.
 ARGUMENTS: dict[str, type] = {
     "async_scheduling": bool,
     "attention_backend": str,
@@ -40,8 +40,8 @@ ARGUMENTS: dict[str, type] = {
     "safetensors_load_strategy": str,
     "tensor_parallel_size": int,
 }
-# What other fields say.
-_SAID = {
+# Arguments that are set by other fields.
+_SET_BY = {
     "dtype": "model.precision",
     "max_model_len": "text.context",
     "max_num_batched_tokens": "text.prefill_chunk",
@@ -52,8 +52,8 @@ _SAID = {
 }
 _CODE = ("hf_overrides", "model_class_overrides", "scheduler_cls", "trust_remote_code", "worker_cls")
 _NAMES = {bool: "true or false", float: "a number", int: "a whole number from 1", str: "a text"}
-# Of a disk or a network that is not fast, and what vLLM does once the weights are there.
-_READ_BYTES_S, _COMPILES_S = 250e6, 60
+# The reading speed of a slow disk or network, and how long vLLM compiles after it has read the weights.
+_READ_BYTES_S, _COMPILE_S = 250e6, 60
 
 
 @rule("text", "model.handler")
@@ -64,10 +64,10 @@ def _arguments_are_known(spec: Spec) -> Conflicts:
         yield "text.vllm", f"given, but `text.engine` is `{spec.text.engine}`", "engine: vllm"
     for given, value in spec.text.vllm.args.items():
         field, name = f"text.vllm.args.{given}", given.removeprefix("--").replace("-", "_")
-        if name in _SAID:
-            yield field, f"not here: `{_SAID[name]}` sets it", f"delete it, and set `{_SAID[name]}`"
+        if name in _SET_BY:
+            yield field, f"not here: `{_SET_BY[name]}` sets it", f"delete it, and set `{_SET_BY[name]}`"
         elif name in _CODE or name.endswith(("_plugin", "_cls")):
-            yield field, "not allowed: it runs code that is in no package", "delete it"
+            yield field, "not allowed: it runs code that is not in the package", "delete it"
         elif given not in ARGUMENTS:
             close = name if name in ARGUMENTS else nearest(name, ARGUMENTS)
             yield field, f"not allowed; allowed: {listed(ARGUMENTS)}", close and f"{close}: {value}"
@@ -83,7 +83,7 @@ def _fits(value: object, kind: type) -> bool:
 
 @rule("text", "model.handler", "kubernetes.pod")
 def _weights_are_mounted(spec: Spec) -> Conflicts:
-    """Where the spec mounts anything, it has to be what vLLM reads."""
+    """If the spec mounts volumes, the weights must be in one of them."""
     if spec.vllm is None or spec.vllm.weights is None or not spec.kubernetes.pod.mounts:
         return
     path = PurePosixPath(spec.vllm.weights)
@@ -92,20 +92,20 @@ def _weights_are_mounted(spec: Spec) -> Conflicts:
         yield "text.vllm.weights", text, f"mounts: {{{path}: VOLUME:ro}}, with that volume under `volumes`"
 
 
-def vllm_cautions(spec: Spec) -> Iterator[str]:
-    """What may be meant, and is said because it may not be."""
+def vllm_warnings(spec: Spec) -> Iterator[str]:
+    """Settings of vLLM that are allowed but look like a mistake."""
     if spec.vllm is None:
         return
     if spec.vllm.weights is not None and not spec.kubernetes.pod.mounts:
         yield f"`text.vllm.weights`: `{spec.vllm.weights}`, but no volume is mounted in a pod: `kubernetes.pod.mounts`"
     try:
-        files = read_folder(spec.path(spec.model.folder or "")).files
+        files = read_model_folder(spec.path(spec.model.folder or "")).files
     except FolderRefused:
         return
     size = sum(file.stat().st_size for file in files)
-    needed_s = size / _READ_BYTES_S + _COMPILES_S
+    needed_s = size / _READ_BYTES_S + _COMPILE_S
     if spec.serving.startup_timeout_s < needed_s:
         yield (
-            f"`serving.startup_timeout_s`: {spec.serving.startup_timeout_s:g}, but {size / 1e9:.0f} GB at "
-            f"{_READ_BYTES_S / 1e6:.0f} MB/s, with a minute to compile, may take {needed_s:.0f} s"
+            f"`serving.startup_timeout_s`: {spec.serving.startup_timeout_s:g}, but reading {size / 1e9:.0f} GB at "
+            f"{_READ_BYTES_S / 1e6:.0f} MB/s, and a minute to compile, may take {needed_s:.0f} s"
         )

@@ -1,51 +1,51 @@
-"""Rules about language models: where they come from, what of a spec is not for them, and how much they write."""
+"""Rules about language models: where they come from, which fields are not for them, and how much they write."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from config.combinations.rule import FILES, FORMS, Conflicts, rule
-from config.combinations.vllm import vllm_cautions
+from config.combinations.vllm import vllm_warnings
 from config.errors import listed
-from config.hf_folder import FolderRefused, read_folder
+from config.hf_folder import FolderRefused, read_model_folder
 from config.sections import Model, Text
 from config.spec import Spec
 
-# What each engine has `compile` say.
-_COMPILED = {"aot": "aot", "torch": "eager", "vllm": "eager"}
-# What describes models that answer whole, and what to do about it.
-_NOT_OF_MODEL = ("image", "inputs", "labels", "outputs")
+# The value of `compile` that each engine needs.
+_COMPILE_OF_ENGINE = {"aot": "aot", "torch": "eager", "vllm": "eager"}
+# Fields of `model` that are only for models with one answer.
+_NOT_FOR_WRITERS = ("image", "inputs", "labels", "outputs")
 
 
 @rule("model.source", "model.handler", "text", into=FORMS)
-def _folders_write(spec: Spec) -> Conflicts:
+def _the_source_fits_the_handler(spec: Spec) -> Conflicts:
     model = spec.model
     if model.writes and model.folder is None:
         yield "model.source", f"got `{model.source}`, allowed for the `text` handler: `hf:./folder`", None
     elif model.folder is not None and not model.writes and model.task is None:
         yield "model.handler", f"got `{model.handler}`, allowed for `{model.source}`: `text`", "handler: text"
     if not model.writes and spec.text is not None:
-        yield "text", f"not for the `{model.handler}` handler, which answers whole", "delete `text`"
+        yield "text", f"not for the `{model.handler}` handler, which does not write text", "delete `text`"
 
 
 @rule("model", "serving.max_batch", "serving.max_worker_memory_mb")
-def _only_for_whole_answers(spec: Spec) -> Conflicts:
+def _no_fields_that_a_writer_ignores(spec: Spec) -> Conflicts:
     if not spec.model.writes:
         return
-    for field in _NOT_OF_MODEL:
+    for field in _NOT_FOR_WRITERS:
         if getattr(spec.model, field) is not None:
-            yield f"model.{field}", "not for the `text` handler, whose model is all in its folder", f"delete `{field}`"
+            yield f"model.{field}", "not for the `text` handler, whose model's folder says it", f"delete `{field}`"
     if spec.model.batch_sizes != Model.model_fields["batch_sizes"].default:
         yield "model.batch_sizes", "not for the `text` handler, which has slots", "delete it, and set `text.slots`"
     if spec.serving.max_batch is not None:
         yield "serving.max_batch", "not for the `text` handler, which has slots", "delete it, and set `text.slots`"
     if spec.serving.max_worker_memory_mb is not None:
-        text = "not for the `text` handler, whose worker is never between answers"
+        text = "not for the `text` handler, whose worker never has a moment without open answers to restart in"
         yield "serving.max_worker_memory_mb", text, "delete `max_worker_memory_mb`"
 
 
 @rule("model.handler", "model.precision", "model.compile", "model.on_mismatch", "text.engine", "serving.device")
-def _what_writes(spec: Spec) -> Conflicts:
+def _engine_fits_the_model(spec: Spec) -> Conflicts:
     model, serving = spec.model, spec.serving
     if not model.writes:
         return
@@ -59,8 +59,8 @@ def _what_writes(spec: Spec) -> Conflicts:
     if model.compile not in ("aot", "eager"):
         text = f"got `{model.compile}`, allowed for the `text` handler: `aot`, `eager`"
         yield "model.compile", text, "compile: aot"
-    elif spec.writing.engine in _COMPILED and model.compile != _COMPILED[spec.writing.engine]:
-        needed = f"compile: {_COMPILED[spec.writing.engine]}"
+    elif spec.writing.engine in _COMPILE_OF_ENGINE and model.compile != _COMPILE_OF_ENGINE[spec.writing.engine]:
+        needed = f"compile: {_COMPILE_OF_ENGINE[spec.writing.engine]}"
         yield "text.engine", f"got `{spec.writing.engine}`, which needs `{needed}`", f"delete `engine`, or {needed}"
     if model.on_mismatch == "jit":
         text = "got `jit`, but the worker of a `text` model compiles nothing"
@@ -69,7 +69,7 @@ def _what_writes(spec: Spec) -> Conflicts:
         text = f"got `{serving.device}`, allowed for the `text` handler: `cpu`, or the engine `vllm`"
         yield "serving.device", text, "device: cpu, or engine: vllm under `text`"
     if spec.workers > 1:
-        text = f"got {spec.workers}, allowed for the `text` handler: 1, for one worker would keep the other waiting"
+        text = f"got {spec.workers}, allowed for the `text` handler: 1, because one would keep the others waiting"
         yield "serving.workers", text, "workers: 1, with more `threads`"
 
 
@@ -84,10 +84,10 @@ def _answers_fit_the_context(spec: Spec) -> Conflicts:
 
 
 @rule("model.calibration", "text.max_perplexity")
-def _what_it_knows_is_there(spec: Spec) -> Conflicts:
+def _perplexity_needs_texts(spec: Spec) -> Conflicts:
     if spec.text is not None and spec.text.max_perplexity is not None and spec.model.calibration is None:
         text = "missing: `text.max_perplexity` is measured on its texts"
-        yield "model.calibration", text, "add `calibration: ./texts`, a folder of `.txt` files with a text a line"
+        yield "model.calibration", text, "add `calibration: ./texts`, a folder of `.txt` files, one text on each line"
 
 
 @rule("model.handler", "text", "serving.drain_timeout_s")
@@ -100,29 +100,29 @@ def _a_drain_lets_answers_end(spec: Spec) -> Conflicts:
         yield "serving.drain_timeout_s", text, "raise it, or lower `text.max_tokens`"
 
 
-def cautions(spec: Spec) -> Iterator[str]:
-    """What may be meant, and is said because it may not be."""
-    yield from vllm_cautions(spec)
+def find_warnings(spec: Spec) -> Iterator[str]:
+    """Settings that are allowed but look like a mistake."""
+    yield from vllm_warnings(spec)
     if not spec.model.writes or spec.slo is None or spec.slo.itl_p99_ms is None:
         return
     longest_s = ((spec.slo.ttft_p99_ms or 0) + spec.slo.itl_p99_ms * spec.writing.max_tokens) / 1000
     if longest_s > spec.serving.drain_timeout_s:
         yield (
             f"`serving.drain_timeout_s`: {spec.serving.drain_timeout_s:g}, but within the objective an answer of "
-            f"`text.max_tokens`, {spec.writing.max_tokens}, may take {longest_s:.0f} s: a stop ends it with an error"
+            f"{spec.writing.max_tokens} tokens, `text.max_tokens`, may take {longest_s:.0f} s: a stop would cut it off"
         )
 
 
 @rule("model.handler", "slo", "load", "text", "scaling.metric")
-def _only_for_pieces(spec: Spec) -> Conflicts:
+def _text_objectives_need_a_language_model(spec: Spec) -> Conflicts:
     if not spec.model.writes:
         if spec.scaling.metric == "waiting":
-            text = f"got `waiting`, but the `{spec.model.handler}` handler has no slots that requests wait for"
+            text = f"got `waiting`, but the `{spec.model.handler}` handler has no slots to wait for"
             yield "scaling.metric", text, "metric: requests"
         for section, fields in (("slo", ("ttft_p99_ms", "itl_p99_ms", "goodput")), ("load", ("max_tokens",))):
             for field in fields:
                 if getattr(getattr(spec, section), field, None) is not None:
-                    text = f"not for the `{spec.model.handler}` handler, which answers whole"
+                    text = f"not for the `{spec.model.handler}` handler, which does not write text"
                     yield f"{section}.{field}", text, f"delete `{field}`"
         return
     longest = max(spec.load.max_tokens or {1: 1.0})
@@ -132,7 +132,7 @@ def _only_for_pieces(spec: Spec) -> Conflicts:
 
 
 @rule("name", "text.route", "text.context")
-def _another_model_answers_short_prompts(spec: Spec) -> Conflicts:
+def _route_leads_to_another_model(spec: Spec) -> Conflicts:
     route = spec.text.route if spec.text else None
     if route is None:
         return
@@ -150,25 +150,19 @@ def _sample_is_json(spec: Spec) -> Conflicts:
 
 
 @rule("model.source", "model.handler", "text", into=FILES)
-def _the_folder_is_one(spec: Spec) -> Conflicts:
+def _the_folder_holds_a_language_model(spec: Spec) -> Conflicts:
     if not spec.model.writes or spec.model.folder is None or not spec.path(spec.model.folder).is_dir():
         return
     try:
-        folder = read_folder(spec.path(spec.model.folder), weights=spec.writing.engine != "fake")
+        folder = read_model_folder(spec.path(spec.model.folder), weights=spec.writing.engine != "fake")
     except FolderRefused as err:
         yield "model.source", str(err), err.hint
         return
     longest = folder.longest
     if spec.writing.engine != "fake" and longest is not None and spec.writing.context > longest:
-        yield (
-            "text.context",
-            f"got {spec.writing.context}, but the model was made for {longest} tokens",
-            f"context: {longest}",
-        )
+        text = f"got {spec.writing.context}, but the model was made for {longest} tokens"
+        yield "text.context", text, f"context: {longest}"
     window = folder.window
     if spec.writing.engine not in ("fake", "vllm") and window is not None and spec.writing.context > window:
-        yield (
-            "text.context",
-            f"got {spec.writing.context}, but the model's attention slides in a window of {window} tokens",
-            f"context: {window}, or `engine: vllm`",
-        )
+        text = f"got {spec.writing.context}, but the model's attention reaches back only {window} tokens"
+        yield "text.context", text, f"context: {window}, or `engine: vllm`"

@@ -1,4 +1,4 @@
-"""The linter for TorchServe's files that a user brings."""
+"""The linter for TorchServe's own configuration files, for users who already have some."""
 
 from config.lint.linter import lint_file
 

@@ -1,4 +1,4 @@
-"""The rules for where TorchServe listens: the form of an address, who can reach it, and two servers on one port."""
+"""The rules about the addresses that TorchServe listens on: their form, who can reach them, and shared ports."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from itertools import combinations
 from config.lint.finding import Mistake
 from config.lint.torchserve_keys import PROPERTIES
 
-# ConfigManager.ADDRESS_PATTERN of the jar; no IPv6, no path, no blank.
+# ConfigManager.ADDRESS_PATTERN of the jar: no IPv6, no path, no spaces.
 _ADDRESS = re.compile(r"(https?)://([^:^/]+)(?::([0-9]+))?|unix:/.*", re.IGNORECASE)
 _FORMS = "`http://HOST:PORT`, `https://HOST:PORT`, `unix:/PATH`"
+# The ports that TorchServe takes for an address without one: for http and for https.
 _PORTS = {
     "inference_address": (80, 443),
     "management_address": (8081, 8444),
     "metrics_address": (8082, 8445),
 }
 _GRPC = {"grpc_inference_address": "grpc_inference_port", "grpc_management_address": "grpc_management_port"}
-_PUBLIC = "inference_address"  # the one that is meant to be reached
+_PUBLIC = "inference_address"  # the only one that other machines should reach
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,12 @@ class _Listener:
     host: str
     port: int
 
-    def meets(self, other: _Listener) -> bool:
+    def clashes_with(self, other: _Listener) -> bool:
         return self.port == other.port != 0 and (self.host == other.host or "0.0.0.0" in (self.host, other.host))
 
 
 def check_addresses(values: Mapping[str, str]) -> Iterator[Mistake]:
-    """Everything wrong with the addresses in the values of a config.properties."""
+    """Everything that is wrong with the addresses in a config.properties, given its values by key."""
     listeners = []
     for key in (*_PORTS, *_GRPC):
         mistakes = list(_check_form(key, values))
@@ -100,7 +101,7 @@ def _check_reach(listener: _Listener) -> Iterator[Mistake]:
     if key == _PUBLIC or _is_loopback(listener.host):
         return
     if "management" in key:
-        text = f"`{listener.host}` is not loopback: everybody who can reach it may scale models and register workflows"
+        text = f"`{listener.host}` is not loopback: anyone who can reach it may scale models and register workflows"
         yield Mistake(key, "warning", "management-exposed", text, hint)
     else:
         text = f"`{listener.host}` is not loopback: it is open to the network"
@@ -118,7 +119,7 @@ def _check_ports(listeners: list[_Listener], values: Mapping[str, str]) -> Itera
     tokens_off = values.get("disable_token_authorization", "").lower() == "true"
     for first, second in combinations(listeners, 2):
         shared = {first.key, second.key} == {"inference_address", "management_address"}
-        if not first.meets(second) or (shared and tokens_off):
+        if not first.clashes_with(second) or (shared and tokens_off):
             continue
         for listener, other in ((second, first), (first, second)):
             key = next((key for key in (_GRPC.get(listener.key, ""), listener.key) if key in values), None)

@@ -1,4 +1,4 @@
-"""The rules for model-config.yaml about keys that are missing, and keys that do not go together."""
+"""The rules about keys of model-config.yaml that are missing or do not fit together."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any
 from config.lint.finding import Mistake
 
 _Values = Mapping[str, Any]
-_Rule = Callable[[_Values, Set[str]], Iterator[Mistake]]  # the values, and the names of those that are wrong too
+_Rule = Callable[[_Values, Set[str]], Iterator[Mistake]]
 
 
 def check_combinations(values: _Values, given: Set[str]) -> Iterator[Mistake]:
-    """Findings about `values`, the settings that are right by themselves; `given` names the wrong ones too."""
+    """Mistakes in combinations of `values`, the settings that are right by themselves; `given` has the names of all
+    settings in the file, wrong ones included."""
     for rule in _RULES:
         yield from rule(values, given)
 
 
 def _workers(values: _Values, given: Set[str]) -> Iterator[Mistake]:
     low, high = values.get("minWorkers"), values.get("maxWorkers")
-    default = "TorchServe starts the default number: one per GPU, or per processor where there is none"
+    default = "TorchServe starts the default number: one for each GPU, or for each processor if there is none"
     missing = [key for key in ("minWorkers", "maxWorkers") if key not in given]
     if len(missing) == 2:
         text = f"neither it nor `maxWorkers` is set: {default}"
@@ -34,7 +35,7 @@ def _workers(values: _Values, given: Set[str]) -> Iterator[Mistake]:
         text = f"got `{high}`, which is under `minWorkers` {low}, so both are ignored: {default}"
         yield Mistake("maxWorkers", "error", "workers", text, f"maxWorkers: {low}")
     elif high > low:
-        text = f"got `{high}`, but nothing scales from `minWorkers` {low} up to it: {low} will run"
+        text = f"got `{high}`, but TorchServe never scales from `minWorkers` {low} up to it: {low} will run"
         yield Mistake("maxWorkers", "warning", "workers-differ", text, f"minWorkers: {high}, or maxWorkers: {low}")
 
 
@@ -48,7 +49,7 @@ def _timeouts(values: _Values, given: Set[str]) -> Iterator[Mistake]:
         text = "a worker that dies once is given up"
         yield Mistake("maxRetryTimeoutInSec", "warning", "retry-window", text, f"maxRetryTimeoutInSec: {startup + 60}")
     elif window < startup + 60:
-        text = f"{window} seconds, less than `startupTimeout` {startup} and 60: a worker may be given up while it loads"
+        text = f"{window} seconds, less than `startupTimeout` {startup} + 60: a worker may be given up while it loads"
         yield Mistake("maxRetryTimeoutInSec", "warning", "retry-window", text, f"maxRetryTimeoutInSec: {startup + 60}")
     if values.get("clientTimeoutInMills", 0) > 0:
         text = "a request that waits longer is dropped without an answer, and its client hangs"
@@ -61,19 +62,19 @@ def _batching(values: _Values, given: Set[str]) -> Iterator[Mistake]:
     if "batchSize" not in given and not one_by_one:
         yield Mistake("batchSize", "warning", "batch-size", "not set, so it is 1: nothing is batched", "batchSize: 8")
     if values.get("maxBatchDelay") == 0:
-        text = "0 does not mean at once, it means the default of 100 ms"
+        text = "0 does not mean no delay, it means the default of 100 ms"
         yield Mistake("maxBatchDelay", "error", "batch-delay", text, "maxBatchDelay: 1")
     if values.get("useJobTicket") and size > 1:
         text = f"a worker takes one ticket for each batch, so `batchSize` {size} never fills"
         yield Mistake("useJobTicket", "error", "job-ticket", text, "batchSize: 1, or useJobTicket: false")
     if values.get("asyncCommunication") and size > 1:
-        text = f"fails with `batchSize` {size}: TorchServe changes a list while it walks over it"
+        text = f"fails with `batchSize` {size}: TorchServe changes a list while it iterates over it"
         yield Mistake("asyncCommunication", "error", "async-batch", text, "batchSize: 1")
 
 
 def _sequences(values: _Values, _given: Set[str]) -> Iterator[Mistake]:
     if values.get("sequenceBatching") and not values.get("sequenceMaxIdleMSec"):
-        text = "needs `sequenceMaxIdleMSec` above 0, without it no sequence is ever made"
+        text = "needs `sequenceMaxIdleMSec` above 0, without it no sequence is ever started"
         yield Mistake("sequenceBatching", "error", "sequence-idle", text, "sequenceMaxIdleMSec: 1000")
 
 
@@ -96,7 +97,7 @@ def _devices(values: _Values, given: Set[str]) -> Iterator[Mistake]:
 
 def _environment(values: _Values, _given: Set[str]) -> Iterator[Mistake]:
     if values.get("useVenv"):
-        text = "packages go into it with `install_py_dep_per_model=true` in config.properties only"
+        text = "packages are installed into it only with `install_py_dep_per_model=true` in config.properties"
         yield Mistake("useVenv", "warning", "venv", text, "useVenv: false, and install the packages in the image")
 
 

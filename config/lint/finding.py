@@ -1,4 +1,4 @@
-"""What the linter says about one line of a file that a user brings."""
+"""What the linter reports about one line of a file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ Level = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Finding:
-    """`error`: TorchServe will not do what is written; `warning`: it will, and that is a known trap."""
+    """One problem in a file. `error`: TorchServe will not do what is written; `warning`: it will, but that is a known
+    trap."""
 
     file: str
     line: int
     key: str
     level: Level
     rule: str
-    """A short id that stays the same over releases."""
+    """A short id that stays the same in all releases."""
     text: str
     hint: str | None = None
     """What to type."""
@@ -29,7 +30,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A finding before it has a place."""
+    """A problem with a key, before its file and line are known."""
 
     key: str
     level: Level

@@ -1,4 +1,4 @@
-"""A `.properties` file as its two readers see it: `java.util.Properties`, and the loop of the torchserve launcher."""
+"""Reads a `.properties` file as its two readers do: `java.util.Properties`, and the torchserve launcher's own loop."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ _BLANKS = " \t\f"
 _LINE = re.compile(r"\r\n|\r|\n")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)?", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-# What a backslash may usefully stand before; before anything else Java drops it.
+# Characters that a backslash may sensibly stand before; before any other, Java drops the backslash.
 _ESCAPED_ON_PURPOSE = frozenset("tnrfu\\=:#! \t\"'")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One key and its value after continuation lines and escapes; `line` is where the key starts."""
+class Property:
+    """A key and its value, with lines joined and escapes replaced; `line` is where the key starts."""
 
     line: int
     key: str
     value: str
     raw: str = ""
-    """The line before its escapes were replaced."""
+    """The joined line before escapes were replaced."""
     lost: str = ""
     """The characters whose backslash Java drops."""
     malformed: bool = False
-    """A `\\u` without four hexadecimal digits, which makes Java refuse the whole file."""
+    """Whether it has a `\\u` without four hexadecimal digits, for which Java refuses the whole file."""
 
 
-def read_properties(text: str) -> list[Entry]:
-    """Every entry in the order of the file, duplicates included."""
+def read_properties(text: str) -> list[Property]:
+    """Every property in the order of the file, including duplicates."""
     return [_entry(number, line) for number, line in _logical_lines(text)]
 
 
 def read_as_launcher(text: str) -> dict[str, str]:
-    """What `load_properties` of ts/model_server.py makes of the same text: `=` only, no continuation, no escapes."""
+    """The properties as `load_properties` of ts/model_server.py reads them: only `=`, no continuation lines, no
+    escapes."""
     pairs = (line.split("=", 1) for line in map(str.strip, _LINE.split(text)) if not line.startswith("#"))
     return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    logical, start, open_ = "", 0, False
+    logical, start = "", 0
     for number, physical in enumerate(_LINE.split(text), 1):
         line = physical.lstrip(_BLANKS)
         if not logical:
             if not line or line[0] in "#!":
                 continue
             start = number
-        open_ = _continues(line)
-        logical += line[:-1] if open_ else line
-        if logical and not open_:
+        continues = _continues(line)
+        logical += line[:-1] if continues else line
+        if logical and not continues:
             yield start, logical
             logical = ""
     if logical:
@@ -61,13 +62,13 @@ def _continues(line: str) -> bool:
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
-def _entry(number: int, line: str) -> Entry:
+def _entry(number: int, line: str) -> Property:
     end = _key_end(line)
     rest = line[end:].lstrip(_BLANKS)
     if rest[:1] in ("=", ":"):
         rest = rest[1:].lstrip(_BLANKS)
     escapes = [match[1] or "" for match in _ESCAPE.finditer(line)]
-    return Entry(
+    return Property(
         line=number,
         key=_unescape(line[:end]),
         value=_unescape(rest),

@@ -1,6 +1,6 @@
-"""The linter for a `config.properties` or `model-config.yaml` that a user brings.
+"""Lints a `config.properties` or `model-config.yaml`, by the name of the file.
 
-TorchServe is silent about what it does not know, so this says it: each finding is a rule with an id, a line and a cure.
+TorchServe silently ignores what it does not know. Each finding names a rule, a line and a fix.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from config.lint.finding import Finding
 from config.lint.model_config import lint_model_config
 from config.lint.properties import lint_properties
 
-__all__ = ["Finding", "lint_file"]
-
 _LINTERS: dict[str, Callable[[bytes, str], list[Finding]]] = {
     ".properties": lint_properties,
     ".yaml": lint_model_config,
@@ -23,7 +21,7 @@ _LINTERS: dict[str, Callable[[bytes, str], list[Finding]]] = {
 
 
 def lint_file(path: Path) -> list[Finding]:
-    """Every finding in a file, sorted by line; InputError when it cannot be read or is of another kind."""
+    """Every finding in a file, sorted by line; InputError if the file cannot be read or is of another kind."""
     lint = _LINTERS.get(path.suffix.lower())
     if lint is None:
         raise InputError(

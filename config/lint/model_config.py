@@ -1,4 +1,4 @@
-"""The rules for model-config.yaml: keys TorchServe ignores, types it ignores, combinations that bite."""
+"""The rules about model-config.yaml: keys and types that TorchServe ignores, and combinations that do harm."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from config.errors import listed
+from config.errors import listed, nearest
 from config.lint.combinations import check_combinations
 from config.lint.finding import Finding, Level
 from config.lint.torchserve_keys import HANDLER_SECTIONS, INVENTED_MODEL_CONFIG, MODEL_CONFIG, MODEL_FILE, TORCHRUN, Key
 
-_IGNORED = "unknown key, TorchServe ignores it in silence"
+_IGNORED = "unknown key, TorchServe silently ignores it"
 _START = "minWorkers: 1"
 _TEXT = "tag:yaml.org,2002:str"
 _TYPES: dict[str, tuple[str, type]] = {
@@ -29,7 +29,7 @@ _TYPES: dict[str, tuple[str, type]] = {
 
 @dataclass(frozen=True)
 class _Setting:
-    """One key of a mapping, with its value as TorchServe's own YAML reader sees it."""
+    """One key of a mapping, with its value as TorchServe's YAML reader reads it."""
 
     name: str
     line: int
@@ -38,7 +38,7 @@ class _Setting:
 
     @property
     def written(self) -> str:
-        """The value as it stands in the file, quotes included."""
+        """The value as it is written in the file, including quotes."""
         if not isinstance(self.node, yaml.ScalarNode):
             return "a list" if isinstance(self.node, yaml.SequenceNode) else "a mapping"
         quote = self.node.style if self.node.style in ("'", '"') else ""
@@ -61,7 +61,7 @@ def lint_model_config(data: bytes, file: str) -> list[Finding]:
         text = "the file is empty, TorchServe stops at its start with a NullPointerException"
         return [Finding(file, 1, "", "error", "empty-file", text, _START)]
     if not isinstance(node, yaml.MappingNode):
-        text = "no mapping of keys to values at the top, TorchServe stops at its start with a ClassCastException"
+        text = "not a mapping of keys to values, TorchServe stops at its start with a ClassCastException"
         return [Finding(file, node.start_mark.line + 1, "", "error", "not-a-mapping", text, _START)]
     return [*_check_keys(node, file), *_check_settings(_settings(node), file)]
 
@@ -71,7 +71,7 @@ def _check_keys(node: yaml.MappingNode, file: str) -> Iterator[Finding]:
     for key, _ in node.value:
         name, line = str(key.value), key.start_mark.line + 1
         if key.tag not in (_TEXT, "tag:yaml.org,2002:merge"):
-            text = "YAML does not read it as a text, so TorchServe stops at its start with a ClassCastException"
+            text = "YAML does not read it as text, so TorchServe stops at its start with a ClassCastException"
             yield Finding(file, line, name, "error", "key-type", text, f'write "{name}" in quotes')
         if name in seen:
             text = f"given twice, first on line {seen[name]}; the last one wins"
@@ -88,7 +88,7 @@ def _settings(node: yaml.MappingNode) -> dict[str, _Setting]:
             continue
         try:
             read = scalars.construct_object(value, deep=True)
-        except (yaml.YAMLError, ValueError) as err:  # a tag of Python or Java, a date that is none
+        except (yaml.YAMLError, ValueError) as err:  # a tag of Python or Java, an invalid date
             read = err
         settings[str(key.value)] = _Setting(str(key.value), key.start_mark.line + 1, value, read)
     return settings
@@ -136,7 +136,7 @@ def _unknown(setting: _Setting) -> tuple[Level, str, str, str]:
     if close:
         meant = plain[close[0]]
         return "error", "unknown-key", f"{_IGNORED}; did you mean `{meant}`?", f"{meant}: {value}"
-    text = "TorchServe does not know it and hands it to the handler"
+    text = "TorchServe does not know it and passes it to the handler"
     return "warning", "unknown-key", text, f"delete it, unless the handler reads model_yaml_config['{setting.name}']"
 
 
@@ -148,10 +148,10 @@ def _check_torchrun(setting: _Setting, file: str) -> Iterator[Finding]:
     for option in _settings(setting.node).values():
         key = TORCHRUN.get(option.name)
         if key is None:
-            close = difflib.get_close_matches(option.name.replace("_", "-"), TORCHRUN, n=1)
-            ending = f"did you mean `{close[0]}`?" if close else f"allowed: {listed(TORCHRUN)}"
+            close = nearest(option.name.replace("_", "-"), TORCHRUN)
+            ending = f"did you mean `{close}`?" if close else f"allowed: {listed(TORCHRUN)}"
             text = f"unknown option of `torchrun`, TorchServe ignores it with one line in the log; {ending}"
-            hint = f"{close[0]}: {option.written.strip('`')}" if close else "delete the line"
+            hint = f"{close}: {option.written.strip('`')}" if close else "delete the line"
             yield Finding(file, option.line, option.name, "error", "unknown-key", text, hint)
         else:
             yield from _check_value(option, key, file)
@@ -200,7 +200,7 @@ def _wrong_type(setting: _Setting, key: Key, file: str) -> Finding:
 
 
 def _meant(setting: _Setting, key: Key) -> str:
-    """What to write for a value of the wrong type: the number in it, else something that works."""
+    """What to write instead of a value of the wrong type: the number in it, or else a value that works."""
     number = re.fullmatch(r"(\d+)(\.0*)?", str(setting.node.value))
     if key.kind == "int" and number:
         return str(int(number[1]))

@@ -1,4 +1,4 @@
-"""The rules for `models` in config.properties: JSON of settings by model name and version."""
+"""The rules about `models` in config.properties: JSON with settings by model name and version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _mistake(text: str, hint: str) -> Mistake:
 
 
 def check_models_json(value: str) -> Iterator[Mistake]:
-    """Everything wrong in the value of `models`."""
+    """Everything that is wrong in the value of `models`."""
     try:
         # Gson, which TorchServe uses, takes single quotes for double ones.
         data = json.loads(value if '"' in value else value.replace("'", '"'), object_pairs_hook=_unique)

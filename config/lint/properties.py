@@ -1,4 +1,4 @@
-"""The rules for config.properties: keys TorchServe does not know, values it misreads, settings that bite."""
+"""The rules about config.properties: unknown keys, values that TorchServe misreads, and settings that do harm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from config.errors import nearest
 from config.lint.addresses import check_addresses
 from config.lint.finding import Finding, Level
-from config.lint.java_properties import Entry, read_as_launcher, read_properties
+from config.lint.java_properties import Property, read_as_launcher, read_properties
 from config.lint.models_json import check_models_json
 from config.lint.torchserve_keys import (
     INVENTED_PROPERTIES,
@@ -26,21 +26,21 @@ from config.lint.values import check_value
 _BOM = "\u00ef\u00bb\u00bf"  # a UTF-8 byte order mark, as Latin-1 reads it
 _REPLACED = re.compile(r"\$\$([^$]+[^$])\$\$")
 _SHELL_VARIABLE = re.compile(r"\$\{\w+\}|\$\$?[A-Za-z_]\w*\$?\$?")
-_IGNORED = "unknown key, TorchServe ignores it in silence"
+_IGNORED = "unknown key, TorchServe silently ignores it"
 
 
 @dataclass(frozen=True)
 class _File:
-    """The entries that count: of a key given twice, the last."""
+    """The properties of a file by key; of a key that is given twice, the last one, as in Java."""
 
     name: str
-    entries: dict[str, Entry]
+    entries: dict[str, Property]
 
     def matches(self, key: str, pattern: str) -> bool:
         entry = self.entries.get(key)
         return entry is not None and re.fullmatch(pattern, entry.value.strip(), re.IGNORECASE) is not None
 
-    def finding(self, entry: Entry, level: Level, rule: str, text: str, hint: str | None = None) -> Finding:
+    def finding(self, entry: Property, level: Level, rule: str, text: str, hint: str | None = None) -> Finding:
         return Finding(self.name, entry.line, entry.key, level, rule, text, hint)
 
 
@@ -64,18 +64,18 @@ def lint_properties(data: bytes, name: str) -> list[Finding]:
 
 def _check_encoding(data: bytes, name: str) -> Iterator[Finding]:
     if data.startswith(b"\xef\xbb\xbf"):
-        text = "starts with a byte order mark, which Java takes for a part of the first key"
+        text = "starts with a byte order mark, which Java reads as part of the first key"
         yield Finding(name, 1, "", "error", "encoding", text, "save the file as UTF-8 without a byte order mark")
     for number, line in enumerate(data.splitlines(), 1):
         try:
             line.decode("utf-8")
         except UnicodeDecodeError:
-            text = "not UTF-8, the torchserve launcher stops at it"
+            text = "not UTF-8, the torchserve launcher stops with an error"
             yield Finding(name, number, "", "error", "encoding", text, "save the file as UTF-8")
 
 
-def _check_duplicates(file: _File, entries: list[Entry]) -> Iterator[Finding]:
-    first: dict[str, Entry] = {}
+def _check_duplicates(file: _File, entries: list[Property]) -> Iterator[Finding]:
+    first: dict[str, Property] = {}
     for entry in entries:
         earlier = first.setdefault(entry.key, entry)
         if earlier is not entry:
@@ -99,7 +99,7 @@ def _check_launcher(file: _File, seen: dict[str, str]) -> Iterator[Finding]:
             yield file.finding(entry, "error", "dollar-substitution", text, f"write the value itself: {key}=<value>")
 
 
-def _check_entry(file: _File, entry: Entry) -> Iterator[Finding]:
+def _check_entry(file: _File, entry: Property) -> Iterator[Finding]:
     if entry.malformed:
         text = "`\\u` without four hexadecimal digits, TorchServe stops at its start"
         yield file.finding(entry, "error", "escape", text, "write `\\\\` for a backslash")
@@ -114,16 +114,16 @@ def _check_entry(file: _File, entry: Entry) -> Iterator[Finding]:
     yield from findings or _check_traps(file, entry)
 
 
-def _check_characters(file: _File, entry: Entry) -> Iterator[Finding]:
+def _check_characters(file: _File, entry: Property) -> Iterator[Finding]:
     if not entry.raw.isascii():
         given = entry.raw.encode("latin-1").decode("utf-8", "replace")
         escaped = re.sub(r"[^\x00-\x7f]", lambda match: json.dumps(match[0])[1:-1], given)
-        text = f"Java reads the file as Latin-1 and takes `{given}` for `{entry.raw}`"
+        text = f"Java reads the file as Latin-1, and so `{given}` as `{entry.raw}`"
         yield file.finding(entry, "error", "encoding", text, escaped)
     if entry.lost:
         text = f"Java drops the backslash before {', '.join(f'`{char}`' for char in sorted(entry.lost))}"
         yield file.finding(entry, "error", "lost-backslash", text, "write each backslash twice")
-    if entry.key in ("allowed_urls", "blacklist_env_vars", "models"):  # where a dollar means something else
+    if entry.key in ("allowed_urls", "blacklist_env_vars", "models"):  # a dollar has another meaning here
         return
     left = _SHELL_VARIABLE.search(_REPLACED.sub("", entry.value))
     if left and entry.key in LAUNCHER_KEYS:
@@ -131,12 +131,12 @@ def _check_characters(file: _File, entry: Entry) -> Iterator[Finding]:
         yield file.finding(entry, "error", "dollar-substitution", f"`{left[0]}` is not replaced", hint)
     elif left:
         name = re.sub(r"\W", "", left[0])
-        text = f"`{left[0]}` is not replaced, TorchServe knows `$$NAME$$` with a name of two characters or more"
+        text = f"`{left[0]}` is not replaced, TorchServe replaces only `$$NAME$$` with a name of two or more characters"
         hint = f"write `$${name if len(name) > 1 else 'NAME'}$$`"
         yield file.finding(entry, "error", "dollar-substitution", text, hint)
 
 
-def _unknown(file: _File, entry: Entry) -> Finding:
+def _unknown(file: _File, entry: Property) -> Finding:
     invented = INVENTED_PROPERTIES.get(entry.key)
     variable = environment_names().get(entry.key)
     if variable:
@@ -153,7 +153,7 @@ def _unknown(file: _File, entry: Entry) -> Finding:
         text, hint = f"{_IGNORED}; it is a key of {MODEL_FILE}", f"write `{entry.key}: {entry.value}` in {MODEL_FILE}"
         return file.finding(entry, "error", "unknown-key", text, hint)
     if re.match(r"[\"{}\[\],]|$", entry.key):
-        text = f"{_IGNORED}; it looks like the rest of the line before"
+        text = f"{_IGNORED}; it looks like the rest of the previous line"
         return file.finding(entry, "error", "unknown-key", text, "end each line but the last with a backslash")
     meant = nearest(re.sub(r"[-.\s]", "_", entry.key).lower(), PROPERTIES)
     if meant:
@@ -163,7 +163,7 @@ def _unknown(file: _File, entry: Entry) -> Finding:
     return file.finding(entry, level, "unknown-key", _IGNORED, "delete the line")
 
 
-def _check_traps(file: _File, entry: Entry) -> Iterator[Finding]:
+def _check_traps(file: _File, entry: Property) -> Iterator[Finding]:
     for trap in TRAPS:
         if (
             trap.key == entry.key

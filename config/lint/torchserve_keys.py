@@ -1,6 +1,7 @@
-"""What TorchServe 0.12.0 reads in `config.properties` and `model-config.yaml`, and what articles only believe it reads.
+"""The keys of `config.properties` and `model-config.yaml` that TorchServe 0.12.0 reads, and keys that only articles
+mention.
 
-The names are the string constants of ConfigManager and ModelConfig in model-server.jar; a test compares them.
+The names are string constants of ConfigManager and ModelConfig in model-server.jar; a test compares them.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ MODEL_FILE = "model-config.yaml"
 
 @dataclass(frozen=True)
 class Key:
-    """One setting: the type TorchServe wants, its default as TorchServe would write it, and what it accepts."""
+    """One setting: its type, its default as TorchServe would write it, and the values that TorchServe accepts."""
 
     name: str
     kind: Kind
     default: str = ""
     note: str = ""
-    """The unit of a number, else what the value is."""
+    """The unit of a number; for other types, what the value is."""
     low: int | None = None
     high: int | None = None
     below: str = ""
-    """What TorchServe takes when a number is under `low`; empty: it fails."""
+    """What TorchServe takes instead of a number below `low`; empty: it fails."""
     allowed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Invented:
-    """A key that TorchServe never reads, and what to type instead; `{value}` stands for what was given."""
+    """A key that TorchServe does not have, and what to type instead; `{value}` stands for the given value."""
 
     real: str
-    """The setting that was meant; empty: TorchServe has none."""
+    """The setting that was meant; empty: TorchServe has nothing like it."""
     file: str
     write: str
 
@@ -128,7 +129,7 @@ PROPERTIES = _table(
     ]
 )
 
-# Read by ts/model_server.py, whose line loop is not java.util.Properties; Java itself reads only `model_store`.
+# Keys that ts/model_server.py reads too, by a loop over lines; of these, Java itself reads only `model_store`.
 LAUNCHER_KEYS = ("model_store", "plugins_path", "vmargs")
 
 MODEL_CONFIG = _table(
@@ -172,10 +173,10 @@ TORCHRUN = _table(
     ]
 )
 
-# Sections of model-config.yaml that TorchServe's own Python side or its handlers read.
+# Sections of model-config.yaml that TorchServe's Python code or its handlers read.
 HANDLER_SECTIONS = frozenset({"dali", "deepspeed", "handler", "micro_batching", "pippy", "pt2"})
 
-# What `models` in config.properties is asked for, and what only snapshots put there.
+# The settings that TorchServe reads from `models` in config.properties, and those that only its snapshots write there.
 MODELS_JSON = ("batchSize", "maxBatchDelay", "maxWorkers", "minWorkers", "responseTimeout", "startupTimeout")
 MODELS_JSON_RUNTIMES = ("LSP", "python", "python3")
 MODELS_JSON_OF_SNAPSHOTS = ("defaultVersion", "marName", "parallelLevel")
@@ -229,7 +230,7 @@ INVENTED_MODEL_CONFIG = {
 
 
 def environment_names() -> dict[str, str]:
-    """Each variable that may override a key, once `enable_envvars_config=true` is in the file, and that key."""
+    """The environment variables that override keys, with `enable_envvars_config=true` in the file, and those keys."""
     names = {(key if key.startswith("ts_") else f"ts_{key}").upper(): key for key in PROPERTIES.keys() - _NOT_SETTABLE}
     del names["TS_TOKEN_EXPIRATION_MIN"]
     return names | {"TS_TOKEN_EXPIRATION_TIME_MIN": "token_expiration_min"}

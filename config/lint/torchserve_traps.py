@@ -1,4 +1,4 @@
-"""Settings of `config.properties` that TorchServe 0.12.0 accepts and that then surprise, as rows of a table."""
+"""Settings of `config.properties` that TorchServe 0.12.0 accepts but that have surprising effects, as a table."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from config.lint.finding import Level
 
 @dataclass(frozen=True)
 class Trap:
-    """A finding for `key` when its value matches `when`, unless another key's value matches `unless`.
+    """A finding about `key` if its value matches `when`, unless the value of another key matches `unless`.
 
-    Both are regular expressions for the whole value, in any case of letters. `{value}` in a hint is what was given.
+    Both are regular expressions for the whole value, ignoring case. `{value}` in a hint stands for the given value.
     """
 
     rule: str
@@ -26,7 +26,7 @@ class Trap:
 
 @dataclass(frozen=True)
 class Absent:
-    """A finding when `key` is not set, unless another key's value matches `unless`."""
+    """A finding if `key` is not set, unless the value of another key matches `unless`."""
 
     rule: str
     key: str
@@ -39,7 +39,7 @@ class Absent:
 _CONTEXT_SELECTOR = "-Dlog4j2.contextSelector=org.apache.logging.log4j.core.async.AsyncLoggerContextSelector"
 _OWN_URLS = "allowed_urls=file:///home/model-server/model-store/.*"
 _NO_TOKENS = "disable_token_authorization=true, and let the gateway and a NetworkPolicy guard the ports"
-_TOKENS = "every call needs a token, `/ping` too, so probes get 400 and each replica has tokens of its own"
+_TOKENS = "every call needs a token, even `/ping`, so probes get 400, and each replica has tokens of its own"
 
 
 def _without(key: str, other: str) -> Trap:
@@ -48,7 +48,7 @@ def _without(key: str, other: str) -> Trap:
 
 
 def _reset(key: str, real: str) -> Trap:
-    text = f"any model-config.yaml resets it to 120 seconds, unless that file sets `{real}`"
+    text = f"any model-config.yaml resets it to 120 seconds, unless it sets `{real}` itself"
     return Trap("yaml-resets", key, "warning", ".+", text, f"{real}: {{value}} in each model-config.yaml")
 
 
@@ -63,7 +63,7 @@ TRAPS = (
         "async_logging",
         "error",
         "true",
-        "has no effect in TorchServe 0.12.0, the loggers exist before the file is read",
+        "has no effect in TorchServe 0.12.0, which creates its loggers before it reads the file",
         f"delete the line and add `{_CONTEXT_SELECTOR}` to `vmargs`",
     ),
     Trap("token-auth", "disable_token_authorization", "warning", "false", _TOKENS, _NO_TOKENS),
@@ -90,7 +90,7 @@ TRAPS = (
         "load_models",
         "warning",
         "all",
-        "loads whatever lies in the model store, folders and `.tar.gz` files too",
+        "loads everything in the model store, including folders and `.tar.gz` files",
         "load_models=<name>.mar",
     ),
     Trap(
@@ -98,7 +98,7 @@ TRAPS = (
         "models",
         "warning",
         ".+",
-        "configures models and loads none, and `load_models` is not set",
+        "configures models but loads none, and `load_models` is not set",
         "load_models=<name>.mar, or --models on the command line",
         "load_models",
     ),
@@ -109,7 +109,7 @@ TRAPS = (
         "default_workers_per_model",
         "warning",
         "0+",
-        "0 means one worker per GPU, or per processor where there is none",
+        "0 means one worker for each GPU, or for each processor if there is none",
         "minWorkers: 1 and maxWorkers: 1 in each model-config.yaml",
     ),
     Trap(
@@ -117,7 +117,7 @@ TRAPS = (
         "default_service_handler",
         "warning",
         ".+",
-        "serves every archive that names no handler, so a packaging mistake is not seen",
+        "serves every archive that names no handler, so packaging mistakes go unnoticed",
         "torch-model-archiver --handler {value}",
     ),
     Trap(
@@ -133,7 +133,7 @@ TRAPS = (
         "enable_model_api",
         "warning",
         "true",
-        "everybody who can reach the management port may load a model, which is code",
+        "anyone who can reach the management port may load a model, which is code",
         "enable_model_api=false",
     ),
     Trap(
@@ -141,7 +141,7 @@ TRAPS = (
         "debug",
         "warning",
         "true",
-        "no worker process is started and no timeout ends: TorchServe waits for a worker started by hand",
+        "no worker process is started and no timeout applies: TorchServe waits for a worker that is started by hand",
         "debug=false",
     ),
     Trap(
@@ -159,7 +159,7 @@ TRAPS = (
         "service_envelope",
         "warning",
         "kserve|kservev2",
-        "reads the first request of a batch only, and holds for all models",
+        "reads only the first request of a batch, and applies to all models",
         "batchSize: 1 in each model-config.yaml",
     ),
     Trap(
@@ -167,7 +167,7 @@ TRAPS = (
         "keystore_pass",
         "warning",
         r"(?!\$\$).+",
-        "the password stands in the file in clear text",
+        "the password is in the file as plain text",
         "keystore_pass=$$KEYSTORE_PASS$$, and put it in that environment variable",
     ),
     _needs_pem("certificate_file"),

@@ -1,4 +1,4 @@
-"""Whether a value of config.properties is read as what it looks like: the type, the range and the spelling."""
+"""The rules about single values of config.properties: does TorchServe read what is written there?"""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterator
 
 from config.errors import listed
 from config.lint.finding import Mistake
-from config.lint.java_properties import Entry
+from config.lint.java_properties import Property
 from config.lint.torchserve_keys import Key
 
 _BITS = {"int": 31, "long": 63}
 _NO = frozenset(("", "0", "disable", "disabled", "f", "n", "no", "off"))
-# What a URL pattern that fences nothing in will match.
+# URLs that only a pattern without any restriction matches.
 _FOREIGN_URLS = ("http://host.invalid/any.mar", "https://host.invalid/any.mar", "file:///any.mar")
 
 
-def check_value(key: Key, entry: Entry) -> Iterator[Mistake]:
-    """What TorchServe reads from the value, where that is not what stands there."""
+def check_value(key: Key, entry: Property) -> Iterator[Mistake]:
+    """Mistakes in a value: a wrong type, range or spelling, and trailing spaces."""
     value = entry.value.strip()
-    if entry.value != entry.value.rstrip() and _minds_blanks(key, value):
-        reads = "reads as `false`, because the blank" if key.kind == "bool" else "the blank"
-        text = f"{reads} at the end is a part of the value"
+    if entry.value != entry.value.rstrip() and _keeps_spaces(key, value):
+        reads = "reads as `false`, because the space" if key.kind == "bool" else "the space"
+        text = f"{reads} at the end is part of the value"
         yield Mistake(key.name, "error", "trailing-space", text, f"{key.name}={value}")
     elif key.kind == "bool":
         yield from _check_bool(key, value)
@@ -37,8 +37,9 @@ def check_value(key: Key, entry: Entry) -> Iterator[Mistake]:
         yield from _check_allowed(key, value)
 
 
-def _minds_blanks(key: Key, value: str) -> bool:
-    # Double.valueOf, Gson, the launcher and the reader of metrics_mode take blanks away by themselves.
+def _keeps_spaces(key: Key, value: str) -> bool:
+    """Whether a space at the end of the value makes a difference."""
+    # Double.valueOf, Gson, the launcher and the reader of metrics_mode strip spaces themselves.
     if key.kind in ("float", "json") or key.name in ("metrics_mode", "plugins_path", "vmargs"):
         return False
     return key.kind != "bool" or value.lower() == "true"
@@ -48,10 +49,10 @@ def _check_bool(key: Key, value: str) -> Iterator[Mistake]:
     if value.lower() in ("true", "false"):
         return
     if key.name == "ts_open_inference_protocol" and value == "oip":
-        text = "`oip` is what the environment variable wants, in the file it reads as `false`"
+        text = "`oip` is only for the environment variable, in the file it reads as `false`"
         yield Mistake(key.name, "error", "oip-flag", text, f"{key.name}=true")
         return
-    text = f"got `{value}`, allowed: `false`, `true`; TorchServe reads whatever is not `true` as `false`"
+    text = f"got `{value}`, allowed: `false`, `true`; TorchServe reads everything but `true` as `false`"
     meant_no = value.lower() in _NO
     hint = f"{key.name}={'false' if meant_no else 'true'}"
     yield Mistake(key.name, "warning" if meant_no else "error", "bool-spelling", text, hint)
@@ -60,7 +61,7 @@ def _check_bool(key: Key, value: str) -> Iterator[Mistake]:
 def _check_int(key: Key, value: str) -> Iterator[Mistake]:
     limit = 2 ** _BITS[key.kind]
     if not re.fullmatch(r"[+-]?\d+", value) or not -limit <= int(value) < limit:
-        text = f"got `{value}`, allowed: a whole number ({key.note}) below {limit}; TorchServe fails where it reads it"
+        text = f"got `{value}`, allowed: a whole number ({key.note}) below {limit}; TorchServe fails when it reads it"
         yield Mistake(key.name, "error", "int-format", text, f"{key.name}={key.default or 1}")
         return
     low, high = key.low, key.high
@@ -80,7 +81,7 @@ def _check_regex(key: Key, value: str) -> Iterator[Mistake]:
     try:
         re.compile(value)
     except re.error as err:
-        if not re.search(r"\\[pPhHvVQ]|&&", value):  # Java has these, Python has not
+        if not re.search(r"\\[pPhHvVQ]|&&", value):  # Java has these, Python does not
             text = f"got `{value}`, which is not a regular expression ({err}); TorchServe stops at its start"
             yield Mistake(key.name, "error", "regex-format", text, f"{key.name}=(AWS_.*|.*SECRET.*)")
 
@@ -89,7 +90,7 @@ def _check_urls(key: Key, value: str) -> Iterator[Mistake]:
     patterns = value.split(",")
     for pattern in patterns:
         if pattern != pattern.strip():
-            text = f"got `{pattern}` after a comma: the blank is a part of the expression, which then matches nothing"
+            text = f"got `{pattern}` after a comma: the space is part of the expression, which then matches nothing"
             yield Mistake(key.name, "error", "allowed-urls", text, f"{key.name}={','.join(map(str.strip, patterns))}")
     open_to = [url for url in _FOREIGN_URLS if any(_matches(pattern, url) for pattern in patterns)]
     if open_to:

@@ -1,18 +1,18 @@
-"""How the pages that Marina writes look: one palette, one style sheet, charts. No network, no script."""
+"""The look of every page that Marina writes: palette, style sheet, charts. No page needs a network or a script."""
 
-from config.pages.chart import Axis, Bars, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds
-from config.pages.rendering import base_style, render
+from config.pages.chart import Axis, Bars, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds
+from config.pages.rendering import base_style, render_template
 
 __all__ = [
     "Axis",
     "Bars",
     "Chart",
     "Drawing",
-    "Entry",
+    "LegendEntry",
     "Line",
     "base_style",
     "linear_axis",
     "log_axis",
     "milliseconds",
-    "render",
+    "render_template",
 ]

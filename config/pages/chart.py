@@ -1,7 +1,7 @@
-"""Charts: lines, dots and stacked bars over one axis each way, and where each of them stands in a drawing.
+"""Charts with an x and a y axis: lines, dots and stacked bars, and their coordinates.
 
-`parts.html` writes them as SVG. Colours are CSS classes, so themes can change. A drawing is as wide as a phone shows
-it, and scales up; legends are HTML beside it, so no text can overlap.
+`parts.html` writes them as SVG. Colours are CSS classes, so that pages can be light or dark. A chart is as wide as a
+phone's screen, and scales up; its legend is HTML below the title, so that no text can overlap.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 _NICE = (1, 2, 5)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 10, 26
-# About as wide as a letter of a label is.
+# The average width of a letter in a label.
 _LETTER = 6.0
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Where values lie between 0 and 1, and which of them are written."""
+    """An axis: `place` maps its values to 0..1, and `ticks` are the values that have labels."""
 
     place: Callable[[float], float]
     ticks: Sequence[tuple[float, str]]
@@ -26,7 +26,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """A named line; None breaks it."""
+    """A line with a name; it is interrupted where y is None."""
 
     name: str
     css: str
@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars of width 1 that start at each x, stacked in the order given."""
+    """Bars that are 1 wide and start at each x; several `Bars` are stacked in their order."""
 
     name: str
     css: str
@@ -44,7 +44,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle of a drawing."""
+    """A rectangle of a chart, in its coordinates."""
 
     x: float
     y: float
@@ -55,7 +55,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Chart:
-    """One drawing."""
+    """What is drawn, and the coordinates of every part."""
 
     title: str
     x: Axis
@@ -68,7 +68,7 @@ class Chart:
     limit: float | None = None
     """A dashed horizontal line."""
     shaded: Sequence[tuple[float, float]] = ()
-    """Ranges of x that are apart, such as the warm-up."""
+    """Shaded ranges of x, such as the warm-up."""
     width: int = 420
     height: int = 220
 
@@ -76,71 +76,71 @@ class Chart:
 
     @property
     def right(self) -> int:
-        """Where the x axis ends."""
+        """The right end of the x axis."""
         return self.width - _RIGHT
 
     @property
     def bottom(self) -> int:
-        """Where the y axis begins."""
+        """The lower end of the y axis."""
         return self.height - _BOTTOM
 
-    def across(self, value: float) -> float:
-        """Where a value of the x axis stands."""
+    def x_of(self, value: float) -> float:
+        """The x coordinate of a value."""
         return round(_LEFT + _clipped(self.x.place(value)) * (self.right - _LEFT), 1)
 
-    def up(self, value: float) -> float:
-        """Where a value of the y axis stands."""
+    def y_of(self, value: float) -> float:
+        """The y coordinate of a value."""
         return round(self.bottom - _clipped(self.y.place(value)) * (self.bottom - _TOP), 1)
 
     def anchor(self, value: float) -> str:
-        """How a label of the x axis is aligned: at the end of the axis it would stick out of the drawing."""
-        x = self.across(value)
+        """The alignment of a label of the x axis: at the ends of the axis, a centred one would stick out."""
+        x = self.x_of(value)
         return "end" if x > self.right - 12 else "start" if x < _LEFT + 2 else "middle"
 
     def labels(self) -> list[tuple[float, str]]:
         """The labels of the x axis that have room: the last one, and those that end before the next one begins."""
-        shown, begin = list[tuple[float, str]](), math.inf
+        shown, next_left = list[tuple[float, str]](), math.inf
         for value, text in reversed(self.x.ticks):
-            wide = _LETTER * len(text)
-            at = self.across(value) - wide * {"start": 0, "middle": 0.5, "end": 1}[self.anchor(value)]
-            if at + wide < begin:
-                shown, begin = [(value, text), *shown], at
+            width = _LETTER * len(text)
+            left = self.x_of(value) - width * {"start": 0, "middle": 0.5, "end": 1}[self.anchor(value)]
+            if left + width < next_left:
+                shown, next_left = [(value, text), *shown], left
         return shown
 
     def path(self, points: Sequence[tuple[float, float | None]]) -> str:
-        """A line's way, broken where there is no value."""
+        """A line as the `d` of an SVG path, interrupted where there is no value."""
         words, pen = [], "M"
         for x, y in points:
             if y is None:
                 pen = "M"
                 continue
-            words.append(f"{pen}{self.across(x)} {self.up(y)}")
+            words.append(f"{pen}{self.x_of(x)} {self.y_of(y)}")
             pen = "L"
         return "".join(words)
 
-    def shades(self) -> Iterable[Box]:
-        """The ranges of x that are apart."""
+    def shaded_boxes(self) -> Iterable[Box]:
+        """The shaded ranges of x."""
         for low, high in self.shaded:
-            left = self.across(low)
-            yield Box(left, _TOP, round(self.across(high) - left, 1), self.bottom - _TOP)
+            left = self.x_of(low)
+            yield Box(left, _TOP, round(self.x_of(high) - left, 1), self.bottom - _TOP)
 
-    def columns(self) -> Iterable[Box]:
-        """The bars, each on those before it."""
+    def bar_boxes(self) -> Iterable[Box]:
+        """The bars, each on top of those before it."""
         tops: dict[float, float] = {}
         for bars in self.bars:
-            for at, value in bars.values:
+            for x, value in bars.values:
                 if value <= 0:
                     continue
-                base = tops.get(at, 0.0)
-                tops[at] = base + value
-                left, upper = self.across(at), self.up(tops[at])
-                width = max(1.0, round(self.across(at + 1) - left - 0.5, 1))
-                yield Box(left, upper, width, max(1.0, round(self.up(base) - upper, 1)), bars.css)
+                base = tops.get(x, 0.0)
+                tops[x] = base + value
+                left, upper = self.x_of(x), self.y_of(tops[x])
+                width = max(1.0, round(self.x_of(x + 1) - left - 0.5, 1))
+                yield Box(left, upper, width, max(1.0, round(self.y_of(base) - upper, 1)), bars.css)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What a legend says of a colour; `css` may add `dash` or `block` to it."""
+class LegendEntry:
+    """One line of a legend: a colour's CSS class, to which `dash` or `block` may be added, and its meaning."""
 
     css: str
     text: str
@@ -148,15 +148,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart with a sentence and a legend."""
+    """A chart with its legend and a sentence about it."""
 
     chart: Chart
     note: str
-    legend: Sequence[Entry]
+    legend: Sequence[LegendEntry]
 
 
 def linear_axis(low: float, high: float, text: Callable[[float], str] = lambda value: f"{value:,g}") -> Axis:
-    """Even steps from `low` to at least `high`."""
+    """An axis with even steps from `low` to at least `high`."""
     step = _nice_step((high - low) / 4 or 1)
     top = max(low + step, math.ceil(high / step - 1e-9) * step)
     count = round((top - low) / step)
@@ -165,7 +165,7 @@ def linear_axis(low: float, high: float, text: Callable[[float], str] = lambda v
 
 
 def log_axis(low: float, high: float, text: Callable[[float], str]) -> Axis:
-    """Powers of ten with 2 and 5 between them where there is room."""
+    """A logarithmic axis with ticks at powers of ten, and at 2 and 5 between them if there is room."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     candidates = [nice * 10.0**power for power in range(first, last + 1) for nice in _NICE]
     bottom = max((value for value in candidates if value <= low * (1 + 1e-9)), default=low)
@@ -180,7 +180,7 @@ def log_axis(low: float, high: float, text: Callable[[float], str]) -> Axis:
 
 
 def milliseconds(value: float) -> str:
-    """`500 µs`, `20 ms`, `1.5 s`."""
+    """A time in milliseconds as text: `500 µs`, `20 ms`, `1.5 s`."""
     if value >= 1000:
         return f"{value / 1000:.3g} s"
     return f"{value:.3g} ms" if value >= 1 else f"{value * 1000:.3g} µs"

@@ -1,4 +1,4 @@
-"""Pages from templates: a room's own template beside its code, and what all pages share beside this module."""
+"""Renders pages from templates: each room has its own beside its code, and shared parts are beside this module."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 _SHARED = Path(__file__).parent
 
 
-def render(template: Path, **values: object) -> str:
-    """A template's text; whatever is put into it is text, never markup."""
-    # Here, because the supervisor needs the style alone.
+def render_template(template: Path, **values: object) -> str:
+    """Renders a template; all values are escaped, so that they are text and never markup."""
+    # Imported here, because the supervisor needs only the style.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -24,5 +24,5 @@ def render(template: Path, **values: object) -> str:
 
 
 def base_style() -> str:
-    """The colours of every page, light and dark, and its type and margins, as CSS."""
+    """The CSS that all pages share: colours, light and dark, fonts and margins."""
     return (_SHARED / "base.css").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The sections of a spec, a module for each block of the file: types, defaults, and the meaning of each field.
+"""The sections of a spec: types, defaults, and the meaning of each field, one module for each topic.
 
-`section` is their base class and the types that more than one of them uses.
+`section` has their base class, and the types that several of them use.
 """
 
 from config.sections.cost import Cost
@@ -9,7 +9,7 @@ from config.sections.encoding import Encoding
 from config.sections.extension import Patch, Pod
 from config.sections.model import Dtype, Image, Model, Precision, Tensor
 from config.sections.objective import Load, Slo
-from config.sections.section import AS_NAME, PATTERNS, Name, Section, Version
+from config.sections.section import BAD_KEY, PATTERNS, Name, Section, Version
 from config.sections.serving import Serving
 from config.sections.store import ModelCache
 from config.sections.text import Text
@@ -17,7 +17,7 @@ from config.sections.varying import Varying
 from config.sections.vllm import Vllm
 
 __all__ = [
-    "AS_NAME",
+    "BAD_KEY",
     "PATTERNS",
     "Cost",
     "Dtype",

@@ -1,4 +1,4 @@
-"""The section of a spec about what a pod costs, and what requests may."""
+"""The section of a spec about what a pod costs, and what requests may cost."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pydantic import Field, StringConstraints
 
 from config.sections.section import CURRENCY, Section
 
-_HOUR_S, REQUESTS = 3600, 10_000
+_HOUR_S, _REQUESTS = 3600, 10_000
 
 
 class Cost(Section):
-    """What a pod costs; the load test, the calibration, the comparison and the dashboard then say what 10,000 requests
+    """What a pod costs; the load test, the calibration, the comparison and the dashboard then show what 10,000 requests
     cost."""
 
     pod_hour: Annotated[float, Field(gt=0)]
     """What one pod costs for an hour, in `currency`, whether it is used or not. Lands in the recording rule."""
     currency: Annotated[str, StringConstraints(pattern=CURRENCY)] = "USD"
-    """Three capital letters. Lands in what is printed, and in the dashboard."""
+    """Three capital letters. Lands in the reports and the dashboard."""
     budget_per_10k: Annotated[float, Field(gt=0)] | None = None
-    """What 10,000 requests may cost at the target rate of a pod, or, where that is not known, at the measured rate;
-    more is a FAIL `over-budget`. Lands in the dashboard; default: no limit."""
+    """What 10,000 requests may cost at the target rate of a pod, or at the measured rate if that is not known; if they
+    cost more, the verdict is FAIL `over-budget`. Lands in the dashboard; default: no limit."""
 
     def per_10k(self, rps: float) -> float:
-        """What 10,000 requests cost when a pod answers so many a second: idle time is paid like any other."""
-        return self.pod_hour / _HOUR_S / rps * REQUESTS
+        """What 10,000 requests cost if a pod answers `rps` requests/s; idle time costs as much as any other."""
+        return self.pod_hour / _HOUR_S / rps * _REQUESTS

@@ -1,4 +1,4 @@
-"""The sections of a spec about the cluster: how many pods, what each may use, who may reach and who watches them."""
+"""The sections of a spec about the cluster: how many pods, what each may use, who may reach them, who watches them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,13 @@ from config.sections.section import (
     Section,
     Taint,
     Url,
+    is_valid,
 )
 from config.sections.store import ModelStore
 
 _MIB = 2**20
 
 PodsOrShare = Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(pattern=PERCENT)]
-
-
-def _is_network(text: str) -> bool:
-    try:
-        ip_network(text)
-    except ValueError:
-        return False
-    return True
 
 
 class Scaling(Section):
@@ -48,9 +41,9 @@ class Scaling(Section):
     """hpa: a HorizontalPodAutoscaler, which asks prometheus-adapter; keda: a ScaledObject, which asks Prometheus; none:
     `min_replicas` pods, always. Lands in the manifests."""
     metric: Literal["gpu", "queue_time", "requests", "waiting"] = "requests"
-    """What shows that more pods are needed: requests/s of a pod, the time that requests wait for a worker, the
-    utilisation of the GPUs (needs NVIDIA's DCGM exporter), or, of a language model, the requests that wait for a slot
-    beside the slots in use. Lands in the autoscaler and the adapter's values."""
+    """What shows that more pods are needed. requests: the requests/s of a pod; queue_time: the time that requests wait
+    for a worker; gpu: the utilisation of the GPUs (needs NVIDIA's DCGM exporter); waiting, for a language model: the
+    requests that wait for a slot, and the slots in use. Lands in the autoscaler and the adapter's values."""
     min_replicas: Count = 2
     """Fewest pods. Lands in the autoscaler."""
     max_replicas: Count = 10
@@ -62,17 +55,17 @@ class Scaling(Section):
     target_queue_ms: Annotated[float, Field(gt=0)] = 20
     """For `metric: queue_time`: the mean time a request may wait for a worker, ms. Lands in the autoscaler."""
     target_waiting: Annotated[float, Field(gt=0)] = 1
-    """For `metric: waiting`: requests that may wait on each pod; a share of `headroom` of its slots may be in use.
+    """For `metric: waiting`: how many requests may wait on each pod; of its slots, the share `headroom` may be in use.
     Lands in the autoscaler."""
     target_gpu_percent: Annotated[int, Field(ge=1, le=100)] = 70
     """For `metric: gpu`: mean utilisation a pod's GPUs should run at, percent. Lands in the autoscaler."""
     cpu_percent: Annotated[int, Field(ge=1, le=100)] | None = 80
-    """A safety net beside `metric`: how much CPU the server uses, percent of its cpu request; null: none, for a cluster
-    without `metrics.k8s.io`. Lands in the autoscaler."""
+    """A safety net beside `metric`: the CPU that the server should use at most, percent of its cpu request; null: no
+    such limit, for a cluster without `metrics.k8s.io`. Lands in the autoscaler."""
     forecast: Literal["none", "weekly"] = "none"
-    """weekly: pods start before traffic that comes every week at the same time: the autoscaler also looks at the median
-    of the last three weeks, ahead by the cold start. For `metric: requests`. Lands in the autoscaler, the rules and the
-    adapter's values."""
+    """weekly: pods start before traffic that comes at the same time every week: the autoscaler also looks at the median
+    rate of the last three weeks, as far ahead as a cold start takes. For `metric: requests`. Lands in the autoscaler,
+    the rules and the adapter's values."""
     prometheus: Url = "http://prometheus-operated.monitoring:9090"
     """For `autoscaler: keda`: the Prometheus it asks. Lands in the ScaledObject."""
 
@@ -81,13 +74,14 @@ class Resources(Section):
     """What one pod may use."""
 
     cpu: str = "2"
-    """Cores of a pod, request and limit, a Kubernetes quantity; `workers: auto` fills them. Lands in the Deployment."""
+    """Cores of a pod, request and limit, a Kubernetes quantity; `workers: auto` uses all of them. Lands in the
+    Deployment."""
     memory: str = "auto"
-    """Memory of a pod, request and limit, a Kubernetes quantity; auto: a quarter more than the measured peak; if
-    nothing was measured, at least 2Gi. Lands in the Deployment."""
+    """Memory of a pod, request and limit, a Kubernetes quantity; auto: a quarter more than the measured peak, or at
+    least 2Gi if nothing was measured. Lands in the Deployment."""
     processor: Annotated[str, Field(min_length=1)] | None = None
-    """Processor of the nodes, as `model name` in their `/proc/cpuinfo`: manifests refuse evidence of another one;
-    default: any. Compared with `evidence.json`."""
+    """Processor of the nodes, as `model name` in their `/proc/cpuinfo`: evidence that was measured on another one is
+    refused; default: any. Compared with `evidence.json`."""
     gpu: Annotated[int, Field(ge=0)] = 0
     """GPUs of a pod. Lands in the Deployment."""
     gpu_resource: DeviceName = "nvidia.com/gpu"
@@ -120,16 +114,15 @@ class Monitoring(Section):
     """A PodMonitor or a ServiceMonitor for the Prometheus operator, `prometheus.io/scrape` annotations for a Prometheus
     without it, or nothing. Lands in `monitoring/` beside the manifests."""
     namespace: ObjectName = "monitoring"
-    """Where Prometheus runs: from there, and from nowhere else, the pages of a pod may be read. Lands in the
-    NetworkPolicy."""
+    """The namespace of Prometheus, the only one that may read the pages of a pod. Lands in the NetworkPolicy."""
     scrape_interval_s: Annotated[int, Field(ge=1, le=120)] = 15
-    """How often Prometheus reads the page of a pod, s; the autoscaler's rate is over four readings. Lands in the
+    """How often Prometheus reads the metrics of a pod, s; the autoscaler's rate covers four readings. Lands in the
     monitor and in every rule."""
     runbook_url: PageUrl = "docs/09-monitoring.md"
     """Address of the runbook for the people on call: publish `docs/09-monitoring.md` (in the wheel: `share/doc/marina`)
-    and write its address here. Each alert links to its own heading there."""
+    and set its address here. Each alert links to its own heading on that page."""
     labels: Labels = Field(default={})
-    """Labels by which your Prometheus operator and Grafana choose what they read, such as `release: prometheus`. Land
+    """Labels by which your Prometheus operator and Grafana select what they read, such as `release: prometheus`. Land
     in the monitor, the rules and the dashboard."""
 
 
@@ -137,12 +130,12 @@ class Network(Section):
     """Who may reach the pods, and whom they may reach."""
 
     policy: bool = True
-    """Whether a NetworkPolicy is rendered; `false` where the cluster's owner writes them. Lands in the manifests."""
+    """Whether a NetworkPolicy is rendered; `false` if the cluster's owner writes them. Lands in the manifests."""
     clients: tuple[ObjectName, ...] = ()
     """Other namespaces that may send requests, such as that of your gateway. Lands in the NetworkPolicy."""
     dns: tuple[str, ...] = ("kube-system:53",)
-    """Where pods resolve names, as `NAMESPACE:PORT` or `CIDR:PORT`: `openshift-dns:5353` on OpenShift,
-    `169.254.20.10/32:53` for NodeLocal DNSCache. Lands in every NetworkPolicy that lets pods out."""
+    """The name servers of the pods, as `NAMESPACE:PORT` or `CIDR:PORT`: `openshift-dns:5353` on OpenShift,
+    `169.254.20.10/32:53` for NodeLocal DNSCache. Lands in every NetworkPolicy that limits what pods may reach."""
     egress: tuple[str, ...] = ()
     """What pods may reach, as `CIDR:PORT`; default: nothing, or what `model.url` needs. Lands in the NetworkPolicy."""
 
@@ -153,7 +146,7 @@ class Network(Section):
             place, _, port = entry.rpartition(":")
             valid = port.isdigit() and 0 < int(port) < 65536
             if "/" in place:
-                valid = valid and _is_network(place)
+                valid = valid and is_valid(place, ip_network)
             else:
                 valid = valid and re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", place) is not None
             if not valid:
@@ -165,7 +158,7 @@ class Network(Section):
     def _addresses(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
         for entry in entries:
             network, _, port = entry.rpartition(":")
-            if not (_is_network(network) and port.isdigit() and 0 < int(port) < 65536):
+            if not (is_valid(network, ip_network) and port.isdigit() and 0 < int(port) < 65536):
                 raise ValueError("allowed: `CIDR:PORT` such as `10.0.0.0/8:443`")
         return entries
 
@@ -174,21 +167,21 @@ class Rollout(Section):
     """How a new version replaces the old one."""
 
     max_surge: PodsOrShare | Literal["auto"] = "auto"
-    """Pods that a rollout may add, a number or a share such as `25%`; auto: `25%`, with GPUs 1. Set 0 if the cluster
-    has no room for one more pod. Lands in the Deployment."""
+    """How many pods a rollout may add, a number or a share such as `25%`; auto: `25%`, or 1 with GPUs. Set 0 if the
+    cluster has no room for one more pod. Lands in the Deployment."""
     max_unavailable: PodsOrShare = 0
-    """Pods that a rollout may take away before their successors are ready, a number or a share. Lands in the
+    """How many pods a rollout may remove before their successors are ready, a number or a share. Lands in the
     Deployment."""
 
     @model_validator(mode="after")
-    def _moves(self) -> Rollout:
+    def _can_replace_pods(self) -> Rollout:
         if str(self.max_surge) in ("0", "0%") and str(self.max_unavailable) in ("0", "0%"):
-            raise ValueError("allowed: `max_surge` or `max_unavailable` over 0, else no pod could be replaced")
+            raise ValueError("allowed: `max_surge` or `max_unavailable` over 0, or no pod can be replaced")
         return self
 
 
 class LogShipper(Section):
-    """A sidecar that sends the server's log on; it starts before the server and stops after it."""
+    """A sidecar that forwards the server's log; it starts before the server and stops after it."""
 
     image: ImageName
     """Image of Fluent Bit, Vector or the like; it reads `/var/log/marina/*.log`. Lands in the Deployment."""
@@ -197,9 +190,9 @@ class LogShipper(Section):
     config_map: ObjectName | None = None
     """A ConfigMap with its configuration, mounted at `/etc/shipper`. Lands in the Deployment."""
     cpu: str = "50m"
-    """Cores it may use, on top of the pod's. Lands in the Deployment."""
+    """Cores that it may use, on top of the pod's. Lands in the Deployment."""
     memory: str = "64Mi"
-    """Memory it may use, on top of the pod's. Lands in the Deployment."""
+    """Memory that it may use, on top of the pod's. Lands in the Deployment."""
 
     @field_validator("cpu", "memory")
     @classmethod
@@ -217,16 +210,17 @@ class Route(Section):
     hostnames: tuple[HostName, ...] = ()
     """Host names of the service; default: all that the Gateway listens for. Lands in the HTTPRoute."""
     path: Annotated[str, Field(min_length=1)] | None = None
-    """Requests whose path starts with it come here; default: `/predictions/NAME`. Lands in the HTTPRoute."""
+    """Requests whose path starts with this are sent to the service; default: `/predictions/NAME`. Lands in the
+    HTTPRoute."""
 
 
 class Kubernetes(Section):
     """Where it runs."""
 
     namespace: Name = "marina"
-    """Every object is in it. Lands in all manifests."""
+    """The namespace of every object. Lands in all manifests."""
     create_namespace: bool = True
-    """Whether the manifests hold the Namespace itself; `false` where only its owner may make one."""
+    """Whether the manifests contain the Namespace itself; `false` if you may not create one."""
     registry: Registry = "registry.local/marina"
     """Prefix of the image's name. Lands in the image and the Deployment."""
     pull_secrets: tuple[ObjectName, ...] = ()
@@ -236,18 +230,18 @@ class Kubernetes(Section):
     rollout: Rollout = Rollout()
     """How a new version replaces the old one."""
     run_as_user: Annotated[int, Field(ge=1)] | None = 10001
-    """User and group of the pods' processes, the image's own; null: the namespace chooses, as on OpenShift. Lands in
-    the Deployment."""
+    """User and group of the pods' processes; the default is the image's own. null: the namespace chooses, as on
+    OpenShift. Lands in the Deployment."""
     node_selector: Labels = Field(default={})
     """Labels that a node must have. Lands in the Deployment."""
     cpu_labels: Labels | None = None
-    """Labels of the nodes that can run `model.cpu_target`; default: those that Node Feature Discovery gives, none for
-    `native`; `{}` where `node_selector` chooses such nodes. Land in the Deployment's node affinity."""
+    """Labels of the nodes that can run `model.cpu_target`; default: those that Node Feature Discovery sets, none for
+    `native`; `{}` if `node_selector` already selects such nodes. Land in the Deployment's node affinity."""
     tolerations: tuple[Taint, ...] = ()
-    """Taints that a node may have, as kubectl writes them: `dedicated=gpu:NoSchedule`; `nvidia.com/gpu` is tolerated
-    anyway by pods with a GPU. Lands in the Deployment."""
+    """Taints that a node may have, as kubectl writes them: `dedicated=gpu:NoSchedule`; pods with a GPU always tolerate
+    `nvidia.com/gpu`. Lands in the Deployment."""
     priority_class: ObjectName | None = None
-    """A PriorityClass of the cluster, which says which pods are evicted first. Lands in the Deployment."""
+    """A PriorityClass of the cluster, which decides which pods are evicted first. Lands in the Deployment."""
     runtime_class: ObjectName | None = None
     """A RuntimeClass of the cluster, `nvidia` on some. Lands in the Deployment."""
     network: Network = Network()
@@ -255,7 +249,8 @@ class Kubernetes(Section):
     model: ModelStore | None = None
     """Where the pod gets the MAR from; default: it is in the image."""
     log_shipper: LogShipper | None = None
-    """A sidecar that sends the log on; default: none, because an agent on the node reads what containers print."""
+    """A sidecar that forwards the log; default: none, because usually an agent on the node reads what containers
+    print."""
     route: Route | None = None
     """Lets requests in from outside, through a Gateway; default: none, only the Service."""
     monitoring: Monitoring = Monitoring()
@@ -263,4 +258,4 @@ class Kubernetes(Section):
     pod: Pod = Pod()
     """What you add to the pods."""
     patches: tuple[Patch, ...] = ()
-    """Changes of the rendered objects, applied in this order, before `verify` and `deploy` read them."""
+    """Changes to the rendered objects, applied in this order, before `verify` and `deploy` read them."""

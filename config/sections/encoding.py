@@ -14,21 +14,21 @@ class Encoding(Section):
     """How an encoder reads texts, and what an embedding is made of."""
 
     max_tokens: Count = 128
-    """Most tokens of a text, with those that the tokenizer adds. Lands in the record and the compiled graph."""
+    """Most tokens of a text, including those that the tokenizer adds. Lands in the record and the compiled graph."""
     buckets: tuple[Count, ...] = ()
-    """Lengths that are compiled, in tokens, in rising order, the last is `max_tokens`; a text is padded to the next of
+    """The lengths that are compiled, in tokens, ascending, the last one `max_tokens`; a text is padded to the next of
     them. Default: a quarter of `max_tokens`, half of it, and `max_tokens`. Land in the record and the compiled
     graph."""
     dynamic: bool = False
-    """Instead of `buckets`: one artifact for each batch size takes every length, and texts that run together are padded
-    to the longest of them. Lands in the record and the compiled graph."""
+    """Instead of `buckets`: one artifact for each batch size takes every length, and the texts of a batch are padded to
+    the longest of them. Lands in the record and the compiled graph."""
     truncate: Literal["error", "left", "right"] = "error"
-    """What happens to a longer text. error: 422; left: its beginning is cut off; right: its end. Lands in the record of
-    the MAR."""
+    """What happens to a longer text. error: it gets 422; left: its beginning is cut off; right: its end is cut off.
+    Lands in the record of the MAR."""
     pooling: Literal["cls", "mean"] = "mean"
-    """What an embedding is made of. mean: of all tokens; cls: the first. Compiled into the graph."""
+    """What an embedding is made of. mean: the mean of all tokens; cls: the first token. Compiled into the graph."""
     normalise: bool = True
-    """Embeddings have the length 1, so that a dot product of two is their cosine. Compiled into the graph."""
+    """Scale embeddings to length 1, so that the dot product of two is their cosine. Compiled into the graph."""
 
     @model_validator(mode="after")
     def _buckets_fit(self) -> Encoding:
@@ -37,5 +37,5 @@ class Encoding(Section):
 
     @property
     def varying(self) -> Varying:
-        """The length of a text as a dimension that varies."""
+        """The length of a text, as a varying dimension."""
         return Varying(max=self.max_tokens, buckets=self.buckets, dynamic=self.dynamic)

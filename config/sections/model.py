@@ -1,4 +1,4 @@
-"""The sections of a spec about what is served: the model, and what goes into it."""
+"""The sections of a spec about what is served: the model and its inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Dtype = Literal["bool", "float32", "float64", "int32", "int64", "uint8"]
 
 
 class Image(Section):
-    """How a picture becomes the model's input; models of torchvision come with it, for others it is required."""
+    """How a picture becomes the model's input; models of torchvision have it built in, others need it."""
 
     height: Count
     """Rows of the model's input, pixels. Lands in the record of the MAR."""
@@ -31,28 +31,28 @@ class Image(Section):
     """Subtracted from each channel after scaling to 0..1; one number, or one for each channel. Compiled into the
     graph."""
     std: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
-    """Divides each channel after `mean`; one number, or one for each channel. Compiled into the graph."""
+    """Each channel is divided by it after `mean`; one number, or one for each channel. Compiled into the graph."""
     interpolation: Literal["bicubic", "bilinear", "nearest"] = "bilinear"
     """How pixels are scaled. Lands in the record of the MAR."""
     top_k: Annotated[int, Field(ge=0)] = 5
     """How many classes an answer names; 0, for handlers of your own, leaves the network's outputs as they are. Compiled
     into the graph."""
     max_pixels: Count = 40_000_000
-    """Larger images are refused before they are decoded, pixels. Lands in the record of the MAR."""
+    """Larger pictures are refused before they are decoded, pixels. Lands in the record of the MAR."""
     max_decode_mb: Annotated[int, Field(ge=32, le=4096)] = 160
-    """Images whose decoding would take more memory are refused before it begins, MB of 1,000,000 bytes. A baseline JPEG
+    """Pictures that need more memory for decoding are refused before it begins, MB of 1,000,000 bytes. A baseline JPEG
     takes little at any size, a progressive one 3 to 6 bytes a pixel, PNG 4 to 7, WebP 18. Lands in the record of the
     MAR."""
 
     @model_validator(mode="after")
-    def _one_value_a_channel(self) -> Image:
+    def _one_value_for_each_channel(self) -> Image:
         for field in ("mean", "std"):
             if len(getattr(self, field)) not in (1, self.channels):
-                raise ValueError(f"{field}|allowed: 1 number or {self.channels}, one a channel")
+                raise ValueError(f"{field}|allowed: 1 number or {self.channels}, one for each channel")
         return self
 
     def per_channel(self, values: tuple[float, ...]) -> list[float]:
-        """`mean` or `std` spelt out, one number a channel."""
+        """`mean` or `std` with one number for each channel."""
         return list(values) if len(values) == self.channels else list(values) * self.channels
 
 
@@ -64,8 +64,8 @@ class Tensor(Section):
     `[{max: 512, buckets: [32, 128, 512]}]` or `[{max: 512, dynamic: true}]`. Lands in the record and the compiled
     graph."""
     mask_of: Identifier | None = None
-    """An input that varies: this one is not sent, but made, 1 where that one holds values and 0 where it is padding. It
-    has no `shape`. Lands in the record."""
+    """Makes this input the mask of another one that varies: clients do not send it; it is 1 where that input has values
+    and 0 where it is padding. A mask has no `shape`. Lands in the record."""
     dtype: Dtype = "float32"
     """Element type. Lands in the record and the compiled graph."""
     min: float | None = None
@@ -75,12 +75,12 @@ class Tensor(Section):
 
     @property
     def varying(self) -> Varying | None:
-        """Its dimension that varies, if there is one."""
+        """The dimension that varies; None if none does."""
         return next((side for side in self.shape if isinstance(side, Varying)), None)
 
     @property
     def largest_shape(self) -> tuple[int, ...]:
-        """Its shape, where a dimension varies at its largest."""
+        """The shape, with the dimension that varies at its largest."""
         return tuple(side.max if isinstance(side, Varying) else side for side in self.shape)
 
 
@@ -92,21 +92,21 @@ class Model(Section):
     `transformers` saves it. Read by `marina package`."""
     weights: str | None = None
     """`random` (seeded), a torchvision weights name such as `IMAGENET1K_V2`, or a `.safetensors`, `.pt`, `.pth` or
-    `.ckpt` state dict or checkpoint; a `.pt2` program and a `hf:` folder hold their own. Read by `marina package`."""
+    `.ckpt` state dict or checkpoint; a `.pt2` program and a `hf:` folder contain theirs. Read by `marina package`."""
     handler: str = "image"
-    """`image`, `tensor`, `text` or `./file.py:Class` of your own. Lands in the MAR's entry module."""
+    """`image`, `tensor`, `text`, or a handler of your own as `./file.py:Class`. Lands in the MAR's entry module."""
     files: tuple[str, ...] = ()
     """Files that a handler of your own reads, such as its vocabulary. Land in the folder `files` of the MAR."""
     task: Literal["classify", "embed", "rerank", "tokens"] | None = None
-    """What an encoder from a `hf:` folder answers. classify: the likeliest labels of a text; embed: its embedding;
+    """What an encoder from a `hf:` folder answers. classify: the most likely labels of a text; embed: its embedding;
     rerank: how well documents fit a query; tokens: a label for each token. Compiled into the graph."""
     encoding: Encoding | None = None
     """How an encoder reads texts."""
     image: Image | None = None
     """Input of an `image` model; default for torchvision: what the model's weights need."""
     inputs: dict[Identifier, Tensor] | None = None
-    """Inputs by name, in the order of the model's arguments; needed by `tensor`, and by your own handler unless `image`
-    is there."""
+    """Inputs by name, in the order of the model's arguments; needed by `tensor`, and by a handler of your own unless
+    there is an `image`."""
     outputs: tuple[Identifier, ...] | None = None
     """Names of the model's outputs, in order; default: `output`, or `output_0`, `output_1` … Lands in the record."""
     labels: str | None = None
@@ -115,29 +115,29 @@ class Model(Section):
     """fp32, bf16 or int8 on cpu, and int4 for a compiled `text` model; fp32, fp16 or bf16 on cuda. Compiled into the
     artifact."""
     compile: Literal["aot", "eager", "export", "jit"] = "aot"
-    """aot: compiled when packaged; jit: compiled when a worker starts, from a shipped cache; export: the exported
-    program runs as it is; eager: not exported either, the files of `./file.py:factory`, or torch's own kernels
-    for a `text` model, run in the worker."""
+    """aot: compiled when it is packaged; jit: compiled when a worker starts, from a packed cache; export: the exported
+    program runs uncompiled; eager: not exported either: the worker runs the files of `./file.py:factory`, or, for a
+    `text` model, torch's own kernels."""
     cpu_target: CpuTarget = "native"
-    """The CPUs it is compiled for. native: those like the packaging machine's; x86-64-v3: all that have AVX2;
-    x86-64-v4: all that have AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and
-    in the Deployment's node affinity."""
+    """The CPUs that it is compiled for. native: CPUs like the packaging machine's; x86-64-v3: all with AVX2;
+    x86-64-v4: all with AVX-512; amx: Sapphire Rapids and later. Compiled into the artifact; lands in its key and in the
+    Deployment's node affinity."""
     batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4)
-    """Sizes of batches that are compiled and run once before a worker is ready, in rows; a batch is cut and padded to
+    """The batch sizes that are compiled, and run once before a worker is ready, in rows; a batch is cut and padded to
     them. Lands in the MAR."""
     calibration: str | None = None
     """Folder of pictures, of `.npy` inputs, or of `.txt` files with one text on each line: int8 is calibrated with
     them, and every artifact is checked on them. For a `text` model: texts that it should know, see
     `text.max_perplexity`."""
     min_agreement: Share = 0.99
-    """Share of the checked inputs that must get the eager fp32 model's answer (image: the same top class; tensor:
-    within `tolerance`); with fewer, no MAR is written."""
+    """Share of the checked inputs that must get the same answer from the artifact as from the eager fp32 model (image:
+    the same top class; tensor: within `tolerance`); with fewer, no MAR is written."""
     tolerance: Annotated[float, Field(gt=0)] = 0.05
-    """For tensor outputs: largest difference allowed, as a share of the largest value of eager's output."""
+    """For tensor outputs: the largest difference allowed, as a share of the largest value of the eager output."""
     on_mismatch: Literal["fail", "jit"] = "fail"
-    """When an artifact does not fit the serving machine: refuse to start, or compile there (logged and counted)."""
+    """If an artifact does not fit the serving machine: refuse to start, or compile there (logged and counted)."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """For `random` weights and generated inputs."""
+    """Seed of `random` weights and generated inputs."""
 
     @field_validator("batch_sizes")
     @classmethod
@@ -148,15 +148,15 @@ class Model(Section):
 
     @property
     def folder(self) -> str | None:
-        """The folder of a model as `transformers` saves it, when that is the source."""
+        """The folder of a model as `transformers` saves it; None for any other source."""
         return self.source.removeprefix("hf:") if self.source.startswith("hf:") else None
 
     @property
     def writes(self) -> bool:
-        """Whether it answers token by token."""
+        """Whether it is a language model, which answers token by token."""
         return self.handler == "text" and self.task is None
 
     @property
     def from_torchvision(self) -> bool:
-        """Whether the model comes from torchvision by its name."""
+        """Whether the source is the name of a torchvision model."""
         return self.source.startswith("torchvision:")

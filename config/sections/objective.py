@@ -1,4 +1,4 @@
-"""The sections of a spec about the objective, and about what is sent to see whether it is met."""
+"""The sections of a spec about the objective, and about the load that shows whether it is met."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ class Slo(Section):
     """How well it must serve."""
 
     p99_ms: Annotated[float, Field(gt=0)]
-    """99 of 100 requests are answered within it, ms; default for a language model that has both of the next two fields:
-    computed from them for an answer of `text.max_tokens`. Judged by the load test; lands in the alerts and
+    """99 of 100 requests must be answered within this time, ms; default for a language model with both of the next two
+    fields: computed from them, for an answer of `text.max_tokens`. Judged by the load test; lands in the alerts and
     dashboard."""
     ttft_p99_ms: Annotated[float, Field(gt=0)] | None = None
-    """For a language model: 99 of 100 requests have their first text within it, ms. Judged by the load test; lands in
-    the alerts and dashboard."""
-    itl_p99_ms: Annotated[float, Field(gt=0)] | None = None
-    """For a language model: 99 of 100 pieces of text come within it after the one before, ms. Judged by the load test;
+    """For a language model: 99 of 100 requests must get their first text within this time, ms. Judged by the load test;
     lands in the alerts and dashboard."""
+    itl_p99_ms: Annotated[float, Field(gt=0)] | None = None
+    """For a language model: 99 of 100 pieces of text must follow the piece before within this time, ms. Judged by the
+    load test; lands in the alerts and dashboard."""
     goodput: Annotated[float, Field(gt=0, lt=1)] | None = None
     """For a language model: share of requests that must meet three limits at once: first text within `ttft_p99_ms`, end
-    within `p99_ms`, and on average `itl_p99_ms` for each token. Judged by the load test."""
+    within `p99_ms`, and on average no more than `itl_p99_ms` for each token. Judged by the load test."""
     error_rate: Share = 0.001
     """Largest share of requests that may fail; a 503 because the queue is full counts as failed. Judged by the load
     test; lands in the alerts."""
     throughput_rps: Annotated[float, Field(gt=0)] | None = None
     """Rate that one pod must hold, requests/s; default: the load test's own rate. Judged by the load test."""
     regression: Annotated[float, Field(gt=0, le=10)] = 0.2
-    """By how much a new package may be worse than the old one, as a share: of latency, of CPU time for each request,
-    and of requests answered in time. Judged by `marina compare`."""
+    """By how much a new package may be worse than the old one, as a share, in latency, in CPU time for each request,
+    and in requests answered in time. Judged by `marina compare`."""
 
 
 class Load(Section):
@@ -41,12 +41,12 @@ class Load(Section):
     sample: str | None = None
     """A picture, a `.json` or a `.npy` file; default: one generated from the model's inputs. Lands in the MAR."""
     samples: dict[str, Annotated[float, Field(gt=0)]] | None = None
-    """What the load test sends instead: files or folders of files, each with its weight, `{cat.jpg: 3, pages/: 1}`:
-    three of four requests send the cat. Each line of a `.jsonl` file is a body. Default: `sample` alone. Read by
-    `marina loadtest`, `calibrate` and `compare`."""
+    """What the load test sends instead of `sample`: files or folders of files, each with its weight. With `{cat.jpg: 3,
+    pages/: 1}`, three of four requests send the cat. Each line of a `.jsonl` file is a body. Default: `sample` alone.
+    Read by `marina loadtest`, `calibrate` and `compare`."""
     max_tokens: dict[Annotated[int, Field(ge=1, strict=False)], Annotated[float, Field(gt=0)]] | None = None
     """For a language model: the lengths of answers that the load test asks for, in tokens, each with its weight, `{32:
-    5, 256: 1}`; default: as the samples say. Read by `marina loadtest`, `calibrate` and `compare`."""
+    5, 256: 1}`; default: what the samples ask for. Read by `marina loadtest`, `calibrate` and `compare`."""
     replay: str | None = None
-    """A trace of real traffic that is played instead of a rate: CSV or JSON lines with the `time` of each request
-    (seconds, or ISO 8601) and, where known, the file of its `sample`; default: none. Read by `marina loadtest`."""
+    """A trace of real traffic that is replayed instead of a constant rate: CSV or JSON lines with the `time` of each
+    request (seconds, or ISO 8601) and optionally the file of its `sample`; default: none. Read by `marina loadtest`."""

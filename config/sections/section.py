@@ -1,13 +1,14 @@
-"""What the sections of a spec are made of: their base class, and the types that more than one of them uses."""
+"""The base class of the sections of a spec, and the types that several of them use."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-# Patterns, with the words that errors use for them.
+# Each pattern with the words that errors use for it.
 PATTERNS = {
     r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$": "at most 40 lower-case letters, digits and `-`, the first a letter",
     r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,30}[A-Za-z0-9])?$": "letters, digits, `.`, `_` and `-`, at most 32",
@@ -48,23 +49,30 @@ PATTERNS = {
     _HEADER,
     CURRENCY,
     PERCENT,
-    ABSOLUTE,
+    _ABSOLUTE,
 ) = PATTERNS
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
-
-
-_SIGNS = "letters, digits, `-`, `_` and `.`, at most 63, the first and the last a letter or digit"
-# How a check begins that finds fault with the key of an entry, after the key and `|`.
-AS_NAME = "as a name, allowed: "
+_CHARACTERS = "letters, digits, `-`, `_` and `.`, at most 63, the first and the last a letter or digit"
+# How the ValueError of a check begins, after the key and `|`, if the key of an entry is wrong and not its value.
+BAD_KEY = "as a name, allowed: "
 
 
 def _labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         if not _LABEL.fullmatch(key):
-            raise ValueError(f"{key}|{AS_NAME}{_SIGNS}, with or without `example.org/` before them")
+            raise ValueError(f"{key}|{BAD_KEY}{_CHARACTERS}, with or without `example.org/` before them")
         if value and ("/" in value or not _LABEL.fullmatch(value)):
-            raise ValueError(f"{key}|allowed: {_SIGNS}")
+            raise ValueError(f"{key}|allowed: {_CHARACTERS}")
     return labels
+
+
+def is_valid(text: str, parse: Callable[[str], object]) -> bool:
+    """Whether a function parses the text without a ValueError."""
+    try:
+        parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 Name = Annotated[str, StringConstraints(pattern=_NAME)]
@@ -82,6 +90,7 @@ PageUrl = Annotated[str, StringConstraints(pattern=_PAGE)]
 DeviceName = Annotated[str, StringConstraints(pattern=_DEVICE)]
 RedisUrl = Annotated[str, StringConstraints(pattern=_REDIS)]
 HeaderName = Annotated[str, StringConstraints(pattern=_HEADER)]
+AbsolutePath = Annotated[str, StringConstraints(pattern=_ABSOLUTE)]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -89,7 +98,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    """Frozen, with unknown keys forbidden and no silent conversion of text to numbers."""
+    """The base of all sections: frozen, unknown keys are errors, and text is never silently converted to a number."""
 
-    # Deferred: each section would compile its validators by itself, and again as a part of the spec, at every import.
+    # Deferred, or every import would compile the validators of each section, and then again as parts of the spec's.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, defer_build=True)

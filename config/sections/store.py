@@ -1,4 +1,4 @@
-"""The section of a spec about where the pods get the model from, when it is not in their image."""
+"""The section of a spec about where pods get the model from, if it is not in their image."""
 
 from __future__ import annotations
 
@@ -7,27 +7,19 @@ from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
-from config.sections.section import ImageName, InsidePath, ObjectName, Section
+from config.sections.section import AbsolutePath, ImageName, InsidePath, ObjectName, Section
 
 _ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s?#]*|(gs|s3)://[^\s/?#]+/[^\s?#]*[^\s/?#]")
-_HOST_PATH = re.compile(r"(/[\w.-]+)+")
 
 
 class ModelCache(Section):
-    """Where downloaded MARs are kept, so that the next pod does not download again. Old ones are never deleted."""
+    """Where downloaded MARs are kept, so that the next pod need not download them again. Old ones are never deleted."""
 
-    host_path: str | None = None
-    """A folder of the node, which the pods' user may write; the namespace must allow `hostPath`. Lands in the
+    host_path: AbsolutePath | None = None
+    """A folder of the node that the pods' user may write to; the namespace must allow `hostPath`. Lands in the
     Deployment."""
     claim: ObjectName | None = None
-    """A PersistentVolumeClaim that every pod may write (ReadWriteMany). Lands in the Deployment."""
-
-    @field_validator("host_path")
-    @classmethod
-    def _absolute(cls, path: str | None) -> str | None:
-        if path is not None and not _HOST_PATH.fullmatch(path):
-            raise ValueError("allowed: a path such as `/var/cache/marina`")
-        return path
+    """A PersistentVolumeClaim that every pod may write to (ReadWriteMany). Lands in the Deployment."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> ModelCache:
@@ -37,19 +29,19 @@ class ModelCache(Section):
 
 
 class ModelStore(Section):
-    """Where the pod gets the MAR from, instead of from its image; its checksum is compared before the server starts."""
+    """Where the pod gets the MAR from, if not from its image; its checksum is compared before the server starts."""
 
     url: str | None = None
-    """Downloaded by an init container into the pod: `https://…`, `s3://BUCKET/KEY` or `gs://BUCKET/KEY`. Lands in the
-    Deployment."""
+    """Address from which an init container downloads the MAR: `https://…`, `s3://BUCKET/KEY` or `gs://BUCKET/KEY`.
+    Lands in the Deployment."""
     secret: ObjectName | None = None
-    """A Secret that the init container alone mounts, at `/store`, and whose keys are its variables: credentials such as
-    `AWS_ACCESS_KEY_ID`, or in `MODEL_URL`, without `url`, a presigned address, which is written nowhere else. Lands in
-    the Deployment."""
+    """A Secret that only the init container gets, mounted at `/store` and as environment variables: credentials such as
+    `AWS_ACCESS_KEY_ID`, or, instead of `url`, a presigned address as `MODEL_URL`, which is written nowhere else. Lands
+    in the Deployment."""
     claim: ObjectName | None = None
-    """A PersistentVolumeClaim that holds it; mounted read-only. Lands in the Deployment."""
+    """A PersistentVolumeClaim with the MAR; mounted read-only. Lands in the Deployment."""
     image: ImageName | None = None
-    """An image that holds it, mounted as a volume (Kubernetes 1.35, or from 1.31 with the feature gate ImageVolume).
+    """An image with the MAR, mounted as a volume (Kubernetes 1.35, or from 1.31 with the feature gate ImageVolume).
     Lands in the Deployment."""
     path: InsidePath = "model.mar"
     """Path of the MAR in `claim` or `image`. Lands in the Deployment."""
@@ -58,16 +50,16 @@ class ModelStore(Section):
 
     @property
     def downloads(self) -> bool:
-        """Whether it is downloaded, and not mounted."""
+        """Whether the MAR is downloaded; otherwise it is mounted."""
         return self.claim is None and self.image is None
 
     @field_validator("url")
     @classmethod
-    def _harmless(cls, url: str | None) -> str | None:
+    def _without_secrets(cls, url: str | None) -> str | None:
         if url is None:
             return url
         if "@" in urlsplit(url).netloc:
-            raise ValueError("allowed: an address without user and password, which all who may read pods could read")
+            raise ValueError("allowed: an address without user and password, which anyone who may read pods would see")
         if not _ADDRESS.fullmatch(url):
             allowed = "an address that begins with `http://`, `https://`, `s3://` or `gs://`, without a query"
             raise ValueError(f"allowed: {allowed}; a presigned one goes into `secret` as `MODEL_URL`")

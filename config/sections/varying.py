@@ -1,4 +1,4 @@
-"""The part of a spec about a dimension whose size each request has of its own."""
+"""The part of a spec about a dimension whose size varies from request to request."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from config.sections.section import Count, Section
 
 
 class Varying(Section):
-    """A dimension whose size each request has of its own: words of a text, steps of a series."""
+    """A dimension whose size varies from request to request: the words of a text, the steps of a series."""
 
     max: Count
     """Longer requests get 422. Lands in the record."""
     buckets: tuple[Count, ...] = ()
-    """Sizes that are compiled, ascending, the last is `max`; a request is padded to one of them. Default: a quarter of
-    `max`, half of it, and `max`. Land in the record and the compiled graph."""
+    """The sizes that are compiled, ascending, the last one `max`; a request is padded to the next of them. Default: a
+    quarter of `max`, half of it, and `max`. Land in the record and the compiled graph."""
     dynamic: bool = False
-    """Instead of `buckets`: one artifact for each batch size takes every length, and rows that run together are padded
-    to the longest of them. Lands in the record and the compiled graph."""
+    """Instead of `buckets`: one artifact for each batch size takes every length, and the rows of a batch are padded to
+    the longest of them. Lands in the record and the compiled graph."""
 
     @model_validator(mode="after")
     def _buckets_fit(self) -> Varying:
@@ -28,13 +28,13 @@ class Varying(Section):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The buckets, the default resolved; of a dynamic one the sizes that are timed and compared."""
+        """The buckets, with the default filled in; if `dynamic`, these sizes are timed and compared."""
         quarters = (math.ceil(self.max / 4), math.ceil(self.max / 2), self.max)
         return self.buckets or tuple(sorted(set(quarters)))
 
 
 def check_buckets(buckets: tuple[int, ...], largest: int, field: str, *, dynamic: bool) -> None:
-    """Buckets are in order and end at the largest size, and there are none of what is dynamic."""
+    """Raises ValueError unless the buckets ascend to the largest size, or if `dynamic` is set as well."""
     if buckets and dynamic:
         raise ValueError("dynamic|allowed: `buckets`, or `dynamic`, which takes every size")
     if buckets and (list(buckets) != sorted(set(buckets)) or buckets[-1] != largest):

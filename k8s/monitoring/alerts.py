@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from config.machine import LOW_BYTES
+from config.machine import LOW_TMP_BYTES
 from config.spec import Spec
 from k8s.monitoring.expressions import Queries
 
@@ -156,7 +156,7 @@ def _capacity_alerts(spec: Spec, queries: Queries) -> list[Alert]:
         Alert(
             "DiskNearlyFull",
             "ticket",
-            f"{queries.of('marina_disk_free_bytes')} < {LOW_BYTES}",
+            f"{queries.of('marina_disk_free_bytes')} < {LOW_TMP_BYTES}",
             _pod("has {{ $value | humanize }}B left for temporary files"),
             for_="5m",
         ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from config.latency import FIRST_EDGES_S, GAP_EDGES_S, around
+from config.latency import FIRST_EDGES_S, GAP_EDGES_S, edges_around
 from config.sections import Cost
 from config.spec import Spec
 
@@ -103,7 +103,7 @@ class Queries:
     def within(self, limit: str) -> str:
         """Good answers per second within a limit in seconds. Exact on an edge of the histogram, interpolated between
         two."""
-        return self._within(_DURATION, around(float(limit)), GOOD)
+        return self._within(_DURATION, edges_around(float(limit)), GOOD)
 
     def _within(self, histogram: str, position: tuple[float, float, float], *matchers: str) -> str:
         low, high, share = position
@@ -118,7 +118,7 @@ class Queries:
 
     def late(self, histogram: str, limit_s: float) -> str:
         """First tokens, or gaps between tokens, over a limit, per second."""
-        within = self._within(histogram, around(limit_s, _EDGES[histogram]))
+        within = self._within(histogram, edges_around(limit_s, _EDGES[histogram]))
         return f"clamp_min({self.count_rate(histogram)} - {within}, 0)"
 
     def sequences(self, state: str, *by: str) -> str:

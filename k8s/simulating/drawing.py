@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from config.pages import Axis, Chart, Drawing, Entry, Line, linear_axis, render
+from config.pages import Axis, Chart, Drawing, LegendEntry, Line, linear_axis, render_template
 from k8s.simulating.outcome import Simulation, duration
 from k8s.simulating.world import Moment
 
@@ -21,7 +21,7 @@ def simulation_html(simulation: Simulation) -> str:
     knee = simulation.service.knee_rps
     traffic = Line("traffic", "zero", _points(simulation.outcomes[0].run.moments, lambda moment: moment.rate))
     held = _lines(simulation, lambda moment: moment.ready * knee)
-    return render(
+    return render_template(
         Path(__file__).with_name("simulation.html"),
         title=heading,
         lead=f"{duration(len(simulation.trace.rates))};{simulation.service_text()}",
@@ -74,7 +74,7 @@ def _drawing(title: str, lines: Sequence[Line], simulation: Simulation) -> Drawi
         width=960,
         height=260,
     )
-    return Drawing(chart, "", [Entry(f"ink-{line.css}", line.name) for line in lines])
+    return Drawing(chart, "", [LegendEntry(f"ink-{line.css}", line.name) for line in lines])
 
 
 def _hours_axis(end_s: float) -> Axis:

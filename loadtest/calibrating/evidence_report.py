@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from config.pages import Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds, render
+from config.pages import Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds, render_template
 from loadtest.calibrating.evidence import MAY_HOLD_MORE, Evidence, TrialRecord, interval_text, knee_text
 from loadtest.measuring import MB, figure, percent
 from loadtest.reporting import arrivals_text, cost_facts, ms, texts_by_id
@@ -14,7 +14,7 @@ def evidence_html(evidence: Evidence) -> str:
     """The file's text."""
     name = f"{evidence.name} {evidence.version}"
     costs = evidence.costs
-    return render(
+    return render_template(
         Path(__file__).with_name("evidence.html"),
         title=f"{evidence.status}: {name}",
         heading=f"{name}: {knee_text(evidence.knee) if evidence.knee else 'no knee'}",
@@ -70,10 +70,10 @@ def _drawing(evidence: Evidence) -> Drawing | None:
         limit=limit,
     )
     legend = [
-        Entry("ink-one", "p50"),
-        Entry("ink-two", "p99"),
-        Entry("ink-limit dash", f"p99 limit, {milliseconds(limit)}"),
-        Entry("ink-soft dash", "knee"),
+        LegendEntry("ink-one", "p50"),
+        LegendEntry("ink-two", "p99"),
+        LegendEntry("ink-limit dash", f"p99 limit, {milliseconds(limit)}"),
+        LegendEntry("ink-soft dash", "knee"),
     ]
     return Drawing(chart, "One dot a run, filled where the objective was missed; requests/s", legend)
 

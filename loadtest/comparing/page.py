@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from config.pages import Axis, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds, render
+from config.pages import Axis, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds, render_template
 from loadtest.comparing.comparison import Comparison, Figure, Round, Side, Turn
 from loadtest.comparing.suite import figure_title
 from loadtest.judging import SHARE
@@ -18,14 +18,14 @@ _MEANING = {
     "FAIL": "The new server is worse than the old one by more than is allowed.",
     "INVALID": "The measurement does not tell whether the new server is worse than the old one.",
 }
-_LEGEND = [Entry("ink-two", "old"), Entry("ink-one", "new")]
+_LEGEND = [LegendEntry("ink-two", "old"), LegendEntry("ink-one", "new")]
 
 
 def comparison_html(comparison: Comparison) -> str:
     """The file's text."""
     status, new, old = comparison.status, comparison.new, comparison.old
     name = f"{new.name}: {_version(new)} against {_version(old)}"
-    return render(
+    return render_template(
         Path(__file__).with_name("comparison.html"),
         title=f"{status}: {name}",
         heading=name,
@@ -118,9 +118,9 @@ def _each_round(rounds: Sequence[Round]) -> Drawing:
         limit=1.0,
     )
     legend = [
-        Entry("ink-three block", "p50"),
-        Entry("ink-limit block", "p99"),
-        Entry("ink-limit dash", "no difference"),
+        LegendEntry("ink-three block", "p50"),
+        LegendEntry("ink-limit block", "p99"),
+        LegendEntry("ink-limit dash", "no difference"),
     ]
     return Drawing(chart, "New / old of each round that counts", legend)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import computed_field
 
-from config.machine import cpu_limit, memory_limit, text_of, visible_cores
+from config.machine import cpu_limit, kernel_text, memory_limit, visible_cores
 from config.record import Part
 
 MB = 1_000_000
@@ -60,7 +60,7 @@ class Memory(Part):
 
 def this_machine(root: Path = Path("/")) -> Machine:
     """The machine that this process runs on."""
-    cpuinfo, meminfo = text_of(root / "proc/cpuinfo"), text_of(root / "proc/meminfo")
+    cpuinfo, meminfo = kernel_text(root / "proc/cpuinfo"), kernel_text(root / "proc/meminfo")
     name = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     total = re.search(r"^MemTotal:\s*(\d+) kB", meminfo, re.MULTILINE)
     groups = root / "sys/fs/cgroup"
@@ -86,7 +86,7 @@ def peak_memory(pid: int, proc: Path = Path("/proc")) -> Memory:
     """Peak memory of a supervisor and what runs under it, of the processes that are alive now."""
     java, workers, supervisor = 0, [], _peak_bytes(proc / str(pid))
     for child in descendants(pid, proc):
-        command = text_of(proc / str(child) / "cmdline").split("\0")
+        command = kernel_text(proc / str(child) / "cmdline").split("\0")
         if Path(command[0]).name == "java":
             java += _peak_bytes(proc / str(child))
         elif any("model_service_worker" in word for word in command):
@@ -100,7 +100,7 @@ def cpu_seconds(pid: int) -> float:
     """CPU time that a process and all under it have used, those included that have ended and were waited for."""
     seconds = 0.0
     for process in (pid, *descendants(pid)):
-        fields = text_of(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
+        fields = kernel_text(Path(f"/proc/{process}/stat")).rpartition(")")[2].split()
         # Ticks of 10 ms are too coarse for a second's work of its own; the clock of a process counts nanoseconds. Its
         # number is the one that clock_getcpuclockid(3) gives.
         with suppress(OSError):
@@ -114,7 +114,7 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
     parents: dict[int, list[int]] = {}
     for status in proc.glob("[0-9]*/stat"):
         # The name in parentheses may hold anything, spaces and parentheses too.
-        fields = text_of(status).rpartition(")")[2].split()
+        fields = kernel_text(status).rpartition(")")[2].split()
         if fields:
             parents.setdefault(int(fields[1]), []).append(int(status.parent.name))
     processes, pending = [], [pid]
@@ -126,5 +126,5 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> list[int]:
 
 
 def _peak_bytes(folder: Path) -> int:
-    peak = re.search(r"^VmHWM:\s*(\d+) kB", text_of(folder / "status"), re.MULTILINE)
+    peak = re.search(r"^VmHWM:\s*(\d+) kB", kernel_text(folder / "status"), re.MULTILINE)
     return int(peak[1]) * 1024 if peak else 0

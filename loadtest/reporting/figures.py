@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
-from config.pages import Axis, Bars, Chart, Drawing, Entry, Line, linear_axis, log_axis, milliseconds
+from config.pages import Axis, Bars, Chart, Drawing, LegendEntry, Line, linear_axis, log_axis, milliseconds
 from loadtest.judging import Climb, Outcome
 from loadtest.measuring import Histogram, Second, merged
 from loadtest.reporting.growth import growth
@@ -42,9 +42,9 @@ def _curve(outcome: Outcome) -> Drawing:
         limit=limit,
     )
     legend = [
-        Entry("ink-one", "response, from the intended send"),
-        Entry("ink-three", "service, from the real send"),
-        Entry("ink-limit dash", f"p99 limit, {milliseconds(limit)}"),
+        LegendEntry("ink-one", "response, from the intended send"),
+        LegendEntry("ink-three", "service, from the real send"),
+        LegendEntry("ink-limit dash", f"p99 limit, {milliseconds(limit)}"),
     ]
     return Drawing(chart, "Share of requests answered within a time, all runs together", legend)
 
@@ -63,7 +63,11 @@ def _climb(climb: Climb, outcome: Outcome) -> Drawing:
         limit=limit,
         shaded=[climb.broke_rps] if climb.broke_rps else [],
     )
-    legend = [Entry("ink-two", "p99"), Entry("ink-limit dash", "p99 limit"), Entry("ink-shade block", "where it broke")]
+    legend = [
+        LegendEntry("ink-two", "p99"),
+        LegendEntry("ink-limit dash", "p99 limit"),
+        LegendEntry("ink-shade block", "where it broke"),
+    ]
     return Drawing(chart, "Response time of each step of the ramp, requests/s", legend)
 
 
@@ -94,10 +98,10 @@ def _latency(outcome: Outcome) -> Drawing:
         shaded=_warmups(outcome),
     )
     legend = [
-        Entry("ink-one", "p50"),
-        Entry("ink-two", "p99"),
-        Entry("ink-limit dash", "p99 limit"),
-        Entry("ink-shade block", "warm-up"),
+        LegendEntry("ink-one", "p50"),
+        LegendEntry("ink-two", "p99"),
+        LegendEntry("ink-limit dash", "p99 limit"),
+        LegendEntry("ink-shade block", "warm-up"),
     ]
     return Drawing(chart, "Response time of the requests due in each second", legend)
 
@@ -116,9 +120,9 @@ def _rate(outcome: Outcome) -> Drawing:
         shaded=_warmups(outcome),
     )
     legend = [
-        Entry("ink-two", "intended"),
-        Entry("ink-one", "achieved: good answers"),
-        Entry("ink-shade block", "warm-up"),
+        LegendEntry("ink-two", "intended"),
+        LegendEntry("ink-one", "achieved: good answers"),
+        LegendEntry("ink-shade block", "warm-up"),
     ]
     return Drawing(chart, "Requests a second", legend)
 
@@ -140,7 +144,7 @@ def _errors(outcome: Outcome) -> Drawing:
     highest = max([sum(second.errors.values()) for _, second in seconds] + [4])
     chart = Chart(title="Errors", x=_time_axis(outcome), y=linear_axis(0, highest), bars=bars, shaded=_warmups(outcome))
     counts = {series.name: sum(value for _, value in series.values) for series in bars}
-    legend = [Entry(f"{series.css} block", f"{series.name} {counts[series.name]:,.0f}") for series in bars]
+    legend = [LegendEntry(f"{series.css} block", f"{series.name} {counts[series.name]:,.0f}") for series in bars]
     return Drawing(
         chart,
         "Failed requests by the second they were due in, warm-up included" if names else "No request failed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from config.pages import render
+from config.pages import render_template
 from loadtest.judging import SHARE, Costs, Outcome, goes_on, pieces_of, pool
 from loadtest.measuring import figure, percent
 from loadtest.reporting.figures import figures
@@ -22,7 +22,7 @@ def verdict_html(outcome: Outcome) -> str:
     """The file's text."""
     verdict, tested = outcome.verdict, outcome.tested
     name = f"{tested.name} {tested.version}"
-    return render(
+    return render_template(
         Path(__file__).with_name("verdict.html"),
         title=f"{verdict.status}: {name}",
         heading=name,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from config.machine import text_of, visible_cores
+from config.machine import kernel_text, visible_cores
 from config.record import Part
 from loadtest.measuring import Machine, this_machine
 
@@ -71,7 +71,7 @@ def confine(cores: float, memory_bytes: int | None, root: Path = Path("/")) -> I
 
 def _make_group(cores: float, memory_bytes: int | None, root: Path) -> Path | None:
     """A group below our own with these limits; None where none may be made."""
-    lines = text_of(root / "proc/self/cgroup").splitlines()
+    lines = kernel_text(root / "proc/self/cgroup").splitlines()
     own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::")), None)
     if own is None or machine_lacks(cores):
         return None

@@ -9,13 +9,13 @@ from typing import Annotated
 
 from pydantic import Field
 
+from config.content_types import CONTENT_TYPES
 from config.errors import InputError
 from config.record import Part
 from config.spec import Spec
 from loadtest.judging import MOST_STEPS, STEP_REQUESTS, Objective, arrivals_needed, goes_on, judge, samples_needed
 from loadtest.measuring import Measurement
 from loadtest.scheduling import Arrivals, Ramp, Schedule, Trace, read_trace
-from loadtest.sending import CONTENT_TYPES
 
 _SHORTEST_S = 30
 # So that a few dropped samples, or a schedule that drew few arrivals, do not make a run too small to judge.

@@ -11,13 +11,12 @@ from loadtest.sending.headers import Header, header_of
 from loadtest.sending.log_lines import record_in, second_in
 from loadtest.sending.plan import Body, Expected, LoadPlan, Request, Server
 from loadtest.sending.recorder import Heard
-from loadtest.sending.sample import CONTENT_TYPES, content_type_of, expected_of, packaged_request, spec_request
+from loadtest.sending.sample import content_type_of, expected_of, packaged_request, spec_request
 from loadtest.sending.samples import with_samples
 from loadtest.sending.wire import HttpAnswer
 
 __all__ = [
     "BROKEN",
-    "CONTENT_TYPES",
     "REFUSED",
     "TIMEOUT",
     "Asked",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
+from config.content_types import CONTENT_TYPES
 from config.errors import InputError
 from config.mar import open_mar
 from config.record import Package, Record
@@ -13,14 +14,6 @@ from loadtest.sending.plan import Expected, Request
 
 # Of a language model's whole answer.
 _WRITTEN = ("choices", "usage")
-CONTENT_TYPES = {
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".png": "image/png",
-    ".webp": "image/webp",
-    ".json": "application/json",
-    ".npy": "application/x-npy",
-}
 
 
 def packaged_request(package: Package, folder: Path, url: str) -> Request:

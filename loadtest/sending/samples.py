@@ -8,12 +8,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from config.content_types import CONTENT_TYPES
 from config.errors import InputError, listed
 from config.record import Record
 from config.spec import Spec
 from loadtest.scheduling import Trace
 from loadtest.sending.plan import Body, Expected, Request
-from loadtest.sending.sample import CONTENT_TYPES, expected_of, expected_without_package
+from loadtest.sending.sample import expected_of, expected_without_package
 
 _LINES = ".jsonl"
 _ENDINGS = sorted([*CONTENT_TYPES, _LINES])

@@ -1,4 +1,4 @@
-"""The verbs of a newcomer: `doctor`, `init`, `demo`."""
+"""The verbs for newcomers: `doctor`, `init`, `demo`."""
 
 from marina.starting import demo, doctor, init
 

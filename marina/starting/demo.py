@@ -1,4 +1,4 @@
-"""`demo`: the whole way once, from a spec to a verdict and verified manifests, on this machine, without a network."""
+"""`demo`: runs all stages once, from a spec to a verdict and verified manifests, on this machine, without a network."""
 
 from __future__ import annotations
 
@@ -13,62 +13,56 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import MarinaError, Refused, ToolMissing
-from marina.arguments import BUILD, DEFAULT_SPEC, print_json, verb
-from marina.ending import cleanup_on_exit
-from marina.terminal import as_typed
+from marina.arguments import BUILD, DEFAULT_SPEC, add_verb, print_json
+from marina.cleanup import cleanup_on_exit
+from marina.terminal import localised
 
-# A busy machine may take several runs to a verdict; a demo does not wait for ever.
+# A busy machine may need several runs for a verdict, but a demo should not take for ever.
 _WARMUP_S, _LONGEST_S = 3.0, 120.0
 _WITHOUT_OBJECTIVE_RPS = 20.0
-# The example that is installed with Marina, for a demo outside of the repository.
+# The example that comes with the installation, for a demo outside of the repository.
 _INSTALLED_SPEC = Path(__file__).parents[2] / DEFAULT_SPEC
 _OUT = BUILD / "demo"
-_STAGES = ("check", "package", "serve", "load", "verdict", "manifests", "verify")
 
 
 def add_verbs(verbs: Any) -> None:
-    """Its options."""
-    added = verb(
+    """Adds the verb and its options."""
+    added = add_verb(
         verbs,
         demo,
         "do every step once: check, package, serve, load, manifests, verify",
         "marina demo",
         "marina demo my/spec.yaml",
     )
-    # Not the usual folder: what was measured and built there is none of a demo's business.
-    added.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        default=_OUT,
-        help=f"folder that holds NAME/model.mar and the records (default: {_OUT})",
-    )
+    # Not the usual folder, so that a demo leaves alone what was built and measured there.
+    text = f"folder that holds NAME/model.mar and the records (default: {_OUT})"
+    added.add_argument("--out", metavar="DIR", type=Path, default=_OUT, help=text)
 
 
 def demo(options: argparse.Namespace) -> int:
-    began = time.monotonic()
+    begin = time.monotonic()
     if options.spec == DEFAULT_SPEC and not DEFAULT_SPEC.exists():
         options.spec = _INSTALLED_SPEC
     with cleanup_on_exit() as interrupted:
         record = _Demo(options, interrupted).run()
-    took_s = round(time.monotonic() - began, 1)
+    took_s = round(time.monotonic() - begin, 1)
     if options.json:
         print_json(record | {"took_s": took_s})
     else:
         print(f"\nreport {options.out / record['name'] / 'verdict.html'}, after {took_s:.0f} s\n\nnext")
-        following = _following(options.spec, options.out)
-        width = max(len(as_typed(command)) for command, _ in following)
-        print("\n".join(f"  {as_typed(command):<{width}}  # {text}" for command, text in following))
+        commands = _next_commands(options.spec, options.out)
+        width = max(len(localised(command)) for command, _ in commands)
+        print("\n".join(f"  {localised(command):<{width}}  # {text}" for command, text in commands))
     return 0
 
 
 class _Demo:
-    """The stages in order. Each prints one line; the first that does not hold is an error that names it."""
+    """Runs the stages in order. Each prints a line; the first one that fails ends the demo with an error that names
+    it."""
 
     def __init__(self, options: argparse.Namespace, interrupted: Any) -> None:
         self._options, self._interrupted = options, interrupted
-        self._stage = _STAGES[0]
-        self._begun = time.monotonic()
+        self._stage = "check"
         self._record: dict[str, Any] = {}
 
     def run(self) -> dict[str, Any]:
@@ -76,14 +70,14 @@ class _Demo:
 
         try:
             with self._running("check"):
-                asked = load_spec(self._options.spec)
-                spec = _packageable(asked)
+                given = load_spec(self._options.spec)
+                spec = _packageable(given)
             out = self._options.out / spec.name
             self._record = {"name": spec.name, "version": spec.version}
             self._say(f"{self._options.spec} is right: {spec.name} {spec.version}{_objective(spec)}")
-            if spec is not asked:
+            if spec is not given:
                 self._stage = ""
-                self._say("no C++ compiler here, so the model is served uncompiled: apt-get install g++")
+                self._say("there is no C++ compiler, so the model is served uncompiled: apt-get install g++")
             self._package(spec, out)
             self._serve_and_load(spec, out)
             self._manifests(spec, out)
@@ -99,27 +93,27 @@ class _Demo:
             from archiver.package import package
 
             packaged = package(spec, out, progress=Progress(quiet=True))
-        agreed = packaged.record.agreement
-        judged = agreed.agreement is not None
-        agreement = f"agrees with eager fp32 on {agreed.agreement:.2%}" if judged else f"agreement {agreed.text}"
-        self._record["package"] = {"sha256": packaged.sha256, "bytes": packaged.bytes, "agreement": agreed.agreement}
-        self._say(f"{out / packaged.mar}, {packaged.bytes / 1e6:.1f} MB, sha256 {packaged.sha256[:12]}…, {agreement}")
+        agreement = packaged.record.agreement
+        share = agreement.agreement
+        text = f"agreement {agreement.text}" if share is None else f"agrees with eager fp32 on {share:.2%}"
+        self._record["package"] = {"sha256": packaged.sha256, "bytes": packaged.bytes, "agreement": share}
+        self._say(f"{out / packaged.mar}, {packaged.bytes / 1e6:.1f} MB, sha256 {packaged.sha256[:12]}…, {text}")
 
     def _serve_and_load(self, spec: Any, out: Path) -> None:
         from loadtest import started
 
-        # Nobody has to learn of its end first.
+        # No load balancer has to notice the end of this server first.
         serving = spec.serving.model_copy(update={"drain_propagation_s": 0})
         served = spec.model_copy(update={"serving": serving})
-        given = Path(tempfile.gettempdir(), "spec.json")
-        given.write_text(served.model_dump_json(exclude_none=True), encoding="utf-8")
-        command = [sys.executable, "-m", "server", str(given), "--mar", str(out / "model.mar")]
+        file = Path(tempfile.gettempdir(), "spec.json")
+        file.write_text(served.model_dump_json(exclude_none=True), encoding="utf-8")
+        command = [sys.executable, "-m", "server", str(file), "--mar", str(out / "model.mar")]
         self._enter("serve")
         with started(served, out / "server.log", command=command) as server:
             self._clear()
             self._record["ready_s"] = round(server.cold_start_s or 0, 2)
             answer = _ask(server.url, spec.name, out)
-            self._say(f"ready in {server.cold_start_s:.1f} s at {server.url}, the sample is answered: {answer}")
+            self._say(f"ready in {server.cold_start_s:.1f} s at {server.url}, answer to the sample: {answer}")
             self._load(spec, out, server)
 
     def _load(self, spec: Any, out: Path, server: Any) -> None:
@@ -132,15 +126,17 @@ class _Demo:
             outcome = run(spec, how, where, quiet=True)
         if self._interrupted():
             raise KeyboardInterrupt
-        only, failed = outcome.runs[0], sum(outcome.runs[0].measurement.errors.values())
+        measured = outcome.runs[0]
+        failed = sum(measured.measurement.errors.values())
         self._say(
-            f"{only.measurement.sent:,} requests at {rate:g}/s, open loop: {failed} "
-            f"{'error' if failed == 1 else 'errors'}, p50 {_ms(only.response.p50)}, p99 {_ms(only.response.p99)}"
+            f"{measured.measurement.sent:,} requests at {rate:g}/s, open loop: {failed} "
+            f"{'error' if failed == 1 else 'errors'}, p50 {_ms(measured.response.p50)}, "
+            f"p99 {_ms(measured.response.p99)}"
         )
-        if only.pieces:
+        if pieces := measured.pieces:
             self._say(
-                f"answers come token by token: the first text after {_ms(only.pieces.ttft.p50)}, each further token "
-                f"after {_ms(only.pieces.tpot.p50)} (medians), {only.pieces.tokens_per_s:.0f} tokens/s"
+                f"answers come token by token: the first text after {_ms(pieces.ttft.p50)}, each further token "
+                f"after {_ms(pieces.tpot.p50)} (medians), {pieces.tokens_per_s:.0f} tokens/s"
             )
         self._stage = "verdict"
         self._record["verdict"] = outcome.verdict.model_dump(mode="json")
@@ -162,8 +158,7 @@ class _Demo:
         if errors := [finding for finding in findings if finding.level == "error"]:
             raise Refused("\n".join(map(str, errors)), hint=f"marina verify {self._options.spec}")
         self._record["verify"] = {"versions": list(versions), "warnings": [str(finding) for finding in findings]}
-        known = f"{versions[0]} to {versions[-1]}"
-        self._say(f"valid for Kubernetes {known}, and {len(all_rules())} more rules hold")
+        self._say(f"valid for Kubernetes {versions[0]} to {versions[-1]}, and {len(all_rules())} more rules hold")
         self._stage = ""
         for finding in findings:
             self._say(f"warning {finding.rule}: {finding.text}")
@@ -176,7 +171,7 @@ class _Demo:
         self._clear()
 
     def _enter(self, stage: str) -> None:
-        self._stage, self._begun = stage, time.monotonic()
+        self._stage = stage
         if sys.stderr.isatty() and not self._options.quiet:
             print(f"{stage} …", end="", file=sys.stderr, flush=True)
 
@@ -190,23 +185,23 @@ class _Demo:
 
 
 class _NotPassed(Refused):
-    """Raised when the load did not meet the objective, or could not be trusted."""
+    """Raised if the load did not meet the objective, or if its measurement cannot be trusted."""
 
     def __init__(self, verdict: Any) -> None:
         reasons = "\n".join(f"  {reason.id}: {reason.text}" for reason in verdict.every_reason())
-        again = "stop what else computes on this machine and try again"
-        super().__init__(f"{verdict.status}\n{reasons}", hint=again if verdict.status == "INVALID" else None)
+        hint = "stop other programs that use this machine's cores, and try again"
+        super().__init__(f"{verdict.status}\n{reasons}", hint=hint if verdict.status == "INVALID" else None)
         self.exit_code = verdict.exit_code
 
 
 def _packageable(spec: Any) -> Any:
-    """The spec as this machine can package it: a newcomer may have nothing but Python."""
+    """The spec, changed so that nothing is compiled if there is no compiler: a newcomer may have only Python."""
     from archiver.toolchain import find_compiler
 
     try:
         find_compiler()
     except ToolMissing:
-        return spec.for_first_look()
+        return spec.uncompiled()
     return spec
 
 
@@ -221,7 +216,7 @@ def _objective(spec: Any) -> str:
 
 def _ask(url: str, name: str, out: Path) -> str:
     """The answer to the package's sample, shortened to a line."""
-    import urllib.error  # not above: every verb would wait for it
+    import urllib.error  # here, because the import would slow down every verb
     import urllib.request
 
     from config.record import read_package
@@ -259,11 +254,11 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g} ms"
 
 
-def _following(spec: Path, out: Path) -> list[tuple[str, str]]:
-    given = "" if spec == DEFAULT_SPEC else f"{spec} "
+def _next_commands(spec: Path, out: Path) -> list[tuple[str, str]]:
+    argument = "" if spec == DEFAULT_SPEC else f"{spec} "
     return [
-        (f"marina serve {given}--out {out}", "a server, with a page to try it"),
-        (f"marina calibrate {given}--out {out}", "the highest rate it can hold"),
-        ("marina init --source torchvision:resnet18 mine", "the same with a model of yours"),
-        ("marina doctor", "what is missing here for images and clusters"),
+        (f"marina serve {argument}--out {out}", "a server, with a page to try it"),
+        (f"marina calibrate {argument}--out {out}", "the highest rate that it can hold"),
+        ("marina init --source torchvision:resnet18 mine", "the same with a model of your own"),
+        ("marina doctor", "what this machine lacks for images and clusters"),
     ]

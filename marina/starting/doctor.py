@@ -1,4 +1,4 @@
-"""`doctor`: what this machine and its cluster have, what they lack, for which verb it matters, and what to type."""
+"""`doctor`: shows what this machine and its cluster have and lack, which verbs need it, and how to get it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from marina.arguments import print_json, verb
+from marina.arguments import add_verb, print_json
 
 _MARKS = {"ok": "ok", "missing": "--", "broken": "!!", "note": "i"}
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that was looked for."""
+class ProbeResult:
+    """What a probe found out about one thing."""
 
     name: str
     state: str
-    """`ok`; `missing`; `broken`: there, but not usable; `note`: usable, and worth knowing."""
+    """`ok`; `missing`; `broken`: installed, but not usable; `note`: usable, but worth knowing."""
     text: str
     wanted_by: str = ""
-    """The verbs, and what of them, that do not work without it."""
+    """The verbs, or parts of them, that do not work without it."""
     hint: str | None = None
     """What to type."""
     local: bool = False
@@ -33,15 +33,15 @@ class Finding:
         return self.local and self.state in ("missing", "broken")
 
 
-Probe = Callable[[], "list[Finding]"]
+Probe = Callable[[], "list[ProbeResult]"]
 
 
 def add_verbs(verbs: Any) -> None:
-    """Its options."""
-    verb(
+    """Adds the verb and its options."""
+    add_verb(
         verbs,
         doctor,
-        "say what is missing on this machine and in the cluster, and what to type",
+        "show what is missing on this machine and in the cluster, and how to get it",
         "marina doctor",
         "marina doctor --json",
         spec=False,
@@ -53,7 +53,7 @@ def doctor(options: argparse.Namespace) -> int:
     from marina.starting.doctor_cluster import CLUSTER
     from marina.starting.doctor_local import LOCAL
 
-    with Progress(quiet=options.quiet).step("look at this machine and its cluster"):
+    with Progress(quiet=options.quiet).step("examine this machine and its cluster"):
         findings = examine([*LOCAL, *CLUSTER])
     if options.json:
         print_json({"findings": [asdict(finding) for finding in findings], "local_flow": not missing_locally(findings)})
@@ -62,29 +62,29 @@ def doctor(options: argparse.Namespace) -> int:
     return 1 if missing_locally(findings) else 0
 
 
-def examine(probes: Sequence[Probe]) -> list[Finding]:
-    """What all probes found, in their order; they run at the same time and each knows its own end."""
+def examine(probes: Sequence[Probe]) -> list[ProbeResult]:
+    """The results of all probes, in their order; they run at the same time, and each limits its own time."""
     with ThreadPoolExecutor(len(probes)) as pool:
         return [finding for findings in pool.map(lambda probe: probe(), probes) for finding in findings]
 
 
-def missing_locally(findings: Sequence[Finding]) -> list[str]:
-    """What the local flow needs and is not there."""
+def missing_locally(findings: Sequence[ProbeResult]) -> list[str]:
+    """The names of what is missing or broken although package, serve or loadtest need it."""
     return [finding.name for finding in findings if finding.fails]
 
 
-def report(findings: Sequence[Finding]) -> str:
-    """One line a finding; under what is not there for whom that matters, and what to type."""
+def report(findings: Sequence[ProbeResult]) -> str:
+    """One line for each result; below those that are not ok, the verbs that need it, and what to type."""
     lines = []
     for finding in findings:
         lines.append(f"{_MARKS[finding.state]:<3}{finding.name:<20}{finding.text}")
         if finding.state != "ok" and finding.wanted_by:
-            lines.append(f"{'':<23}matters for: {finding.wanted_by}")
+            lines.append(f"{'':<23}needed by: {finding.wanted_by}")
         if finding.state != "ok" and finding.hint:
             lines.append(f"{'':<23}type: {finding.hint}")
     missing = missing_locally(findings)
     if missing:
         lines.append(f"\npackage, serve and loadtest need {', '.join(missing)}")
     else:
-        lines.append("\npackage, serve and loadtest have all they need")
+        lines.append("\npackage, serve and loadtest have everything they need")
     return "\n".join(lines)

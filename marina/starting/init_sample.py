@@ -1,4 +1,4 @@
-"""A request that the model takes, for the load test and the readiness inference."""
+"""Makes a request that the model can answer, for the load test and the readiness inference."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import io
 import json
 from typing import Any
 
-from marina.starting.init_spec import Start
+from marina.starting.init_spec import ModelFacts
 
-# Beyond this, an array is no longer something to read and edit.
+# Arrays with more values than this are not written as JSON: nobody would read or edit them.
 _READABLE = 1000
 _TEXT = "The ship was very good."
 _PAIR = {"query": "Where is the ship?", "documents": ["The ship is in the harbour.", "The sea is blue."]}
 
 
-def sample_of(start: Start) -> tuple[str, bytes]:
-    """The name and the bytes of a body that the model takes."""
+def make_sample(facts: ModelFacts) -> tuple[str, bytes]:
+    """The name and the bytes of a file with a body that the model takes."""
     import numpy as np
 
-    if start.picture is not None:
-        return "samples/sample.png", _drawn(start.picture)
-    if start.writes:
-        return _json({"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0})
-    if start.task is not None or start.template == "text":
-        return _json(_PAIR if start.task == "rerank" else {"text": _TEXT})
-    values = {key: _filled(tensor) for key, tensor in (start.inputs or {}).items() if "mask_of" not in tensor}
+    if facts.picture is not None:
+        return "samples/sample.png", _picture_png(facts.picture)
+    if facts.writes:
+        return _json_sample({"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0})
+    if facts.task is not None or facts.template == "text":
+        return _json_sample(_PAIR if facts.task == "rerank" else {"text": _TEXT})
+    values = {key: _example_values(tensor) for key, tensor in (facts.inputs or {}).items() if "mask_of" not in tensor}
     first = next(iter(values.values()))
-    if len(values) == 1 and first.size > _READABLE and start.handler == "tensor":
-        return "samples/sample.npy", _saved(first)
+    if len(values) == 1 and first.size > _READABLE and facts.handler == "tensor":
+        return "samples/sample.npy", _npy_bytes(first)
     # Rounded once more: 0.637 as float32 is 0.6370000243.
-    return _json(
+    return _json_sample(
         {
             key: np.round(value.astype(float), 3).tolist() if value.dtype.kind == "f" else value.tolist()
             for key, value in values.items()
@@ -37,12 +37,12 @@ def sample_of(start: Start) -> tuple[str, bytes]:
     )
 
 
-def _json(body: object) -> tuple[str, bytes]:
+def _json_sample(body: object) -> tuple[str, bytes]:
     return "samples/sample.json", json.dumps(body).encode() + b"\n"
 
 
-def _filled(tensor: dict[str, Any]) -> Any:
-    """Seeded values within the limits; half of the longest where the length varies."""
+def _example_values(tensor: dict[str, Any]) -> Any:
+    """Seeded random values within the limits of an input; if its length varies, half of the longest."""
     import numpy as np
 
     sides = [side if isinstance(side, int) else max(1, side["max"] // 2) for side in tensor.get("shape", [])]
@@ -53,7 +53,7 @@ def _filled(tensor: dict[str, Any]) -> Any:
     return np.asarray(generator.integers(least, most + 1, sides)).astype(dtype)
 
 
-def _drawn(shape: tuple[int, int, int]) -> bytes:
+def _picture_png(shape: tuple[int, int, int]) -> bytes:
     import numpy as np
     from PIL import Image
 
@@ -66,7 +66,7 @@ def _drawn(shape: tuple[int, int, int]) -> bytes:
     return buffer.getvalue()
 
 
-def _saved(array: Any) -> bytes:
+def _npy_bytes(array: Any) -> bytes:
     import numpy as np
 
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""What `--source` names: of a file its only model, and what to type for a file that holds none."""
+"""Finds the model that `--source` means: the only one in a Python file, or an error that says what to type."""
 
 from __future__ import annotations
 
@@ -8,44 +8,46 @@ from types import ModuleType
 from config.errors import InputError, SourceError, listed
 
 _WEIGHTS = (".bin", ".ckpt", ".pt", ".pth", ".safetensors")
-_USUAL = ("build", "build_model", "create_model", "get_model", "make_model", "model")
+_FACTORY_NAMES = ("build", "build_model", "create_model", "get_model", "make_model", "model")
 
 
-def named_source(source: str) -> str:
-    """The source with the name of the model in a Python file, when there is one to choose."""
+def resolve_source(source: str) -> str:
+    """The source; for a Python file without a name, with the name of its only model."""
     if source.endswith(_WEIGHTS):
-        text = f"`--source`: `{source}` holds weights, but no model"
+        text = f"`--source`: `{source}` contains weights, but no model"
         raise InputError(text, hint=f"--source ./model.py:Net --weights {source}")
     if Path(source).is_dir():
         raise InputError(f"`--source`: `{source}` is a folder", hint=f"--source hf:{source}")
     if not source.endswith(".py") or not Path(source).is_file():
         return source
-    models = _models_in(_imported(Path(source)))
+    models = _models_in(_import_source(Path(source)))
     if len(models) == 1:
         return f"{source}:{models[0]}"
-    held = f"holds {listed(models)}" if models else "holds no `torch.nn.Module`, and no function `build`"
-    hint = f"--source {source}:{models[-1]}" if models else f"in {source}: `def build(): return Net(…)`"
-    raise InputError(f"`--source`: `{source}` {held}, allowed: one of them by its name", hint=hint)
+    if models:
+        text = f"`--source`: `{source}` defines {listed(models)}: name one of them"
+        raise InputError(text, hint=f"--source {source}:{models[-1]}")
+    text = f"`--source`: `{source}` defines no `torch.nn.Module`, and no function such as `build`"
+    raise InputError(text, hint=f"in {source}: `def build(): return Net(…)`")
 
 
 def _models_in(module: ModuleType) -> list[str]:
-    """Networks that are there already; else functions that are called as such are; else classes, those last that come
-    last in the file."""
+    """The names of the networks in a module; if it has none, of functions that usually make one; if it has none of
+    these either, of its network classes, in the order of the file."""
     from torch import nn
 
     own = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
-    there = [name for name, value in vars(module).items() if isinstance(value, nn.Module)]
-    functions = [name for name in own if name in _USUAL and callable(own[name])]
+    networks = [name for name, value in vars(module).items() if isinstance(value, nn.Module)]
+    functions = [name for name in own if name in _FACTORY_NAMES and callable(own[name])]
     classes = [name for name, value in own.items() if isinstance(value, type) and issubclass(value, nn.Module)]
-    return there or functions or classes
+    return networks or functions or classes
 
 
-def _imported(file: Path) -> ModuleType:
+def _import_source(file: Path) -> ModuleType:
     from archiver.sources import import_file
     from config.load import parse_spec
-    from marina.starting.init_spec import Start, spec_text
+    from marina.starting.init_spec import ModelFacts, spec_text
 
-    here = Start(f"./{file.name}:build", "tensor", inputs={"x": {"shape": [1], "dtype": "float32"}})
+    here = ModelFacts(f"./{file.name}:build", "tensor", inputs={"x": {"shape": [1], "dtype": "float32"}})
     try:
         spec = parse_spec(spec_text("mine", here, "x.json"), Path("spec.yaml"), files=False)
         return import_file(spec, file, "model.source")

@@ -1,4 +1,4 @@
-"""The text of a spec to start from: every line that is usually changed, with what it may say."""
+"""Writes a spec to start from: the lines that users usually change, each with a comment on its values."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ from typing import Any
 _IMAGENET = "mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]"
 _COMMENTS_FROM = 40
 _CORES = 2
-# An objective to start from, which a model that takes longer than most could not meet.
+# The objective of most models; slower models get one that they can meet.
 _P99_MS, _RPS = 100, 20
 _FIRST_MS, _GAP_MS, _WRITES_RPS = 2000, 250, 10
-# A step reads every weight; so many bytes a second are little for two cores, and a sample's answer has so many tokens.
+# For language models: how many bytes of weights two cores read in a second, at least (each step reads all of them), the
+# tokens of the sample's answer, and the default of `text.slots`.
 _BYTES_S, _TOKENS, _SLOTS = 5e9, 16, 16
-# Of the time of one input: what waiting for others, and a busy machine, may make of it.
-_TIMES = 12
+# The p99 as a multiple of the time of one input, to leave time for queueing and for a busy machine.
+_P99_FACTOR = 12
 
 
 @dataclass(frozen=True)
-class Start:
-    """What is known of a model before anybody has written about it."""
+class ModelFacts:
+    """What `init` knows about a model: everything that goes into its spec."""
 
     source: str
-    """As the spec will say it."""
+    """`model.source` of the spec."""
     handler: str
     """`image`, `tensor`, `text` or `own`."""
     weights: str | None = None
     picture: tuple[int, int, int] | None = None
-    """Channels, rows and columns, where it is given pictures."""
+    """Channels, rows and columns, if the model takes pictures."""
     inputs: dict[str, dict[str, Any]] | None = None
-    """As the spec says them; None where the source says them itself, or where it is given pictures."""
+    """`model.inputs` of the spec; None for pictures, or if the source itself describes them."""
     outputs: tuple[str, ...] | None = None
-    """Their names, where the model names them."""
+    """The names of the outputs, if the model has names for them."""
     shapes: tuple[tuple[int, ...], ...] = ()
-    """Of the outputs, without the batch; empty where they are not known."""
+    """The shapes of the outputs, without the batch; empty if they are not known."""
     only_batch: int | None = None
-    """A model that takes no other batch than this one."""
+    """The only batch size that the model takes; None if it takes any."""
     compile: str = "aot"
     top_k: int = 5
     template: str | None = None
     files: tuple[str, ...] = ()
     task: str | None = None
     longest: int | None = None
-    """Tokens of a text, or of a language model's context."""
+    """Most tokens of a text, or of a language model's context."""
     weight_bytes: int = 0
-    """Of a language model's files."""
+    """The size of a language model's weights."""
     row_ms: float | None = None
-    """What one input takes here, alone and not compiled; None where it was not tried."""
+    """How long one input takes on this machine, uncompiled; None if it was not tried."""
     notes: list[str] = field(default_factory=list)
-    """What a user should know of what was chosen."""
+    """What the user should know about the choices that were made."""
 
     @property
     def writes(self) -> bool:
@@ -58,26 +59,26 @@ class Start:
         return self.handler == "text" and self.task is None
 
 
-def spec_text(name: str, start: Start, sample: str) -> str:
-    """`spec.yaml`."""
+def spec_text(name: str, facts: ModelFacts, sample: str) -> str:
+    """The text of `spec.yaml`."""
     lines = [
         (f"# {name}: what is served, and how well. `marina check --fields` explains every field.", ""),
         (f"name: {name}", "names the MAR, the image and every object"),
         ('version: "1.0"', ""),
         ("model:", ""),
-        (f"  source: {start.source}", "torchvision:NAME | ./file.py:NAME | ./program.pt2 | hf:./folder"),
-        *_weights(start),
-        (f"  handler: {_handler(start)}", "image | tensor | text | ./handler.py:Class"),
-        *_files(start),
-        *_inputs(start),
-        *_compiled(start),
+        (f"  source: {facts.source}", "torchvision:NAME | ./file.py:NAME | ./program.pt2 | hf:./folder"),
+        *_weights(facts),
+        (f"  handler: {_handler(facts)}", "image | tensor | text | ./handler.py:Class"),
+        *_files(facts),
+        *_inputs(facts),
+        *_compiled(facts),
         ("serving:", ""),
         ("  device: cpu", "cpu | cuda"),
-        *_workers(start),
+        *_workers(facts),
         ("slo:", "what the load test judges and the alerts watch"),
-        *_limits(start),
-        (f"  error_rate: {0.01 if start.writes else 0.001}", ""),
-        (f"  throughput_rps: {_throughput_rps(start):g}", "what one pod must hold"),
+        *_limits(facts),
+        (f"  error_rate: {0.01 if facts.writes else 0.001}", ""),
+        (f"  throughput_rps: {_throughput_rps(facts):g}", "the rate that one pod must hold"),
         ("load:", ""),
         (f"  sample: ./{sample}", "what the load test and the readiness inference send"),
         ("kubernetes:", ""),
@@ -88,12 +89,12 @@ def spec_text(name: str, start: Start, sample: str) -> str:
     return "".join(f"{text:<{_COMMENTS_FROM}}  # {comment}\n" if comment else f"{text}\n" for text, comment in lines)
 
 
-def _workers(start: Start) -> list[tuple[str, str]]:
-    if start.writes:
-        longest_s = (_first_ms(start) + _max_tokens(start) * _gap_ms(start)) / 1000
+def _workers(facts: ModelFacts) -> list[tuple[str, str]]:
+    if facts.writes:
+        longest_s = (_first_ms(facts) + _max_tokens(facts) * _gap_ms(facts)) / 1000
         return [
-            ("  threads: auto", "of its one worker; auto: one for each core of `cpu` below"),
-            (f"  drain_timeout_s: {math.ceil(longest_s)}", "a stop waits so long for answers that are being written"),
+            ("  threads: auto", "of its only worker; auto: one for each core of `cpu` below"),
+            (f"  drain_timeout_s: {math.ceil(longest_s)}", "how long a stop waits for unfinished answers"),
         ]
     return [
         ("  workers: auto", "processes; auto: one for each core of `cpu` below"),
@@ -101,125 +102,122 @@ def _workers(start: Start) -> list[tuple[str, str]]:
     ]
 
 
-def _limits(start: Start) -> list[tuple[str, str]]:
-    if start.writes:
+def _limits(facts: ModelFacts) -> list[tuple[str, str]]:
+    if facts.writes:
         return [
-            (f"  ttft_p99_ms: {_first_ms(start)}", "99 of 100 answers begin within it"),
-            (f"  itl_p99_ms: {_gap_ms(start)}", "from one piece of text to the next, 99 of 100"),
-            ("  goodput: 0.95", "of requests meet both"),
+            (f"  ttft_p99_ms: {_first_ms(facts)}", "99 of 100 answers begin within this time"),
+            (f"  itl_p99_ms: {_gap_ms(facts)}", "from one piece of text to the next, 99 of 100"),
+            ("  goodput: 0.95", "share of requests that meet both"),
         ]
-    return [(f"  p99_ms: {_p99_ms(start)}", f"99 of 100 requests are answered within it{_tried(start)}")]
+    time = f"; one takes {facts.row_ms:.0f} ms here, not compiled" if _p99_ms(facts) > _P99_MS else ""
+    return [(f"  p99_ms: {_p99_ms(facts)}", f"99 of 100 requests are answered within this time{time}")]
 
 
-def _p99_ms(start: Start) -> int:
-    """Above what one input takes, in steps of 50."""
-    return _rounded(_P99_MS, _TIMES * (start.row_ms or 0))
+def _p99_ms(facts: ModelFacts) -> int:
+    return _at_least(_P99_MS, _P99_FACTOR * (facts.row_ms or 0))
 
 
-def _rounded(least: int, milliseconds: float) -> int:
-    return max(least, math.ceil(milliseconds / 50) * 50)
+def _at_least(usual_ms: int, needed_ms: float) -> int:
+    """The usual limit; for a slow model, the limit that it needs, rounded up to a multiple of 50."""
+    return max(usual_ms, math.ceil(needed_ms / 50) * 50)
 
 
-def _first_ms(start: Start) -> int:
-    return _rounded(_FIRST_MS, 20 * _step_ms(start))
+def _first_ms(facts: ModelFacts) -> int:
+    return _at_least(_FIRST_MS, 20 * _step_ms(facts))
 
 
-def _gap_ms(start: Start) -> int:
-    return _rounded(_GAP_MS, 4 * _step_ms(start))
+def _gap_ms(facts: ModelFacts) -> int:
+    return _at_least(_GAP_MS, 4 * _step_ms(facts))
 
 
-def _max_tokens(start: Start) -> int:
-    return min(512, (start.longest or 0) // 2)
+def _max_tokens(facts: ModelFacts) -> int:
+    return min(512, (facts.longest or 0) // 2)
 
 
-def _step_ms(start: Start) -> float:
-    """What a token of every answer takes at most."""
-    return start.weight_bytes / _BYTES_S * 1000
+def _step_ms(facts: ModelFacts) -> float:
+    """The time of one step, which writes a token of every answer, at most."""
+    return facts.weight_bytes / _BYTES_S * 1000
 
 
-def _throughput_rps(start: Start) -> float:
-    """What takes half of a pod's cores at most."""
-    if start.writes:
-        held = 1000 * _SLOTS / (2 * _TOKENS * _step_ms(start)) if start.weight_bytes else _WRITES_RPS
+def _throughput_rps(facts: ModelFacts) -> float:
+    """The usual rate, or what half of a pod's cores can hold if that is less."""
+    if facts.writes:
+        held = 1000 * _SLOTS / (2 * _TOKENS * _step_ms(facts)) if facts.weight_bytes else _WRITES_RPS
         return max(1, min(_WRITES_RPS, math.floor(held)))
-    half = _CORES / 2 * 1000 / start.row_ms if start.row_ms else _RPS
+    half = _CORES / 2 * 1000 / facts.row_ms if facts.row_ms else _RPS
     return min(_RPS, math.floor(half) if half >= 1 else float(f"{half:.1g}"))
 
 
-def _tried(start: Start) -> str:
-    return f"; one takes {start.row_ms:.0f} ms here, not compiled" if _p99_ms(start) > _P99_MS else ""
+def _handler(facts: ModelFacts) -> str:
+    return "./handler.py:OwnHandler" if facts.handler == "own" else facts.handler
 
 
-def _handler(start: Start) -> str:
-    return "./handler.py:OwnHandler" if start.handler == "own" else start.handler
+def _files(facts: ModelFacts) -> list[tuple[str, str]]:
+    return [(f"  files: [{', '.join(facts.files)}]", "what the handler reads")] if facts.files else []
 
 
-def _files(start: Start) -> list[tuple[str, str]]:
-    return [(f"  files: [{', '.join(start.files)}]", "what the handler reads")] if start.files else []
-
-
-def _weights(start: Start) -> list[tuple[str, str]]:
-    if start.source.endswith(".pt2") or start.source.startswith("hf:"):
+def _weights(facts: ModelFacts) -> list[tuple[str, str]]:
+    if facts.source.endswith(".pt2") or facts.source.startswith("hf:"):
         return []
-    names = "IMAGENET1K_V1 | " if start.source.startswith("torchvision:") else ""
-    return [(f"  weights: {start.weights or 'random'}", f"{names}./weights.safetensors; random is seeded")]
+    names = "IMAGENET1K_V1 | " if facts.source.startswith("torchvision:") else ""
+    return [(f"  weights: {facts.weights or 'random'}", f"{names}./weights.safetensors; random is seeded")]
 
 
-def _compiled(start: Start) -> list[tuple[str, str]]:
-    if start.writes:
+def _compiled(facts: ModelFacts) -> list[tuple[str, str]]:
+    if facts.writes:
         return [
             ("  precision: bf16", "fp32 | bf16 | int8 | int4"),
             ("  compile: aot", "aot: compiled now | eager: not compiled, slower, fp32 or bf16"),
             ("text:", ""),
-            (f"  context: {start.longest}", "tokens of prompt and answer"),
-            (f"  max_tokens: {_max_tokens(start)}", "of the longest answer"),
+            (f"  context: {facts.longest}", "tokens of prompt and answer"),
+            (f"  max_tokens: {_max_tokens(facts)}", "tokens of the longest answer"),
         ]
-    why = "eager: it cannot be exported, and runs as it is" if start.compile == "eager" else ""
+    why = "eager: it cannot be exported, and runs uncompiled" if facts.compile == "eager" else ""
     return [
         ("  precision: fp32", "cpu: fp32 | bf16 | int8; cuda: fp32 | fp16 | bf16"),
-        (f"  compile: {start.compile}", why or "aot: compiled now | jit: at each start | export, eager: not compiled"),
-        (f"  batch_sizes: [{start.only_batch or '1, 4'}]", "a batch is cut and padded to these"),
-        ("  # calibration: ./calibration", "real inputs: int8 needs them, every artifact is checked on them"),
+        (f"  compile: {facts.compile}", why or "aot: compiled now | jit: at each start | export, eager: not compiled"),
+        (f"  batch_sizes: [{facts.only_batch or '1, 4'}]", "a batch is cut and padded to these"),
+        ("  # calibration: ./calibration", "real inputs: int8 needs them, and every artifact is checked on them"),
     ]
 
 
-def _inputs(start: Start) -> list[tuple[str, str]]:
-    """What the model takes, where its source does not say so itself."""
-    if start.task is not None:
+def _inputs(facts: ModelFacts) -> list[tuple[str, str]]:
+    """The lines about the model's inputs and outputs, if its source does not describe them itself."""
+    if facts.task is not None:
         return [
-            (f"  task: {start.task}", "classify | embed | rerank | tokens"),
+            (f"  task: {facts.task}", "classify | embed | rerank | tokens"),
             (
-                f"  encoding: {{max_tokens: {start.longest}, dynamic: true}}",
-                "`truncate: right` cuts longer texts",
+                f"  encoding: {{max_tokens: {facts.longest}, dynamic: true}}",
+                "`truncate: right` cuts off the end of longer texts",
             ),
         ]
-    named = [(f"  outputs: [{', '.join(start.outputs)}]", "")] if start.outputs else []
-    if start.picture is not None:
-        return [*_image(start, start.picture), *named]
-    if start.inputs is None:
+    named = [(f"  outputs: [{', '.join(facts.outputs)}]", "")] if facts.outputs else []
+    if facts.picture is not None:
+        return [*_image(facts, facts.picture), *named]
+    if facts.inputs is None:
         return named
     given = [
-        (f"    {name}: {flow(tensor)}", "without the batch; `min` and `max` limit it")
-        for name, tensor in start.inputs.items()
+        (f"    {name}: {flow_yaml(tensor)}", "without the batch; `min` and `max` limit it")
+        for name, tensor in facts.inputs.items()
     ]
     return [("  inputs:", "by name, in the order of the model's arguments"), *given, *named]
 
 
-def _image(start: Start, picture: tuple[int, int, int]) -> list[tuple[str, str]]:
+def _image(facts: ModelFacts, picture: tuple[int, int, int]) -> list[tuple[str, str]]:
     labels = [("  # labels: ./labels.txt", "imagenet | a file with one label on each line")]
-    if start.source.startswith("torchvision:"):
+    if facts.source.startswith("torchvision:"):
         return labels
     channels, height, width = picture
     size = f"height: {height}, width: {width}, channels: {channels}"
-    top_k = f", top_k: {start.top_k}" if start.top_k < 5 else ""
+    top_k = f", top_k: {facts.top_k}" if facts.top_k < 5 else ""
     scale = f", {_IMAGENET}" if channels == 3 else ""
     return [(f"  image: {{{size}{scale}{top_k}}}", ""), *labels]
 
 
-def flow(value: object) -> str:
+def flow_yaml(value: object) -> str:
     """A value as YAML on one line."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {flow(inner)}' for key, inner in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {flow_yaml(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(flow, value))}]"
+        return f"[{', '.join(map(flow_yaml, value))}]"
     return value if isinstance(value, str) else json.dumps(value)

@@ -18,7 +18,7 @@ from email.message import Message
 from functools import partial
 from pathlib import Path
 
-from config.pages import base_style, render
+from config.pages import base_style, render_template
 from config.record import Record
 from config.render import FRONTEND_LIMIT_FACTOR, Ports
 from server.pages.openapi import openapi
@@ -81,7 +81,7 @@ class Docs:
         )
         record = self._record
         host = f"[{self._host}]" if ":" in self._host else self._host
-        text = render(
+        text = render_template(
             _ASSETS / "docs.html",
             record=record,
             takes=_takes(record).split("`"),

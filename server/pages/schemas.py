@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.record import Form, Port, Record
+from config.record import BodyFormat, Port, Record
 from config.sections import Image
 from server.pages.openapi_parts import ANY, JSON, Schema, object_of
 from server.pages.openapi_text import text_answer_schema, text_request_schema
@@ -91,7 +91,7 @@ def is_own(record: Record) -> bool:
     return record.handler not in ("image", "tensor", "text")
 
 
-def _declared_schema(form: Form) -> Schema:
+def _declared_schema(form: BodyFormat) -> Schema:
     return form.json_schema | ({} if form.example is None else {"examples": [form.example]})
 
 

@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from config.machine import LOW_BYTES
+from config.machine import LOW_TMP_BYTES
 
 
 class Disk:
     """Free space of one disk. Logs once when it is nearly full, and once when there is space again."""
 
-    def __init__(self, directory: Path, *, say: Callable[[str], None], low_bytes: int = LOW_BYTES) -> None:
+    def __init__(self, directory: Path, *, say: Callable[[str], None], low_bytes: int = LOW_TMP_BYTES) -> None:
         self._directory, self._say, self._low_bytes = directory, say, low_bytes
         self._is_low = False
 

@@ -84,7 +84,7 @@ def test_pruning_leaves_what_is_imported(tmp_path: Path) -> None:
         "x.dist-info/RECORD", "x.dist-info/direct_url.json", "numpy/a.pyi",
     ]  # fmt: skip
     fill(tmp_path, wanted + unwanted)
-    INSTALL.prune(tmp_path)
+    INSTALL.remove_pruned(tmp_path)
     assert kept(tmp_path) == set(wanted)
 
 

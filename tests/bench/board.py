@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from config.pages import render
+from config.pages import render_template
 from config.record import write_json, write_text
 from loadtest.comparing import Ratio, ratio
 from loadtest.measuring import this_machine
@@ -85,7 +85,7 @@ def write_report(
     """`bench.json` and `bench.html` in a folder; `bars` names the figures that are drawn, with their titles."""
     machine = this_machine()
     write_json(folder / "bench.json", {**record, "machine": machine.model_dump(), "rows": rows})
-    page = render(
+    page = render_template(
         Path(__file__).with_name("board.html"),
         title=title,
         lead=f"{lead} On {machine}.",

@@ -42,7 +42,7 @@ def test_check_explains_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == (ROOT / "docs/01-spec.md").read_text(encoding="utf-8")
 
 
-def test_a_description_is_broken_at_the_width_of_the_terminal(
+def test_a_description_is_wrapped_at_the_width_of_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
@@ -94,10 +94,10 @@ def test_check_properties_exits_with_1_when_it_finds_something(
     assert "unknown-key" in {finding["rule"] for finding in json.loads(capsys.readouterr().out)}
     clean = GOLDEN / "digits/config.properties"
     assert marina.main(["check", "--properties", str(clean)]) == 0
-    assert capsys.readouterr().out == f"{clean}: nothing to complain about\n"
+    assert capsys.readouterr().out == f"{clean}: no problems found\n"
 
 
-def test_inspect_of_no_archive_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_of_another_file_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.mar").write_bytes(b"no zip")
     assert marina.main(["inspect", str(tmp_path / "x.mar")]) == 2
     assert "not a readable MAR" in capsys.readouterr().err

@@ -28,18 +28,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def mounts(service: str) -> dict[str, str]:
-    """Where each file comes from, by where it lies in the container."""
+    """The source of each mounted file, by its path in the container."""
     pairs = [entry.removesuffix(":ro").rsplit(":", 1) for entry in SERVICES[service]["volumes"]]
     return {inside: outside.replace("${BUILD:-../build/digits}", "BUILD") for outside, inside in pairs}
 
 
-def test_compose_takes_the_file() -> None:
+def test_compose_accepts_the_file() -> None:
     compose = needs("docker-compose", package="docker-compose")
     done = subprocess.run([compose, "-f", COMPOSE, "config", "--quiet"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_file_that_is_mounted_is_there(built: Path) -> None:
+def test_every_mounted_file_exists(built: Path) -> None:
     for service in ("prometheus", "grafana"):
         for outside in mounts(service).values():
             file = built / outside.removeprefix("BUILD/") if outside.startswith("BUILD") else ROOT / "docker" / outside
@@ -66,7 +66,7 @@ def test_nothing_listens_beyond_loopback() -> None:
     assert [entry for entry in ports if not entry.startswith("127.0.0.1:")] == []
 
 
-def test_prometheus_takes_its_configuration_and_the_kits_rules(built: Path, tmp_path: Path) -> None:
+def test_prometheus_accepts_its_configuration_and_the_rules(built: Path, tmp_path: Path) -> None:
     promtool = needs("promtool", package="prometheus")
     for inside, outside in mounts("prometheus").items():
         file = built / outside.removeprefix("BUILD/") if outside.startswith("BUILD") else ROOT / "docker" / outside
@@ -78,14 +78,14 @@ def test_prometheus_takes_its_configuration_and_the_kits_rules(built: Path, tmp_
     assert re.search(r"SUCCESS: \d+ rules found", checked.stdout)
 
 
-def test_prometheus_asks_the_pages_and_adds_what_the_rules_ask_for(built: Path) -> None:
+def test_prometheus_scrapes_the_pages_and_adds_the_labels_that_rules_use(built: Path) -> None:
     configuration = yaml.safe_load((ROOT / "docker/prometheus.yml").read_text(encoding="utf-8"))
     static = configuration["scrape_configs"][0]["static_configs"][0]
     assert static["targets"] == [f"server:{Ports().supervisor}"]
     spec = digits_spec()
     assert static["labels"]["namespace"] == spec.kubernetes.namespace
     rules = (built / "prometheus/rules.yaml").read_text(encoding="utf-8")
-    # Of the server's own series; others come from the cluster.
+    # Only the server's own series; others come from the cluster.
     asked = set(
         re.findall(r'\b(\w+)=~?"', " ".join(re.findall(r"inference_request_duration_seconds\w*{([^}]*)}", rules)))
     )

@@ -1,4 +1,4 @@
-"""What `marina demo` says when a stage does not hold, and that the pages show what it prints."""
+"""The errors of `marina demo` when a stage fails, and whether the pages show what it prints."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
 
 def normalised(text: str) -> str:
-    """What a run says without its figures, which differ between machines."""
+    """The output of a run without its numbers, which differ between machines."""
     text = re.sub(r"\b[0-9a-f]{12}…", "HASH…", text)
     text = re.sub(r"\d+(,\d{3})*(\.\d+)*", "N", text)
-    # The column of comments is as far to the right as the path is long.
+    # The column of the comments depends on the length of the path.
     text = re.sub(r" {2,}# ", "  # ", text)
     return "\n".join(line.rstrip() for line in text.strip().splitlines()) + "\n"
 
 
 def shown_in(page: Path) -> list[str]:
-    """What a page shows under `$ make demo`, to the end of the block."""
+    """The output below `$ make demo` on a page, to the end of the block."""
     return re.findall(
         r"^\$ (?:make|marina) demo\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
@@ -44,7 +44,7 @@ def test_pages_show_what_a_demo_prints() -> None:
         assert expected.startswith(normalised(block)), block
 
 
-def test_what_it_says_to_type_next_parses() -> None:
+def test_the_commands_that_it_prints_parse() -> None:
     following = (GOLDEN / "demo/transcript.txt").read_text(encoding="utf-8").partition("\nnext\n")[2].splitlines()
     commands = [line.partition("#")[0].split() for line in following]
     assert [parser().parse_args(words[1:]).run.__name__ for words in commands] == [
@@ -70,7 +70,7 @@ def test_a_wrong_spec_stops_it_at_once(digits: Path, capsys: pytest.CaptureFixtu
     assert "`model.weights`: no such file" in err
 
 
-def test_a_model_that_cannot_be_packaged_stops_it_there(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_cannot_be_packaged_stops_it(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = yaml.safe_load((digits / "spec.yaml").read_text(encoding="utf-8"))
     spec["model"]["image"]["channels"] = 3
     (digits / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
@@ -81,21 +81,21 @@ def test_a_model_that_cannot_be_packaged_stops_it_there(digits: Path, capsys: py
     assert not (digits / "out/digits/model.mar").exists()
 
 
-def test_without_a_compiler_it_says_so_and_does_not_compile(
+def test_without_a_compiler_it_says_so_and_compiles_nothing(
     digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    # Far enough to see that the package is begun.
+    # Far enough to see that packaging has begun.
     (digits / "labels.txt").write_text("one\n", encoding="utf-8")
     assert marina.main(["demo", str(digits / "spec.yaml"), "--out", str(digits / "out")]) == 2
     out, err = capsys.readouterr()
-    assert "           no C++ compiler here, so the model is served uncompiled: apt-get install g++\n" in out
+    assert "           there is no C++ compiler, so the model is served uncompiled: apt-get install g++\n" in out
     assert err.startswith("error: the demo stopped at `package`: ")
     assert "`model.labels`" in err
 
 
 @pytest.mark.parametrize(("status", "code", "hinted"), [("FAIL", 1, False), ("INVALID", 3, True)])
-def test_only_a_pass_lets_it_go_on(status: str, code: int, hinted: bool) -> None:
+def test_it_goes_on_only_after_a_pass(status: str, code: int, hinted: bool) -> None:
     reason = Reason(id="p99-over", text="p99 is 61 ms, allowed: 50 ms")
     check = Check(objective="p99", status=status, limit=50, measured=61, unit="ms", reasons=(reason,))  # type: ignore[arg-type]
     err = _NotPassed(Verdict(status=status, reasons=(), checks=(check,)))  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ def text_of(page: Path) -> str:
 
 
 def commands(page: Path, program: str) -> list[str]:
-    """What a page tells a reader to type, in code blocks and between backticks."""
+    """The commands of a program on a page, in code blocks and between backticks."""
     text = text_of(page)
     code = re.findall(r"^\$ (.+)$", text, re.MULTILINE) + re.findall(r"`([^`\n]+)`", text)
     return [part for line in code for part in re.split(r"\s*&&\s*|\s{2,}#", line) if part.split()[:1] == [program]]

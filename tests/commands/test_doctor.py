@@ -1,4 +1,4 @@
-"""`marina doctor` on this machine, on one that lacks something, and in front of clusters of several kinds."""
+"""`marina doctor` on this machine, on a machine that lacks something, and with several kinds of clusters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tools import needs
 
 import marina
 from marina.starting import doctor_cluster
-from marina.starting.doctor import Finding, examine, missing_locally, report
+from marina.starting.doctor import ProbeResult, examine, missing_locally, report
 from marina.starting.doctor_cluster import CLUSTER, _cluster
 from marina.starting.doctor_local import LOCAL, CommandFailed, output_of
 
@@ -34,7 +34,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_here_is_all_that_the_local_flow_needs() -> None:
+def test_this_machine_has_everything_that_the_local_flow_needs() -> None:
     needs("g++", package="g++")
     done = run("--json", KUBECONFIG="/none")
     record = json.loads(done.stdout)
@@ -48,7 +48,7 @@ def test_here_is_all_that_the_local_flow_needs() -> None:
     assert findings["cluster"]["state"] == "missing"
 
 
-def test_what_is_missing_is_said_with_what_to_type() -> None:
+def test_a_missing_program_is_reported_with_what_to_type() -> None:
     done = run("--quiet", JAVA_HOME="/none", CXX="no-such-compiler", KUBECONFIG="/none")
     assert done.returncode == 1
     assert "-- java                `JAVA_HOME`: no `bin/java` in `/none`\n" in done.stdout
@@ -58,7 +58,7 @@ def test_what_is_missing_is_said_with_what_to_type() -> None:
     assert done.stdout.endswith("\npackage, serve and loadtest need java, c++ compiler\n")
 
 
-def test_every_probe_that_finds_nothing_says_for_whom_that_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_probe_that_finds_nothing_says_which_verbs_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/none")
     monkeypatch.setenv("JAVA_HOME", "/none")
     monkeypatch.setenv("KUBECONFIG", "/none")
@@ -83,25 +83,27 @@ def test_a_port_that_is_taken_is_only_a_note() -> None:
     assert not missing_locally([finding])
 
 
-def test_the_exit_code_is_of_the_local_flow_alone(
+def test_the_exit_code_depends_only_on_the_local_flow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gone = Finding("a", "missing", "none", "image", "apt-get install a")
+    gone = ProbeResult("a", "missing", "none", "image", "apt-get install a")
     monkeypatch.setattr("marina.starting.doctor_local.LOCAL", (lambda: [gone],))
     monkeypatch.setattr("marina.starting.doctor_cluster.CLUSTER", ())
     assert marina.main(["doctor", "--quiet"]) == 0
-    monkeypatch.setattr("marina.starting.doctor_local.LOCAL", (lambda: [Finding("b", "broken", "dead", local=True)],))
+    monkeypatch.setattr(
+        "marina.starting.doctor_local.LOCAL", (lambda: [ProbeResult("b", "broken", "dead", local=True)],)
+    )
     assert marina.main(["doctor", "--quiet"]) == 1
     assert "need b" in capsys.readouterr().out
 
 
-def test_a_report_shows_hints_only_for_what_is_not_there() -> None:
-    fine = Finding("x", "ok", "1.2", "serve", "never shown")
+def test_a_report_shows_hints_only_for_missing_programs() -> None:
+    fine = ProbeResult("x", "ok", "1.2", "serve", "never shown")
     assert report([fine]).splitlines()[0] == "ok x                   1.2"
     assert "never shown" not in report([fine])
 
 
-def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     began = time.monotonic()
     script = f"sleep 300 & echo $! > {tmp_path / 'pid'}; wait"
     with pytest.raises(CommandFailed, match=r"no answer in 1 s"):
@@ -111,14 +113,14 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_command_that_fails_says_its_last_line() -> None:
+def test_a_command_that_fails_is_reported_with_its_last_line() -> None:
     with pytest.raises(CommandFailed, match=r"^second$"):
         output_of("bash", "-c", "echo first >&2; echo second >&2; exit 3")
     with pytest.raises(CommandFailed, match=r"^not installed$"):
         output_of("no-such-program")
 
 
-def states(findings: list[Finding]) -> dict[str, str]:
+def states(findings: list[ProbeResult]) -> dict[str, str]:
     return {finding.name: finding.state for finding in findings}
 
 
@@ -133,9 +135,7 @@ def test_a_cluster_is_asked_for_what_the_manifests_need(tmp_path: Path, monkeypa
     assert states(less) == states(everything) | {"pod metrics": "missing"}
 
 
-def test_what_nodes_offer_and_which_labels_prometheus_wants_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_and_the_labels_of_prometheus_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeCluster(tmp_path, groups=("monitoring.coreos.com",)) as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
         put_surroundings(cluster, "default")
@@ -144,7 +144,9 @@ def test_what_nodes_offer_and_which_labels_prometheus_wants_is_said(
     assert texts["prometheus labels"] == "`monitoring/k8s` wants `release=stack`"
 
 
-def test_a_cluster_without_the_operator_says_what_that_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_the_operator_is_reported_with_the_consequences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with FakeCluster(tmp_path) as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
         findings: dict[str, Any] = {finding.name: finding for finding in _cluster()}
@@ -153,7 +155,7 @@ def test_a_cluster_without_the_operator_says_what_that_costs(tmp_path: Path, mon
     assert "kube-prometheus-stack" in operator.hint
 
 
-def test_a_cluster_that_never_answers_does_not_hold_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_never_answers_does_not_delay_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_cluster, "_ANSWER_S", 4)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

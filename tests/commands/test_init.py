@@ -1,4 +1,4 @@
-"""`marina init`: what it writes works, what it is told wrongly it says, and what is there it leaves alone."""
+"""`marina init`: what it writes works, wrong options are errors, and existing files stay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specs import ROOT, TALES
 
 import marina
 from config.load import load_spec
-from marina.starting.init_spec import Start, spec_text
+from marina.starting.init_spec import ModelFacts, spec_text
 
 NETS = """
 from torch import nn
@@ -85,13 +85,13 @@ def put_programs(here: Path, programs: dict[str, bytes]) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("put_programs")
 @pytest.mark.parametrize(("arguments", "handler"), PACKAGED)
-def test_what_it_writes_packages_at_once(
+def test_its_spec_can_be_packaged_at_once(
     arguments: list[str], handler: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert init(*arguments) == 0
     spec = here / "mine/spec.yaml"
     assert load_spec(spec).model.handler == handler
-    # Not compiled, which saves half a minute each; the sample is answered by the handler all the same.
+    # Not compiled, which saves half a minute each; the handler answers the sample in the same way.
     spec.write_text(spec.read_text(encoding="utf-8").replace("compile: aot", "compile: export"), encoding="utf-8")
     assert marina.main(["package", "mine/spec.yaml", "--quiet"]) == 0
     assert "agreement 1.0000" in capsys.readouterr().out
@@ -99,12 +99,12 @@ def test_what_it_writes_packages_at_once(
 
 @pytest.mark.usefixtures("put_programs")
 @pytest.mark.parametrize(("arguments", "handler"), CHECKED)
-def test_what_it_writes_passes_the_check(arguments: list[str], handler: str, here: Path) -> None:
+def test_its_spec_passes_the_check(arguments: list[str], handler: str, here: Path) -> None:
     assert init(*arguments) == 0
     assert load_spec(here / "mine/spec.yaml").model.handler == handler
 
 
-def test_a_language_model_has_limits_for_its_size_and_nothing_to_warn_of(
+def test_a_language_model_gets_limits_for_its_size_and_no_warnings(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = here / "model"
@@ -119,7 +119,7 @@ def test_a_language_model_has_limits_for_its_size_and_nothing_to_warn_of(
     )
     assert marina.main(["check", "mine/spec.yaml"]) == 0
     assert "warning" not in capsys.readouterr().err
-    # As large as the weights of a billion in bfloat16, of which a file system keeps nothing.
+    # As large as a billion weights in bfloat16; the file is sparse, so it takes no space.
     with (model / "more.safetensors").open("wb") as file:
         file.truncate(2_200_000_000)
     shutil.rmtree(here / "mine")
@@ -128,7 +128,7 @@ def test_a_language_model_has_limits_for_its_size_and_nothing_to_warn_of(
     assert (large.slo.ttft_p99_ms, large.slo.itl_p99_ms, large.slo.throughput_rps) == (8850, 1800, 1)
 
 
-def test_it_says_what_to_type_next_and_all_of_it_parses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_commands_that_it_prints_parse(capsys: pytest.CaptureFixture[str]) -> None:
     assert init("--handler", "tensor") == 0
     said, _, following = capsys.readouterr().out.partition("\nnext\n")
     assert [line.split()[0] for line in said.splitlines()] == [
@@ -149,7 +149,7 @@ def test_as_json_it_lists_the_files(here: Path, capsys: pytest.CaptureFixture[st
     assert all((here / file).is_file() for file in record["files"])
 
 
-def test_every_line_that_is_commented_out_may_be_put_in(here: Path) -> None:
+def test_every_line_that_is_commented_out_may_be_used(here: Path) -> None:
     assert init() == 0
     spec = here / "mine/spec.yaml"
     text = spec.read_text(encoding="utf-8")
@@ -162,7 +162,7 @@ def test_every_line_that_is_commented_out_may_be_put_in(here: Path) -> None:
     assert load_spec(spec).model.labels == "./labels.txt"
 
 
-def test_nothing_that_is_there_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_files_are_never_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "mine").mkdir()
     (here / "mine/model.py").write_text("mine", encoding="utf-8")
     assert init() == 2
@@ -194,8 +194,8 @@ WRONG = [
     ),
     pytest.param(
         ["--source", "empty.py"],
-        "`--source`: `empty.py` holds no `torch.nn.Module`, and no function `build`, allowed: one of them by its "
-        "name\n\nhint: in empty.py: `def build(): return Net(…)`",
+        "`--source`: `empty.py` defines no `torch.nn.Module`, and no function such as `build`\n\n"
+        "hint: in empty.py: `def build(): return Net(…)`",
         id="no model in the file",
     ),
     pytest.param(
@@ -206,12 +206,12 @@ WRONG = [
     ),
     pytest.param(
         ["--source", "net.pt"],
-        "`--source`: `net.pt` holds weights, but no model\n\nhint: --source ./model.py:Net --weights net.pt",
+        "`--source`: `net.pt` contains weights, but no model\n\nhint: --source ./model.py:Net --weights net.pt",
         id="weights alone",
     ),
     pytest.param(
         ["--source", "nets.py:table", "--template", "mask"],
-        "`--template`: got `mask`, for a number for each class and pixel of a picture, but this model gives [3]\n\n"
+        "`--template`: got `mask`, for a number for each class and pixel of a picture, but this model returns [3]\n\n"
         "hint: --handler own",
         id="no mask",
     ),
@@ -236,7 +236,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG)
-def test_what_is_wrong_is_said_and_nothing_written(
+def test_after_an_error_nothing_is_written(
     arguments: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert init(*arguments) == 2
@@ -244,7 +244,7 @@ def test_what_is_wrong_is_said_and_nothing_written(
     assert not (here / "mine").exists()
 
 
-def test_a_shape_that_the_model_does_not_take_is_found_by_trying(
+def test_shapes_that_the_model_does_not_take_are_found_by_trying(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert init("--source", "nets.py:table", "--input", "input:float32:8") == 2
@@ -264,7 +264,7 @@ def test_a_name_that_kubernetes_would_refuse_is_refused(capsys: pytest.CaptureFi
     assert "error: `NAME`: got `My_Model`, allowed: at most 40 lower-case letters, digits" in capsys.readouterr().err
 
 
-def test_what_is_no_python_in_our_packages_is_installed_too() -> None:
+def test_files_of_our_packages_that_are_not_python_are_installed_too() -> None:
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     folders = [name.rstrip("*") for name in setuptools["packages"]["find"]["include"]]
     installed = {
@@ -279,7 +279,7 @@ def test_what_is_no_python_in_our_packages_is_installed_too() -> None:
         for folder in folders
         for file in (ROOT / folder).rglob("*")
         if file.is_file() and file.suffix not in (".py", ".pyc", ".java") and file not in installed
-        # Examples but the first are for readers of the repository.
+        # All examples but the first are for readers of the repository.
         if not file.is_relative_to(ROOT / "config" / "examples")
     ]
     assert left_out == []
@@ -288,11 +288,9 @@ def test_what_is_no_python_in_our_packages_is_installed_too() -> None:
 @pytest.mark.parametrize(
     ("row_ms", "p99_ms", "rate"), [(None, 100, "20"), (0.5, 100, "20"), (67.0, 850, "14"), (3000.0, 36000, "0.3")]
 )
-def test_the_objective_to_start_from_is_one_that_the_model_can_meet(
-    row_ms: float | None, p99_ms: int, rate: str
-) -> None:
-    start = Start("torchvision:resnet18", "image", picture=(3, 224, 224), row_ms=row_ms)
-    text = spec_text("mine", start, "samples/sample.png")
+def test_the_model_can_meet_the_objective_to_start_from(row_ms: float | None, p99_ms: int, rate: str) -> None:
+    facts = ModelFacts("torchvision:resnet18", "image", picture=(3, 224, 224), row_ms=row_ms)
+    text = spec_text("mine", facts, "samples/sample.png")
     assert f"  p99_ms: {p99_ms} " in text
     assert f"  throughput_rps: {rate} " in text
     assert ("one takes" in text) is (p99_ms > 100)

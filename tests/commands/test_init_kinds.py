@@ -1,4 +1,4 @@
-"""The kinds of models that strangers bring, each from its file to an answer, with `marina init` doing the writing."""
+"""All kinds of models that users bring, each from its file to an answer, with a spec by `marina init`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def outputs(*shapes: list[int]) -> Callable[[Reply], bool]:
     return lambda reply: [list(np.shape(value)) for value in reply.json().values()] == list(shapes)
 
 
-# What the spec then says under `model`, and whether the sample's answer is one.
+# What the spec has under `model`, and a check of the answer to the sample.
 KINDS: dict[str, tuple[dict[str, Any], Callable[[Reply], bool]]] = {
     "table": ({"handler": "tensor", "inputs": {"numbers": [5], "kind": []}}, outputs([2])),
     "text with a handler": (
@@ -71,7 +71,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_comes_from_its_file_to_an_answer(
+def test_a_model_goes_from_its_file_to_an_answer(
     kind: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments, (wanted, answers) = ARGUMENTS[kind], KINDS[kind]
@@ -82,7 +82,7 @@ def test_a_model_comes_from_its_file_to_an_answer(
     model = load_spec(here / "mine/spec.yaml").model.model_dump(exclude_unset=True)
     inputs = {name: [*map(_side, each.get("shape", ()))] for name, each in (model.pop("inputs", None) or {}).items()}
     assert {**model, "inputs": inputs} | wanted == {**model, "inputs": inputs}
-    # Not compiled, which saves half a minute each; what a worker starts and answers is the same.
+    # Not compiled, which saves half a minute each; starts and answers of a worker are the same.
     assert marina.main(["package", "mine/spec.yaml", "--quick", "--quiet"]) == 0, capsys.readouterr().err
     assert re.search(r"agreement 1\.0000", capsys.readouterr().out)
     assert answers(_answer(here, monkeypatch))
@@ -93,7 +93,7 @@ def _side(side: Any) -> Any:
 
 
 def _answer(here: Path, monkeypatch: pytest.MonkeyPatch) -> Reply:
-    """What the package's own sample is answered."""
+    """The answer to the package's own sample."""
     folder = here / "unpacked"
     with zipfile.ZipFile(here / "build/mine/model.mar") as archive:
         archive.extractall(folder)
@@ -114,7 +114,7 @@ def _answer(here: Path, monkeypatch: pytest.MonkeyPatch) -> Reply:
 
 
 def _asked_as_v2(handler: Any, record: Any) -> Reply:
-    """What the snippet for Triton's client sends: the model's own inputs, each of zeros or its smallest values."""
+    """The request of the snippet for Triton's client: the model's inputs, with zeros or their smallest values."""
     inputs = [
         {
             "name": port["name"],

@@ -23,7 +23,7 @@ def test_a_package_for_a_first_look_needs_no_compiler_and_gets_no_manifests(
     out = ["--out", str(tmp_path / "build"), "--quiet"]
     assert main(["package", str(spec), "--quick", *out]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == (
-        f"for a first look: slower than what will be deployed, which `marina package {spec}` makes"
+        f"for a first look only: not compiled, so slower; before you deploy, run `marina package {spec}`"
     )
     record = read_package(tmp_path / "build/digits").record
     assert (record.compile, record.precision, record.batch_sizes) == ("export", "fp32", (1, 8))

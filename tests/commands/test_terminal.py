@@ -1,4 +1,4 @@
-"""What a person sees and types: help, versions, completion, colours, and commands that work as they are printed."""
+"""What people see and type: help, version, completion, colours, and printed commands that work when copied."""
 
 import argparse
 import io
@@ -17,7 +17,7 @@ from tools import needs
 import marina
 from config.errors import MarinaError
 from marina.command import parser
-from marina.terminal import as_typed, coloured, completion
+from marina.terminal import coloured, completion, localised
 
 
 class Terminal(io.StringIO):
@@ -39,7 +39,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("marina 0.")
 
 
-def test_an_option_that_is_not_there_shows_the_usage_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_option_shows_the_usage_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         marina.main(["package", "--ot=x"])
     assert ended.value.code == 2
@@ -103,16 +103,16 @@ def test_commands_are_printed_as_they_work_here(
     (tmp_path / ".venv/bin/marina").chmod(0o755)
     monkeypatch.setattr(sys, "argv", [program])
     monkeypatch.setenv("PATH", path)
-    assert as_typed("marina check x") == shown
-    assert as_typed("error: a\n\nhint: marina check x") == f"error: a\n\nhint: {shown}"
-    assert as_typed("the marina is a harbour") == "the marina is a harbour"
+    assert localised("marina check x") == shown
+    assert localised("error: a\n\nhint: marina check x") == f"error: a\n\nhint: {shown}"
+    assert localised("the marina is a harbour") == "the marina is a harbour"
 
 
 def test_a_program_in_a_folder_with_a_space_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "argv", ["my tools/marina"])
-    assert as_typed("marina check x") == "'my tools/marina' check x"
+    assert localised("marina check x") == "'my tools/marina' check x"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_spec_of_a_command_is_the_one_that_was_typed_as_a_shell_reads_it(
     text: str, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["pytest"])
-    assert as_typed(text, Path("my models/spec.yaml")) == shown
+    assert localised(text, Path("my models/spec.yaml")) == shown
 
 
 def test_a_command_that_is_printed_for_a_path_with_a_space_works_as_it_is(
@@ -147,7 +147,7 @@ def test_a_command_that_is_printed_for_a_path_with_a_space_works_as_it_is(
     assert parser().parse_args(shlex.split(hint)[2:]).spec == Path("my models/spec.yaml")
 
 
-def test_setup_shows_what_it_downloads_to_whoever_looks_on(tmp_path: Path) -> None:
+def test_setup_shows_on_a_terminal_what_it_downloads(tmp_path: Path) -> None:
     needs("make", package="make")
     terminal, other_end = os.openpty()
     said = []
@@ -161,7 +161,7 @@ def test_setup_shows_what_it_downloads_to_whoever_looks_on(tmp_path: Path) -> No
     assert ["--quiet" in text for text in said] == [False, True]
 
 
-def test_the_columns_of_make_help_hold_every_target() -> None:
+def test_the_column_of_make_help_is_wide_enough_for_every_target() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     lines = [line for line in shown.splitlines() if line.startswith("  make ")]
     assert lines
@@ -177,7 +177,7 @@ def test_out_means_the_same_in_every_verb(verb: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("verb", ["check", "package", "serve", "loadtest", "manifests"])
-def test_without_a_spec_outside_of_the_repository_no_other_file_is_spoken_of(
+def test_without_a_spec_outside_of_the_repository_no_default_file_is_mentioned(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -211,7 +211,7 @@ def test_a_verb_whose_packages_are_not_installed_says_what_installs_them(
     assert command in error
 
 
-def test_a_module_of_marina_that_is_gone_is_no_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_module_of_marina_is_not_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: object) -> int:
         raise ModuleNotFoundError("No module named 'archiver.gone'", name="archiver.gone")
 

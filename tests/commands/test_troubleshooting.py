@@ -1,4 +1,4 @@
-"""Every symptom of docs/10-troubleshooting.md, reproduced; what only a running server shows is in `e2e/`."""
+"""Reproduces every symptom of docs/10-troubleshooting.md, except for those of a running server, which are in `e2e/`."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from server.java import checks
 
 @pytest.fixture
 def digits(tmp_path: Path) -> Path:
-    """A copy of the digits example that may be spoilt: its spec."""
+    """The spec of a copy of the digits example, which tests may break."""
     shutil.copytree(DIGITS.parent, tmp_path / "digits")
     return tmp_path / "digits/spec.yaml"
 
 
 @pytest.fixture
 def told(capsys: pytest.CaptureFixture[str]) -> Any:
-    """What a verb says, which must end in what to type."""
+    """The error of a verb, which must end with a hint."""
 
     def tell(*arguments: object, hint: bool = True) -> str:
         assert marina.main([str(argument) for argument in arguments]) == 2
@@ -142,7 +142,7 @@ def test_no_compiler(told: Any, digits: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_torchvision_for_another_torch(told: Any, digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As such a torchvision fails when a model's own file imports it.
+    # The error of such a torchvision when a model's own file imports it.
     monkeypatch.setattr(torchvision_import, "_defined", [])
     text = 'def build():\n    raise RuntimeError("operator torchvision::nms does not exist")\n'
     (digits.parent / "model.py").write_text(text, encoding="utf-8")
@@ -218,7 +218,7 @@ def judged(status: str, measurement: Measurement) -> str:
     return " ".join(reason.id for reason in verdict.every_reason())
 
 
-def test_verdicts_that_are_no_pass() -> None:
+def test_verdicts_other_than_pass() -> None:
     shows("arrivals-late", judged("INVALID", measured(*[20.0] * 1000, lag=histogram(*[60.0] * 1000))))
     busy = ((Beat(cpu=0.99, loop_lag_ms=1),) * 10,)
     shows("generator-saturated", judged("INVALID", measured(*[20.0] * 1000, generators=busy)))

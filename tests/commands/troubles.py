@@ -1,4 +1,4 @@
-"""The rows of docs/10-troubleshooting.md, to compare with what is really seen."""
+"""Reads the rows of docs/10-troubleshooting.md, to compare them with real output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Row:
 
     @property
     def quoted(self) -> list[str]:
-        """What is quoted of messages and answers."""
+        """The quoted parts of messages and answers."""
         return re.findall(r"`([^`]+)`", self.seen)
 
 
@@ -30,8 +30,8 @@ ROWS = {
 
 
 def shows(anchor: str, output: str) -> None:
-    """Fails unless what the page quotes for a symptom is in what was seen; `…` is anything."""
-    # A symptom without words has nothing to compare: its test asserts it by itself, and says so by an empty output.
+    """Fails unless the output contains what the page quotes for a symptom; `…` stands for any text."""
+    # Nothing is quoted for some symptoms; their tests check them otherwise, and pass an empty output.
     assert bool(ROWS[anchor].quoted) == bool(output), f"{anchor}: quotes {ROWS[anchor].quoted}, seen:\n{output}"
     plain = output.replace("`", "")
     for quote in ROWS[anchor].quoted:

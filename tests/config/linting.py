@@ -1,4 +1,4 @@
-"""Files to lint and what to make of the findings; `cases` reads the tables beside this file."""
+"""Helpers for the tests of the linter: clean files to change, and `cases`, which reads the tables beside this file."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ jobQueueSize: 200
 handler:
   anything: 1
 """
-IGNORED = "unknown key, TorchServe ignores it in silence"
-DEFAULT_WORKERS = "TorchServe starts the default number: one per GPU, or per processor where there is none"
+IGNORED = "unknown key, TorchServe silently ignores it"
+DEFAULT_WORKERS = "TorchServe starts the default number: one for each GPU, or for each processor if there is none"
 
 
 def lint(folder: Path, text: str | bytes, name: str) -> list[Finding]:
@@ -45,7 +45,7 @@ def lint(folder: Path, text: str | bytes, name: str) -> list[Finding]:
 
 
 def changed(clean: str, lines: str, separator: str) -> tuple[str, int]:
-    """The clean text without the keys of `lines`, those lines at its end, and the number of the first of them."""
+    """The clean text with `lines` at its end instead of their keys, and the number of the first of these lines."""
     names = {re.split(r"[=: ]", line.strip())[0] for line in lines.splitlines()}
     kept = [line for line in clean.splitlines() if line.split(separator)[0] not in names]
     return "\n".join([*kept, lines]) + "\n", len(kept) + 1

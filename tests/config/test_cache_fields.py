@@ -1,4 +1,4 @@
-"""What a spec may say of answers that are kept."""
+"""The fields of a spec about the cache of answers."""
 
 from typing import Any
 
@@ -34,11 +34,11 @@ def test_an_error_of_the_cache_says_what_is_allowed(changes: dict[str, Any], mes
     assert str(caught.value) == f"spec.yaml:7: {message}"
 
 
-def test_kept_answers_need_room_in_the_memory_that_the_spec_names() -> None:
+def test_cached_answers_must_fit_into_the_memory_of_the_spec() -> None:
     changes = {"kubernetes.resources.memory": "2Gi", "serving.cache": {"mb": 100}}
     assert make_spec(changes).cache_bytes == 2 * 100_000_000
     with pytest.raises(
-        SpecError, match=r"beside Java, models and kept answers\n\nhint: less `cache.mb`, `max_request_mb`"
+        SpecError, match=r"on top of Java, models and cached answers\n\nhint: less `cache.mb`, `max_request_mb`"
     ):
         make_spec(changes | {"serving.cache": {"mb": 800}})
 

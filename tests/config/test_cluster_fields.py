@@ -44,11 +44,11 @@ def test_the_signature_of_a_presigned_address_never_gets_into_a_spec() -> None:
 
 @pytest.mark.parametrize("rollout", [{"max_surge": 0}, {"max_surge": "0%", "max_unavailable": "0%"}])
 def test_a_rollout_that_cannot_move_is_refused(rollout: dict[str, object]) -> None:
-    assert "else no pod could be replaced" in refusal({"kubernetes.rollout": rollout})
+    assert "or no pod can be replaced" in refusal({"kubernetes.rollout": rollout})
 
 
 @pytest.mark.parametrize("value", ["25", "-1%", "101%", "some", -1])
-def test_a_number_of_pods_is_one_or_a_share(value: object) -> None:
+def test_a_number_of_pods_is_a_number_or_a_share(value: object) -> None:
     said = refusal({"kubernetes.rollout": {"max_surge": value}})
     assert "`kubernetes.rollout.max_surge`" in said
     assert "allowed: `auto`, a whole number, or a share such as `25%`" in said
@@ -57,7 +57,7 @@ def test_a_number_of_pods_is_one_or_a_share(value: object) -> None:
 
 
 @pytest.mark.parametrize("entry", ["kube-system", "kube-system:0", "Kube:53", "10.0.0.0/64:53", ":53"])
-def test_where_names_are_asked_is_a_namespace_or_a_network_with_a_port(entry: str) -> None:
+def test_a_name_server_is_a_namespace_or_a_network_with_a_port(entry: str) -> None:
     assert "`NAMESPACE:PORT` or `CIDR:PORT`" in refusal({"kubernetes.network": {"dns": [entry]}})
 
 
@@ -73,7 +73,7 @@ def test_where_names_are_asked_is_a_namespace_or_a_network_with_a_port(entry: st
         ("", "the file is empty"),
     ],
 )
-def test_a_broken_spec_still_says_what_is_deployed_or_how_to_go_without_it(
+def test_a_broken_spec_still_names_the_deployment_or_says_how_to_name_it_without_a_spec(
     text: str, said: str | tuple[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "spec.yaml").write_text(text, encoding="utf-8")
@@ -84,4 +84,4 @@ def test_a_broken_spec_still_says_what_is_deployed_or_how_to_go_without_it(
         load_name(tmp_path / "spec.yaml")
     assert said in caught.value.message
     assert "`model`" not in caught.value.message
-    assert caught.value.hint == "what is deployed can be named without a spec: NAME -n NAMESPACE"
+    assert caught.value.hint == "a deployment can be named without a spec: NAME -n NAMESPACE"

@@ -1,4 +1,4 @@
-"""What a spec may say of cost."""
+"""The fields of a spec about costs."""
 
 from typing import Any
 

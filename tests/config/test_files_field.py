@@ -1,4 +1,4 @@
-"""What a spec may say of the files that a handler reads."""
+"""The field of a spec about the files that a handler reads."""
 
 import pytest
 from specs import make_spec
@@ -13,11 +13,11 @@ from config.errors import SpecError
         (
             "./own.py:Own",
             ["./a/words.txt", "./b/words.txt"],
-            "two files are called `words.txt`, and all lie in one folder of the MAR",
+            "two files are called `words.txt`, and all are packed into one folder of the MAR",
         ),
     ],
 )
-def test_files_are_for_a_handler_that_can_tell_them_apart(handler: str, files: list[str], message: str) -> None:
+def test_files_need_an_own_handler_and_different_names(handler: str, files: list[str], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         make_spec({"model.handler": handler, "model.files": files})
     assert [(problem.field, problem.text) for problem in caught.value.problems] == [("model.files", message)]

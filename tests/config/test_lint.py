@@ -44,8 +44,8 @@ def test_lines_of_model_config_break_one_rule(
         (
             "disable_token_authorization",
             "token-auth",
-            "not set, so every call needs a token, `/ping` too, so probes get 400 "
-            "and each replica has tokens of its own",
+            "not set, so every call needs a token, even `/ping`, so probes get 400, and each replica has tokens of "
+            "its own",
             "disable_token_authorization=true, and let the gateway and a NetworkPolicy guard the ports",
         ),
         (
@@ -133,7 +133,7 @@ def test_clean_files_have_no_findings(tmp_path: Path) -> None:
         "metrics_config=/caf\\u00e9/metrics.yaml",
     ],
 )
-def test_what_torchserve_reads_well_is_left_alone(tmp_path: Path, lines: str) -> None:
+def test_settings_that_torchserve_reads_well_have_no_findings(tmp_path: Path, lines: str) -> None:
     content, _ = changed(CLEAN_PROPERTIES, lines, "=")
     assert lint(tmp_path, content, "config.properties") == []
 
@@ -151,18 +151,18 @@ def test_what_torchserve_reads_well_is_left_alone(tmp_path: Path, lines: str) ->
         "parallelType: custom\nparallelLevel: 2",
     ],
 )
-def test_what_a_model_config_may_say_is_left_alone(tmp_path: Path, lines: str) -> None:
+def test_settings_of_a_model_config_that_are_allowed_have_no_findings(tmp_path: Path, lines: str) -> None:
     content, _ = changed(CLEAN_MODEL_CONFIG, lines, ":")
     assert lint(tmp_path, content, "model-config.yaml") == []
 
 
-def test_load_models_says_whether_models_is_loaded(tmp_path: Path) -> None:
+def test_models_without_load_models_loads_nothing(tmp_path: Path) -> None:
     lines = 'models={"m":{"1.0":{"batchSize":8}}}\n'
     assert lint(tmp_path, CLEAN_PROPERTIES + lines, "config.properties") == []
     without = CLEAN_PROPERTIES.replace("load_models=resnet50.mar\n", "")
     finding = only(lint(tmp_path, without + lines, "config.properties"))
     assert (finding.rule, finding.level) == ("models-json", "warning")
-    assert finding.text == "configures models and loads none, and `load_models` is not set"
+    assert finding.text == "configures models but loads none, and `load_models` is not set"
 
 
 def test_one_port_for_management_and_inference_needs_tokens_off(tmp_path: Path) -> None:

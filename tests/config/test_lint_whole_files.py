@@ -74,7 +74,7 @@ def test_no_line_of_a_file_made_of_invented_keys_works(tmp_path: Path) -> None:
     ]
 
 
-def test_a_metrics_mode_is_not_missed_where_metrics_are_off(tmp_path: Path) -> None:
+def test_no_metrics_mode_is_needed_if_metrics_are_off(tmp_path: Path) -> None:
     content = CLEAN_PROPERTIES.replace("metrics_mode=prometheus", "enable_metrics_api=false")
     assert lint(tmp_path, content, "config.properties") == []
 
@@ -117,7 +117,7 @@ def test_findings_are_sorted_by_line(tmp_path: Path) -> None:
             b"\n- a\n",
             "not-a-mapping",
             2,
-            "no mapping of keys to values at the top, TorchServe stops at its start with a ClassCastException",
+            "not a mapping of keys to values, TorchServe stops at its start with a ClassCastException",
         ),
         (
             b"a: 1\n\tb: 2\n",
@@ -140,7 +140,7 @@ def test_findings_are_sorted_by_line(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_model_config_that_is_no_mapping(tmp_path: Path, content: bytes, rule: str, line: int, text: str) -> None:
+def test_a_model_config_that_is_not_a_mapping(tmp_path: Path, content: bytes, rule: str, line: int, text: str) -> None:
     finding = only(lint(tmp_path, content, "model-config.yaml"))
     assert (finding.rule, finding.level, finding.line, finding.text) == (rule, "error", line, text)
 
@@ -151,9 +151,9 @@ def test_a_model_config_that_is_no_mapping(tmp_path: Path, content: bytes, rule:
         (
             b"\xef\xbb\xbf" + CLEAN_PROPERTIES.encode().split(b"\n", 1)[1],
             1,
-            "starts with a byte order mark, which Java takes for a part of the first key",
+            "starts with a byte order mark, which Java reads as part of the first key",
         ),
-        (CLEAN_PROPERTIES.encode() + b"# caf\xe9\n", 10, "not UTF-8, the torchserve launcher stops at it"),
+        (CLEAN_PROPERTIES.encode() + b"# caf\xe9\n", 10, "not UTF-8, the torchserve launcher stops with an error"),
     ],
 )
 def test_config_properties_in_another_encoding(tmp_path: Path, content: bytes, line: int, text: str) -> None:

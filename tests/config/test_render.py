@@ -33,14 +33,14 @@ def test_the_files_are_the_accepted_ones(name: str, spec: Spec) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, CUDA, {"serving.log": "json"}])
-def test_our_own_lint_has_nothing_to_say(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_the_linter_finds_nothing_in_rendered_files(changes: dict[str, Any], tmp_path: Path) -> None:
     spec = make_spec(changes)
     for name, text in (("model-config.yaml", render_model_config(spec)), ("config.properties", properties(spec))):
         (tmp_path / name).write_text(text, encoding="utf-8")
         assert lint_file(tmp_path / name) == []
 
 
-# Each field, two values of it, and where the difference must show.
+# Each field, two of its values, and the file in which they must make a difference.
 SWITCHES: list[Any] = [
     ("serving.workers", 1, 2, "minWorkers"),
     ("serving.workers", 1, 2, "maxWorkers"),
@@ -61,20 +61,20 @@ def test_a_field_lands_in_model_config(field: str, first: object, second: object
 
 def test_limits_land_in_config_properties() -> None:
     keys = settings(properties(make_spec({"serving.max_request_mb": 3, "serving.max_response_mb": 0.5})))
-    # The handler refuses what is over 3 MB, so TorchServe has to let it see that.
+    # The handler refuses bodies over 3 MB, so TorchServe has to pass these on.
     assert int(keys["max_request_size"]) > 3_000_000
     # The handler refuses larger answers itself; TorchServe, which kills the worker, must allow a little more.
     assert int(keys["max_response_size"]) > 500_000
 
 
-def test_only_inference_listens_where_it_is_told() -> None:
+def test_only_inference_listens_on_the_given_host() -> None:
     keys = settings(properties(make_spec(), host="0.0.0.0"))
     addresses = {key: value for key, value in keys.items() if key.endswith("_address")}
     assert addresses.pop("inference_address") == "http://0.0.0.0:8080"
     assert all(value == "127.0.0.1" or value.startswith("unix:/") for value in addresses.values())
 
 
-def test_every_port_is_another_and_follows_the_base() -> None:
+def test_all_ports_differ_and_follow_from_the_base() -> None:
     ports = Ports(9000).all()
     assert len(set(ports.values())) == len(ports) == 4
     assert ports["inference"] == 9000
@@ -100,7 +100,7 @@ def test_the_log_configuration_is_xml_and_writes_the_access_log_alone_to_stdout(
     assert users == ["marina.access", "ACCESS_LOG"]
 
 
-def test_json_logs_are_another_pattern() -> None:
+def test_json_logs_have_a_pattern_of_their_own() -> None:
     first, other = (render_log4j2(make_spec({"serving.log": form})) for form in ("json", "text"))
     assert "%enc{%m}{JSON}" in first
     assert "%enc{%m}{JSON}" not in other

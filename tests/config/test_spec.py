@@ -13,12 +13,13 @@ from config.spec import Spec
 
 IMAGE = {"height": 8, "width": 8}
 
-# Every sentence a spec can be answered with: the change that earns it, and the whole of it.
+# Every error of a spec: a change that causes it, and its whole text.
 ERRORS: list[Any] = [
     pytest.param({"serving.max_batch_delay": 5}, "spec.yaml:6: `serving.max_batch_delay`: unknown field, did you mean "
                  "`max_batch_delay_ms`?", id="a misspelt field"),
     pytest.param({"slo.p99_ms": 9, "slo.zebra": 1}, "spec.yaml:7: `slo.zebra`: unknown field, allowed: `error_rate`, "
-                 "`goodput`, `itl_p99_ms`, `p99_ms`, `regression`, `throughput_rps`, `ttft_p99_ms`", id="a field like no other"),
+                 "`goodput`, `itl_p99_ms`, `p99_ms`, `regression`, `throughput_rps`, `ttft_p99_ms`", id="a field like "
+                 "no other"),
     pytest.param({"name": None}, "spec.yaml:1: `name`: missing\n\n"
                  "hint: add `name` to the spec; `marina check --fields` says what it means", id="a missing field"),
     pytest.param({"model": None}, "spec.yaml:1: `model`: missing\n\n"
@@ -55,7 +56,7 @@ ERRORS: list[Any] = [
     pytest.param({"model.batch_sizes": [1, "4"]}, 'spec.yaml:7: `model.batch_sizes.1`: got `"4"`, allowed: a whole '
                  "number", id="a wrong item, on its line"),
     pytest.param({"model.image": IMAGE | {"mean": [1, 2]}}, "spec.yaml:8: `model.image.mean`: got `[1, 2]`, allowed: "
-                 "1 number or 3, one a channel", id="means for half the channels"),
+                 "1 number or 3, one for each channel", id="means for half the channels"),
     pytest.param({"model.image": IMAGE | {"channels": 2}}, "spec.yaml:8: `model.image.channels`: got `2`, allowed: "
                  "`1`, `3`", id="two channels"),
     pytest.param({"model.source": ""}, "spec.yaml:3: `model.source`: got ``, allowed: text that is not empty",
@@ -72,28 +73,32 @@ ERRORS: list[Any] = [
                  "allowed: at least `1Mi`; `m` is a thousandth of a byte", id="half a byte"),
     # Combinations.
     pytest.param({"model.source": "resnet50"}, "spec.yaml:3: `model.source`: got `resnet50`, allowed: "
-                 "`torchvision:NAME`, `./file.py:factory`, `./program.pt2` or `hf:./folder`", id="a source of no known form"),
-    pytest.param({"model.weights": None}, "spec.yaml:2: `model.weights`: missing: `torchvision:resnet18` needs weights, "
+                 "`torchvision:NAME`, `./file.py:factory`, `./program.pt2` or `hf:./folder`", id="a source of no "
+                 "known form"),
+    pytest.param({"model.weights": None}, "spec.yaml:2: `model.weights`: missing: `torchvision:resnet18` needs "
+                 "weights, "
                  "allowed: `random`, a weights name such as `IMAGENET1K_V2`, or a file\n\n"
                  "hint: add `weights` under `model`", id="no weights"),
-    pytest.param(FILE_SOURCE | {"model.weights": "w.bin"}, "spec.yaml:4: `model.weights`: got `w.bin`, allowed: `random` "
+    pytest.param(FILE_SOURCE | {"model.weights": "w.bin"}, "spec.yaml:4: `model.weights`: got `w.bin`, allowed: "
+                 "`random` "
                  "or a file that ends in `.ckpt`, `.pt`, `.pth`, `.safetensors`", id="weights of an unknown kind"),
-    pytest.param(FILE_SOURCE | {"model.source": "p.pt2"}, "spec.yaml:4: `model.weights`: got `random`, but `p.pt2` holds "
-                 "its own weights\n\nhint: delete `weights`", id="weights beside a program"),
+    pytest.param(FILE_SOURCE | {"model.source": "p.pt2"}, "spec.yaml:4: `model.weights`: got `random`, but `p.pt2` "
+                 "contains its weights\n\nhint: delete `weights`", id="weights beside a program"),
     pytest.param({"model.handler": "imgae"}, "spec.yaml:5: `model.handler`: got `imgae`, allowed: `image`, `tensor`, "
                  "`text` or `./file.py:Class`\n\nhint: did you mean `image`?", id="an unknown handler"),
     pytest.param({"model.handler": "./my-handler.py:Mine", "model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: "
                  "`model.handler`: got `./my-handler.py:Mine`, allowed: a file name that Python can import",
                  id="a handler file that cannot be imported"),
-    pytest.param({"model.source": "./m.py:build"}, "spec.yaml:2: `model.image`: missing: `./m.py:build` does not say what "
-                 "its pictures look like\n\nhint: add `image: {height: 224, width: 224}` under `model`",
+    pytest.param({"model.source": "./m.py:build"}, "spec.yaml:2: `model.image`: missing: `./m.py:build` does not say "
+                 "what size its pictures have\n\nhint: add `image: {height: 224, width: 224}` under `model`",
                  id="images of unknown size"),
     pytest.param({"model.inputs": {"x": {"shape": [3]}}}, "spec.yaml:5: `model.inputs`: not for the `image` handler, "
                  "whose input is described by `image`\n\nhint: delete `inputs`", id="inputs of an image model"),
     pytest.param({"model.handler": "tensor"}, "spec.yaml:2: `model.inputs`: missing: the handler `tensor` needs the "
                  "inputs of `torchvision:resnet18`\n\n"
                  "hint: add `inputs: {x: {shape: [3, 4], dtype: float32}}` under `model`", id="unknown inputs"),
-    pytest.param(FILE_SOURCE | {"model.image": IMAGE}, "spec.yaml:10: `model.image`: not for the `tensor` handler, whose "
+    pytest.param(FILE_SOURCE | {"model.image": IMAGE}, "spec.yaml:10: `model.image`: not for the `tensor` handler, "
+                 "whose "
                  "inputs are described by `inputs`\n\nhint: delete `image`", id="an image of a tensor model"),
     pytest.param(FILE_SOURCE | {"model.labels": "l.txt"}, "spec.yaml:10: `model.labels`: not for the `tensor` handler, "
                  "whose answers have no classes\n\nhint: delete `labels`", id="labels of a tensor model"),
@@ -113,47 +118,54 @@ ERRORS: list[Any] = [
     pytest.param({"model.precision": "int8"}, "spec.yaml:2: `model.calibration`: missing: `precision: int8` is "
                  "calibrated on real inputs\n\nhint: add `calibration: ./calibration`, a folder of pictures or `.npy` "
                  "inputs", id="int8 without calibration"),
-    pytest.param({"model.cpu_target": "amx", "model.compile": "jit"}, "spec.yaml:5: `model.cpu_target`: got `amx`, but "
-                 "`compile: jit` compiles nothing for it\n\nhint: delete `cpu_target`", id="a target of nothing"),
+    pytest.param({"model.cpu_target": "amx", "model.compile": "jit"}, "spec.yaml:5: `model.cpu_target`: got `amx`, "
+                 "but with `compile: jit` nothing is compiled for a CPU target\n\nhint: delete `cpu_target`", id="a "
+                 "target of nothing"),
     pytest.param({"model.cpu_target": "x86-64-v3", "model.precision": "bf16"}, "spec.yaml:5: `model.cpu_target`: got "
                  "`x86-64-v3`, but bf16 needs AVX-512\n\nhint: cpu_target: x86-64-v4, or another `precision`",
                  id="bf16 without AVX-512"),
-    pytest.param({"model.compile": "jit", "model.on_mismatch": "jit"}, "spec.yaml:6: `model.on_mismatch`: got `jit`, but "
-                 "`compile: jit` ships nothing that could mismatch\n\nhint: delete `on_mismatch`",
+    pytest.param({"model.compile": "jit", "model.on_mismatch": "jit"}, "spec.yaml:6: `model.on_mismatch`: got `jit`, "
+                 "but "
+                 "`compile: jit` packs nothing that could fail to fit the machine\n\nhint: delete `on_mismatch`",
                  id="a mismatch of nothing"),
     pytest.param({"model.compile": "eager"}, "spec.yaml:5: `model.compile`: got `eager`, which runs the source of "
                  "`./file.py:factory`, but `model.source` is `torchvision:resnet18`\n\nhint: compile: export",
                  id="eager without source"),
     pytest.param(FILE_SOURCE | {"model.compile": "eager", "model.precision": "int8", "model.calibration": "c"},
-                 "spec.yaml:11: `model.precision`: got `int8`, but `compile: eager` runs the source, and only an exported "
+                 "spec.yaml:11: `model.precision`: got `int8`, but `compile: eager` runs the source, and only an "
+                 "exported "
                  "program is quantised\n\nhint: compile: aot, or another `precision`", id="int8 of source"),
     pytest.param({"serving.max_batch": 8}, "spec.yaml:6: `serving.max_batch`: got 8, but the largest of "
                  "`model.batch_sizes` is 4\n\nhint: add 8 to `model.batch_sizes`, or use `max_batch: 4`",
                  id="a batch that is not compiled"),
-    pytest.param({"serving.queue": 3}, "spec.yaml:6: `serving.queue`: got 3, but a batch of 4 waits in it",
+    pytest.param({"serving.queue": 3}, "spec.yaml:6: `serving.queue`: got 3, but a batch of 4 must fit in it",
                  id="a queue shorter than a batch"),
     pytest.param({"serving.workers": 2, "serving.threads": 2}, "spec.yaml:6: `serving.workers`: got 2 workers × 2 "
                  'threads = 4, but `kubernetes.resources.cpu` is 2\n\nhint: use fewer, or `cpu: "4"`',
                  id="more threads than cores"),
     pytest.param({"serving.device": "cuda"}, "spec.yaml:1: `kubernetes.resources.gpu`: got 0, but `serving.device` is "
                  "`cuda`\n\nhint: gpu: 1", id="cuda without a GPU"),
-    pytest.param({"kubernetes.resources.gpu": 1}, "spec.yaml:7: `kubernetes.resources.gpu`: got 1, but `serving.device` "
+    pytest.param({"kubernetes.resources.gpu": 1}, "spec.yaml:7: `kubernetes.resources.gpu`: got 1, but "
+                 "`serving.device` "
                  "is `cpu`\n\nhint: gpu: 0, or `device: cuda`", id="a GPU without cuda"),
     pytest.param({"serving.device": "cuda", "kubernetes.resources": {"gpu": 2, "cpu": 3}, "serving.workers": 3},
-                 "spec.yaml:10: `kubernetes.resources.gpu`: got 2, but `serving.workers` is 3: workers must be a multiple "
+                 "spec.yaml:10: `kubernetes.resources.gpu`: got 2, but `serving.workers` is 3: workers must be a "
+                 "multiple "
                  "of GPUs", id="workers that do not share GPUs evenly"),
     pytest.param({"serving.java_heap_mb": 1500, "kubernetes.resources.memory": "2Gi"},
                  "spec.yaml:6: `serving.java_heap_mb`: got 1500, but "
-                 "`kubernetes.resources.memory` is 2Gi and workers need the larger half", id="Java takes it all"),
+                 "`kubernetes.resources.memory` is 2Gi, and at least half of it must be left for the workers", id="Java takes it all"),
     pytest.param({"serving.max_request_mb": 120, "kubernetes.resources.memory": "2Gi"},
-                 "spec.yaml:9: `kubernetes.resources.memory`: the largest batches permitted take 1760 MB on 2 workers, "
-                 "beside Java and models\n\nhint: less `max_request_mb` or `max_batch`, or `memory: auto`",
+                 "spec.yaml:9: `kubernetes.resources.memory`: the largest allowed batches take 1760 MB on 2 workers, "
+                 "on top of Java and models\n\nhint: less `max_request_mb` or `max_batch`, or `memory: auto`",
                  id="requests that the memory does not hold"),
-    pytest.param({"serving.retry_window_s": 100}, "spec.yaml:6: `serving.retry_window_s`: got 100, but a start may take "
-                 "360 s with its pauses\n\nhint: retry_window_s: 360", id="a window shorter than a start"),
+    pytest.param({"serving.retry_window_s": 100}, "spec.yaml:6: `serving.retry_window_s`: got 100, but a start may "
+                 "take "
+                 "360 s, including pauses\n\nhint: retry_window_s: 360", id="a window shorter than a start"),
     pytest.param({"slo.p99_ms": 40000}, "spec.yaml:6: `slo.p99_ms`: got 40000, but workers are killed after 30 s\n\n"
                  "hint: raise `serving.response_timeout_s`, or lower `slo.p99_ms`", id="an objective past the timeout"),
-    pytest.param({"slo.p99_ms": 2}, "spec.yaml:6: `slo.p99_ms`: got 2, but a lone request waits 2 ms for its batch\n\n"
+    pytest.param({"slo.p99_ms": 2}, "spec.yaml:6: `slo.p99_ms`: got 2, but a single request waits 2 ms for its "
+                 "batch\n\n"
                  "hint: lower `serving.max_batch_delay_ms`", id="an objective within the batch delay"),
     pytest.param({"scaling.min_replicas": 11}, "spec.yaml:6: `scaling.min_replicas`: got 11, but `max_replicas` is 10",
                  id="more at rest than at most"),
@@ -161,40 +173,53 @@ ERRORS: list[Any] = [
                  id="a sample that is never sent"),
     pytest.param({"load.sample": "cat.gif"}, "spec.yaml:6: `load.sample`: got `cat.gif`, allowed: a file that ends in "
                  "`.jpeg`, `.jpg`, `.json`, `.npy`, `.png`, `.webp`", id="a sample of an unknown kind"),
-    pytest.param({"scaling.metric": "gpu"}, "spec.yaml:6: `scaling.metric`: got `gpu`, but `kubernetes.resources.gpu` is 0\n\nhint: metric: requests",
+    pytest.param({"scaling.metric": "gpu"}, "spec.yaml:6: `scaling.metric`: got `gpu`, but `kubernetes.resources.gpu` "
+                 "is 0\n\nhint: metric: requests",
                  id="a metric of GPUs that are not there"),
-    pytest.param({"scaling.metric": "cpu"}, "spec.yaml:6: `scaling.metric`: got `cpu`, allowed: `gpu`, `queue_time`, `requests`, "
+    pytest.param({"scaling.metric": "cpu"}, "spec.yaml:6: `scaling.metric`: got `cpu`, allowed: `gpu`, `queue_time`, "
+                 "`requests`, "
                  "`waiting`",
                  id="a metric that is none"),
-    pytest.param({"scaling.prometheus": "prometheus:9090"}, "spec.yaml:6: `scaling.prometheus`: got `prometheus:9090`, allowed: an address that begins with `http://` or `https://`",
+    pytest.param({"scaling.prometheus": "prometheus:9090"}, "spec.yaml:6: `scaling.prometheus`: got "
+                 "`prometheus:9090`, allowed: an address that begins with `http://` or `https://`",
                  id="an address without its scheme"),
-    pytest.param({"kubernetes.network": {"policy": False, "clients": ["shop"]}}, "spec.yaml:8: `kubernetes.network.clients`: given, but `policy` is `false`, so it would have no effect\n\nhint: delete `clients`",
+    pytest.param({"kubernetes.network": {"policy": False, "clients": ["shop"]}}, "spec.yaml:8: "
+                 "`kubernetes.network.clients`: given, but `policy` is `false`, so it would have no effect\n\nhint: "
+                 "delete `clients`",
                  id="clients without a policy"),
     pytest.param({"kubernetes.network.egress": ["10.0.0.0/8"]}, 'spec.yaml:7: `kubernetes.network.egress`: got `["10.0.0.0/8"]`, allowed: `CIDR:PORT` such as `10.0.0.0/8:443`',
                  id="egress without a port"),
     pytest.param({"kubernetes.model": {"url": "https://s/m", "claim": "x"}}, 'spec.yaml:6: `kubernetes.model`: got `{"url": "https://s/m", "claim": "x"}`, allowed: exactly one of `claim`, `image`, `url`, or `secret` alone with `MODEL_URL` in it',
                  id="a MAR from two places"),
-    pytest.param({"kubernetes.model": {}}, "spec.yaml:6: `kubernetes.model`: got `{}`, allowed: exactly one of `claim`, `image`, `url`, or `secret` alone with `MODEL_URL` in it",
+    pytest.param({"kubernetes.model": {}}, "spec.yaml:6: `kubernetes.model`: got `{}`, allowed: exactly one of "
+                 "`claim`, `image`, `url`, or `secret` alone with `MODEL_URL` in it",
                  id="a MAR from nowhere"),
-    pytest.param({"kubernetes.model": {"url": "https://s/m", "path": "x"}}, "spec.yaml:8: `kubernetes.model.path`: got `x`, but `url` is not a volume: put the path into the address",
+    pytest.param({"kubernetes.model": {"url": "https://s/m", "path": "x"}}, "spec.yaml:8: `kubernetes.model.path`: "
+                 "got `x`, but `url` is not a volume: put the path into the address",
                  id="a path beside a URL"),
-    pytest.param({"kubernetes.model": {"claim": "x", "path": "../x"}}, "spec.yaml:8: `kubernetes.model.path`: got `../x`, allowed: a path such as `models/digits.mar`",
+    pytest.param({"kubernetes.model": {"claim": "x", "path": "../x"}}, "spec.yaml:8: `kubernetes.model.path`: got "
+                 "`../x`, allowed: a path such as `models/digits.mar`",
                  id="a path out of the volume"),
-    pytest.param({"kubernetes.tolerations": ["a=b=c:Sometimes"]}, "spec.yaml:7: `kubernetes.tolerations.0`: got `a=b=c:Sometimes`, allowed: a taint such as `gpu=yes:NoSchedule`",
+    pytest.param({"kubernetes.tolerations": ["a=b=c:Sometimes"]}, "spec.yaml:7: `kubernetes.tolerations.0`: got "
+                 "`a=b=c:Sometimes`, allowed: a taint such as `gpu=yes:NoSchedule`",
                  id="a taint with another effect"),
     pytest.param({"kubernetes.node_selector": {"pool": "a b"}}, 'spec.yaml:7: `kubernetes.node_selector.pool`: got `a b`, allowed: letters, digits, `-`, `_` and `.`, at most 63, the first and the last a letter or digit',
                  id="a label with a space"),
     pytest.param({"kubernetes.node_selector": {"pool": 1}}, 'spec.yaml:7: `kubernetes.node_selector.pool`: got `1`, allowed: text\n\nhint: put it in quotes: pool: "1"',
                  id="a label that is a number"),
-    pytest.param({"kubernetes.registry": "https://registry.local/"}, "spec.yaml:6: `kubernetes.registry`: got `https://registry.local/`, allowed: a registry and a path such as `registry.local/team`",
+    pytest.param({"kubernetes.registry": "https://registry.local/"}, "spec.yaml:6: `kubernetes.registry`: got "
+                 "`https://registry.local/`, allowed: a registry and a path such as `registry.local/team`",
                  id="a registry with a scheme"),
-    pytest.param({"kubernetes.route": {"gateway": "public"}}, "spec.yaml:7: `kubernetes.route.gateway`: got `public`, allowed: `NAMESPACE/NAME`",
+    pytest.param({"kubernetes.route": {"gateway": "public"}}, "spec.yaml:7: `kubernetes.route.gateway`: got `public`, "
+                 "allowed: `NAMESPACE/NAME`",
                  id="a gateway without its namespace"),
     pytest.param({"kubernetes.log_shipper": {"image": "x", "memory": "0"}}, 'spec.yaml:8: `kubernetes.log_shipper.memory`: got `"0"`, allowed: more than 0',
                  id="a shipper without memory"),
-    pytest.param({"kubernetes.resources.gpu_resource": "gpu"}, "spec.yaml:7: `kubernetes.resources.gpu_resource`: got `gpu`, allowed: a resource such as `nvidia.com/gpu`",
+    pytest.param({"kubernetes.resources.gpu_resource": "gpu"}, "spec.yaml:7: `kubernetes.resources.gpu_resource`: got "
+                 "`gpu`, allowed: a resource such as `nvidia.com/gpu`",
                  id="a resource without its vendor"),
-    pytest.param({"kubernetes.log_shipper": {"args": ["-v"]}}, "spec.yaml:6: `kubernetes.log_shipper.image`: missing\n\nhint: add `image` to the spec; `marina check --fields` says what it means",
+    pytest.param({"kubernetes.log_shipper": {"args": ["-v"]}}, "spec.yaml:6: `kubernetes.log_shipper.image`: "
+                 "missing\n\nhint: add `image` to the spec; `marina check --fields` says what it means",
                  id="a shipper without its image"),
 ]  # fmt: skip
 
@@ -216,7 +241,7 @@ def test_all_errors_of_a_file_come_at_once_in_the_order_of_its_lines() -> None:
     assert fields == ["name", "model.precision", "serving.max_batch", "scaling.min_replicas", "ls"]
 
 
-def test_a_rule_is_silent_about_a_field_that_is_already_wrong() -> None:
+def test_rules_skip_fields_that_are_already_wrong() -> None:
     error = error_of(changed({"model.batch_sizes": [0], "serving.max_batch": 8}))
     assert [problem.field for problem in error.problems] == ["model.batch_sizes.0"]
 
@@ -230,9 +255,7 @@ def test_a_rule_is_silent_about_a_field_that_is_already_wrong() -> None:
         pytest.param("load.sample", "cat.jpg", "no such file", id="sample"),
     ],
 )
-def test_a_file_that_is_not_there_is_named_where_it_was_looked_for(
-    field: str, file: str, text: str, tmp_path: Path
-) -> None:
+def test_a_missing_file_is_named_with_its_whole_path(field: str, file: str, text: str, tmp_path: Path) -> None:
     data = changed({field: f"./{file}"})
     error = error_of(data, file=tmp_path / "spec.yaml", files=True)
     assert [problem.text for problem in error.problems] == [f"{text}: `{tmp_path / file}`"]
@@ -261,7 +284,7 @@ def test_source_and_handler_files_are_looked_for(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_is_no_spec_says_so(text: str, message: str) -> None:
+def test_a_file_that_is_not_a_spec_is_an_error(text: str, message: str) -> None:
     with pytest.raises(SpecError) as raised:
         parse_spec(text, Path("spec.yaml"))
     assert str(raised.value.problems[0]) == message or message in str(raised.value)
@@ -277,7 +300,7 @@ def test_a_missing_spec_is_an_input_error(tmp_path: Path) -> None:
         load_spec(tmp_path / "latin.yaml")
 
 
-def test_five_lines_are_a_spec() -> None:
+def test_five_lines_are_enough_for_a_spec() -> None:
     text = "name: shells\nmodel:\n  source: torchvision:resnet18\n  weights: random\nslo: {p99_ms: 50}\n"
     spec = parse_spec(text, Path("spec.yaml"))
     assert (spec.workers, spec.threads, spec.max_batch) == (2, 1, 4)
@@ -296,20 +319,20 @@ def test_five_lines_are_a_spec() -> None:
         ),
     ],
 )
-def test_auto_fills_the_cpu_limit(changes: dict[str, Any], expected: tuple[int, int]) -> None:
+def test_auto_uses_the_whole_cpu_limit(changes: dict[str, Any], expected: tuple[int, int]) -> None:
     spec = make_spec(changes)
     assert (spec.workers, spec.threads) == expected
 
 
 @pytest.mark.parametrize("example", sorted(DIGITS.parent.parent.glob("*/spec.yaml")), ids=lambda file: file.parent.name)
-def test_a_completed_spec_is_a_spec_that_completes_to_itself(example: Path) -> None:
+def test_a_completed_spec_stays_the_same_when_it_is_completed_again(example: Path) -> None:
     completed = load_spec(example).completed()
     again = parse_spec(yaml.safe_dump(completed), example)
     assert again.completed() == completed
 
 
 @pytest.mark.parametrize("name", ["digits", "resnet50", "custom"])
-def test_the_examples_are_right(name: str) -> None:
+def test_the_examples_are_valid(name: str) -> None:
     assert load_spec(ROOT / f"config/examples/{name}/spec.yaml").name
 
 
@@ -336,7 +359,7 @@ def test_a_quantity_is_a_number(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", ".", "1.2.3m", "2GB", "-1", "1e", "1e3k", "1K", "1 Gi"])
-def test_what_is_no_quantity_is_refused(text: str) -> None:
+def test_text_that_is_not_a_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Kubernetes quantity"):
         quantity(text)
 

@@ -1,4 +1,4 @@
-"""What is said about a spec of an encoder; `test_spec.py` has the rest."""
+"""The spec of an encoder and its errors; `test_spec.py` has the rest."""
 
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,13 @@ ERRORS: list[Any] = [
     ),
     pytest.param(
         ENCODER | {"model.weights": "random"},
-        "spec.yaml:4: `model.weights`: got `random`, but `hf:./model` holds its own weights\n\nhint: delete `weights`",
+        "spec.yaml:4: `model.weights`: got `random`, but `hf:./model` contains its weights\n\nhint: delete `weights`",
         id="weights beside a folder",
     ),
     pytest.param(
         ENCODER | {"model.inputs": {"x": {"shape": [3]}}},
         "spec.yaml:6: `model.inputs`: not for the `text` "
-        "handler, whose model is all in its folder\n\nhint: delete `inputs`",
+        "handler, whose model's folder says it\n\nhint: delete `inputs`",
         id="inputs beside a folder",
     ),
     pytest.param(
@@ -55,7 +55,7 @@ ERRORS: list[Any] = [
 
 
 @pytest.mark.parametrize(("change", "text"), ERRORS)
-def test_an_encoders_spec_is_answered_with_the_whole_sentence(change: dict[str, Any], text: str) -> None:
+def test_an_error_of_an_encoder_is_a_whole_sentence(change: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError) as refusal:
         parse_spec(yaml.safe_dump(changed(change), sort_keys=False), Path("spec.yaml"), files=False)
     assert str(refusal.value) == text

@@ -1,4 +1,4 @@
-"""Specs that would take a memory, a stack or a reader of alerts, and keys with a slip in them."""
+"""Specs that would exhaust the memory or the stack, or attack the readers of alerts, and misspelt keys."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def errors_of(text: str) -> list[str]:
 
 def test_aliases_of_aliases_are_one_error() -> None:
     assert errors_of(BOMB) == [
-        "spec.yaml:1: `a4.0.6`: more than 20,000 values, aliases counted as often as they are used"
+        "spec.yaml:1: `a4.0.6`: more than 20,000 values, where aliases count each time they are used"
     ]
 
 
@@ -35,7 +35,7 @@ def test_aliases_of_aliases_are_one_error() -> None:
         pytest.param("name: " + "[1, " * 70 + "]" * 70 + "\n", id="seventy lists"),
     ],
 )
-def test_what_contains_itself_is_one_error(text: str) -> None:
+def test_an_alias_that_contains_itself_is_one_error(text: str) -> None:
     (error,) = errors_of(text)
     assert error.endswith("nested more than 60 deep, or an alias that contains itself")
 
@@ -45,7 +45,7 @@ def test_thousands_of_brackets_are_one_error() -> None:
         parse_spec("name: " + "[" * 20_000, Path("spec.yaml"))
 
 
-def test_a_file_that_does_not_end_is_not_read_whole() -> None:
+def test_an_endless_file_is_not_read_whole() -> None:
     with pytest.raises(InputError, match="more than 1,000,000 characters"):
         load_spec(Path("/dev/zero"))
 
@@ -90,7 +90,7 @@ def test_a_misspelt_key_is_one_error(key: str, wrong: str) -> None:
     assert f"unknown field, did you mean `{key}`?" in error
 
 
-def test_what_is_wrong_inside_of_a_misspelt_section_is_named_too() -> None:
+def test_errors_inside_of_a_misspelt_section_are_reported_too() -> None:
     text = "name: a\nmodle:\n  source: torchvision:resnet18\n  weights: random\n  precision: fp8\n"
     assert errors_of(text) == [
         "spec.yaml:2: `modle`: unknown field, did you mean `model`?",
@@ -98,13 +98,13 @@ def test_what_is_wrong_inside_of_a_misspelt_section_is_named_too() -> None:
     ]
 
 
-def test_a_misspelt_key_beside_the_right_one_says_nothing_more() -> None:
+def test_a_misspelt_key_beside_the_right_one_suggests_nothing() -> None:
     text = "name: a\nmodel: {source: 'torchvision:resnet18', weights: random}\nmodle: {sorce: 1}\n"
     assert errors_of(text) == ["spec.yaml:3: `modle`: unknown field, did you mean `model`?"]
 
 
 @pytest.mark.parametrize("key", ["models", "ensemble"])
-def test_several_models_in_a_spec_are_told_where_to_read(key: str) -> None:
+def test_a_spec_with_several_models_names_the_page_about_them(key: str) -> None:
     with pytest.raises(SpecError) as caught:
         make_spec({key: [{"source": "torchvision:resnet18"}], "model": None})
     first = caught.value.problems[-1]
@@ -113,7 +113,7 @@ def test_several_models_in_a_spec_are_told_where_to_read(key: str) -> None:
     assert first.hint.endswith("(`kubernetes.route`); see docs/08-several-models.md")
 
 
-def test_a_torchvision_model_that_is_not_there_is_named_with_the_nearest() -> None:
+def test_an_unknown_torchvision_model_is_named_with_the_nearest_one() -> None:
     with pytest.raises(SpecError) as caught:
         make_spec({"model.source": "torchvision:resnet81"}, files=True)
     assert str(caught.value) == (
@@ -121,7 +121,7 @@ def test_a_torchvision_model_that_is_not_there_is_named_with_the_nearest() -> No
     )
 
 
-def test_the_names_of_torchvision_are_those_of_the_installed_one() -> None:
+def test_the_names_of_torchvision_models_are_those_of_the_installed_version() -> None:
     from archiver.torchvision_import import import_torchvision
 
     import_torchvision()

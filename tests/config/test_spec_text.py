@@ -1,4 +1,4 @@
-"""What a spec of a language model says, where it lands, and what is refused."""
+"""The spec of a language model: its fields, where they land, and what is refused."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 import yaml
 from specs import changed, tales_spec
 
-from config.combinations import cautions
+from config.combinations import find_warnings
 from config.errors import SpecError
-from config.hf_folder import FolderRefused, read_folder
+from config.hf_folder import FolderRefused, read_model_folder
 from config.load import parse_spec
 from config.render import render_model_config
 from config.spec import Spec
@@ -27,7 +27,7 @@ ERRORS: list[Any] = [
                  "allowed for the `text` handler: `hf:./folder`", id="a network that does not write"),
     pytest.param({"model.handler": "image"}, "`model.handler`: got `image`, allowed for `hf:./model`: `text`\n\n"
                  "hint: handler: text", id="a folder for another handler"),
-    pytest.param({"model.weights": "random"}, "`model.weights`: got `random`, but `hf:./model` holds its own "
+    pytest.param({"model.weights": "random"}, "`model.weights`: got `random`, but `hf:./model` contains its "
                  "weights\n\nhint: delete `weights`", id="weights beside a folder"),
     pytest.param({"model.compile": "export"}, "`model.compile`: got `export`, allowed for the `text` handler: `aot`, "
                  "`eager`\n\nhint: compile: aot", id="an exported one"),
@@ -39,10 +39,10 @@ ERRORS: list[Any] = [
                  "hint: delete `engine`, or compile: aot", id="an engine that is not compiled"),
     pytest.param({"model.compile": "aot", "model.on_mismatch": "jit"}, "`model.on_mismatch`: got `jit`, but the worker "
                  "of a `text` model compiles nothing\n\nhint: delete `on_mismatch`", id="compiling in the worker"),
-    pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for the `text` handler, whose model is all in its "
-                 "folder\n\nhint: delete `labels`", id="labels"),
+    pytest.param({"model.labels": "l.txt"}, "`model.labels`: not for the `text` handler, whose model's folder says "
+                 "it\n\nhint: delete `labels`", id="labels"),
     pytest.param({"text.max_perplexity": 2}, "`model.calibration`: missing: `text.max_perplexity` is measured on "
-                 "its texts\n\nhint: add `calibration: ./texts`, a folder of `.txt` files with a text a line",
+                 "its texts\n\nhint: add `calibration: ./texts`, a folder of `.txt` files, one text on each line",
                  id="a bound on texts that nobody names"),
     pytest.param({"text.max_perplexity": 1}, "`text.max_perplexity`: got `1`, allowed: more than 1",
                  id="less than one token to choose from"),
@@ -51,9 +51,10 @@ ERRORS: list[Any] = [
     pytest.param({"serving.max_batch": 2}, "`serving.max_batch`: not for the `text` handler, which has slots\n\n"
                  "hint: delete it, and set `text.slots`", id="a batch"),
     pytest.param({"serving.max_worker_memory_mb": 900}, "`serving.max_worker_memory_mb`: not for the `text` handler, "
-                 "whose worker is never between answers\n\nhint: delete `max_worker_memory_mb`", id="a new worker"),
-    pytest.param({"serving.workers": 2}, "`serving.workers`: got 2, allowed for the `text` handler: 1, for one worker "
-                 "would keep the other waiting\n\nhint: workers: 1, with more `threads`", id="two workers"),
+                 "whose worker never has a moment without open answers to restart in\n\nhint: delete "
+                 "`max_worker_memory_mb`", id="a new worker"),
+    pytest.param({"serving.workers": 2}, "`serving.workers`: got 2, allowed for the `text` handler: 1, because one "
+                 "would keep the others waiting\n\nhint: workers: 1, with more `threads`", id="two workers"),
     pytest.param({"serving.device": "cuda", "kubernetes.resources.gpu": 1}, "`serving.device`: got `cuda`, allowed for "
                  "the `text` handler: `cpu`, or the engine `vllm`\n\nhint: device: cpu, or engine: vllm under `text`",
                  id="a GPU"),
@@ -81,7 +82,7 @@ ERRORS: list[Any] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), ERRORS)
-def test_what_is_refused_says_what_to_type(changes: dict[str, Any], message: str) -> None:
+def test_each_refusal_says_what_to_type(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as raised:
         spec_of(changes)
     assert message in str(raised.value)
@@ -94,15 +95,15 @@ def test_the_engine_is_chosen_by_what_is_compiled(precision: str) -> None:
     assert spec_of(changes).completed()["text"]["engine"] == "aot"
 
 
-def test_text_is_only_for_models_that_write() -> None:
+def test_text_is_only_for_language_models() -> None:
     data = {"name": "x", "model": {"source": "torchvision:resnet18", "weights": "random"}, "text": {"slots": 2}}
-    with pytest.raises(SpecError, match="`text`: not for the `image` handler, which answers whole"):
+    with pytest.raises(SpecError, match="`text`: not for the `image` handler, which does not write text"):
         parse_spec(yaml.safe_dump(data), Path("spec.yaml"), files=False)
 
 
-def test_slots_and_who_waits_are_what_torchserve_sees() -> None:
+def test_torchserve_sees_slots_and_waiting_requests_as_its_batch_size() -> None:
     settings = yaml.safe_load(render_model_config(spec_of({"text": {"slots": 4, "waiting": 6}})))
-    # Eight more reach the handler, which tells them when to try again.
+    # Eight more requests reach the handler, which answers when to try again.
     assert (settings["batchSize"], settings["continuousBatching"]) == (18, True)
     assert (settings["minWorkers"], settings["maxWorkers"]) == (1, 1)
 
@@ -113,7 +114,7 @@ def test_a_spec_with_every_default_written_out_is_the_same_spec() -> None:
         assert parse_spec(yaml.safe_dump(written), Path("spec.yaml"), files=False).completed() == spec.completed()
 
 
-def test_as_many_wait_as_there_are_slots() -> None:
+def test_as_many_requests_may_wait_as_there_are_slots() -> None:
     assert spec_of({"text": {"slots": 4}}).completed()["text"]["waiting"] == 4
     assert "continuousBatching" not in render_model_config(
         parse_spec("{name: x, model: {source: torchvision:resnet18, weights: random}}", Path("spec.yaml"), files=False)
@@ -131,7 +132,7 @@ GOOD: dict[str, object] = {"config__json": {"max_position_embeddings": 64}, "tok
 
 
 def test_a_folder_is_read_with_its_files(tmp_path: Path) -> None:
-    read = read_folder(folder(tmp_path / "m", **GOOD, model__safetensors="", notes__txt=""))
+    read = read_model_folder(folder(tmp_path / "m", **GOOD, model__safetensors="", notes__txt=""))
     assert ([file.name for file in read.files], read.longest) == (
         ["config.json", "model.safetensors", "tokenizer.json"],
         64,
@@ -153,7 +154,7 @@ def test_a_folder_is_read_with_its_files(tmp_path: Path) -> None:
 )
 def test_a_folder_that_cannot_be_packed_says_why(files: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(FolderRefused, match=message):
-        read_folder(folder(tmp_path / "m", **files))
+        read_model_folder(folder(tmp_path / "m", **files))
 
 
 def test_check_looks_into_the_folder(tmp_path: Path) -> None:
@@ -166,13 +167,13 @@ def test_check_looks_into_the_folder(tmp_path: Path) -> None:
     assert spec_of(small, file=tmp_path / "spec.yaml", files=True).writing.context == 64
 
 
-def test_a_text_ends_where_the_attention_of_its_model_would_slide(tmp_path: Path) -> None:
+def test_a_context_may_not_be_longer_than_the_window_of_the_attention(tmp_path: Path) -> None:
     def context_of(**text: object) -> int:
         return spec_of({"text": text}, file=tmp_path / "spec.yaml", files=True).writing.context
 
     config = {"max_position_embeddings": 4096, "sliding_window": 1024}
     folder(tmp_path / "model", **GOOD | {"config__json": config}, model__safetensors="")
-    message = r"`text\.context`: got 2048, but the model's attention slides in a window of 1024 tokens"
+    message = r"`text\.context`: got 2048, but the model's attention reaches back only 1024 tokens"
     with pytest.raises(SpecError, match=message):
         context_of(context=2048)
     assert context_of(context=1024) == 1024
@@ -181,7 +182,7 @@ def test_a_text_ends_where_the_attention_of_its_model_would_slide(tmp_path: Path
 
 
 @pytest.mark.parametrize(("drain_s", "count"), [(60, 0), (20, 1)])
-def test_answers_that_may_outlast_a_drain_are_told_of(drain_s: int, count: int) -> None:
+def test_answers_that_may_outlast_a_drain_are_a_warning(drain_s: int, count: int) -> None:
     spec = tales_spec({"slo": {"ttft_p99_ms": 500, "itl_p99_ms": 100}, "serving.drain_timeout_s": drain_s})
-    assert len(list(cautions(spec))) == count
-    assert all("may take 26 s: a stop ends it with an error" in text for text in cautions(spec))
+    assert len(list(find_warnings(spec))) == count
+    assert all("may take 26 s: a stop would cut it off" in text for text in find_warnings(spec))

@@ -1,4 +1,4 @@
-"""What is said about inputs that vary in length; `test_spec.py` has the rest."""
+"""Inputs that vary in length, and the errors about them; `test_spec.py` has the rest."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ ERRORS: list[Any] = [
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}, {"max": 8}]}}}, "spec.yaml:8: "
                  "`model.inputs.x.shape`: two dimensions vary, allowed: one", id="two lengths in an input"),
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "y": {"shape": [{"max": 9}]}}},
-                 "spec.yaml:11: `model.inputs.y.shape`: does not vary like the input before it, allowed: one length "
+                 "spec.yaml:11: `model.inputs.y.shape`: varies in another way than the input before it, allowed: one "
+                 "length "
                  "for all inputs of a request", id="two lengths"),
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [8]}, "m": {"mask_of": "x"}}}, "spec.yaml:11: "
                  "`model.inputs.m.mask_of`: got `x`, allowed: an input that varies: none", id="a mask of nothing"),
@@ -29,12 +30,12 @@ ERRORS: list[Any] = [
                  "`shape`", id="a mask with a shape"),
     pytest.param(FILE_SOURCE | {"model.inputs": {"x": {"shape": [{"max": 8}]}, "m": {"mask_of": "x"},
                                                  "n": {"mask_of": "x"}}}, "spec.yaml:13: `model.inputs.n.mask_of`: a "
-                 "second mask, beside `m`; all inputs have one length", id="two masks"),
+                 "second mask, after `m`; all inputs have the same length", id="two masks"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "text"), ERRORS)
-def test_a_wrong_length_is_answered_with_the_whole_sentence(change: dict[str, Any], text: str) -> None:
+def test_an_error_of_a_length_is_a_whole_sentence(change: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError) as refusal:
         parse_spec(yaml.safe_dump(changed(change), sort_keys=False), Path("spec.yaml"), files=False)
     assert str(refusal.value) == text

@@ -1,4 +1,4 @@
-"""What a spec says of vLLM, where it lands, and what is refused."""
+"""The fields of a spec about vLLM: where they land, and what is refused."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import yaml
 from specs import changed
 
-from config.combinations import cautions
+from config.combinations import find_warnings
 from config.errors import SpecError
 from config.load import parse_spec
 from config.spec import Spec
@@ -35,9 +35,9 @@ def arguments(**args: Any) -> dict[str, Any]:
 
 ERRORS: list[Any] = [
     pytest.param(arguments(trust_remote_code=True), "`text.vllm.args.trust_remote_code`: not allowed: it runs code "
-                 "that is in no package\n\nhint: delete it", id="the model's own code"),
-    pytest.param({"text.vllm": {"args": {"--trust-remote-code": True}}}, "not allowed: it runs code that is in no "
-                 "package", id="the model's own code, as on a command line"),
+                 "that is not in the package\n\nhint: delete it", id="the model's own code"),
+    pytest.param({"text.vllm": {"args": {"--trust-remote-code": True}}}, "not allowed: it runs code that is not in "
+                 "the package", id="the model's own code, as on a command line"),
     pytest.param(arguments(worker_extension_cls="evil.Worker"), "not allowed: it runs code", id="a class of one's own"),
     pytest.param(arguments(max_model_len=4096), "`text.vllm.args.max_model_len`: not here: `text.context` sets it"
                  "\n\nhint: delete it, and set `text.context`", id="what another field says"),
@@ -59,7 +59,8 @@ ERRORS: list[Any] = [
                  "`compile: eager`: `bf16`, `fp16`, `fp32`", id="8 bits"),
     pytest.param({"model.compile": "aot"}, "`text.engine`: got `vllm`, which needs `compile: eager`", id="compiled"),
     pytest.param(ON_TWO_GPUS | {"kubernetes.resources.gpu": 4}, "`kubernetes.resources.gpu`: got 4, but "
-                 "`text.vllm.args` ask for 2: tensor times pipeline parallel\n\nhint: gpu: 2, or another "
+                 "`text.vllm.args` ask for 2, which is `tensor_parallel_size` × `pipeline_parallel_size`\n\nhint: "
+                 "gpu: 2, or another "
                  "`tensor_parallel_size`", id="more GPUs than are used"),
     pytest.param({"text.vllm": {"weights": "/models/tales"}, "kubernetes.pod": {"volumes": {"w": {"emptyDir": {}}},
                  "mounts": {"/data": "w:ro"}}}, "`text.vllm.weights`: got `/models/tales`, but `kubernetes.pod.mounts` "
@@ -69,12 +70,12 @@ ERRORS: list[Any] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), ERRORS)
-def test_what_vllm_is_not_given_says_what_to_type(changes: dict[str, Any], message: str) -> None:
+def test_each_refused_argument_of_vllm_says_what_to_type(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
         spec_of(changes)
 
 
-def test_vllm_writes_on_as_many_gpus_as_its_arguments_ask_for() -> None:
+def test_vllm_needs_as_many_gpus_as_its_arguments_ask_for() -> None:
     spec = spec_of(ON_TWO_GPUS)
     assert (spec.workers, spec.vllm and spec.vllm.gpus) == (1, 2)
     assert spec.completed()["text"]["vllm"]["python"] == "/opt/vllm/bin/python"
@@ -86,7 +87,7 @@ def test_vllm_reads_prompts_in_larger_pieces() -> None:
     assert spec_of({"text.prefill_chunk": 64}).writing.prefill_chunk == 64
 
 
-def test_what_may_not_be_meant_is_said(tmp_path: Path) -> None:
+def test_settings_that_look_like_a_mistake_are_warnings(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     for name in ("config.json", "tokenizer.json"):
@@ -94,9 +95,9 @@ def test_what_may_not_be_meant_is_said(tmp_path: Path) -> None:
     with (model / "model.safetensors").open("wb") as weights:
         weights.truncate(140_000_000_000)
     spec = spec_of({"text.vllm": {"weights": "/models/tales"}}, tmp_path / "spec.yaml")
-    assert list(cautions(spec)) == [
+    assert list(find_warnings(spec)) == [
         "`text.vllm.weights`: `/models/tales`, but no volume is mounted in a pod: `kubernetes.pod.mounts`",
-        "`serving.startup_timeout_s`: 300, but 140 GB at 250 MB/s, with a minute to compile, may take 620 s",
+        "`serving.startup_timeout_s`: 300, but reading 140 GB at 250 MB/s, and a minute to compile, may take 620 s",
     ]
     patient = {"serving.startup_timeout_s": 900, "serving.retry_window_s": 960}
-    assert list(cautions(spec_of(patient, tmp_path / "spec.yaml"))) == []
+    assert list(find_warnings(spec_of(patient, tmp_path / "spec.yaml"))) == []

@@ -40,7 +40,7 @@ def jar_class(name: str) -> bytes:
 
 
 def constants(data: bytes) -> tuple[dict[int, str], dict[int, int], int]:
-    """The texts of a Java class by index, the strings that point at them, and where the constant pool ends."""
+    """The texts of a Java class by index, the string constants that refer to them, and the end of the constant pool."""
     sizes = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4}
     texts: dict[int, str] = {}
     strings: dict[int, int] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 from specs import ROOT
 
 from config.load import parse_spec
-from config.record import Agreement, Key, Port, Record, Sample
+from config.record import Agreement, MachineKey, Port, Record, Sample
 from config.render import render_model_config
 from config.spec import Spec
 
@@ -75,7 +75,7 @@ def _record(spec: Spec) -> Record:
         max_request_bytes=10_000_000,
         max_response_bytes=10_000_000,
         sample=Sample(file="sample.json", content_type="application/json"),
-        key=Key(torch="none", device="cpu"),
+        key=MachineKey(torch="none", device="cpu"),
         artifacts=(),
         program=None,
         cache=None,

@@ -12,7 +12,7 @@ from specs import ROOT, digits_spec, make_spec, tales_spec
 from tools import needs
 
 from config.errors import InputError
-from config.latency import EDGES_MS, EDGES_S, FIRST_EDGES_S, GAP_EDGES_S, around
+from config.latency import EDGES_MS, EDGES_S, FIRST_EDGES_S, GAP_EDGES_S, edges_around
 from handlers.generation.metrics import FIRST_BUCKETS, GAP_BUCKETS
 from k8s.monitoring.expressions import keda_query, rule_queries
 from k8s.monitoring.rules import budgets, recording_rules
@@ -79,8 +79,8 @@ def test_the_share_within_the_objective_uses_edges_that_the_server_has(p99_ms: f
 
 
 def test_between_two_edges_answers_count_as_spread_evenly() -> None:
-    assert around(0.089) == (0.08, 0.09, pytest.approx(0.9))
-    assert around(0.05) == (0.05, 0.05, 0)
+    assert edges_around(0.089) == (0.08, 0.09, pytest.approx(0.9))
+    assert edges_around(0.05) == (0.05, 0.05, 0)
     within = rule_queries(digits_spec()).within("0.089")
     assert re.fullmatch(r"\(0\.1 \* sum by .*0\[\.\]08.* \+ 0\.9 \* sum by .*0\[\.\]09.*\)", within)
 

@@ -208,7 +208,7 @@ def test_a_spec_alone_is_verified_as_rendered(tmp_path: Path, capsys: pytest.Cap
         (["--explain", "pdb-blocks"], "error: `--explain`: got `pdb-blocks`, did you mean `pdb-blocks-drain`?"),
         (
             ["--dir", ".", "--live", "http://x"],
-            "error: `--live`: not together with `--dir`, which has no spec to compare with",
+            "error: `--live`: not together with `--dir`, because there is no spec to compare with",
         ),
     ],
 )

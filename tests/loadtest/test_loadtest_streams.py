@@ -233,7 +233,7 @@ def test_the_objective_of_whole_answers_is_that_of_their_pieces(tmp_path: Path) 
 
 def test_streams_are_only_for_models_that_write(tmp_path: Path) -> None:
     text = "name: a\nmodel: {source: torchvision:resnet18, weights: random}\nslo: {p99_ms: 9, goodput: 0.9}\n"
-    with pytest.raises(SpecError, match=r"`slo.goodput`: not for the `image` handler, which answers whole"):
+    with pytest.raises(SpecError, match=r"`slo.goodput`: not for the `image` handler, which does not write text"):
         parse_spec(text, tmp_path / "spec.yaml", files=False)
     with pytest.raises(SpecError, match=r"`load.max_tokens`: got 1600, but no answer is longer than"):
         parse_spec(SPEC.replace("16:", "1600:"), tmp_path / "spec.yaml", files=False)

@@ -11,7 +11,7 @@ from tiny import make_tiny
 
 from config.errors import ArchiveError, InputError, MarinaError, ToolMissing
 from config.ports import free_port_base
-from config.record import Key
+from config.record import MachineKey
 from config.render import Ports
 from server.java import checks
 from server.java.checks import Java, check_disk_space, check_package, check_ports, find_java
@@ -122,7 +122,7 @@ def test_machine_is_compared_with_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], package_mismatches: list[str]
 ) -> None:
     spec, mar = make_tiny(tmp_path)
-    key = Key(torch="0.1", device="cpu", isa=("avx2", "avx_vnni", "amx_tile"))
+    key = MachineKey(torch="0.1", device="cpu", isa=("avx2", "avx_vnni", "amx_tile"))
     if device := changes.pop("device", None):
         key = key.model_copy(update={"device": device})
     record = check_package(spec, mar).model_copy(update={"compile": "aot", "key": key, **changes})

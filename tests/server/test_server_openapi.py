@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
-from config.record import Agreement, Encoding, Form, Key, Port, Record, Sample, Writing
+from config.record import Agreement, BodyFormat, EncoderSetup, MachineKey, Port, Record, Sample, Writing
 from config.render import Ports
 from config.sections import Image
 from server.pages import Docs
@@ -33,8 +33,8 @@ WRITING = Writing(
     speculation="off",
     ends=(0,),
 )
-TAKES = Form(content_type="application/json", json_schema={"required": ["a"]}, example={"a": 1})
-PNG, BYTES = (Form(content_type=kind, json_schema={}) for kind in ("image/png", "application/octet-stream"))
+TAKES = BodyFormat(content_type="application/json", json_schema={"required": ["a"]}, example={"a": 1})
+PNG, BYTES = (BodyFormat(content_type=kind, json_schema={}) for kind in ("image/png", "application/octet-stream"))
 KINDS: dict[str, dict[str, Any]] = {
     "tensor": {"handler": "tensor", "inputs": (X, KEEP), "outputs": (X,)},
     "lengths": {"handler": "tensor", "inputs": (IDS,), "outputs": (IDS,)},
@@ -49,7 +49,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "handler": "text",
         "inputs": (IDS,),
         "outputs": (X,),
-        "encoding": Encoding(task=task, max_tokens=8, truncate="error", tokenizer="tokenizer.json"),  # type: ignore[arg-type]
+        "encoding": EncoderSetup(task=task, max_tokens=8, truncate="error", tokenizer="tokenizer.json"),  # type: ignore[arg-type]
     }
     for task in ("embed", "rerank")
 }
@@ -72,7 +72,7 @@ def record_of(kind: str) -> Record:
         "max_request_bytes": 1000,
         "max_response_bytes": 1000,
         "sample": Sample(file="sample.json", content_type="application/json"),
-        "key": Key(torch="none", device="cpu"),
+        "key": MachineKey(torch="none", device="cpu"),
         "agreement": agreed,
         "files": {},
     }

@@ -1,6 +1,6 @@
-"""Your own handler: named fields in, a species and its probability out.
+"""A handler of your own: it takes four named lengths, and answers with a species and its probability.
 
-What it raises as a RequestError answers that one request with a 4xx; the rest of the batch is not touched.
+If it raises a RequestError, only that request is answered with a 4xx; the rest of the batch is not affected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST_CM = 30
 
 
 class IrisHandler(Handler):
-    # What `/docs` and `/openapi.json` show.
+    # Shown in `/docs` and `/openapi.json`.
     takes = Form(
         {
             "type": "object",

@@ -1,4 +1,4 @@
-"""Three species of iris told apart by four lengths; the training data's means and spreads are part of the model."""
+"""Tells three species of iris apart by four lengths; the mean and deviation of the training data are in the model."""
 
 import torch
 from torch import nn

@@ -1,6 +1,6 @@
 """Trains the iris network on scikit-learn's data and writes its weights.
 
-python config/examples/custom/train.py     takes some seconds; prints the accuracy on the test set
+python config/examples/custom/train.py     takes a few seconds; prints the accuracy on the test set
 """
 
 from __future__ import annotations

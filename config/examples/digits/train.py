@@ -1,6 +1,6 @@
-"""Trains the digits network on scikit-learn's data and writes everything the example ships.
+"""Trains the digits network on scikit-learn's data, and writes all files of the example.
 
-python config/examples/digits/train.py     takes some ten seconds; prints the accuracy on the test set
+python config/examples/digits/train.py     takes about ten seconds; prints the accuracy on the test set
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MEAN, STD = 0.3053, 0.376
 
 
 def images() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training and test images (uint8, N×8×8) and their labels; a quarter is for testing."""
+    """The training and test images (uint8, N×8×8) with their labels; a quarter of them is for testing."""
     digits = load_digits()
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
     train_x, test_x, train_y, test_y = train_test_split(
@@ -48,7 +48,7 @@ def train(epochs: int) -> tuple[torch.nn.Module, float]:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1e-2, total_steps=steps)
     for _ in range(epochs):
         for rows in torch.randperm(len(inputs)).split(64):
-            # Digits that sit a pixel off the centre are what 450 test images differ in most.
+            # Shifted by a pixel at most, because that is how test images differ most from the training images.
             shift = tuple(int(by) for by in torch.randint(-1, 2, (2,)))
             batch = torch.roll(inputs[rows], shift, (2, 3))
             optimiser.zero_grad()

@@ -1,4 +1,4 @@
-"""Draws the pictures this example ships: a sample of the size a phone would send, and a few to calibrate on.
+"""Draws the pictures of this example: a sample as large as a phone would send, and a few to calibrate on.
 
 python config/examples/resnet50/draw.py
 """
@@ -15,7 +15,7 @@ CALIBRATION_PICTURES = 16
 
 
 def harbour(seed: int, size: int) -> Image.Image:
-    """Sky over waves, some boats, and the grain that keeps a JPEG as heavy as a photograph's."""
+    """Sky over waves, some boats, and noise, which makes the JPEG as large as that of a photograph."""
     random = np.random.default_rng(seed)
     picture = Image.fromarray(_sky_and_sea(random, size))
     draw = ImageDraw.Draw(picture)

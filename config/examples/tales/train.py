@@ -1,6 +1,6 @@
-"""Writes the tales that the model of this example is trained on, trains it, and saves it as `transformers` would.
+"""Makes up tales, trains the model of this example on them, and saves it as `transformers` would.
 
-python config/examples/tales/train.py     some minutes on one core
+python config/examples/tales/train.py     takes a few minutes on one core
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ ENDS = [
 
 
 def tale(chance: random.Random) -> str:
-    """One tale, of a few sentences that know of each other."""
+    """One tale: a few sentences about the same person and thing."""
     who, name, place, treasure = (chance.choice(words) for words in (WHO, NAMES, PLACES, THINGS))
     asked, short = chance.choice(ASKED), treasure.split(" ", 1)[1]
     lines = [
@@ -135,7 +135,7 @@ class Layer(nn.Module):
 
 
 class Network(nn.Module):
-    """Llama, with the names of `transformers`."""
+    """A Llama, whose parts have the names that `transformers` uses."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -117,4 +117,4 @@ def test_a_server_that_wants_a_certificate_of_its_clients_is_shown_one(
 
 def test_a_key_without_its_certificate_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert marina.main(["loadtest", "--url", "https://x", "--key", "mine.key"]) == 2
-    assert "`--key`: given without `--cert`, whose key it is" in capsys.readouterr().err
+    assert "`--key`: only together with `--cert`" in capsys.readouterr().err

@@ -121,7 +121,7 @@ REFUSED: list[Any] = [
         {"host_aliases": {"store": ["a"]}},
         "`kubernetes.pod.host_aliases.store`: got `store` as a name, allowed: an address with names",
     ),
-    ({"dns": {"policy": "None"}}, "allowed: `nameservers` with `policy: None`, because no other server is asked"),
+    ({"dns": {"policy": "None"}}, "allowed: `nameservers` with `policy: None`, because no other server is used"),
     (
         {"dns": {"nameservers": ["10.0.0.10", "ns"]}},
         "`kubernetes.pod.dns.nameservers.1`: got `ns`, allowed: an address such as `10.0.0.10`",

@@ -82,8 +82,8 @@ REFUSED: list[Any] = [
     ({"claim": "c", "cache": {"claim": "d"}}, "`kubernetes.model.cache`: "),
     ({"url": "https://s/x", "path": "y"}, "`kubernetes.model.path`: got `y`, but `url` is not a volume"),
     ({"url": "https://s/x", "cache": {}}, "allowed: exactly one of `claim`, `host_path`"),
-    ({"url": "https://s/x", "cache": {"host_path": "var"}}, "allowed: a path such as `/var/cache/marina`"),
-    ({"url": "https://s/x", "cache": {"host_path": "/var"}}, "but the Namespace that is rendered forbids `hostPath`"),
+    ({"url": "https://s/x", "cache": {"host_path": "var"}}, "allowed: a path that begins with `/`"),
+    ({"url": "https://s/x", "cache": {"host_path": "/var"}}, "but the rendered Namespace forbids `hostPath`"),
 ]
 
 

@@ -99,7 +99,7 @@ def test_the_memory_of_one_pod_is_the_most_that_each_of_its_processes_was_seen_w
     )
     for sizes in ((500, 70), (400, 90)):
         monkeypatch.setattr("marina.in_cluster.pod_metrics", lambda *_, sizes=sizes: page % sizes)
-        load.look_at_memory()
+        load.read_memory()
     memory = load.memory()
     assert memory
     assert (memory.java_bytes, memory.workers_bytes, memory.supervisor_bytes) == (500, (90,), 2)

@@ -1,4 +1,4 @@
-"""Long work that ends, however it ends, leaves no process and no temporary file."""
+"""Long work leaves no process and no temporary file, however it ends."""
 
 import os
 import signal
@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from specs import ROOT
 
-# It starts processes and awaits their end.
+# These tests start processes and wait for their end.
 pytestmark = pytest.mark.slow
 
-# Work that has a child, and that a child of its own which has left the session, as compilers' pools do.
+# Work with a child, and a grandchild in another session, as in the process pools of compilers.
 WORK = """
 import os, signal, subprocess, sys, tempfile
-from marina.ending import cleanup_on_exit
+from marina.cleanup import cleanup_on_exit
 try:
     with cleanup_on_exit():
         open(os.path.join(tempfile.mkdtemp(), "file"), "w").close()
@@ -70,7 +70,9 @@ def work(tmp_path: Path) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_killed_it_leaves_nothing(number: int, work: Callable[[str], "subprocess.Popen[str]"], tmp_path: Path) -> None:
+def test_after_a_signal_nothing_is_left(
+    number: int, work: Callable[[str], "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
     process = work("child.wait()")
     assert eventually(lambda: len(processes_in(tmp_path)) >= 2)
     process.send_signal(number)
@@ -78,13 +80,13 @@ def test_killed_it_leaves_nothing(number: int, work: Callable[[str], "subprocess
     assert eventually(lambda: not processes_in(tmp_path) and not list(tmp_path.iterdir()))
 
 
-def test_at_its_own_end_it_leaves_nothing(work: Callable[[str], "subprocess.Popen[str]"], tmp_path: Path) -> None:
+def test_at_the_end_nothing_is_left(work: Callable[[str], "subprocess.Popen[str]"], tmp_path: Path) -> None:
     assert work("pass").wait(60) == 0
     assert processes_in(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_machine_that_went_down_left_is_removed(
+def test_a_folder_that_a_crashed_machine_left_is_removed(
     work: Callable[[str], "subprocess.Popen[str]"], tmp_path: Path
 ) -> None:
     left, young = (tmp_path / f"marina-job-{os.getuid()}-{name}" for name in ("left", "young"))

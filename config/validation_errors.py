@@ -1,4 +1,4 @@
-"""From pydantic's errors to sentences a user can act on: where in the file, what was given, what is allowed."""
+"""Turns pydantic's errors into sentences for the user: the place in the file, what was given, and what is allowed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydantic import BaseModel, StringConstraints
 from pydantic_core import ErrorDetails
 
 from config.errors import listed, nearest
-from config.sections import AS_NAME, PATTERNS
+from config.sections import BAD_KEY, PATTERNS
 from config.spec import Spec
 from config.yaml_lines import Location
 
-_SEVERAL = ("models", "ensemble", "pipeline", "workflow")
+_FIELDS_FOR_SEVERAL_MODELS = ("models", "ensemble", "pipeline", "workflow")
 _WANTED = {
     "bool_type": "`true` or `false`",
     "dict_type": "a mapping",
@@ -38,8 +38,10 @@ _BOUNDS = {
 
 
 def field_location(error: ErrorDetails) -> Location:
-    """The place in the file that an error is about: without the tried type that pydantic adds for a union, and with the
-    field that a section's own check names before a `|`."""
+    """The location in the file that an error is about.
+
+    Drops the name of the attempted type that pydantic adds for a union, and adds the field that a section's own check
+    names before a `|`."""
     location: list[str | int] = []
     annotation: Any = Spec
     for part in error["loc"]:
@@ -56,8 +58,8 @@ def field_location(error: ErrorDetails) -> Location:
     return (*location, int(named) if in_a_list else named)
 
 
-def complaint(error: ErrorDetails, location: Location, data: dict[str, Any]) -> tuple[str, str | None]:
-    """What is wrong at a location, and what to type where that is not obvious."""
+def error_text(error: ErrorDetails, location: Location, data: dict[str, Any]) -> tuple[str, str | None]:
+    """The sentence about an error, and a hint where the fix is not obvious."""
     kind, context = error["type"], error.get("ctx", {})
     got = _value_at(data, location)
     if kind == "extra_forbidden":
@@ -69,8 +71,8 @@ def complaint(error: ErrorDetails, location: Location, data: dict[str, Any]) -> 
         return f"got {_shown(got)}, allowed: {alternatives}", None
     if kind == "value_error":
         text = str(context["error"]).rpartition("|")[2]
-        # A section's check may find fault with the key of an entry, not with what it holds.
-        return f"got {_shown(location[-1])} {text}" if text.startswith(AS_NAME) else f"got {_shown(got)}, {text}", None
+        # A section's check may be about the key of an entry instead of its value.
+        return f"got {_shown(location[-1])} {text}" if text.startswith(BAD_KEY) else f"got {_shown(got)}, {text}", None
     hint = None
     if kind == "string_type" and isinstance(got, (int, float)):
         key = "" if isinstance(location[-1], int) else f"{location[-1]}: "
@@ -83,7 +85,7 @@ def complaint(error: ErrorDetails, location: Location, data: dict[str, Any]) -> 
 
 
 def meant_field(location: Location) -> Location | None:
-    """The field that an unknown one probably is, misspelt; None when no name is close."""
+    """The field that an unknown one is probably a misspelling of; None if no name is close."""
     close = nearest(str(location[-1]), _known_fields(location[:-1]))
     return (*location[:-1], close) if close else None
 
@@ -101,7 +103,7 @@ def _known_fields(section: Location) -> list[str]:
 def _unknown(name: str, section: Location) -> tuple[str, str | None]:
     known = _known_fields(section)
     close = nearest(name, known)
-    if not section and name in _SEVERAL:
+    if not section and name in _FIELDS_FOR_SEVERAL_MODELS:
         hint = "a spec for each model, and one route for all (`kubernetes.route`); see docs/08-several-models.md"
         return "unknown field: a spec describes one model", hint
     return f"unknown field, did you mean `{close}`?" if close else f"unknown field, allowed: {listed(known)}", None
@@ -127,11 +129,10 @@ def types_in(annotation: Any) -> Iterator[Any]:
 
 
 def section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field holds, alone or by name; None for a plain value."""
+    """The type of the section that a field holds, alone, in a list or by name; None for a plain value."""
     for part in types_in(annotation):
-        inner = (
-            get_args(part)[1] if get_origin(part) is dict else get_args(part)[0] if get_origin(part) is tuple else part
-        )
+        origin, arguments = get_origin(part), get_args(part)
+        inner = arguments[1] if origin is dict else arguments[0] if origin is tuple else part
         for kind in types_in(inner):
             if _is_section(kind):
                 section: type[BaseModel] = kind
@@ -140,7 +141,7 @@ def section_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _step(annotation: Any, part: str | int) -> Any:
-    """The annotation of what lies under a key of a section, a mapping or a list; None when there is no such thing."""
+    """The annotation of a section's field, or of the items of a mapping or list; None if there is no such part."""
     for candidate in types_in(annotation):
         if _is_section(candidate) and part in candidate.model_fields:
             return candidate.model_fields[part].annotation
@@ -159,7 +160,7 @@ def _annotation_at(location: Location) -> Any:
 
 
 def _alternatives(annotation: Any) -> str:
-    """The allowed words of a field that is a choice of words, or of a word and a number."""
+    """The allowed values of a field that takes certain words, or certain words and a number; empty for other fields."""
     parts = list(types_in(annotation))
     words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
     patterns = [PATTERNS[str(constraint.pattern)] for constraint in _constraints(annotation)]
@@ -171,7 +172,7 @@ def _alternatives(annotation: Any) -> str:
 
 
 def _constraints(annotation: Any) -> Iterator[StringConstraints]:
-    """Those of a text among the types of a union."""
+    """The string constraints among the types of a union."""
     for part in get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ():
         if get_origin(part) is Annotated:
             yield from (hint for hint in get_args(part)[1:] if isinstance(hint, StringConstraints))
@@ -189,13 +190,13 @@ def _value_at(data: Any, location: Location) -> object:
 
 
 def _shown(value: object) -> str:
-    """A value as it stands in the file, shortened; text that looks like a number keeps its quotes."""
+    """A value as it is written in the file, shortened; text that looks like a number keeps its quotes."""
     if value is None:
         return "nothing"
     text = json.dumps(value, default=str, ensure_ascii=False)
     if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
         text = value
     if "://" in text:
-        # A password or a signature in an address is shown to nobody, alone or in a section.
+        # A password or a signature in an address is never shown.
         text = re.sub(r'(?<=://)[^/?#"]*@|(?<=[?#])[^"]+', "…", text)
     return f"`{text if len(text) <= 60 else text[:57] + '...'}`"
