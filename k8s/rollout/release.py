@@ -12,7 +12,7 @@ from k8s.extending import summarise_patches
 from k8s.manifests import Files, Plan, check_machine, make_plan, patch_notes, render
 from k8s.rollout.inference import CanaryRequest, packaged_sample
 from k8s.rollout.preflight import Blocker
-from k8s.verify import Scope, rendered, verify
+from k8s.verify import Scope, locate_rendered, verify
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,6 @@ def make_release(spec: Spec, folder: Path, accepted: Collection[str] = ()) -> Re
 
 def errors_of(files: Files, plan: Plan) -> tuple[Blocker, ...]:
     """What `marina verify` calls an error, for one version: the server's own trial compares with its schemas."""
-    findings = verify(rendered(files), Scope((plan.oldest_kubernetes,), plan))
+    findings = verify(locate_rendered(files), Scope((plan.oldest_kubernetes,), plan))
     errors = (finding for finding in findings if finding.level == "error")
     return tuple(Blocker("verify", f"{error} ({error.rule})", error.hint, acceptable=True) for error in errors)

@@ -9,7 +9,7 @@ from k8s_plans import EVIDENCE, FULL, IMAGE, planned
 from k8s.manifests.objects import render
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import verify
-from k8s.verify.located import LocatedDocument, rendered
+from k8s.verify.located import LocatedDocument, locate_rendered
 from k8s.verify.rule import Scope
 from k8s.verify.schemas import Schemas, served
 
@@ -58,7 +58,7 @@ def test_every_mistake_of_an_object_is_told_with_its_field() -> None:
       ports: [{targetPort: [1], protocol: TCP}]
     """
     assert sorted(texts(text)) == [
-        "spec.ports[0].port: missing, and it must be there",
+        "spec.ports[0].port: missing, but required",
         "spec.ports[0].targetPort: got a list of 1, allowed: text or a whole number",
         "spec.selektor: unknown field, did you mean `selector`?",
         "spec.type: got `5`, allowed: text",
@@ -82,7 +82,7 @@ def test_the_api_versions_of_a_kind_are_known_for_each_version() -> None:
         ("{size: 1, labels: {a: b}, colour: null, free: {any: 1}}", []),
         ("{size: 10%}", []),
         ("{size: [1]}", ["spec.size: got a list of 1, allowed: a whole number or text"]),
-        ("{colour: 1}", ["spec.size: missing, and it must be there", "spec.colour: got `1`, allowed: text"]),
+        ("{colour: 1}", ["spec.size: missing, but required", "spec.colour: got `1`, allowed: text"]),
         ("{size: 1, collour: x}", ["spec.collour: unknown field, did you mean `colour`?"]),
         ("{size: 1, labels: {a: 1}}", ["spec.labels.a: got `1`, allowed: text"]),
     ],
@@ -97,14 +97,14 @@ def test_a_definition_beside_the_objects_says_what_its_kind_may_hold(spec: str, 
     [
         ("ServiceMonitor", OPERATOR, "{selector: {}, endpoints: [{port: a, path: /m}]}", []),
         ("ServiceMonitor", OPERATOR, "{endpoints: [{port: a}]}",
-         ["spec.selector: missing, and it must be there"]),
+         ["spec.selector: missing, but required"]),
         ("PodMonitor", OPERATOR, "{selector: {matchLabel: {}}, podMetricsEndpoints: [{portNumber: 8090}]}",
          ["spec.selector.matchLabel: unknown field, did you mean `matchLabels`?"]),
         ("PodMonitor", OPERATOR, "{selector: {}, podMetricsEndpoints: [{portNumber: 99999}]}",
          ["spec.podMetricsEndpoints[0].portNumber: got `99999`, allowed: 65535 or less"]),
         ("PrometheusRule", OPERATOR, "{groups: [{name: a, rules: [{alert: b, expr: up, for: 5m}]}]}", []),
         ("PrometheusRule", OPERATOR, "{groups: [{name: a, rules: [{expr: up}]}]}",
-         ["spec.groups[0].rules[0]: got a mapping, allowed: exactly one of the forms of the schema"]),
+         ["spec.groups[0].rules[0]: got a mapping, allowed: exactly one of the forms in the schema"]),
         ("ScaledObject", "keda.sh/v1alpha1", "{scaleTargetRef: {name: a}, triggers: []}",
          ["spec.triggers: got a list of 0, allowed: at least 1"]),
         ("ScaledObject", "keda.sh/v1alpha1", "{scaleTargetRef: {name: a}, triggers: [{type: cpu, metadata: {a: 80}}]}",
@@ -131,7 +131,7 @@ def test_nothing_that_may_be_written_in_a_field_breaks_a_rule_s_code() -> None:
         for key in path[:-1]:
             parent = parent[key]
         parent[path[-1]] = draw.choice(ODD)
-        verify(rendered({"all.yaml": changed}), Scope(("1.36",), draw.choice([None, plan])))
+        verify(locate_rendered({"all.yaml": changed}), Scope(("1.36",), draw.choice([None, plan])))
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

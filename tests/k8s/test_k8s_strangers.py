@@ -10,7 +10,7 @@ from k8s_seeds import seed as change_of
 from k8s.manifests.objects import render
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import verify
-from k8s.verify.located import rendered
+from k8s.verify.located import locate_rendered
 from k8s.verify.rule import Scope, Violation
 
 
@@ -18,7 +18,7 @@ def violations(*changes: Change) -> list[Violation]:
     plan = planned(evidence=EVIDENCE, image=IMAGE)
     objects: Objects = [document for group in render(plan).values() for document in group]
     changed = sown(objects, change_of("", *changes))
-    return verify(rendered({"all.yaml": changed}), Scope(SUPPORTED_VERSIONS[-1:], None))
+    return verify(locate_rendered({"all.yaml": changed}), Scope(SUPPORTED_VERSIONS[-1:], None))
 
 
 def rollout(objects: Objects) -> None:

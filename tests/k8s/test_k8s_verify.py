@@ -14,7 +14,7 @@ from k8s.manifests.objects import render
 from k8s.manifests.plan import Plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import all_rules, verify
-from k8s.verify.located import rendered
+from k8s.verify.located import locate_rendered
 from k8s.verify.rule import Scope, Violation
 from k8s.verify.rule_page import render_page
 
@@ -25,7 +25,7 @@ def _sound(base: dict[str, Any]) -> tuple[Plan, Objects]:
 
 
 def _found(objects: Objects, scope: Scope) -> list[Violation]:
-    return verify(rendered({"all.yaml": objects}), scope)
+    return verify(locate_rendered({"all.yaml": objects}), scope)
 
 
 def _told(findings: Sequence[Violation]) -> str:
@@ -66,7 +66,7 @@ def test_the_kits_own_output_has_no_finding_for_any_option(changes: dict[str, An
     image = IMAGE | {"target": target, "ref": ref}
     plan = planned(changes, evidence=EVIDENCE, image=image)
     versions = tuple(version for version in SUPPORTED_VERSIONS if float(version) >= float(plan.oldest_kubernetes))
-    findings = verify(rendered(render(plan)), Scope(versions, plan))
+    findings = verify(locate_rendered(render(plan)), Scope(versions, plan))
     assert findings == [], _told(findings)
 
 

@@ -13,7 +13,7 @@ from config.errors import InputError, SpecError
 from k8s.manifests.plan import make_plan
 from k8s.manifests.writing import write_manifests
 from k8s.verify.check import all_rules
-from k8s.verify.located import read_folder
+from k8s.verify.located import read_objects
 from k8s.verify.rule import Violation
 from k8s.verify.run import verify_folder, verify_spec
 
@@ -88,7 +88,7 @@ def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
     )
     written(tmp_path / "deep", three_yml=OBJECT.replace("a}", "d}"))
     written(tmp_path / ".git", four_yaml="{")
-    documents = read_folder(tmp_path)
+    documents = read_objects(tmp_path)
     places = [
         (document.reference, Path(document.file).name, document.root.at("metadata", "name").line)
         for document in documents
@@ -103,7 +103,7 @@ def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
 
 def test_what_is_merged_in_is_there_and_has_its_line(tmp_path: Path) -> None:
     text = f"{OBJECT}data: &first {{b: '1', d: 2021-01-01, e: =}}\nbinaryData:\n  <<: *first\n  b: '2'\n"
-    (document,) = read_folder(written(tmp_path, a_yaml=text))
+    (document,) = read_objects(written(tmp_path, a_yaml=text))
     assert document.data["binaryData"] == {"b": "2", "d": "2021-01-01", "e": "="}
     assert document.root.at("binaryData", "d").line == 4
     assert document.root.at("binaryData", "b").line == 7
@@ -124,17 +124,17 @@ def test_what_is_merged_in_is_there_and_has_its_line(tmp_path: Path) -> None:
 def test_a_file_that_is_none_is_a_clear_error(tmp_path: Path, text: str, said: str) -> None:
     written(tmp_path, a_yaml=text, b_yaml="{")
     with pytest.raises(SpecError) as caught:
-        read_folder(tmp_path)
+        read_objects(tmp_path)
     lines = str(caught.value).split("\n\nhint")[0].replace(f"{tmp_path}/", "").splitlines()
     assert lines[0] == said
     assert lines[-1].startswith("b.yaml:1: not readable as YAML")
 
 
 def test_a_folder_without_objects_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no object in it, allowed: files that end in "):
-        read_folder(tmp_path)
+    with pytest.raises(InputError, match="no objects in it, allowed: files that end in "):
+        read_objects(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
-        read_folder(tmp_path / "none")
+        read_objects(tmp_path / "none")
 
 
 def test_written_manifests_are_verified_with_the_lines_of_their_files(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_written_manifests_are_verified_with_the_lines_of_their_files(tmp_path: 
     assert (finding.rule, finding.file) == ("pdb-against-scaler", str(file))
     assert text.splitlines()[finding.line - 1].strip() == "maxUnavailable: 0"
     assert verified.notes == [
-        f"{build}/manifests: the spec renders something else by now: marina manifests {spec.file}"
+        f"{build}/manifests is out of date, the spec now renders something else: marina manifests {spec.file}"
     ]
 
 
@@ -192,7 +192,7 @@ def test_the_verb_as_json_is_one_record_and_warnings_exit_with_0(
     (finding,) = record["findings"]
     assert finding["rule"] == "service-public"
     assert (finding["object"], finding["field"], finding["line"]) == ("Service/a", "spec.type", 4)
-    assert finding["hint"] == "type: ClusterIP, and a Gateway or Ingress in front"
+    assert finding["hint"] == "type: ClusterIP, with a Gateway or Ingress in front"
 
 
 def test_a_spec_alone_is_verified_as_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

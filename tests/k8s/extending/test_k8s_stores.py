@@ -10,7 +10,7 @@ from specs import digits_spec
 from config.errors import SpecError
 from k8s.manifests.objects import render
 from k8s.verify.check import verify
-from k8s.verify.located import rendered
+from k8s.verify.located import locate_rendered
 from k8s.verify.rule import Scope
 
 
@@ -63,7 +63,7 @@ def test_a_folder_of_the_node_is_a_cache_where_the_namespace_allows_it() -> None
     assert {"name": "model", "hostPath": {"path": "/var/cache/marina", "type": "Directory"}} in volumes
     plan = planned({"kubernetes.model": store, **changes}, evidence=EVIDENCE, image=IMAGE)
     # Of a namespace that is not among the objects nobody knows what it allows.
-    assert verify(rendered(render(plan)), Scope(("1.37",), plan)) == []
+    assert verify(locate_rendered(render(plan)), Scope(("1.37",), plan)) == []
 
 
 def test_what_is_kept_elsewhere_is_no_storage_of_the_pod() -> None:

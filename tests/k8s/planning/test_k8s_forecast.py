@@ -14,7 +14,7 @@ from k8s.manifests.objects import render
 from k8s.monitoring.adapter import adapter_values
 from k8s.monitoring.rules import recording_rules
 from k8s.simulating import Supposed, Trace, simulate
-from k8s.verify import Scope, rendered, verify
+from k8s.verify import Scope, locate_rendered, verify
 
 WEEKLY = {"scaling.forecast": "weekly"}
 DAY_MIN, WEEK_MIN = 1440, 10_080
@@ -75,7 +75,7 @@ def test_the_autoscaler_looks_at_it_beside_the_pods_own_rate() -> None:
     assert expected == {"type": "External", "external": {"metric": asked, "target": pods["pods"]["target"]}}
     (rule,) = adapter_values(plan.spec)["rules"]["external"]
     assert rule["name"]["as"] == name
-    assert not verify(rendered(render(plan)), Scope(plan=plan))
+    assert not verify(locate_rendered(render(plan)), Scope(plan=plan))
     assert "external" not in adapter_values(digits_spec())["rules"]
 
 
@@ -84,7 +84,7 @@ def test_keda_asks_prometheus_for_both() -> None:
     triggers = render(plan)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
     queries = [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
     assert queries[1] == 'max(model:inference_expected:rate{namespace="marina",model="digits"})'
-    assert not verify(rendered(render(plan)), Scope(plan=plan))
+    assert not verify(locate_rendered(render(plan)), Scope(plan=plan))
 
 
 @pytest.mark.parametrize("autoscaler", ["hpa", "keda"])
