@@ -1,4 +1,4 @@
-"""Recordings of an autoscaler, decided again: what is the same, what is not, and what cannot be read."""
+"""Recordings of an autoscaler: decisions that are the same or differ, and files that cannot be read."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import pytest
 
 import marina
 from config.errors import InputError
-from k8s.simulating import Comparison, compare_recorded, read_recording
+from k8s.simulating import RecordedComparison, compare_recorded, read_recording
 
 FAST = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}
 RATE = {"type": "Pods", "pods": {"metric": {"name": "rate"}, "target": {"type": "AverageValue", "averageValue": "70"}}}
@@ -70,7 +70,7 @@ def line(
     return {"at": 1_767_225_600 + at, "spec": spec, "status": status} | ({} if ready is None else {"ready": ready})
 
 
-def compared(folder: Path, *lines: dict[str, Any]) -> Comparison:
+def compared(folder: Path, *lines: dict[str, Any]) -> RecordedComparison:
     return compare_recorded(read_recording(written(folder, *lines)))
 
 
@@ -81,7 +81,7 @@ def written(folder: Path, *lines: Any) -> Path:
     return file
 
 
-def decided(comparison: Comparison) -> list[tuple[float, int, int]]:
+def decided(comparison: RecordedComparison) -> list[tuple[float, int, int]]:
     return [(each.seen.at_s, each.seen.desired, each.simulated) for each in comparison.differences]
 
 
@@ -129,7 +129,8 @@ def test_what_may_follow_from_before_the_recording_is_no_difference(tmp_path: Pa
     early = compared(tmp_path, line(0, 4, 4, "154"), line(9, 4, 8, "155"))
     assert decided(early) == [(0, 4, 8)]
     assert not early.differs
-    assert "may follow from before, the first 60 s are remembered" in early.to_text()
+    text = "events before the recording may explain it, the autoscaler remembers 60 s"
+    assert text in early.to_text()
     late = compared(tmp_path, line(0, 4, 4, "35", 10), line(90, 4, 4, "34", 10))
     assert late.differs
 
@@ -149,17 +150,23 @@ def test_who_was_not_ready_was_not_read(tmp_path: Path) -> None:
     assert decided(compared(tmp_path, *everybody)) == [(105, 5, 8)]
 
 
-# Lines, and what is said of them.
+# Lines of a recording, and part of the error.
 REFUSED: list[Any] = [
-    (["nonsense"], "hpa.jsonl:1: is not a line of JSON"),
+    (["nonsense"], "hpa.jsonl:1: not a line of JSON"),
     (["[]"], "hpa.jsonl:1: `at`: got `None`, allowed: seconds"),
     ([{"at": 1, "status": {}}], "`spec`: got `None`, allowed: the autoscaler's own"),
     ([line(0, 3, 3)], "holds 1 readings of an autoscaler, allowed: two or more"),
-    ([line(10, 3, 3), line(0, 3, 3)], "hpa.jsonl:2: got `at` 1767225600, allowed: times that ascend"),
-    ([line(0, 3, 3), line(9, 3, 3, spec=SPEC | {"maxReplicas": 9})], "`spec` is not that of the first line"),
-    ([line(0, 3, 3, spec=SPEC | {"metrics": [{"type": "Object"}]})], "allowed: metrics of pods, of external sums by"),
-    ([line(0, 3, 3, spec=SPEC | {"metrics": [CPU, CPU]})], "two are called alike: cpu, cpu"),
-    ([line(0, 3, 3, rate="many")], "`status`: ValueError of allowed: a Kubernetes quantity"),
+    ([line(10, 3, 3), line(0, 3, 3)], "hpa.jsonl:2: got `at` 1767225600, allowed: ascending times"),
+    (
+        [line(0, 3, 3), line(9, 3, 3, spec=SPEC | {"maxReplicas": 9})],
+        "`spec` differs from the first line's, allowed: one `spec`",
+    ),
+    (
+        [line(0, 3, 3, spec=SPEC | {"metrics": [{"type": "Object"}]})],
+        "cannot be replayed, allowed: pod metrics, external",
+    ),
+    ([line(0, 3, 3, spec=SPEC | {"metrics": [CPU, CPU]})], "two have the same name: cpu, cpu"),
+    ([line(0, 3, 3, rate="many")], "`status`: not a HorizontalPodAutoscaler's: ValueError: "),
 ]
 
 
