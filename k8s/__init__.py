@@ -13,7 +13,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from k8s.cluster import Cluster, Endpoint, PodFacts, allocatable, connect, endpoints, pod_facts, prometheus_labels
+    from k8s.cluster import (
+        Cluster,
+        Endpoint,
+        PodFacts,
+        connect,
+        describe_capacity,
+        prometheus_selectors,
+        read_endpoints,
+        read_pod_facts,
+    )
     from k8s.manifests import (
         LoadJob,
         Plan,
@@ -28,8 +37,8 @@ if TYPE_CHECKING:
     from k8s.platforms import differences, write_form
     from k8s.rollout import (
         Placement,
-        Rollout,
         RolloutOptions,
+        RolloutRecord,
         Status,
         delete,
         deploy,
@@ -61,29 +70,29 @@ __all__ = [
     "Plan",
     "PodFacts",
     "RecordedComparison",
-    "Rollout",
     "RolloutOptions",
+    "RolloutRecord",
     "Simulation",
     "SimulationOptions",
     "Status",
     "Traffic",
     "all_rules",
-    "allocatable",
     "check_machine",
     "compare_recorded",
     "connect",
     "delete",
     "deploy",
+    "describe_capacity",
     "differences",
-    "endpoints",
     "explain_rule",
     "load_objects",
     "make_plan",
     "make_release",
-    "pod_facts",
     "pod_metrics",
-    "prometheus_labels",
+    "prometheus_selectors",
+    "read_endpoints",
     "read_load_image",
+    "read_pod_facts",
     "read_recording",
     "read_status",
     "read_traffic",

@@ -18,11 +18,11 @@ from k8s import (
     Plan,
     PodFacts,
     connect,
-    endpoints,
     load_objects,
-    pod_facts,
     pod_metrics,
+    read_endpoints,
     read_load_image,
+    read_pod_facts,
     run_load,
     served_packages,
     to_yaml,
@@ -54,7 +54,7 @@ class InCluster:
         self, plan: Plan, image: str, cluster: Cluster, progress: Progress, *, service: str | None, one_pod: bool
     ) -> None:
         self._service = service or plan.name
-        behind = endpoints(cluster, plan.namespace, self._service)
+        behind = read_endpoints(cluster, plan.namespace, self._service)
         self._selector = behind.selector
         self._loaded = behind.ready[:1] if one_pod else behind.ready
         self.pods = len(self._loaded)
@@ -68,7 +68,7 @@ class InCluster:
         self._cluster = cluster
         self._progress = progress
         self._machine: Machine | None = None
-        facts = pod_facts(cluster, self._loaded[0]) if one_pod else None
+        facts = read_pod_facts(cluster, self._loaded[0]) if one_pod else None
         self.cold_start_s = facts.cold_start_s if facts else None
         self.confined = _confined(facts) if facts else None
         self._peaks: dict[str, float] = {}
@@ -113,7 +113,7 @@ class InCluster:
     def served_sha256(self) -> str:
         """What the pods serve; InputError when they cannot be asked, differ, or are not all there any more."""
         try:
-            there = [pod.name for pod in endpoints(self._cluster, self._plan.namespace, self._service).ready]
+            there = [pod.name for pod in read_endpoints(self._cluster, self._plan.namespace, self._service).ready]
             if gone := sorted({server.name for server in self.servers} - set(there)):
                 raise InputError(f"pods stopped being ready during the load: {', '.join(gone)}")
             asked = [server.name for server in self.servers] or there

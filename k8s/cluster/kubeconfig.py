@@ -1,4 +1,4 @@
-"""From a kubeconfig, or from inside a pod, to a cluster."""
+"""Connects to a cluster, by a kubeconfig or from inside a pod."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from config.errors import InputError, listed
 from k8s.cluster.cluster import Cluster
 from k8s.cluster.transport import Transport
 
-# This part of the client has no types.
+# This part of the client library has no types.
 _CONFIG: Any = kubeconfigs
 
 
@@ -26,7 +26,7 @@ def _to_stderr(text: str) -> None:
 def connect(
     context: str | None = None, kubeconfig: Path | None = None, *, warn: Callable[[str], None] = _to_stderr
 ) -> Cluster:
-    """The cluster of a kubeconfig's context; inside a pod without a kubeconfig, the pod's own cluster."""
+    """Connects to the cluster of a kubeconfig's context; inside a pod without a kubeconfig, to the pod's cluster."""
     settings = client.Configuration()
     try:
         contexts, active = _CONFIG.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
@@ -44,8 +44,8 @@ def connect(
     name = context or active["name"]
     if not settings.verify_ssl:
         warn(
-            f"warning: context `{name}` skips the check of the server's certificate: anybody on the way can read and "
-            "change everything; give its `certificate-authority-data` instead of `insecure-skip-tls-verify`"
+            f"warning: context `{name}` does not check the server's certificate, so anybody on the network path can "
+            "read and change everything; set `certificate-authority-data` instead of `insecure-skip-tls-verify`"
         )
     return Cluster(Transport(settings, name))
 

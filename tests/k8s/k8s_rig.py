@@ -17,8 +17,8 @@ from k8s.cluster import connect
 from k8s.rollout import (
     Placement,
     Release,
-    Rollout,
     RolloutOptions,
+    RolloutRecord,
     Status,
     delete,
     deploy,
@@ -113,14 +113,14 @@ class Rig:
         blockers: tuple[Blocker, ...] = (),
         request: CanaryRequest = REQUEST,
         **options: Any,
-    ) -> Rollout:
+    ) -> RolloutRecord:
         release = Release(wanted, request, {"image": "good:1", "package": SHA256}, blockers)
         return deploy(self.placement, release, RolloutOptions(**options), self.progress, self.record_file)
 
-    def rollback(self, to: int | None = None, **options: Any) -> Rollout:
+    def rollback(self, to: int | None = None, **options: Any) -> RolloutRecord:
         return rollback(self.placement, RolloutOptions(**options), self.progress, self.record_file, to=to)
 
-    def delete(self, **options: Any) -> Rollout:
+    def delete(self, **options: Any) -> RolloutRecord:
         return delete(self.placement, self.progress, self.record_file, **options)
 
     def status(self) -> Status:

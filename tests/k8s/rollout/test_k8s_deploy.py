@@ -133,7 +133,7 @@ def test_an_object_that_somebody_took_over_is_not_deleted(cluster: Rig) -> None:
         wanted[1] = document("ConfigMap", data={"a": str(number)})
         cluster.deploy(*wanted)
     assert "shared" in cluster.fake.names("ConfigMap", SPACE)
-    assert "left: marina does not manage it any more" in cluster.said.getvalue()
+    assert "not deleted: marina no longer manages it" in cluster.said.getvalue()
 
 
 def test_configuration_of_a_kept_revision_stays_until_that_revision_is_forgotten(cluster: Rig) -> None:
@@ -169,7 +169,7 @@ def test_conflicts_are_shown_all_at_once_with_owner_field_and_what_to_type(clust
         "nothing was changed:\n"
         "  ConfigMap shells: `.data.a` belongs to `kubectl-edit`\n"
         '  Deployment shells: `.spec.template.spec.containers[name="server"].image` belongs to `hotfix-bot`\n\n'
-        "hint: `--force-conflicts` takes these fields over; or leave them to their owners and out of the spec"
+        "hint: `--force-conflicts` takes these fields over; or leave them to their owners, and out of the spec"
     )
     assert cluster.fake.versions() == before
     assert cluster.deploy(*documents("good:2"), force=True).result == "deployed"
@@ -205,7 +205,7 @@ def test_an_autoscaler_that_comes_keeps_the_pods_that_are_there(cluster: Rig) ->
 def test_a_first_deploy_begins_with_the_least_number_of_pods_that_its_autoscaler_keeps(cluster: Rig) -> None:
     record = cluster.deploy(*documents("good:1", autoscaler()))
     assert record.waited
-    assert record.waited.why == "2 of 2 pods available"
+    assert record.waited.summary == "2 of 2 pods available"
     assert cluster.deploy(*documents("good:1", autoscaler())).result == "unchanged"
 
 
@@ -265,7 +265,7 @@ def test_pods_that_are_ready_and_answer_with_an_error_are_a_failure_that_goes_ba
     cluster.fake.faults += [Fault("POST", "/proxy/predictions", times=2, act=once, passes=True)]
     record = cluster.deploy(*documents("good:2"))
     assert record.result == "failed"
-    assert record.error == 'the pods are ready, but the sample was not answered as it must be: {"error": "no worker"}'
+    assert record.error == 'the pods are ready, but the inference of the sample failed: {"error": "no worker"}'
     assert record.back
     assert record.back.result == "rolled back"
     assert cluster.image == "good:1"
@@ -314,7 +314,7 @@ def test_a_crash_is_told_with_the_last_lines_of_the_run_that_crashed(cluster: Ri
 
 WAITING = [
     pytest.param(
-        "nowhere", "unschedulable", "no node takes it: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+        "nowhere", "unschedulable", "cannot be scheduled: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     ),
     pytest.param("unready", "probe", "Readiness probe failed: HTTP probe failed with statuscode: 503"),
 ]
@@ -324,7 +324,7 @@ WAITING = [
 def test_what_may_still_come_is_waited_for_and_told_meanwhile(cluster: Rig, image: str, kind: str, text: str) -> None:
     record = cluster.deploy(*documents(f"{image}:1"), timeout_s=0.5)
     assert record.result == "failed"
-    assert record.error == "1 new and 0 ready of 1 pods after 0.5 s"
+    assert record.error == "0 of 1 new pods ready (1 created) after 0.5 s"
     assert record.waited
     assert [(cause.kind, cause.text) for cause in record.waited.causes] == [(kind, text)]
     assert text in cluster.said.getvalue()
@@ -337,7 +337,7 @@ def test_pods_that_admission_refuses_are_told_with_its_words(cluster: Rig) -> No
     assert [cause.kind for cause in record.waited.causes] == ["pod-security"]
     said = 'no pod was admitted: it violates Pod Security "restricted:latest": runAsNonRoot != true'
     assert record.waited.causes[0].text == said
-    assert record.error == "0 new and 0 ready of 1 pods, and waiting will not change it"
+    assert record.error == "0 of 1 new pods ready (0 created), and waiting will not help"
 
 
 def test_the_first_revision_that_fails_stays_to_be_looked_at(cluster: Rig) -> None:

@@ -61,12 +61,12 @@ def test_a_rollback_asks_with_the_sample_and_for_the_package_of_its_own_revision
 def test_a_sample_too_large_to_be_kept_is_said_and_a_rollback_sends_none(cluster: Rig) -> None:
     large = CanaryRequest(NAME, b"x" * 1_000_000, "image/png", SHA256)
     cluster.deploy(*documents("good:1"), request=large)
-    assert "note: the sample is too large to be kept: a rollback to this revision sends no" in cluster.said.getvalue()
+    assert "note: the sample is too large to store, so a rollback to this revision sends no" in cluster.said.getvalue()
     cluster.deploy(*documents("good:2"))
     cluster.pod.asked.clear()
     assert cluster.rollback().result == "rolled back"
     assert cluster.pod.asked == []
-    assert "note: no sample is kept with revision 1" in cluster.said.getvalue()
+    assert "note: no sample is stored with revision 1" in cluster.said.getvalue()
 
 
 def test_the_hold_lasts_as_long_as_the_inference_does(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_a_delete_takes_what_was_applied_and_leaves_the_namespace_and_the_rest(c
 def test_a_namespace_goes_only_when_asked_when_ours_and_when_nothing_else_is_in_it(cluster: Rig) -> None:
     cluster.deploy(*documents())
     cluster.fake.put(document("Secret", "theirs", data={"a": "1"}))
-    with pytest.raises(Refused, match="also holds what this spec did not make: Secret theirs"):
+    with pytest.raises(Refused, match="also holds objects that this spec did not create: Secret theirs"):
         cluster.delete(with_namespace=True)
     assert cluster.fake.names("Deployment", SPACE) == [NAME]
     with cluster.fake.store.lock:
@@ -136,7 +136,7 @@ def test_a_namespace_goes_only_when_asked_when_ours_and_when_nothing_else_is_in_
 def test_a_namespace_of_somebody_else_is_never_deleted(cluster: Rig) -> None:
     cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
     cluster.deploy(*documents())
-    with pytest.raises(Refused, match="was not made by this spec, so it stays"):
+    with pytest.raises(Refused, match="was not created by this spec, so it stays"):
         cluster.delete(with_namespace=True)
 
 
@@ -150,11 +150,11 @@ def test_the_status_says_what_runs_and_how_its_autoscaler_sees_it(cluster: Rig) 
     cluster.fake.put(live, manager="kube-controller-manager")
     now = cluster.status()
     assert (now.exit_code, now.rollout) == (0, "2 of 2 pods available")
-    assert now.scaling
-    assert now.scaling.text == (
-        "1 of 2 to 9 pods, wants 2; cpu unknown of 80 %; inference_requests_per_second 12300m of 41"
+    assert now.autoscaler
+    assert now.autoscaler.text == (
+        "2 to 9 pods, now 1, wants 2; cpu unknown of 80 %; inference_requests_per_second 12300m of 41"
     )
-    assert now.scaling.blocked == ""
+    assert now.autoscaler.blocked == ""
     assert [(pod.phase, pod.ready) for pod in now.pods] == [("Running", "1/1")] * 2
     assert now.facts["image"] == "good:1"
 
@@ -170,11 +170,11 @@ def test_the_status_says_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> N
     live["status"] = undecided | {"currentMetrics": [{"type": "Pods", "pods": rate}]}
     cluster.fake.put(live, manager="kube-controller-manager")
     text = cluster.status().to_text()
-    assert "autoscaler 2 of 2 to 9 pods, has not decided yet; cpu unknown" in text
-    assert f"\n    it removes no pod while `cpu` is unknown, and adds some by the rest: {why}" in text
+    assert "autoscaler 2 to 9 pods, now 2, has not decided yet; cpu unknown" in text
+    assert f"\n    it can add pods but removes none while `cpu` is unknown: {why}" in text
     live["status"]["currentMetrics"] = []
     cluster.fake.put(live, manager="kube-controller-manager")
-    assert cluster.status().to_data()["scaling_blocked"] == f"it neither adds nor removes a pod: {why}"
+    assert cluster.status().to_data()["scaling_blocked"] == f"it neither adds nor removes pods: {why}"
 
 
 def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> None:
@@ -204,7 +204,7 @@ def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> Non
 def test_a_cluster_that_lost_the_state_is_told_of_no_revision(cluster: Rig) -> None:
     cluster.deploy(*documents())
     cluster.fake.put(document("ConfigMap", "marina.shells", data={"state.json": "{}"}))
-    with pytest.raises(ClusterError, match="holds no state that this marina reads"):
+    with pytest.raises(ClusterError, match="holds no state that this marina can read"):
         cluster.deploy(*documents())
     assert connect(None, cluster.fake.kubeconfig).context == "fake"
 

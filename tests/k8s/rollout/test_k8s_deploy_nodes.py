@@ -8,7 +8,7 @@ import pytest
 from k8s_rig import Rig, deployment, documents, rig
 
 from config.errors import ClusterError
-from k8s.cluster import fitting
+from k8s.cluster import fitting_nodes
 
 # A cluster that listens, and dozens of questions to it.
 pytestmark = pytest.mark.slow
@@ -51,8 +51,8 @@ def test_pods_that_no_node_can_take_are_not_deployed_unless_that_is_accepted(clu
     wanted = wanting(nodeSelector={AVX2: "true"})
     with pytest.raises(ClusterError) as error:
         cluster.deploy(*wanted)
-    assert f"nodes: no node has what the pods select: `old`, which lacks {AVX2}=true" in str(error.value)
-    assert "`--accept nodes` deploys all the same" in str(error.value.hint)
+    assert f"nodes: no node matches the pods' selectors: `old`, which lacks {AVX2}=true" in str(error.value)
+    assert "`--accept nodes` deploys anyway" in str(error.value.hint)
     assert cluster.deploy(*wanted, accepted=["nodes"]).result == "deployed"
 
 
@@ -72,7 +72,7 @@ TERMS: list[Any] = [
     # One term is enough, and the nearest is what is said.
     ([{"matchExpressions": [expression(AVX2, "Exists"), expression("cores", "Gt", "32")]},
       {"matchExpressions": [expression("pool", "In", "fast", "slow")]}], (), ("pool In fast slow",)),
-    ([{}], ("what an empty term asks, which no node has",), ("what an empty term asks, which no node has",)),
+    ([{}], ("a match for an empty term, which no node has",), ("a match for an empty term, which no node has",)),
 ]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def test_required_terms_are_read_as_the_scheduler_reads_them(
     terms: list[dict[str, Any]], new: tuple[str, ...], old: tuple[str, ...], cluster: Rig
 ) -> None:
     put_nodes(cluster, new={AVX2: "true", "cores": "64"}, old={"cores": "many"} if "Lt" in str(terms) else {})
-    seen = fitting(cluster.placement.cluster, needing(*terms))
+    seen = fitting_nodes(cluster.placement.cluster, needing(*terms))
     assert seen
     lacks = {name: missing for name, missing in (("new", new), ("old", old)) if missing}
     assert seen.others == lacks

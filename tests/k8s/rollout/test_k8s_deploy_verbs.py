@@ -17,8 +17,8 @@ from config.errors import ClusterError
 from config.render import render_model_config
 from k8s.cluster import connect
 from k8s.manifests.objects import render
-from k8s.rollout.apply import ordered
-from k8s.rollout.release import errors_of
+from k8s.rollout.apply import in_apply_order
+from k8s.rollout.release import verify_blockers
 
 # A cluster that listens, and dozens of questions to it.
 pytestmark = pytest.mark.slow
@@ -102,7 +102,7 @@ def test_marina_and_kubectl_apply_the_same_manifests_without_a_conflict(
     def kubectl() -> None:
         files = sorted((out / NAME / "manifests").rglob("*.yaml"))
         loaded = [document for file in files for document in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
-        for document in ordered(loaded):
+        for document in in_apply_order(loaded):
             server.apply(document, manager="kubectl")
 
     if kubectl_first:
@@ -199,18 +199,18 @@ def test_a_revision_that_fails_ends_with_1_and_says_why(
     write_spec(spec.parent, {"kubernetes.resources.memory": "3Gi"})
     assert run("deploy", spec, cluster, "--no-rollback") == 1
     text = capsys.readouterr().out
-    assert "failed deploy of digits revision 2 in marina (context fake): " in text
+    assert "deploy of digits revision 2 in marina (context fake) failed: " in text
     assert "ended with code 3, 3 restarts" in text
     assert run("status", spec, cluster) == 1
-    assert "revision 2 failed; the last that became ready is 1" in capsys.readouterr().out
+    assert "revision 2 failed; the last one that became ready is 1" in capsys.readouterr().out
 
 
 def test_what_verify_calls_an_error_is_said_before_anything_is_changed(cluster: Rig) -> None:
     plan = planned(evidence=EVIDENCE, image=IMAGE)
     files = render(plan)
-    assert errors_of(files, plan) == ()
+    assert verify_blockers(files, plan) == ()
     files["40-deployment.yaml"][0]["spec"]["progressDeadlineSeconds"] = 1
-    findings = errors_of(files, plan)
+    findings = verify_blockers(files, plan)
     assert "(progress-deadline)" in "\n".join(finding.text for finding in findings)
     with pytest.raises(ClusterError, match=r"verify: 40-deployment.yaml: Deployment/digits"):
         cluster.deploy(*documents(), blockers=findings)
@@ -222,7 +222,7 @@ def test_an_image_without_a_digest_is_refused_unless_accepted(
 ) -> None:
     (spec.parent / "out" / NAME / "image.json").unlink()
     assert run("deploy", spec, cluster) == 2
-    assert "has no digest, so what runs can change" in capsys.readouterr().err
+    assert "has no digest, so the image behind the tag can change" in capsys.readouterr().err
     assert run("deploy", spec, cluster, "--accept", "image") == 0
 
 
@@ -232,7 +232,7 @@ def test_without_a_package_at_hand_no_inference_is_sent_and_that_is_said(
     (spec.parent / "out" / NAME / "model.mar").unlink()
     where = ["--kubeconfig", str(cluster.fake.kubeconfig), "--out", str(spec.parent / "out")]
     assert marina.main(["deploy", str(spec), *where]) == 0
-    assert "note: no sample is known, so no inference is sent" in capsys.readouterr().err
+    assert "note: no sample is available, so no inference is sent" in capsys.readouterr().err
     assert cluster.pod.asked == []
 
 
