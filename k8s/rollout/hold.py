@@ -27,19 +27,15 @@ class Hold:
 
     def __init__(self, store: Store, state: State) -> None:
         self._store = store
-        self._state = state
+        self.state = state
+        """As it was last written to the cluster."""
         self._writing = threading.Lock()
-
-    @property
-    def state(self) -> State:
-        """The state as it was last written to the cluster."""
-        return self._state
 
     def save(self, **changes: Any) -> State:
         """Changes and writes the state; `holder=""` releases the lock."""
         with self._writing:
-            self._state = self._store.save(replace(self._state, **changes))
-            return self._state
+            self.state = self._store.save(replace(self.state, **changes))
+            return self.state
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
@@ -57,8 +53,8 @@ class Hold:
         while not done.wait(RENEW_S):
             # If the hold was lost meanwhile, the next `save` raises the error in the main thread.
             with suppress(MarinaError), self._writing:
-                if self._state.holder:
-                    self._state = self._store.save(self._state)
+                if self.state.holder:
+                    self.state = self._store.save(self.state)
 
 
 @contextmanager

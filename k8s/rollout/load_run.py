@@ -34,20 +34,16 @@ def run_load(
 
 def served_packages(cluster: Cluster, plan: Plan, pods: Iterable[str]) -> list[str]:
     """The sha256 of the package that each pod reports. Raises ClusterError if one cannot be read."""
-    return [_served(cluster, plan, pod) for pod in pods]
+    packages = {pod: served_package(cluster, plan.namespace, [pod], _PAGE_TIMEOUT_S) for pod in pods}
+    if unknown := [pod for pod, sha256 in packages.items() if not sha256]:
+        ways = "neither through the API server nor by a port-forward"
+        raise ClusterError(f"cannot read from {unknown[0]} which package it serves, {ways}")
+    return list(packages.values())
 
 
 def pod_metrics(cluster: Cluster, plan: Plan, pod: str) -> str:
     """The metrics page of a pod's supervisor; empty if it cannot be read."""
     return pod_page(cluster, plan.namespace, pod, "metrics", _PAGE_TIMEOUT_S).decode(errors="replace")
-
-
-def _served(cluster: Cluster, plan: Plan, pod: str) -> str:
-    if sha256 := served_package(cluster, plan.namespace, [pod], _PAGE_TIMEOUT_S):
-        return sha256
-    raise ClusterError(
-        f"cannot read from {pod} which package it serves, neither through the API server nor by a port-forward"
-    )
 
 
 @contextmanager
@@ -70,19 +66,19 @@ def _follow(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str],
     while True:
         view = _read_view(cluster, plan, job)
         for pod in view.pods:
-            name, text = pod["metadata"]["name"], _pod_text(pod, view)
+            name, problem = pod["metadata"]["name"], describe_problem(pod, view)
+            text = _phase(pod) + (f": {problem}" if problem else "")
             if reported.get(name) != text:
                 reported[name] = text
                 progress.say(f"  {name}  {text}")
         _check(cluster, plan, view)
         leader = next((pod for pod in view.pods if _index(pod) == 0), None)
         if leader is not None:
-            name, phase = leader["metadata"]["name"], (leader.get("status") or {}).get("phase")
-            if phase == "Succeeded":
+            name = leader["metadata"]["name"]
+            if _phase(leader) == "Succeeded":
                 return str(name)
-            for line in cluster.logs(
-                plan.namespace, name, LOAD_CONTAINER, previous=False, lines=_RECENT_LINES
-            ).splitlines():
+            recent = cluster.logs(plan.namespace, name, LOAD_CONTAINER, previous=False, lines=_RECENT_LINES)
+            for line in recent.splitlines():
                 on_line(line)
         if time.monotonic() > until:
             states = ", ".join(f"{name} {text}" for name, text in sorted(reported.items())) or "no pod was created"
@@ -101,17 +97,15 @@ def _read_view(cluster: Cluster, plan: Plan, job: LoadJob) -> DeploymentView:
 def _check(cluster: Cluster, plan: Plan, view: DeploymentView) -> None:
     """Raises ClusterError if a pod has failed or cannot start; the others would only wait for it."""
     for pod in view.pods:
-        name, failed = pod["metadata"]["name"], (pod.get("status") or {}).get("phase") == "Failed"
-        if failed or is_hopeless_pod(pod, view):
+        name = pod["metadata"]["name"]
+        if _phase(pod) == "Failed" or is_hopeless_pod(pod, view):
             words = cluster.logs(plan.namespace, name, LOAD_CONTAINER, previous=False, lines=_ERROR_LINES)
             lines = "".join(f"\n    | {line}" for line in words.splitlines())
             raise ClusterError(f"the load cannot run: {name}: {describe_problem(pod, view) or 'it failed'}{lines}")
 
 
-def _pod_text(pod: Document, view: DeploymentView) -> str:
-    phase = str((pod.get("status") or {}).get("phase", "Pending"))
-    problem = describe_problem(pod, view)
-    return f"{phase}: {problem}" if problem else phase
+def _phase(pod: Document) -> str:
+    return str((pod.get("status") or {}).get("phase", "Pending"))
 
 
 def _index(pod: Document) -> int:

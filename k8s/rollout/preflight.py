@@ -34,13 +34,27 @@ _INSTALL = {
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 # How many nodes that do not fit are named.
 _MOST_NODES = 5
-_NO_RESOURCE_METRICS, _NO_EXTERNAL_METRICS = "resource-metrics", "external-metrics"
 _RESOURCE_TYPES = ("Resource", "ContainerResource")
+# The APIs that autoscalers read: group, the types of metrics in it, the blocker if it is missing, what is read, hint.
+_METRICS_APIS = (
+    (
+        "custom.metrics.k8s.io",
+        ("Object", "Pods"),
+        "custom-metrics",
+        "request rate",
+        "install prometheus-adapter with the rendered values, or set `scaling.autoscaler: none`",
+    ),
+    (
+        "external.metrics.k8s.io",
+        ("External",),
+        "external-metrics",
+        "forecast",
+        "give prometheus-adapter the rendered values, or set `scaling.forecast: none`",
+    ),
+    ("metrics.k8s.io", _RESOURCE_TYPES, "resource-metrics", "cpu usage", "install metrics-server"),
+)
 # The metrics that an autoscaler can do without: by blocker, their types and their name in a sentence.
-DROPPABLE_METRICS = {_NO_RESOURCE_METRICS: (_RESOURCE_TYPES, "cpu"), _NO_EXTERNAL_METRICS: (("External",), "forecast")}
-_METRICS, _EXTERNAL_METRICS = "custom.metrics.k8s.io", "external.metrics.k8s.io"
-_RESOURCE_METRICS = "metrics.k8s.io"
-_SERVED_BY = {"External": _EXTERNAL_METRICS}
+DROPPABLE_METRICS = {"external-metrics": (("External",), "forecast"), "resource-metrics": (_RESOURCE_TYPES, "cpu")}
 # Verbs on rendered kinds; `delete` is for objects that a later revision no longer renders.
 _VERBS = ("create", "delete", "get", "patch")
 # Permissions for the state, for following a rollout, and for the inference.
@@ -188,22 +202,16 @@ def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list
 
 def _metrics(cluster: Cluster, documents: list[Document]) -> Iterator[Blocker]:
     """The metrics APIs that a HorizontalPodAutoscaler uses must answer."""
-    wanted = {
-        _RESOURCE_METRICS if metric["type"] in _RESOURCE_TYPES else _SERVED_BY.get(metric["type"], _METRICS)
+    used = {
+        metric["type"]
         for document in documents
         if document["kind"] == "HorizontalPodAutoscaler"
         for metric in document["spec"].get("metrics", [])
     }
-    served = cluster.groups() if wanted else set()
-    if _METRICS in wanted and (why := _unserved(cluster, _METRICS, served)):
-        hint = "install prometheus-adapter with the rendered values, or set `scaling.autoscaler: none`"
-        yield Blocker("custom-metrics", f"the autoscaler cannot read the request rate: {why}", hint, acceptable=True)
-    if _EXTERNAL_METRICS in wanted and (why := _unserved(cluster, _EXTERNAL_METRICS, served)):
-        hint = "give prometheus-adapter the rendered values, or set `scaling.forecast: none`"
-        yield Blocker(_NO_EXTERNAL_METRICS, f"the autoscaler cannot read the forecast: {why}", hint, acceptable=True)
-    if _RESOURCE_METRICS in wanted and (why := _unserved(cluster, _RESOURCE_METRICS, served)):
-        text = f"the autoscaler cannot read the cpu usage: {why}"
-        yield Blocker(_NO_RESOURCE_METRICS, text, "install metrics-server", acceptable=True)
+    served = cluster.groups() if used else set()
+    for group, types, blocker, what, hint in _METRICS_APIS:
+        if used & set(types) and (why := _unserved(cluster, group, served)):
+            yield Blocker(blocker, f"the autoscaler cannot read the {what}: {why}", hint, acceptable=True)
 
 
 def without_metrics(document: Document, types: Collection[str]) -> Document:

@@ -6,13 +6,13 @@ from k8s.simulating.drawing import simulation_html
 from k8s.simulating.recording import read_recording
 from k8s.simulating.simulate import SimulationOptions, simulate
 from k8s.simulating.simulation import Simulation
-from k8s.simulating.traffic import Traffic, read_traffic
+from k8s.simulating.traffic import TrafficTrace, read_traffic
 
 __all__ = [
     "RecordedComparison",
     "Simulation",
     "SimulationOptions",
-    "Traffic",
+    "TrafficTrace",
     "compare_recorded",
     "read_recording",
     "read_traffic",

@@ -35,19 +35,6 @@ class Controller:
         self._added: list[tuple[float, int]] = []
         self._removed: list[tuple[float, int]] = []
 
-    def reconcile(
-        self,
-        now_s: float,
-        replicas: int,
-        pods: Iterable[PodState],
-        readings: Mapping[str, PodMetrics],
-        totals: Mapping[str, float | None],
-    ) -> Decision:
-        """One sync: decides, from each pod metric's `readings` and each external metric's total, and scales."""
-        decision = self.decide(now_s, replicas, pods, readings, totals)
-        self.scale(now_s, replicas, decision.replicas)
-        return decision
-
     def decide(
         self,
         now_s: float,
@@ -56,7 +43,8 @@ class Controller:
         readings: Mapping[str, PodMetrics],
         totals: Mapping[str, float | None],
     ) -> Decision:
-        """Decides without scaling; the caller then reports with `scale` how the pods were scaled."""
+        """One sync: decides from each pod metric's `readings` and each external metric's total. The caller then scales,
+        and reports it with `scale`."""
         hpa, known = self._hpa, list(pods)
         if not self._recommended:
             self._recommended.append((now_s, replicas))

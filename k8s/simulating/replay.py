@@ -10,7 +10,7 @@ from k8s.simulating.controller import SYNC_S, Controller
 from k8s.simulating.hpa import Hpa, Metric
 from k8s.simulating.replica_calculator import PodMetric, PodMetrics, PodState
 from k8s.simulating.sampling import cpu_metric, rate, scrape_times
-from k8s.simulating.traffic import Traffic
+from k8s.simulating.traffic import TrafficTrace
 
 # The first rate is sent for this long before the traffic begins, so that all windows are full by then.
 _BEFORE_S = 900
@@ -91,7 +91,7 @@ class Replay:
     """Each change of the number of pods: second, pods before, pods after."""
 
 
-def replay(traffic: Traffic, hpa: Hpa, pod: PodProfile) -> Replay:
+def replay(traffic: TrafficTrace, hpa: Hpa, pod: PodProfile) -> Replay:
     """Replays traffic through an autoscaler."""
     simulator = _Simulator(traffic, hpa, pod)
     for now_s in range(_BEFORE_S + len(traffic.rates)):
@@ -100,7 +100,7 @@ def replay(traffic: Traffic, hpa: Hpa, pod: PodProfile) -> Replay:
 
 
 class _Simulator:
-    def __init__(self, traffic: Traffic, hpa: Hpa, pod: PodProfile) -> None:
+    def __init__(self, traffic: TrafficTrace, hpa: Hpa, pod: PodProfile) -> None:
         self._traffic, self._hpa, self._pod = traffic, hpa, pod
         self._controller = Controller(hpa)
         wanted = min(hpa.high, max(hpa.low, math.ceil(traffic.rates[0] / pod.target_rps - 1e-9)))
@@ -156,7 +156,8 @@ class _Simulator:
             for metric in self._hpa.metrics
             if metric.kind == "External"
         }
-        wanted = self._controller.reconcile(now_s, len(pods), pods, readings, totals).replicas
+        wanted = self._controller.decide(now_s, len(pods), pods, readings, totals).replicas
+        self._controller.scale(now_s, len(pods), wanted)
         while len(self._pods) < wanted:
             self._start(now_s)
         while len(self._pods) > wanted:

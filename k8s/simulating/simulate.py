@@ -11,7 +11,7 @@ from k8s.monitoring import forecast_lead_s
 from k8s.simulating.hpa import Hpa, read_hpa
 from k8s.simulating.replay import PodProfile
 from k8s.simulating.simulation import Simulation, make_result
-from k8s.simulating.traffic import Traffic, day_traffic, step_traffic
+from k8s.simulating.traffic import TrafficTrace, day_traffic, step_traffic
 
 _COLD_START_S = 30.0
 _READINGS = 4
@@ -23,7 +23,7 @@ _PEAK = 0.8
 class SimulationOptions:
     """The traffic to replay, values to use instead of measured ones, and what to compare with."""
 
-    traffic: Traffic | Literal["day"] | float = "day"
+    traffic: TrafficTrace | Literal["day"] | float = "day"
     """Recorded traffic, a working day, or a step to this multiple of what `min_replicas` pods serve at their target."""
     knee_rps: float | None = None
     cold_start_s: float | None = None
@@ -109,8 +109,8 @@ def _pod_profile(plan: Plan, options: SimulationOptions) -> tuple[PodProfile, li
     return pod, assumed
 
 
-def _make_traffic(plan: Plan, pod: PodProfile, options: SimulationOptions) -> Traffic:
-    if isinstance(options.traffic, Traffic):
+def _make_traffic(plan: Plan, pod: PodProfile, options: SimulationOptions) -> TrafficTrace:
+    if isinstance(options.traffic, TrafficTrace):
         return options.traffic
     scaling = plan.spec.scaling
     if options.traffic == "day":

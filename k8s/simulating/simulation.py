@@ -8,7 +8,7 @@ from typing import Any
 from config.sections import Cost
 from k8s.simulating.hpa import Hpa
 from k8s.simulating.replay import PodProfile, Replay, replay
-from k8s.simulating.traffic import Traffic
+from k8s.simulating.traffic import TrafficTrace
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Simulation:
     """The traffic, and the results of one autoscaler or more."""
 
     name: str
-    traffic: Traffic
+    traffic: TrafficTrace
     pod: PodProfile
     results: list[AutoscalerResult]
     assumed: list[str]
@@ -137,7 +137,7 @@ class Simulation:
         return self.cost.per_10k(replay.requests / replay.pod_seconds) if self.cost and replay.requests else 0.0
 
 
-def make_result(label: str, hpa: Hpa, traffic: Traffic, pod: PodProfile) -> AutoscalerResult:
+def make_result(label: str, hpa: Hpa, traffic: TrafficTrace, pod: PodProfile) -> AutoscalerResult:
     """Replays traffic through an autoscaler. If it is a step, measures how long the autoscaler takes to follow it."""
     run = replay(traffic, hpa, pod)
     if traffic.step_s is None:

@@ -1,4 +1,4 @@
-"""Traffic to replay: recorded in a file, a step, or a working day."""
+"""TrafficTrace to replay: recorded in a file, a step, or a working day."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BEFORE_STEP_S, _STEP_S, _AFTER_STEP_S = 300, 1800, 1800
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TrafficTrace:
     """The requests/s in every second."""
 
     name: str
@@ -50,14 +50,14 @@ class Traffic:
         return list(accumulate(self.rates, initial=0.0))
 
 
-def step_traffic(base_rps: float, factor: float) -> Traffic:
-    """Traffic that rises to `factor` times `base_rps` for half an hour, and falls back."""
+def step_traffic(base_rps: float, factor: float) -> TrafficTrace:
+    """TrafficTrace that rises to `factor` times `base_rps` for half an hour, and falls back."""
     low, high = [base_rps], [base_rps * factor]
     rates = low * _BEFORE_STEP_S + high * _STEP_S + low * _AFTER_STEP_S
-    return Traffic(f"a step to {factor:g} times {base_rps:g} requests/s", rates, step_s=_BEFORE_STEP_S)
+    return TrafficTrace(f"a step to {factor:g} times {base_rps:g} requests/s", rates, step_s=_BEFORE_STEP_S)
 
 
-def day_traffic(peak_rps: float) -> Traffic:
+def day_traffic(peak_rps: float) -> TrafficTrace:
     """A working day: quiet until six, a steep morning, a dip at noon, a second peak, and a slow decline until night."""
     hours = (0, 6, 9, 11, 13, 15, 18, 22, 24)
     shares = (0.15, 0.12, 0.8, 1.0, 0.75, 0.95, 0.6, 0.3, 0.15)
@@ -68,10 +68,10 @@ def day_traffic(peak_rps: float) -> Traffic:
         part = (hour - hours[index]) / (hours[index + 1] - hours[index])
         eased = (1 - math.cos(math.pi * part)) / 2
         rates.append(peak_rps * (shares[index] + (shares[index + 1] - shares[index]) * eased))
-    return Traffic(f"a day with a peak of {peak_rps:g} requests/s", rates)
+    return TrafficTrace(f"a day with a peak of {peak_rps:g} requests/s", rates)
 
 
-def read_traffic(file: Path) -> Traffic:
+def read_traffic(file: Path) -> TrafficTrace:
     """Reads a CSV of ascending times (seconds or ISO) and requests/s; each rate lasts until the next row."""
     rows = _rows(file)
     starts = [at - rows[0][0] for at, _ in rows]
@@ -84,7 +84,7 @@ def read_traffic(file: Path) -> Traffic:
         while index + 1 < len(starts) and starts[index + 1] <= second:
             index += 1
         rates.append(rows[index][1])
-    return Traffic(str(file), rates)
+    return TrafficTrace(str(file), rates)
 
 
 def _rows(file: Path) -> list[tuple[float, float]]:

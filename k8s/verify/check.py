@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
+from config.progress import Progress
 from k8s.verify.application import Application
 from k8s.verify.located import LocatedDocument
 from k8s.verify.rule import Rule, Scope, Violation
@@ -45,35 +44,24 @@ TOPICS = [
 ]
 
 
-class StepReporter(Protocol):
-    """Shows the user which step is running."""
-
-    def step(self, text: str) -> AbstractContextManager[None]:
-        """Shows one step until its context ends."""
-
-
-class _NoReporter:
-    def step(self, text: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-
 def all_rules() -> list[Rule]:
     """Every rule, topic by topic."""
     return [rule for topic in TOPICS for rule in topic.rules]
 
 
 def verify(
-    documents: Iterable[LocatedDocument], scope: Scope | None = None, steps: StepReporter | None = None
+    documents: Iterable[LocatedDocument], scope: Scope | None = None, progress: Progress | None = None
 ) -> list[Violation]:
     """Every finding, sorted by file and line."""
-    application, scope, steps = Application(tuple(documents)), scope or Scope(), steps or _NoReporter()
+    application, scope = Application(tuple(documents)), scope or Scope()
+    progress = progress or Progress(quiet=True)
     violations: list[Violation] = []
     for version in scope.versions:
         # Validation takes most of the time, so each version is a step of its own; the `schema` rule reads the cache.
-        with steps.step(f"Kubernetes {version}"):
+        with progress.step(f"Kubernetes {version}"):
             for document in application.documents:
                 application.schemas.mistakes(document, version)
-    with steps.step(f"{len(all_rules())} rules"):
+    with progress.step(f"{len(all_rules())} rules"):
         for rule in all_rules():
             violations += _violations(rule, application, scope)
     return sorted(violations)

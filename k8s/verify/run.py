@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import InputError, listed, nearest
+from config.progress import Progress
 from config.spec import Spec
 from k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, check_machine, make_plan, render
-from k8s.verify.check import StepReporter, all_rules, verify
+from k8s.verify.check import all_rules, verify
 from k8s.verify.live import check_live
 from k8s.verify.located import LocatedDocument, locate_rendered, read_objects
 from k8s.verify.rule import Rule, Scope, Violation
@@ -57,7 +58,7 @@ def verify_spec(
     spec: Spec,
     build: Path,
     versions: Sequence[str] = (),
-    steps: StepReporter | None = None,
+    progress: Progress | None = None,
     *,
     live: str | None = None,
     accepted: Collection[str] = (),
@@ -79,14 +80,14 @@ def verify_spec(
     if len(usable) < len(asked):
         notes.append(f"the spec needs Kubernetes {plan.oldest_kubernetes} or later")
     origin = str(folder) if documents is not fresh else f"{spec.file}, as rendered"
-    verified = _verified(origin, documents, Scope(tuple(usable), plan), notes, steps)
+    verified = _verified(origin, documents, Scope(tuple(usable), plan), notes, progress)
     return replace(verified, findings=verified.findings + check_live(spec, live)) if live else verified
 
 
-def verify_folder(folder: Path, versions: Sequence[str] = (), steps: StepReporter | None = None) -> Verification:
+def verify_folder(folder: Path, versions: Sequence[str] = (), progress: Progress | None = None) -> Verification:
     """Checks the objects in a folder, whoever wrote them."""
     scope = Scope(tuple(_ordered(versions)) or SUPPORTED_VERSIONS)
-    return _verified(str(folder), read_objects(folder), scope, [], steps)
+    return _verified(str(folder), read_objects(folder), scope, [], progress)
 
 
 def explain_rule(name: str) -> Rule:
@@ -100,9 +101,9 @@ def explain_rule(name: str) -> Rule:
 
 
 def _verified(
-    origin: str, documents: list[LocatedDocument], scope: Scope, notes: list[str], steps: StepReporter | None
+    origin: str, documents: list[LocatedDocument], scope: Scope, notes: list[str], progress: Progress | None
 ) -> Verification:
-    findings = verify(documents, scope, steps)
+    findings = verify(documents, scope, progress)
     return Verification(origin, len(documents), scope.versions, findings, notes)
 
 

@@ -16,11 +16,6 @@ _LONGEST_WINDOW_S, _LONGEST_PERIOD_S = 3600, 1800
 _KEDA_HPA = "advanced.horizontalPodAutoscalerConfig.behavior"
 
 
-def _hpas(application: Application) -> Iterator[tuple[LocatedDocument, Place]]:
-    for document in application.of("HorizontalPodAutoscaler"):
-        yield document, document.root.at("spec")
-
-
 def metric_sources(spec: Place) -> Iterator[tuple[str, Place]]:
     """The metrics of a HorizontalPodAutoscaler: the type of each, and the place that describes it."""
     for metric in spec.at("metrics").items():
@@ -159,7 +154,8 @@ def _no_container(application: Application, _: Scope) -> Iterator[Remark]:
 def _net(application: Application, scope: Scope) -> Iterator[Remark]:
     if scope.plan and scope.plan.cpu_percent is None:
         return
-    for _document, spec in _hpas(application):
+    for document in application.of("HorizontalPodAutoscaler"):
+        spec = document.root.at("spec")
         kinds = {kind for kind, _ in metric_sources(spec)}
         if kinds and not kinds & {"ContainerResource", "Resource"}:
             yield Remark(spec.at("metrics"), f"got only {listed(kinds)}")
@@ -178,14 +174,13 @@ def _net(application: Application, scope: Scope) -> Iterator[Remark]:
     fix="requests per second and pod, and cpu",
 )
 def _memory_only(application: Application, _: Scope) -> Iterator[Remark]:
-    for document, spec in _hpas(application):
-        names = [metric.at("name").text for _kind, metric in metric_sources(spec)]
-        if names and set(names) == {"memory"}:
-            yield Remark(document.root.at("spec", "metrics"), "got only `memory`")
-    for document in application.of("ScaledObject"):
-        triggers = document.root.at("spec", "triggers")
-        if {trigger.at("type").text for trigger in triggers.items()} == {"memory"}:
-            yield Remark(triggers, "got only `memory`")
+    for scaler in application.scalers:
+        spec = scaler.root.at("spec")
+        metrics = spec.at("triggers" if scaler.kind == "ScaledObject" else "metrics")
+        names = {metric.at("name").text for _kind, metric in metric_sources(spec)}
+        names |= {trigger.at("type").text for trigger in spec.at("triggers").items()}
+        if names == {"memory"}:
+            yield Remark(metrics, "got only `memory`")
 
 
 @TOPIC.rule(

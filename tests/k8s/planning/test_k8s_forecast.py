@@ -13,7 +13,7 @@ from tools import needs
 from k8s.manifests.objects import render
 from k8s.monitoring.adapter import adapter_values
 from k8s.monitoring.rules import recording_rules
-from k8s.simulating import SimulationOptions, Traffic, simulate
+from k8s.simulating import SimulationOptions, TrafficTrace, simulate
 from k8s.verify import Scope, locate_rendered, verify
 
 WEEKLY = {"scaling.forecast": "weekly"}
@@ -103,9 +103,9 @@ def test_traffic_that_comes_every_week_finds_its_pods_ready(autoscaler: str) -> 
 
 def test_a_trace_of_weeks_is_its_own_past_and_a_short_one_is_taken_to_have_come_before() -> None:
     week_s = 604_800
-    weeks = Traffic("three weeks", [10.0] * week_s + [90.0] * week_s + [40.0] * week_s)
+    weeks = TrafficTrace("three weeks", [10.0] * week_s + [90.0] * week_s + [40.0] * week_s)
     assert weeks.rates_in_past_weeks(3 * week_s) == [90, 10]
     assert weeks.rates_in_past_weeks(2 * week_s + 150) == [50, 10]
     assert weeks.rates_in_past_weeks(100) == []
-    short = Traffic("a step", [10.0] * 600 + [30.0] * 600)
+    short = TrafficTrace("a step", [10.0] * 600 + [30.0] * 600)
     assert [short.rates_in_past_weeks(at) for at in (0, 600, 750, 900, 1300)] == [[], [10], [20], [30], []]

@@ -7,7 +7,7 @@ from k8s_plans import EVIDENCE, GPU, planned
 
 import marina
 from config.errors import InputError
-from k8s.simulating import Simulation, SimulationOptions, Traffic, read_traffic, simulate, simulation_html
+from k8s.simulating import Simulation, SimulationOptions, TrafficTrace, read_traffic, simulate, simulation_html
 from k8s.simulating.simulation import AutoscalerResult
 
 ONE = {"scaling.min_replicas": 1}
@@ -35,7 +35,7 @@ def test_on_a_step_of_2_2_times_the_target_pods_come_at_once_and_with_the_window
 
 
 def test_a_simulation_says_what_10_000_requests_cost_with_the_idle_time_of_pods() -> None:
-    steady = SimulationOptions(Traffic("steady", [35.0] * 3600), knee_rps=100, cold_start_s=5)
+    steady = SimulationOptions(TrafficTrace("steady", [35.0] * 3600), knee_rps=100, cold_start_s=5)
     assert "10,000 requests cost" not in simulated(steady).to_text()
     priced = simulated(steady, {"cost": {"pod_hour": 1.26, "currency": "EUR"}})
     # One pod for an hour, asked 126,000 times: ten cents for 10,000.
@@ -89,7 +89,7 @@ def test_a_day_is_followed_and_costs_fewer_pods_than_its_peak_would() -> None:
 
 
 def test_traffic_that_no_number_of_pods_holds_is_shed_and_counted() -> None:
-    flood = Traffic("flood", [2000.0] * 600)
+    flood = TrafficTrace("flood", [2000.0] * 600)
     outcome = at(simulated(SimulationOptions(flood, knee_rps=100, cold_start_s=30), {"scaling.max_replicas": 3}))
     assert outcome.most_pods == 3
     assert outcome.missed == pytest.approx(outcome.replay.requests)
@@ -99,7 +99,7 @@ def test_traffic_that_no_number_of_pods_holds_is_shed_and_counted() -> None:
 
 def test_a_pod_that_is_told_to_stop_and_asked_for_again_finds_its_node() -> None:
     rates = [70.0] * 60 + [350.0] * 900 + [70.0] * 700 + [350.0] * 900
-    outcome = simulated(SimulationOptions(Traffic("twice", rates), knee_rps=100, cold_start_s=5, node_s=100))
+    outcome = simulated(SimulationOptions(TrafficTrace("twice", rates), knee_rps=100, cold_start_s=5, node_s=100))
     short = [moment.at_s for moment in at(outcome).replay.moments if moment.ready * 100 < moment.rate]
     assert len([at_s for at_s in short if at_s < 960]) > len([at_s for at_s in short if at_s > 1660])
 
