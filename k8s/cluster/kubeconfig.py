@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,7 @@ from k8s.cluster.transport import Transport
 _CONFIG: Any = kubeconfigs
 
 
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def connect(
-    context: str | None = None, kubeconfig: Path | None = None, *, warn: Callable[[str], None] = _to_stderr
-) -> Cluster:
+def connect(context: str | None = None, kubeconfig: Path | None = None) -> Cluster:
     """Connects to the cluster of a kubeconfig's context; inside a pod without a kubeconfig, to the pod's cluster."""
     settings = client.Configuration()
     try:
@@ -43,9 +36,11 @@ def connect(
         raise InputError(f"the kubeconfig cannot be used: {err}", hint="kubectl config view") from err
     name = context or active["name"]
     if not settings.verify_ssl:
-        warn(
+        print(
             f"warning: context `{name}` does not check the server's certificate, so anybody on the network path can "
-            "read and change everything; set `certificate-authority-data` instead of `insecure-skip-tls-verify`"
+            "read and change everything; set `certificate-authority-data` instead of `insecure-skip-tls-verify`",
+            file=sys.stderr,
+            flush=True,
         )
     return Cluster(Transport(settings, name))
 

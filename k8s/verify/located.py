@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,10 +74,6 @@ class Place:
             if part.endswith("[]"):
                 nodes = [item for node in nodes for item in node.items()]
         return [node for node in nodes if node.given]
-
-    def entries(self) -> Iterator[tuple[str, Place]]:
-        """The names and places of a mapping's values."""
-        return ((name, self.at(name)) for name in self.table)
 
     @property
     def field(self) -> str:

@@ -1,4 +1,4 @@
-"""A fake cluster with a real server behind its pods, and a small release to bring into it."""
+"""A fake cluster with a real server behind its pods, and a small release to deploy to it."""
 
 import json
 import threading
@@ -70,7 +70,7 @@ def autoscaler(metric: str | None = None) -> dict[str, Any]:
 
 
 def documents(image: str = "good:1", *more: dict[str, Any], replicas: int | None = None) -> tuple[dict[str, Any], ...]:
-    """A namespace, a configuration, a Service and a Deployment, and more."""
+    """A Namespace, a ConfigMap, a Service and a Deployment, and more if given."""
     service = document("Service", spec={"selector": LABELS, "ports": [{"name": "http", "port": 8080}]})
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}
     return space, document("ConfigMap", data={"a": "1"}), service, deployment(image, replicas), *more
@@ -78,14 +78,14 @@ def documents(image: str = "good:1", *more: dict[str, Any], replicas: int | None
 
 @dataclass
 class Pod:
-    """The server that stands for the pods: what it was asked, what it answers."""
+    """The server behind all pods: the requests it got, and its answers."""
 
     port: int = 0
     asked: list[tuple[str, bytes, str]] = field(default_factory=list)
     status: int = 200
     sha256: str = SHA256
     before_answer: Callable[[], None] | None = None
-    """Done before a prediction is answered."""
+    """Called before a prediction is answered."""
 
 
 @dataclass

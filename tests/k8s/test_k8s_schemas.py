@@ -36,7 +36,7 @@ spec:
               free: {type: object, properties: {}, x-kubernetes-preserve-unknown-fields: true}
 """
 OPERATOR, GATEWAY = "monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1"
-# Values that no field expects everywhere.
+# Values of every type, none of which fits all fields.
 ODD: list[Any] = [None, 1, -1, 1.5, True, "x", "", [], {}, [1], [None], ["x"], {"a": 1}, {"x": None}, [{"name": 1}]]
 
 
@@ -47,7 +47,7 @@ def texts(text: str, version: str = "1.36", beside: str = "") -> list[str]:
     return [f"{document.root.at(*mistake.path).field}: {mistake.text}" for mistake in mistakes]
 
 
-def test_every_mistake_of_an_object_is_told_with_its_field() -> None:
+def test_every_mistake_in_an_object_is_reported_with_its_field() -> None:
     text = """
     apiVersion: v1
     kind: Service
@@ -65,7 +65,7 @@ def test_every_mistake_of_an_object_is_told_with_its_field() -> None:
     ]
 
 
-def test_a_field_that_came_later_is_a_mistake_before() -> None:
+def test_a_field_is_a_mistake_in_versions_before_its_introduction() -> None:
     pod = "{apiVersion: v1, kind: Pod, spec: {containers: [{name: a}], volumes: [{name: b, image: {reference: c}}]}}"
     assert [bool(texts(pod, version)) for version in ("1.30", "1.31", "1.37")] == [True, False, False]
 
@@ -87,7 +87,7 @@ def test_the_api_versions_of_a_kind_are_known_for_each_version() -> None:
         ("{size: 1, labels: {a: 1}}", ["spec.labels.a: got `1`, allowed: text"]),
     ],
 )
-def test_a_definition_beside_the_objects_says_what_its_kind_may_hold(spec: str, said: list[str]) -> None:
+def test_a_definition_among_the_objects_validates_its_kind(spec: str, said: list[str]) -> None:
     widget = f"{{apiVersion: example.org/v1, kind: Widget, metadata: {{name: a}}, spec: {spec}}}"
     assert sorted(texts(widget, beside=CUSTOM)) == sorted(said)
 
@@ -114,13 +114,13 @@ def test_a_definition_beside_the_objects_says_what_its_kind_may_hold(spec: str, 
         ("HTTPRoute", f"{GATEWAY}beta1", "{rules: [{backendRefs: [{name: a, port: 1, weight: 9}]}]}", []),
     ],
 )  # fmt: skip
-def test_the_kits_schemas_know_the_custom_resources(kind: str, version: str, spec: str, said: list[str]) -> None:
+def test_shipped_schemas_validate_custom_resources(kind: str, version: str, spec: str, said: list[str]) -> None:
     text = f"{{apiVersion: {version}, kind: {kind}, metadata: {{name: a}}, spec: {spec}}}"
     assert [texts(text, supported) for supported in SUPPORTED_VERSIONS] == [said] * len(SUPPORTED_VERSIONS)
 
 
 @pytest.mark.slow
-def test_nothing_that_may_be_written_in_a_field_breaks_a_rule_s_code() -> None:
+def test_no_value_in_any_field_crashes_a_rule() -> None:
     plan = planned(FULL, evidence=EVIDENCE, image=IMAGE)
     objects = [doc for some in render(plan).values() for doc in some if "dashboard" not in doc["metadata"]["name"]]
     places = [(index, path) for index, doc in enumerate(objects) for path in _paths(doc) if path]

@@ -69,7 +69,7 @@ def test_torchserves_way_of_scaling_has_the_findings_one_would_expect() -> None:
     assert (old.line, old.hint) == (2, "apiVersion: autoscaling/v2")
 
 
-def test_chart_and_autoscaler_together_are_looked_at_as_one() -> None:
+def test_chart_and_autoscaler_are_checked_together() -> None:
     findings = verify_folder(FOREIGN).findings
     assert rules_of(findings) - CHART == {"api-version", "metric-counter", "replicas-owned", "scaler-safety-net"}
 
@@ -101,7 +101,7 @@ def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_merged_in_is_there_and_has_its_line(tmp_path: Path) -> None:
+def test_merged_yaml_values_are_read_with_their_lines(tmp_path: Path) -> None:
     text = f"{OBJECT}data: &first {{b: '1', d: 2021-01-01, e: =}}\nbinaryData:\n  <<: *first\n  b: '2'\n"
     (document,) = read_objects(written(tmp_path, a_yaml=text))
     assert document.data["binaryData"] == {"b": "2", "d": "2021-01-01", "e": "="}
@@ -121,7 +121,7 @@ def test_what_is_merged_in_is_there_and_has_its_line(tmp_path: Path) -> None:
         pytest.param(OBJECT + "kind: B\n", "a.yaml:4: `kind`: given twice, first on line 2", id="a key given twice"),
     ],
 )
-def test_a_file_that_is_none_is_a_clear_error(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_holds_no_object_is_a_clear_error(tmp_path: Path, text: str, said: str) -> None:
     written(tmp_path, a_yaml=text, b_yaml="{")
     with pytest.raises(SpecError) as caught:
         read_objects(tmp_path)
@@ -158,7 +158,7 @@ def test_written_manifests_are_verified_with_the_lines_of_their_files(tmp_path: 
     ]
 
 
-def test_a_spec_that_needs_a_newer_kubernetes_is_not_held_against_older_ones(tmp_path: Path) -> None:
+def test_a_spec_that_needs_a_newer_kubernetes_is_not_checked_against_older_ones(tmp_path: Path) -> None:
     spec = digits_spec({"kubernetes.model": {"image": "registry.local/models:1"}})
     fill(tmp_path, spec, image=IMAGE)
     verified = verify_spec(spec, tmp_path)
@@ -235,7 +235,7 @@ def test_the_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFi
     assert shown in printed
 
 
-def test_a_live_server_is_asked_for_the_metrics_that_are_named(
+def test_a_live_server_must_export_the_metrics_that_are_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Page(BaseHTTPRequestHandler):

@@ -143,9 +143,10 @@ def _alert(application: Application, _: Scope) -> Iterator[Remark]:
 def _dashboard(application: Application, _: Scope) -> Iterator[Remark]:
     for document in application.of("ConfigMap"):
         if "grafana_dashboard" in document.root.at("metadata", "labels").table:
-            for name, node in document.root.at("data").entries():
-                try:
-                    json.loads(node.text)
-                except ValueError as err:
-                    if name.endswith(".json"):
-                        yield Remark(node, f"not JSON: {err}")
+            data = document.root.at("data")
+            for name in data.table:
+                if name.endswith(".json"):
+                    try:
+                        json.loads(data.at(name).text)
+                    except ValueError as err:
+                        yield Remark(data.at(name), f"not JSON: {err}")

@@ -1,4 +1,4 @@
-"""Pods that select nodes by label, and clusters with nodes that have these labels or lack them."""
+"""Pods that select nodes by label, and nodes that have these labels or lack them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from k8s_rig import Rig, deployment, documents, rig
 from config.errors import ClusterError
 from k8s.cluster import fitting_nodes
 
-# A cluster that listens, and dozens of questions to it.
+# Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
 
 AVX2 = "feature.node.kubernetes.io/cpu-cpuid.AVX2"
@@ -39,14 +39,14 @@ def put_nodes(cluster: Rig, **labels: dict[str, str]) -> None:
         cluster.fake.put({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
 
 
-def test_nodes_that_pods_cannot_come_to_are_named_before_anything_changes(cluster: Rig) -> None:
+def test_nodes_that_pods_cannot_run_on_are_named_before_any_change(cluster: Rig) -> None:
     put_nodes(cluster, new={AVX2: "true"}, old={})
     record = cluster.deploy(*wanting(nodeSelector={AVX2: "true", "kubernetes.io/arch": "amd64"}))
     assert record.result == "deployed"
     assert f"no pod can run on node `old`, which lacks {AVX2}=true" in record.site["notes"]
 
 
-def test_pods_that_no_node_can_take_are_not_deployed_unless_that_is_accepted(cluster: Rig) -> None:
+def test_pods_that_fit_no_node_are_not_deployed_unless_accepted(cluster: Rig) -> None:
     put_nodes(cluster, old={})
     wanted = wanting(nodeSelector={AVX2: "true"})
     with pytest.raises(ClusterError) as error:
@@ -69,7 +69,7 @@ TERMS: list[Any] = [
     ([{"matchExpressions": [expression("cores", "NotIn", "64", "96")]}], ("cores NotIn 64 96",), ()),
     ([{"matchExpressions": [expression("cores", "Lt", "64")]}], ("cores Lt 64",), ("cores Lt 64",)),
     ([{"matchFields": [expression("metadata.name", "In", "old")]}], ("metadata.name=old",), ()),
-    # One term is enough, and the nearest is what is said.
+    # One matching term is enough; what the nearest term lacks is reported.
     ([{"matchExpressions": [expression(AVX2, "Exists"), expression("cores", "Gt", "32")]},
       {"matchExpressions": [expression("pool", "In", "fast", "slow")]}], (), ("pool In fast slow",)),
     ([{}], ("a match for an empty term, which no node has",), ("a match for an empty term, which no node has",)),
@@ -88,7 +88,7 @@ def test_required_terms_are_read_as_the_scheduler_reads_them(
     assert set(seen.nodes) == {"new", "old"} - set(lacks)
 
 
-def test_an_affinity_that_no_node_meets_is_refused_as_a_selector_is(cluster: Rig) -> None:
+def test_an_affinity_that_no_node_satisfies_is_refused_like_a_selector(cluster: Rig) -> None:
     put_nodes(cluster, old={})
     with pytest.raises(ClusterError, match="`old`, which lacks pool=fast"):
         cluster.deploy(*wanting(**needing({"matchExpressions": [expression("pool", "In", "fast")]})))

@@ -1,4 +1,4 @@
-"""What a cluster says of pods, and the words that come of it."""
+"""The states of pods in a cluster, and the sentences that explain them."""
 
 from typing import Any
 
@@ -172,13 +172,13 @@ ROWS: list[Any] = [
 
 
 @pytest.mark.parametrize(("seen", "told"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_what_a_cluster_says_is_put_into_words(seen: DeploymentView, told: tuple[str, str, bool]) -> None:
+def test_the_state_of_a_cluster_is_explained(seen: DeploymentView, told: tuple[str, str, bool]) -> None:
     kind, text, final = told
     assert [(cause.kind, cause.text, cause.final) for cause in find_causes(seen)] == [(kind, text, final)]
     assert is_hopeless(seen) is final
 
 
-def test_the_same_of_many_pods_is_told_once_with_their_number() -> None:
+def test_the_same_cause_of_many_pods_is_reported_once_with_their_number() -> None:
     lost = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no GPU"}]}
     lines = find_causes(view(pod("a", **lost), pod("b", **lost), pod("c", **lost)))
     assert [str(cause) for cause in lines] == ["a (and 2 more): cannot be scheduled: no GPU"]
@@ -196,7 +196,7 @@ def test_the_log_of_the_run_that_crashed_is_shown() -> None:
     assert asked == [("a", "server", True)]
 
 
-def test_pods_of_an_older_template_and_what_is_ready_are_no_trouble() -> None:
+def test_pods_of_an_older_template_and_ready_pods_have_no_cause() -> None:
     old = pod("old", containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=9, last={"exitCode": 1})])
     old["metadata"]["ownerReferences"] = [{"uid": "old"}]
     fine = container({"running": {}}, restarts=1, last={"exitCode": 1}) | {"ready": True}

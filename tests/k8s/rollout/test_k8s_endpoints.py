@@ -1,4 +1,4 @@
-"""The pods behind a Service that are ready, and where each listens."""
+"""The ready pods behind a Service, and the address of each."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from config.errors import ClusterError
 from k8s.cluster import PodFacts, read_endpoints, read_pod_facts
 from marina.in_cluster import InCluster
 
-# A cluster that listens, and dozens of questions to it.
+# Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
 
 LABELS = {"app": "shells"}
@@ -38,7 +38,7 @@ def put_service(cluster: Rig, port: dict[str, Any], selector: dict[str, str] | N
     cluster.fake.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
 
 
-def test_those_that_are_ready_and_have_an_address_are_known_by_their_own_port(cluster: Rig) -> None:
+def test_ready_pods_with_an_address_are_found_with_their_own_port(cluster: Rig) -> None:
     put_service(cluster, {"port": 80, "targetPort": "inference"})
     put_pod(cluster, "b", ip="fd00::2", port=9000)
     put_pod(cluster, "a")
@@ -59,7 +59,7 @@ def test_a_port_is_a_number_or_the_services_own(cluster: Rig, port: dict[str, An
     assert read_endpoints(cluster.placement.cluster, SPACE, "shells").ready[0].port == expected
 
 
-def test_one_pod_says_how_long_it_took_to_start_and_what_it_may_use(cluster: Rig) -> None:
+def test_the_cold_start_and_the_limits_of_a_pod_are_read(cluster: Rig) -> None:
     put_service(cluster, {"port": 80, "targetPort": "inference"})
     put_pod(cluster, "a")
     pod = cluster.fake.get("Pod", "a", SPACE)
@@ -107,7 +107,7 @@ def test_the_memory_of_one_pod_is_the_most_that_each_of_its_processes_was_seen_w
     assert (memory.java_bytes, memory.workers_bytes, memory.supervisor_bytes) == (500, (90,), 2)
 
 
-def test_what_has_no_pods_to_load_is_an_error_that_says_why(cluster: Rig) -> None:
+def test_a_service_without_ready_pods_is_an_error_that_says_why(cluster: Rig) -> None:
     def refusal() -> str:
         with pytest.raises(ClusterError) as error:
             read_endpoints(cluster.placement.cluster, SPACE, "shells")

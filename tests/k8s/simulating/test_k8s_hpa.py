@@ -95,11 +95,11 @@ def test_the_largest_proposal_counts_and_an_unknown_metric_only_keeps_pods() -> 
 @pytest.mark.parametrize(
     ("pod", "reading", "counts"),
     [
-        # In its first five minutes only a reading counts that lies wholly after it became ready.
+        # In the first five minutes, a value only counts if its whole window is after the pod became ready.
         ({"started_s": -60, "ready_changed_s": -30}, {"at_s": -10, "window_s": 15}, True),
         ({"started_s": -60, "ready_changed_s": -20}, {"at_s": -10, "window_s": 15}, False),
         ({"started_s": -60, "ready": False}, {"at_s": -1, "window_s": 15}, False),
-        # After that, one that has never been ready does not.
+        # After that, it only does not count if the pod has never been ready.
         ({"started_s": -400, "ready": False, "ready_changed_s": -400}, {}, False),
         ({"started_s": -400, "ready": False, "ready_changed_s": -100}, {}, True),
     ],
@@ -135,8 +135,8 @@ def policies(*some: tuple[str, int, int], **more: Any) -> dict[str, Any]:
     return {"stabilizationWindowSeconds": 0, "policies": listed} | more
 
 
-def test_policies_move_as_the_documentation_of_kubernetes_counts() -> None:
-    # 10 % or 4 pods a minute, from 80 to 10: 8, 8 and 7, and 4 once a tenth is less.
+def test_policies_scale_as_in_the_documentation_of_kubernetes() -> None:
+    # 10 % or 4 pods a minute, from 80 to 10: first 8, 8 and 7, then 4 once a tenth is less.
     down = policies(("Pods", 4, 60), ("Percent", 10, 60))
     seen = decisions(hpa(scaleDown=down), 80, [10] * 20, every_s=60)
     assert seen[:4] == [80, 72, 64, 57]
@@ -148,7 +148,7 @@ def test_the_default_way_up_doubles_or_adds_four_every_fifteen_seconds() -> None
     assert decisions(hpa(), 1, [80] * 5) == [1, 5, 10, 20, 40, 80]
 
 
-def test_a_policy_counts_what_its_period_has_seen() -> None:
+def test_a_policy_counts_the_scaling_within_its_period() -> None:
     up = policies(("Pods", 2, 60))
     assert decisions(hpa(scaleUp=up), 1, [20] * 9) == [1, 3, 3, 3, 3, 5, 5, 5, 5, 7]
 
@@ -190,6 +190,6 @@ def test_a_rate_is_extrapolated_as_prometheus_does() -> None:
     assert rate(times, [10.0 * at for at in times], 125, 60) == pytest.approx(10)
     # A counter that was 0 at the first scrape is not taken below 0: 450 in 45 s, 5 s more to the end, none before.
     assert rate(times, [10.0 * (at - 75) for at in times], 125, 60) == pytest.approx(450 * 50 / 45 / 60)
-    # One scrape is no rate, and of a pod that began late, half a distance is added before.
+    # One scrape gives no rate. If a pod started within the window, half an interval is added before its first scrape.
     assert rate([120], [5.0], 125, 60) is None
     assert rate([105, 120], [100.0, 250.0], 125, 60) == pytest.approx(150 * (15 + 7.5 + 5) / 15 / 60)

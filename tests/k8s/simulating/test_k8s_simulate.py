@@ -22,7 +22,7 @@ def at(simulation: Simulation, number: int = 0) -> AutoscalerResult:
     return simulation.results[number]
 
 
-def test_on_a_step_of_2_2_times_the_target_pods_come_at_once_and_with_the_window_of_before_five_minutes_late() -> None:
+def test_after_a_step_to_2_2_times_the_target_pods_come_at_once_but_five_minutes_late_with_a_window() -> None:
     outcome = simulated(SimulationOptions(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
     now, before = at(outcome), at(outcome, 1)
     assert (now.hpa.up.window_s, before.hpa.up.window_s) == (0, 300)
@@ -34,7 +34,7 @@ def test_on_a_step_of_2_2_times_the_target_pods_come_at_once_and_with_the_window
     assert now.replay.decisions[0][1:] == (1, 2)
 
 
-def test_a_simulation_says_what_10_000_requests_cost_with_the_idle_time_of_pods() -> None:
+def test_the_price_of_10_000_requests_includes_the_idle_time_of_pods() -> None:
     steady = SimulationOptions(TrafficTrace("steady", [35.0] * 3600), knee_rps=100, cold_start_s=5)
     assert "10,000 requests cost" not in simulated(steady).to_text()
     priced = simulated(steady, {"cost": {"pod_hour": 1.26, "currency": "EUR"}})
@@ -43,7 +43,7 @@ def test_a_simulation_says_what_10_000_requests_cost_with_the_idle_time_of_pods(
     assert priced.to_data()["outcomes"][0]["cost_per_10k"] == pytest.approx(0.1)
 
 
-def test_the_knee_the_cold_start_and_the_time_for_a_node_change_what_comes_late() -> None:
+def test_cold_start_and_node_time_change_how_long_pods_are_overloaded() -> None:
     quick = at(simulated(SimulationOptions(3, knee_rps=100, cold_start_s=5)))
     slow = at(simulated(SimulationOptions(3, knee_rps=100, cold_start_s=120)))
     without_node = at(simulated(SimulationOptions(3, knee_rps=100, cold_start_s=5, node_s=115)))
@@ -52,13 +52,13 @@ def test_the_knee_the_cold_start_and_the_time_for_a_node_change_what_comes_late(
     assert without_node.pod_hours < slow.pod_hours
 
 
-def test_what_a_pod_holds_is_what_was_measured() -> None:
+def test_the_capacity_of_a_pod_is_the_measured_one() -> None:
     outcome = simulated(SimulationOptions(2))
     assert (outcome.pod.knee_rps, outcome.pod.target_rps, outcome.pod.cold_start_s) == (1234.5, 864, 2.99)
     assert outcome.assumed == []
 
 
-def test_what_was_never_measured_is_asked_for_or_named() -> None:
+def test_values_that_were_never_measured_are_required_or_named_as_assumed() -> None:
     with pytest.raises(InputError, match="nothing was measured, so it is unknown how many requests/s a pod can serve"):
         simulate(planned(), SimulationOptions(2))
     outcome = simulate(planned({"scaling.target_rps_per_pod": 70}), SimulationOptions(2))
@@ -88,7 +88,7 @@ def test_a_day_is_followed_and_costs_fewer_pods_than_its_peak_would() -> None:
     assert outcome.pod_hours < 0.7 * 24 * outcome.most_pods
 
 
-def test_traffic_that_no_number_of_pods_holds_is_shed_and_counted() -> None:
+def test_traffic_beyond_the_most_pods_is_shed_and_counted() -> None:
     flood = TrafficTrace("flood", [2000.0] * 600)
     outcome = at(simulated(SimulationOptions(flood, knee_rps=100, cold_start_s=30), {"scaling.max_replicas": 3}))
     assert outcome.most_pods == 3
@@ -97,14 +97,14 @@ def test_traffic_that_no_number_of_pods_holds_is_shed_and_counted() -> None:
     assert outcome.replay.shed / outcome.replay.requests == pytest.approx(0.85, abs=0.01)
 
 
-def test_a_pod_that_is_told_to_stop_and_asked_for_again_finds_its_node() -> None:
+def test_a_pod_that_is_soon_needed_again_finds_its_node() -> None:
     rates = [70.0] * 60 + [350.0] * 900 + [70.0] * 700 + [350.0] * 900
     outcome = simulated(SimulationOptions(TrafficTrace("twice", rates), knee_rps=100, cold_start_s=5, node_s=100))
     short = [moment.at_s for moment in at(outcome).replay.moments if moment.ready * 100 < moment.rate]
     assert len([at_s for at_s in short if at_s < 960]) > len([at_s for at_s in short if at_s > 1660])
 
 
-def test_a_trace_is_seconds_or_times_and_holds_until_the_next_row(tmp_path: Path) -> None:
+def test_traffic_has_seconds_or_times_and_each_rate_lasts_until_the_next_row(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text("time,rate\n2026-03-02T08:00:00Z,10\n2026-03-02T08:00:03Z,20.5\n", encoding="utf-8")
     assert read_traffic(file).rates == [10, 10, 10, 20.5, 20.5, 20.5]
@@ -124,14 +124,14 @@ def test_a_trace_is_seconds_or_times_and_holds_until_the_next_row(tmp_path: Path
         ("0,1\n9000000,2\n", "spans 208 days, allowed: 35 at most"),
     ],
 )
-def test_a_trace_that_is_none_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_an_unusable_traffic_file_is_refused_with_the_line(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "trace.csv"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=re.escape(said)):
         read_traffic(file)
 
 
-def test_the_page_stands_alone_and_has_every_figure() -> None:
+def test_the_page_is_self_contained_and_has_every_figure() -> None:
     outcome = simulated(SimulationOptions(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
     text = simulation_html(outcome)
     assert "http" not in text
