@@ -27,8 +27,8 @@ class Hold:
 
     def __init__(self, store: Store, state: State) -> None:
         self._store = store
+        # As it was last written to the cluster.
         self.state = state
-        """As it was last written to the cluster."""
         self._writing = threading.Lock()
 
     def save(self, **changes: Any) -> State:

@@ -11,8 +11,6 @@ from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Scaling")
 
-# What autoscaling/v2 allows.
-_LONGEST_WINDOW_S, _LONGEST_PERIOD_S = 3600, 1800
 _KEDA_HPA = "advanced.horizontalPodAutoscalerConfig.behavior"
 
 

@@ -321,9 +321,7 @@ WAITING = [
 
 
 @pytest.mark.parametrize(("image", "kind", "text"), WAITING)
-def test_problems_that_may_pass_are_waited_for_and_reported_meanwhile(
-    cluster: Rig, image: str, kind: str, text: str
-) -> None:
+def test_problems_that_may_pass_are_reported_during_the_wait(cluster: Rig, image: str, kind: str, text: str) -> None:
     record = cluster.deploy(*documents(f"{image}:1"), timeout_s=0.5)
     assert record.result == "failed"
     assert record.error == "0 of 1 new pods ready (1 created) after 0.5 s"
