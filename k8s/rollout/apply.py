@@ -137,20 +137,15 @@ def prune_objects(cluster: Cluster, refs: Iterable[Ref], progress: Progress) -> 
     names."""
     deleted = []
     for ref in sorted(refs, key=lambda ref: (_rank(ref.kind), ref.name), reverse=True):
-        result = _deleted(cluster, ref)
-        progress.say(f"  {ref}: {result}")
-        if result == "deleted":
+        document = cluster.get(ref)
+        if document and owned_fields(document) is None:
+            progress.say(f"  {ref}: not deleted: marina no longer manages it")
+        elif document and cluster.delete(ref, uid=document["metadata"]["uid"]):
+            progress.say(f"  {ref}: deleted")
             deleted.append(str(ref))
+        else:
+            progress.say(f"  {ref}: already gone")
     return tuple(deleted)
-
-
-def _deleted(cluster: Cluster, ref: Ref) -> str:
-    document = cluster.get(ref)
-    if document is None:
-        return "already gone"
-    if owned_fields(document) is None:
-        return "not deleted: marina no longer manages it"
-    return "deleted" if cluster.delete(ref, uid=document["metadata"]["uid"]) else "already gone"
 
 
 def _dry_run(cluster: Cluster, document: Document, *, force: bool) -> ObjectChange:

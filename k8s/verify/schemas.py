@@ -57,7 +57,7 @@ class Schemas:
 
     def knows(self, document: LocatedDocument, version: str) -> bool:
         """Whether there is a schema for an object's kind in Kubernetes `version`."""
-        return self._validator(document, version) is not None
+        return _validator_of(document, self._custom.get((document.kind, document.api_version)), version) is not None
 
     def mistakes(self, document: LocatedDocument, version: str) -> list[SchemaMistake]:
         """Every mistake in an object by the schemas of Kubernetes `version`; empty if it does not know the kind."""
@@ -70,9 +70,6 @@ class Schemas:
     def custom_kinds(self) -> list[str]:
         """The kinds of custom resources that have a schema."""
         return sorted({kind for kind, _ in self._custom})
-
-    def _validator(self, document: LocatedDocument, version: str) -> Draft202012Validator | None:
-        return _validator_of(document, self._custom.get((document.kind, document.api_version)), version)
 
 
 class _ByText:

@@ -48,8 +48,8 @@ def _kept(budget: LocatedDocument, least: int) -> int | None:
     "pdb-blocks-drain",
     "error",
     what="A PodDisruptionBudget allows no eviction.",
-    why="No node with one of the pods can be drained, and so updated. Percentages are rounded up: `minAvailable: 60%` "
-    "of two pods keeps both.",
+    why="A node with one of the pods can never be drained, so it can never be updated. Percentages are rounded up: "
+    "`minAvailable: 60%` of two pods keeps both.",
     fix="maxUnavailable: 1",
 )
 def _blocks(application: Application, _: Scope) -> Iterator[Remark]:

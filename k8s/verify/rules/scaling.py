@@ -204,7 +204,7 @@ def _directions(application: Application) -> Iterator[tuple[str, Place]]:
 @TOPIC.rule(
     "scaler-flaps",
     "warning",
-    what="An autoscaler waits less than 60 s, than before adding pods, or than a cold start, before it removes pods.",
+    what="An autoscaler removes pods within 60 s, sooner than it adds them, or sooner than a new one could start.",
     why="A short dip in traffic removes pods that are needed again at once, and a new one takes a cold start.",
     fix="scaleDown: {stabilizationWindowSeconds: 300} or more, and more than for scaling up",
 )
