@@ -24,7 +24,7 @@ from k8s.manifests import SUPPORTED_VERSIONS
 
 # API groups that only help to monitor the service; it runs without them.
 _OPTIONAL = {
-    "monitoring.coreos.com": "no metrics are collected, no rule and no alert is evaluated: install the Prometheus "
+    "monitoring.coreos.com": "no metrics are collected, and no rule or alert is evaluated: install the Prometheus "
     "operator, or set `monitoring.monitor: annotations`",
 }
 _INSTALL = {
@@ -193,7 +193,7 @@ def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list
         skipped += refs
         if group in _OPTIONAL:
             names = ", ".join(ref.name for ref in refs)
-            notes.append(f"the cluster does not know `{kind}`, so {names} is left out: {_OPTIONAL[group]}")
+            notes.append(f"the cluster does not know `{kind}`; left out: {names}; {_OPTIONAL[group]}")
         else:
             hint = _INSTALL.get(group, "`kubectl api-resources` lists the kinds that it knows")
             blockers.append(Blocker("kind", f"the cluster does not know `{kind}` of `{version}`", hint))

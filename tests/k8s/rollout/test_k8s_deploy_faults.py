@@ -200,7 +200,7 @@ def test_monitoring_kinds_that_the_cluster_does_not_know_are_left_out_with_a_not
     record = cluster.deploy(*documents("good:1", document("PodMonitor", spec={})))
     assert record.result == "deployed"
     assert record.site["skipped"] == [f"PodMonitor {NAME}"]
-    said = "note: the cluster does not know `PodMonitor`, so shells is left out: no metrics are collected"
+    said = "note: the cluster does not know `PodMonitor`; left out: shells; no metrics are collected"
     assert said in cluster.said.getvalue()
 
 
