@@ -1,4 +1,4 @@
-"""Every expression parses and uses its metrics correctly; metrics pages that do not match them are found."""
+"""Every expression parses and uses what it names as what it is; pages that do not fit are told apart."""
 
 import re
 import subprocess
@@ -46,7 +46,7 @@ HISTOGRAM = "inference_request_duration_seconds"
 def page_of(
     *, named: dict[str, str] | None = None, without: str = "", kinds: dict[str, Any] | None = None, **labels: Any
 ) -> str:
-    """A page with all declared metrics; `named` are values of labels, `labels` a metric's own ones."""
+    """A page with everything that is declared; `named` are values of labels, `labels` a metric's own ones."""
     spec, registry = digits_spec(), CollectorRegistry()
     values = {"model": "digits", "model_name": "digits", "code": "200"} | (named or {})
     for series in series_of(spec):
