@@ -13,7 +13,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from k8s.cluster import Cluster, Endpoint, PodFacts, allocatable, connect, endpoints, pod_facts, prometheus_labels
+    from k8s.cluster import (
+        Cluster,
+        Endpoint,
+        PodFacts,
+        connect,
+        describe_capacity,
+        prometheus_selectors,
+        read_endpoints,
+        read_pod_facts,
+    )
     from k8s.manifests import (
         LoadJob,
         Plan,
@@ -28,8 +37,8 @@ if TYPE_CHECKING:
     from k8s.platforms import diff_folder, write_format
     from k8s.rollout import (
         Placement,
-        Rollout,
         RolloutOptions,
+        RolloutRecord,
         Status,
         delete,
         deploy,
@@ -41,13 +50,13 @@ if TYPE_CHECKING:
         served_packages,
     )
     from k8s.simulating import (
-        Comparison,
+        RecordedComparison,
         Simulation,
-        Supposed,
-        Trace,
+        SimulationOptions,
+        TrafficTrace,
         compare_recorded,
         read_recording,
-        read_trace,
+        read_traffic,
         simulate,
         simulation_html,
     )
@@ -55,38 +64,38 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cluster",
-    "Comparison",
     "Endpoint",
     "LoadJob",
     "Placement",
     "Plan",
     "PodFacts",
-    "Rollout",
+    "RecordedComparison",
     "RolloutOptions",
+    "RolloutRecord",
     "Simulation",
+    "SimulationOptions",
     "Status",
-    "Supposed",
-    "Trace",
+    "TrafficTrace",
     "all_rules",
-    "allocatable",
     "check_evidence",
     "compare_recorded",
     "connect",
     "delete",
     "deploy",
+    "describe_capacity",
     "diff_folder",
-    "endpoints",
     "explain_rule",
     "load_objects",
     "make_plan",
     "make_release",
-    "pod_facts",
     "pod_metrics",
-    "prometheus_labels",
+    "prometheus_selectors",
+    "read_endpoints",
     "read_load_image",
+    "read_pod_facts",
     "read_recording",
     "read_status",
-    "read_trace",
+    "read_traffic",
     "rollback",
     "run_load",
     "served_packages",

@@ -18,11 +18,11 @@ from k8s import (
     Plan,
     PodFacts,
     connect,
-    endpoints,
     load_objects,
-    pod_facts,
     pod_metrics,
+    read_endpoints,
     read_load_image,
+    read_pod_facts,
     run_load,
     served_packages,
     to_yaml,
@@ -54,7 +54,7 @@ class InCluster:
         self, plan: Plan, image: str, cluster: Cluster, progress: Progress, *, service: str | None, one_pod: bool
     ) -> None:
         self._service = service or plan.name
-        behind = endpoints(cluster, plan.namespace, self._service)
+        behind = read_endpoints(cluster, plan.namespace, self._service)
         self._selector = behind.selector
         self._loaded = behind.ready[:1] if one_pod else behind.ready
         self.pods = len(self._loaded)
@@ -68,7 +68,7 @@ class InCluster:
         self._cluster = cluster
         self._progress = progress
         self._machine: Machine | None = None
-        facts = pod_facts(cluster, self._loaded[0]) if one_pod else None
+        facts = read_pod_facts(cluster, self._loaded[0]) if one_pod else None
         self.cold_start_s = facts.cold_start_s if facts else None
         self.confined = _limits_of(facts) if facts else None
         self._peaks: dict[str, float] = {}
@@ -114,10 +114,10 @@ class InCluster:
         """The sha256 of the package that the pods serve; InputError if they cannot be asked, serve different ones, or
         are no longer all ready."""
         try:
-            ready = [pod.name for pod in endpoints(self._cluster, self._plan.namespace, self._service).ready]
-            if gone := sorted({server.name for server in self.servers} - set(ready)):
+            ready_pods = [pod.name for pod in read_endpoints(self._cluster, self._plan.namespace, self._service).ready]
+            if gone := sorted({server.name for server in self.servers} - set(ready_pods)):
                 raise InputError(f"pods stopped being ready during the load: {', '.join(gone)}")
-            asked = [server.name for server in self.servers] or ready
+            asked = [server.name for server in self.servers] or ready_pods
             served = sorted(set(served_packages(self._cluster, self._plan, asked)))
         except ClusterError as err:
             raise InputError(err.message, hint=err.hint) from err

@@ -56,10 +56,10 @@ def simulate(options: argparse.Namespace) -> int:
         return 1 if comparison.differs else 0
     spec = load_spec(options.spec, files=False)
     out = options.out / spec.name
-    trace: Any = k8s.read_trace(options.trace) if options.trace else options.step or "day"
+    traffic: Any = k8s.read_traffic(options.trace) if options.trace else options.step or "day"
     others = (options.scale_up_window, options.forecast)
-    supposed = k8s.Supposed(trace, options.knee, options.cold_start, options.node_time, *others)
-    simulation = k8s.simulate(k8s.make_plan(spec, out), supposed)
+    how = k8s.SimulationOptions(traffic, options.knee, options.cold_start, options.node_time, *others)
+    simulation = k8s.simulate(k8s.make_plan(spec, out), how)
     page = out / "simulation.html"
     write_text(page, k8s.simulation_html(simulation))
     if options.json:

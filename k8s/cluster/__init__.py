@@ -1,13 +1,14 @@
-"""One cluster: how it is found, asked, written to and watched, and what its errors mean. Knows nothing of releases."""
+"""The client of one cluster: connecting, reading, writing and watching objects, and the meaning of its errors. It knows
+nothing of releases."""
 
-from k8s.cluster.api_errors import ApiError, FieldConflict, grant
+from k8s.cluster.api_errors import ApiError, FieldConflict, grant_commands
 from k8s.cluster.cluster import Applied, Cluster
-from k8s.cluster.endpoints import Endpoint, Endpoints, endpoints, is_ready
+from k8s.cluster.endpoints import Endpoint, Endpoints, is_ready, read_endpoints
+from k8s.cluster.environment import describe_capacity, namespace_limits, prometheus_selectors, unselected_monitors
 from k8s.cluster.kubeconfig import connect
-from k8s.cluster.nodes import fitting
-from k8s.cluster.pod_facts import PodFacts, pod_facts
+from k8s.cluster.nodes import fitting_nodes
+from k8s.cluster.pod_facts import PodFacts, read_pod_facts
 from k8s.cluster.reference import MANAGER, Document, Ref
-from k8s.cluster.surroundings import allocatable, namespace_limits, prometheus_labels, unselected
 from k8s.cluster.watch import Mirror
 
 __all__ = [
@@ -22,14 +23,14 @@ __all__ = [
     "Mirror",
     "PodFacts",
     "Ref",
-    "allocatable",
     "connect",
-    "endpoints",
-    "fitting",
-    "grant",
+    "describe_capacity",
+    "fitting_nodes",
+    "grant_commands",
     "is_ready",
     "namespace_limits",
-    "pod_facts",
-    "prometheus_labels",
-    "unselected",
+    "prometheus_selectors",
+    "read_endpoints",
+    "read_pod_facts",
+    "unselected_monitors",
 ]

@@ -1,4 +1,4 @@
-"""What an API server answers when it does not do what was asked, as errors that say what to do."""
+"""The API server's error answers as exceptions, with hints about what to do."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _FORBIDDEN = re.compile(
     r'User "(?P<user>[^"]+)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]+)")?'
 )
-# A patch that the schema refuses is answered with 500 too, and always will be.
+# A patch that the schema refuses is also answered with 500, but retrying does not help.
 _FINAL = re.compile(r"field not declared in schema|typed patch object|strict decoding error")
-_PASSING = frozenset({429, 500, 502, 503, 504})
+_TRANSIENT = frozenset({429, 500, 502, 503, 504})
 
 
 class ApiError(ClusterError):
-    """One answer of the API server that is not a success."""
+    """An answer of the API server other than success."""
 
     def __init__(self, status: int, message: str, *, body: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         super().__init__(message)
@@ -34,9 +34,9 @@ class ApiError(ClusterError):
         self.retry_after_s = _seconds(headers.get("Retry-After"))
 
     @property
-    def passing(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether the same request may succeed a moment later."""
-        return self.status in _PASSING and not _FINAL.search(self.message)
+        return self.status in _TRANSIENT and not _FINAL.search(self.message)
 
     @property
     def conflicts(self) -> list[FieldConflict]:
@@ -52,13 +52,13 @@ class ApiError(ClusterError):
 
     @property
     def lost_race(self) -> bool:
-        """Whether somebody wrote the object, or made it, between our look and our write."""
+        """Whether somebody else created or changed the object between our read and our write."""
         return self.status == 409 and not self.conflicts
 
 
 @dataclass(frozen=True)
 class FieldConflict:
-    """A field of ours that somebody else owns with another value."""
+    """A field that Marina applies but another manager owns, with another value."""
 
     field: str
     manager: str
@@ -66,7 +66,7 @@ class FieldConflict:
 
     @property
     def autoscaled(self) -> bool:
-        """Whether it is the number of replicas as an autoscaler set it."""
+        """Whether it is the number of replicas, set by an autoscaler."""
         return self.field == ".spec.replicas" and self.subresource == "scale"
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class FieldConflict:
 
 
 def api_error(status: int, reason: str, data: bytes, headers: Mapping[str, str]) -> ApiError:
-    """The error that an answer stands for, with what to type where that is known."""
+    """Makes the error for an answer, with a hint if one is known."""
     try:
         body = json.loads(data)
     except ValueError:
@@ -90,52 +90,52 @@ def api_error(status: int, reason: str, data: bytes, headers: Mapping[str, str])
 
 def _hint(error: ApiError) -> str | None:
     if error.status == 401:
-        return "log in again: the credentials of this context are not, or no longer, accepted"
+        return "log in again: the cluster does not accept the credentials of this context, or no longer"
     if error.status == 429:
         return "the cluster is busy; try again in a minute"
     if refusal := _FORBIDDEN.search(error.message):
         group = f".{refusal['group']}" if refusal["group"] else ""
-        return grant(refusal["user"], {(refusal["resource"] + group, refusal["verb"])}, refusal["namespace"])
+        return grant_commands(refusal["user"], {(refusal["resource"] + group, refusal["verb"])}, refusal["namespace"])
     return None
 
 
-def grant(user: str, wanted: set[tuple[str, str]], namespace: str | None) -> str:
-    """What an administrator types to allow `user` verbs on resources, given as (`deployments.apps`, `patch`): no more
-    than that, so a role for each set of verbs."""
+def grant_commands(user: str, wanted: set[tuple[str, str]], namespace: str | None) -> str:
+    """The commands with which an administrator grants `user` these permissions, such as (`deployments.apps`, `patch`),
+    and no others: one role for each set of verbs."""
     scope, kind = (f" -n {namespace}", "role") if namespace else ("", "clusterrole")
     _, _, account = user.partition("system:serviceaccount:")
     subject = f"--serviceaccount={account}" if account else f"--user={user}"
     verbs_of: dict[str, set[str]] = defaultdict(set)
     for resource, verb in wanted:
         verbs_of[resource].add(verb)
-    together: dict[str, list[str]] = defaultdict(list)
+    resources_of: dict[str, list[str]] = defaultdict(list)
     for resource, verbs in sorted(verbs_of.items()):
-        together[",".join(sorted(verbs))].append(resource)
-    lines = ["an administrator of the cluster types"]
-    for number, (allowed, resources) in enumerate(together.items(), 1):
+        resources_of[",".join(sorted(verbs))].append(resource)
+    lines = ["ask an administrator of the cluster to run"]
+    for number, (allowed, resources) in enumerate(resources_of.items(), 1):
         name = "marina-deployer" + (f"-{number}" if number > 1 else "")
         lines.append(f"kubectl{scope} create {kind} {name} --verb={allowed} --resource={','.join(resources)}")
         lines.append(f"kubectl{scope} create {kind}binding {name} --{kind}={name} {subject}")
     return "\n      ".join(lines)
 
 
-def unreachable(err: Exception) -> tuple[str, str | None]:
-    """Why there was no answer at all, and what may help."""
+def describe_unreachable(err: Exception) -> tuple[str, str | None]:
+    """Why there was no answer at all, and a hint about what may help."""
     if isinstance(err, urllib3.exceptions.SSLError):
         return f"its certificate is not accepted: {err}", "check `certificate-authority-data` of the context"
     if isinstance(err, urllib3.exceptions.NameResolutionError):
         return "its name cannot be resolved", "is a VPN needed? `kubectl config view --minify`"
     if isinstance(err, urllib3.exceptions.NewConnectionError):
-        return "nobody answers there", "is the cluster running? `kubectl cluster-info`"
+        return "it refuses the connection", "is the cluster running? `kubectl cluster-info`"
     if isinstance(err, urllib3.exceptions.ConnectTimeoutError):
-        return "no connection in time", "is a VPN or a proxy needed?"
+        return "connecting timed out", "is a VPN or a proxy needed?"
     if isinstance(err, urllib3.exceptions.ReadTimeoutError):
-        return "it took the request and did not answer in time", None
+        return "it accepted the request but did not answer in time", None
     return f"the connection broke: {err}", None
 
 
-def may_come_back(error: ClusterError) -> bool:
-    """Whether another try may get an answer where there was none."""
+def may_recover(error: ClusterError) -> bool:
+    """Whether retrying may help after a request that got no answer."""
     return not isinstance(error.__cause__, urllib3.exceptions.SSLError | urllib3.exceptions.NameResolutionError)
 
 

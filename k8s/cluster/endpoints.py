@@ -1,4 +1,4 @@
-"""Which pods are behind a Service and ready, and where each of them listens."""
+"""The ready pods behind a Service, and the address of each."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Where it listens, as other pods of the cluster see it."""
+        """Its address for other pods in the cluster."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{host}:{self.port}"
 
 
 @dataclass(frozen=True)
 class Endpoints:
-    """A Service with its ready pods, by name."""
+    """A Service's selector, port and ready pods, sorted by name."""
 
     selector: dict[str, str]
     port: int
-    """Of the Service."""
+    """The Service's port, not the pods'."""
     ready: tuple[Endpoint, ...]
 
 
 def is_ready(pod: Document) -> bool:
-    """Whether its readiness holds, as the kubelet says."""
+    """Whether the kubelet reports the pod as ready."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def endpoints(cluster: Cluster, namespace: str, service: str) -> Endpoints:
-    """Those of a Service's first port; ClusterError without such a Service, or without a pod that is ready."""
+def read_endpoints(cluster: Cluster, namespace: str, service: str) -> Endpoints:
+    """The endpoints of a Service's first port. Raises ClusterError if there is no such Service, or no ready pod."""
     document = cluster.get(Ref("v1", "Service", namespace, service))
     if document is None:
         text = f"there is no Service `{service}` in namespace `{namespace}`"
-        raise ClusterError(text, hint="marina deploy SPEC, or `--service NAME` for one of another name")
+        raise ClusterError(text, hint="marina deploy SPEC, or `--service NAME` if it has another name")
     spec = document["spec"]
     selector: dict[str, str] = spec.get("selector") or {}
     if not selector:
-        raise ClusterError(f"Service `{service}` selects no pods, so they are not known", hint="--url ADDRESS")
+        raise ClusterError(f"Service `{service}` has no selector, so its pods are unknown", hint="--url ADDRESS")
     port = spec["ports"][0]
     labels = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
     pods = cluster.list("v1", "Pod", namespace, labels=labels)["items"]
@@ -66,7 +66,7 @@ def endpoints(cluster: Cluster, namespace: str, service: str) -> Endpoints:
 
 
 def _target(port: Document, pod: Document) -> int:
-    """The container's port behind a Service's, which may be named after it."""
+    """The container's port behind a Service's port, which may refer to it by name."""
     wanted = port.get("targetPort", port["port"])
     if isinstance(wanted, int):
         return wanted

@@ -1,9 +1,8 @@
-"""From a kubeconfig, or from inside a pod, to a cluster."""
+"""Connects to a cluster, by a kubeconfig or from inside a pod."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,12 @@ from config.errors import InputError, listed
 from k8s.cluster.cluster import Cluster
 from k8s.cluster.transport import Transport
 
-# This part of the client has no types.
+# This part of the client library has no types.
 _CONFIG: Any = kubeconfigs
 
 
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def connect(
-    context: str | None = None, kubeconfig: Path | None = None, *, warn: Callable[[str], None] = _to_stderr
-) -> Cluster:
-    """The cluster of a kubeconfig's context; inside a pod without a kubeconfig, the pod's own cluster."""
+def connect(context: str | None = None, kubeconfig: Path | None = None) -> Cluster:
+    """Connects to the cluster of a kubeconfig's context; inside a pod without a kubeconfig, to the pod's cluster."""
     settings = client.Configuration()
     try:
         contexts, active = _CONFIG.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
@@ -43,9 +36,11 @@ def connect(
         raise InputError(f"the kubeconfig cannot be used: {err}", hint="kubectl config view") from err
     name = context or active["name"]
     if not settings.verify_ssl:
-        warn(
-            f"warning: context `{name}` skips the check of the server's certificate: anybody on the way can read and "
-            "change everything; give its `certificate-authority-data` instead of `insecure-skip-tls-verify`"
+        print(
+            f"warning: context `{name}` does not check the server's certificate, so anybody on the network path can "
+            "read and change everything; set `certificate-authority-data` instead of `insecure-skip-tls-verify`",
+            file=sys.stderr,
+            flush=True,
         )
     return Cluster(Transport(settings, name))
 

@@ -1,5 +1,5 @@
-"""Which nodes of a cluster pods may run on, by their selector and their required affinity, as the scheduler reads
-both."""
+"""Which nodes of a cluster pods can run on, by their node selector and required node affinity, as the scheduler reads
+them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from k8s.cluster.reference import Document
 
 
 @dataclass(frozen=True)
-class Fitting:
-    """Nodes that pods may run on, and the others, each with what is missing on it."""
+class NodeFit:
+    """The nodes that pods can run on, and the others, each with what it lacks."""
 
     nodes: tuple[str, ...]
     others: dict[str, tuple[str, ...]]
 
 
-def fitting(cluster: Cluster, pod: Document) -> Fitting | None:
-    """Which nodes pods of a template's `spec` may run on; None where they may run on any, or nodes cannot be seen."""
+def fitting_nodes(cluster: Cluster, pod: Document) -> NodeFit | None:
+    """The nodes that pods of this `spec` can run on; None if they can run on any, or if the nodes cannot be listed."""
     affinity = (pod.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     selector: dict[str, str] = pod.get("nodeSelector") or {}
     if not selector and not required:
         return None
     terms = required.get("nodeSelectorTerms") or [] if required else None
-    lacking = {node["metadata"]["name"]: _lacking(node, selector, terms) for node in takers(cluster)}
+    lacking = {node["metadata"]["name"]: _lacking(node, selector, terms) for node in schedulable_nodes(cluster)}
     if not lacking:
         return None
-    return Fitting(
+    return NodeFit(
         tuple(name for name, missing in lacking.items() if not missing),
         {name: missing for name, missing in lacking.items() if missing},
     )
 
 
-def takers(cluster: Cluster) -> list[Document]:
-    """The nodes that take new pods; none where they cannot be seen."""
+def schedulable_nodes(cluster: Cluster) -> list[Document]:
+    """The nodes that accept new pods; empty if the nodes cannot be listed."""
     with suppress(ClusterError):
         nodes: list[Document] = cluster.list("v1", "Node", "")["items"]
         return [node for node in nodes if not node.get("spec", {}).get("unschedulable")]
@@ -49,7 +49,7 @@ def _lacking(node: Document, selector: Mapping[str, str], terms: list[Document] 
     labels = node["metadata"].get("labels") or {}
     missing = [f"{name}={value}" for name, value in sorted(selector.items()) if labels.get(name) != value]
     if terms is not None:
-        # One term is enough, so what is said is what keeps the node from the nearest.
+        # One matching term is enough, so report what the node lacks for the term that it nearly matches.
         nearest: list[str] = min((_unmet(node, term) for term in terms or [{}]), key=len)
         missing += nearest
     return tuple(missing)
@@ -60,12 +60,12 @@ def _unmet(node: Document, term: Document) -> list[str]:
     asked = [(labels, expression) for expression in term.get("matchExpressions") or []]
     asked += [(fields, expression) for expression in term.get("matchFields") or []]
     if not asked:
-        return ["what an empty term asks, which no node has"]
-    return [_in_words(wanted) for values, wanted in asked if not meets(values, wanted)]
+        return ["a match for an empty term, which no node has"]
+    return [_describe(wanted) for values, wanted in asked if not meets_expression(values, wanted)]
 
 
-def meets(given: Mapping[str, str], wanted: Document) -> bool:
-    """Whether labels are as an expression of a selector wants them."""
+def meets_expression(given: Mapping[str, str], wanted: Document) -> bool:
+    """Whether labels satisfy an expression of a selector."""
     key, operator, values = wanted["key"], wanted["operator"], wanted.get("values") or []
     if operator == "Exists":
         return key in given
@@ -75,14 +75,14 @@ def meets(given: Mapping[str, str], wanted: Document) -> bool:
         return given.get(key) not in values
     if operator == "In":
         return given.get(key) in values
-    # `Gt` and `Lt` compare whole numbers; what is none fits neither.
+    # `Gt` and `Lt` compare whole numbers; any other value satisfies neither.
     with suppress(ValueError):
         number, bound = int(given.get(key, "")), int("".join(values))
         return number > bound if operator == "Gt" else number < bound
     return False
 
 
-def _in_words(wanted: Document) -> str:
+def _describe(wanted: Document) -> str:
     key, operator, values = wanted["key"], wanted["operator"], wanted.get("values") or []
     if operator == "In" and len(values) == 1:
         return f"{key}={values[0]}"

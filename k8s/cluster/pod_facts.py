@@ -1,4 +1,4 @@
-"""What the cluster says of one pod: how long its start took, what it may use, and on which node it is."""
+"""What the cluster knows about one pod: how long it took to start, its limits, and its node."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from k8s.cluster.reference import Document, Ref
 
 @dataclass(frozen=True)
 class PodFacts:
-    """Of one pod and its server's container; None is what the cluster does not say."""
+    """Facts about one pod and its server's container; None or 0 if the cluster does not tell."""
 
     cold_start_s: float | None
-    """From the start of its container to ready; None after a restart, which has a start of its own."""
+    """From the start of the container to ready; None after a restart, because then the two times do not belong
+    together."""
     cores: float | None
     memory_bytes: int | None
     architecture: str
@@ -28,8 +29,8 @@ class PodFacts:
     system: str
 
 
-def pod_facts(cluster: Cluster, endpoint: Endpoint) -> PodFacts:
-    """Read from the pod as it was listed, and from its node where that may be seen."""
+def read_pod_facts(cluster: Cluster, endpoint: Endpoint) -> PodFacts:
+    """Reads the facts from the pod as it was listed, and from its node if that may be read."""
     pod, container = endpoint.pod, _container(endpoint)
     limits = (container.get("resources") or {}).get("limits") or {}
     node = _node(cluster, pod["spec"].get("nodeName"))
@@ -46,7 +47,7 @@ def pod_facts(cluster: Cluster, endpoint: Endpoint) -> PodFacts:
 
 
 def _container(endpoint: Endpoint) -> Document:
-    """The one that listens."""
+    """The container that declares the endpoint's port, else the first."""
     containers: list[Document] = endpoint.pod["spec"]["containers"]
     for container in containers:
         if any(port.get("containerPort") == endpoint.port for port in container.get("ports") or []):

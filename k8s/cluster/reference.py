@@ -1,4 +1,4 @@
-"""What names an object in a cluster."""
+"""References to objects in a cluster."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from dataclasses import dataclass
 from typing import Any
 
 MANAGER = "marina"
-"""Under this name Marina's fields are owned."""
+"""The field manager that owns the fields that Marina applies."""
 
 Document = dict[str, Any]
-"""An object as JSON has it."""
+"""An object in its JSON form."""
 
 
 @dataclass(frozen=True, order=True)
 class Ref:
-    """What names one object in a cluster."""
+    """A reference to one object in a cluster."""
 
     api_version: str
     kind: str
     namespace: str
-    """Empty for what is in no namespace."""
+    """Empty for objects that are in no namespace."""
     name: str
 
     @classmethod
     def of(cls, document: Document) -> Ref:
-        """The reference to a document's object."""
+        """The reference to the object in a document."""
         metadata = document["metadata"]
         return cls(document["apiVersion"], document["kind"], metadata.get("namespace") or "", metadata["name"])
 
@@ -33,9 +33,9 @@ class Ref:
         return self.api_version.partition("/")[0] if "/" in self.api_version else ""
 
     def same_object(self, other: Ref) -> bool:
-        """Whether both name one object, in whatever version of its group."""
-        mine, theirs = (self.group, self.kind, self.namespace), (other.group, other.kind, other.namespace)
-        return mine == theirs and self.name == other.name
+        """Whether both refer to one object, whatever the API version in its group."""
+        first, second = ((ref.group, ref.kind, ref.namespace, ref.name) for ref in (self, other))
+        return first == second
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

@@ -1,4 +1,4 @@
-"""Requests to one API server, tried again for as long as that can help. Knows addresses and answers, not objects."""
+"""Requests to one API server, with retries. It knows addresses and answers, not objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kubernetes.dynamic.exceptions import DynamicApiError
 
 from config.errors import ClusterError
 from config.uncached import UNCACHED
-from k8s.cluster.api_errors import ApiError, api_error, may_come_back, unreachable
+from k8s.cluster.api_errors import ApiError, api_error, describe_unreachable, may_recover
 
 CONNECT_S, READ_S = 10.0, 60.0
 _TRIES = 5
@@ -21,13 +21,13 @@ _LONGEST_PAUSE_S = 10.0
 
 
 class Transport:
-    """The way to one API server. `repeated` waits and tries again what passes: 429, 5xx, a dropped connection."""
+    """The connection to one API server. `with_retries` retries transient errors: 429, 5xx, a dropped connection."""
 
     def __init__(self, settings: client.Configuration, context: str, *, pause: Callable[[float], None] = time.sleep):
-        # urllib3 would repeat some requests on its own, and hide what the server answered.
+        # Otherwise urllib3 would retry some requests by itself, and hide the server's answers.
         settings.retries = False
         if not settings.verify_ssl:
-            # `connect` says it once; urllib3 would say it with every request.
+            # `connect` warns once; urllib3 would warn at every request.
             warnings.filterwarnings("ignore", category=urllib3.exceptions.InsecureRequestWarning)
         self.context = context
         self.server = str(settings.host)
@@ -35,10 +35,10 @@ class Transport:
         self.api = client.ApiClient(settings)
         self._pause = pause
 
-    def once(
+    def request(
         self, method: str, path: str, body: bytes | None = None, *, content_type: str = "", timeout_s: float = READ_S
     ) -> urllib3.BaseHTTPResponse:
-        """One request, tried once, with whatever answer comes; ClusterError where none does."""
+        """Sends one request, once, and returns any answer. Raises ClusterError if there is none."""
         headers = UNCACHED | ({"Content-Type": content_type} if content_type else {})
         _, url, headers, _, _ = self.api.param_serialize(
             method, path, header_params=headers, auth_settings=["BearerToken"]
@@ -49,8 +49,9 @@ class Transport:
         except urllib3.exceptions.HTTPError as err:
             raise self._unreachable(err) from err
 
-    def repeated(self, send: Callable[[], Any], *, races: bool = False) -> Any:
-        """What `send` gives, after as many tries as it takes and can help; with `races`, also after a lost race."""
+    def with_retries(self, send: Callable[[], Any], *, races: bool = False) -> Any:
+        """The result of `send`, after up to five tries if its errors are transient; with `races`, also after a lost
+        race."""
         for attempt in range(1, _TRIES + 1):
             try:
                 return send()
@@ -68,17 +69,17 @@ class Transport:
         raise AssertionError("unreachable")
 
     def _unreachable(self, err: Exception) -> ClusterError:
-        text, hint = unreachable(err)
+        text, hint = describe_unreachable(err)
         return ClusterError(f"{self.server} (context `{self.context}`): {text}", hint=hint)
 
 
 def translated(err: DynamicApiError) -> ApiError:
-    """An error of the dynamic client as one of ours."""
+    """An error of the dynamic client as an ApiError."""
     body = err.body.encode() if isinstance(err.body, str) else (err.body or b"")
     return api_error(err.status or 0, err.reason or "", body, err.headers or {})
 
 
 def _may_succeed(error: ClusterError, *, races: bool) -> bool:
     if isinstance(error, ApiError):
-        return error.passing or (races and error.lost_race)
-    return may_come_back(error)
+        return error.is_transient or (races and error.lost_race)
+    return may_recover(error)

@@ -1,4 +1,4 @@
-"""A copy of some objects of a cluster that is kept up to date: listed once, then watched."""
+"""A local copy of some objects of a cluster, which is kept up to date: listed once, then watched."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from k8s.cluster.api_errors import ApiError
 from k8s.cluster.cluster import Cluster
 from k8s.cluster.reference import Document
 
-# A watch that ends by itself is asked for again; the server would end it after an hour at the latest.
+# Each watch ends after this time and is started again; the server would end it after an hour at the latest.
 _WATCH_S = 120
 _PAUSE_S = 0.5
 
 
 class Mirror:
-    """The objects of one kind in one namespace; `changed` is set whenever they are no longer what they were."""
+    """The selected objects of one kind in one namespace; `changed` is set whenever one of them changes."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Mirror:
         self._thread = threading.Thread(target=self._follow, name=f"watch {kind}", daemon=True)
 
     def __enter__(self) -> Mirror:
-        # The first list is asked for here, so that its failure is the caller's.
+        # The first list is read here, so that the caller gets its errors.
         self._relist()
         self._thread.start()
         return self
@@ -78,7 +78,7 @@ class Mirror:
                 self._stop.wait(_PAUSE_S)
 
     def _recover(self, err: ApiError) -> None:
-        """A version that is gone is listed anew; so is everything after an error whose meaning is not known."""
+        """Lists again, at once if only the version expired (410), after a pause for any other error."""
         if err.status != 410:
             self._stop.wait(max(_PAUSE_S, err.retry_after_s or 0))
         with suppress(ClusterError):
@@ -87,15 +87,15 @@ class Mirror:
     def _watch(self) -> None:
         self._stream = self._cluster.watch(*self._what, self._version, seconds=_WATCH_S, **self._selected)
         try:
-            # Whoever stops us sets the flag first and ends the stream then, so one of the two is seen.
+            # `__exit__` sets the flag before it ends the stream, so this thread sees one of the two.
             if not self._stop.is_set():
                 for event in _lines(self._stream):
-                    self._take(event)
+                    self._update(event)
         finally:
             self._stream.close()
             self._stream = None
 
-    def _take(self, event: Mapping[str, Any]) -> None:
+    def _update(self, event: Mapping[str, Any]) -> None:
         seen = event["object"]
         if event["type"] == "ERROR":
             raise ApiError(int(seen.get("code") or 0), str(seen.get("message")), body=seen, headers={})
@@ -116,7 +116,7 @@ def _age(document: Document) -> tuple[str, str]:
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[Mapping[str, Any]]:
-    """The events of a watch as they come; ends when the server ends it."""
+    """The events of a watch as they arrive, until the server ends it."""
     rest = b""
     for piece in response.stream(amt=None, decode_content=False):
         *whole, rest = (rest + piece).split(b"\n")

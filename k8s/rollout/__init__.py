@@ -1,10 +1,10 @@
-"""What changes a cluster, and what looks at one: deploy, rollback, delete, status, and a load test's Job."""
+"""Deploy, rollback, delete and status of a release in a cluster, and the Job of a load test."""
 
 from k8s.rollout.delete import delete
 from k8s.rollout.deploy import deploy
 from k8s.rollout.load_run import pod_metrics, run_load, served_packages
 from k8s.rollout.placement import Placement, RolloutOptions
-from k8s.rollout.record import Rollout
+from k8s.rollout.record import RolloutRecord
 from k8s.rollout.release import Release, make_release
 from k8s.rollout.rollback import rollback
 from k8s.rollout.status import Status, read_status
@@ -12,8 +12,8 @@ from k8s.rollout.status import Status, read_status
 __all__ = [
     "Placement",
     "Release",
-    "Rollout",
     "RolloutOptions",
+    "RolloutRecord",
     "Status",
     "delete",
     "deploy",

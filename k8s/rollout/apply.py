@@ -1,4 +1,4 @@
-"""Server-side apply of documents: all on trial first, then in the order in which they need each other."""
+"""Server-side apply of documents: first a dry run of all, then one by one, each after those that it needs."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from typing import Any, Literal
 from config.errors import Refused
 from config.progress import Progress
 from k8s.cluster import ApiError, Cluster, Document, FieldConflict, Ref
-from k8s.rollout.diff import Difference, differences, owned_fields
+from k8s.rollout.diff import FieldChange, field_changes, owned_fields
 
-# What others need comes first: a pod needs its account, configuration and network rules; an autoscaler its target.
+# Objects come after those they need: pods after their account, configuration and policies, autoscalers after their
+# target.
 _ORDER = (
     *("Namespace", "ServiceAccount", "Secret", "ConfigMap", "PersistentVolumeClaim", "NetworkPolicy", "Service"),
     *("Deployment", "PodDisruptionBudget", "HorizontalPodAutoscaler", "ScaledObject"),
 )
 AUTOSCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
 _HANDOVER = "marina-handover"
-_LOOKS = 3
+_DRY_RUN_TRIES = 3
 
 Action = Literal["create", "change", "none", "unknown"]
 
 
 @dataclass(frozen=True)
-class Change:
-    """What applying one document does, or would do."""
+class ObjectChange:
+    """What applying one document did, or would do."""
 
     ref: Ref
     action: Action
-    fields: tuple[Difference, ...] = ()
+    fields: tuple[FieldChange, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def to_data(self) -> dict[str, Any]:
@@ -38,28 +39,28 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What a whole set would do."""
+class DryRun:
+    """What applying all documents would do."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[ObjectChange, ...]
     conflicts: tuple[tuple[Ref, FieldConflict], ...] = ()
     refused: tuple[tuple[Ref, str], ...] = ()
 
     @property
-    def changing(self) -> list[Change]:
+    def changing(self) -> list[ObjectChange]:
         return [change for change in self.changes if change.action != "none"]
 
     def check(self) -> None:
-        """Refused with every conflict and every refusal, so that a user repairs them in one go."""
+        """Raises Refused with every conflict and every refusal, so that the user can fix them all at once."""
         lines = [f"{ref}: {conflict}" for ref, conflict in self.conflicts]
         lines += [f"{ref}: {text}" for ref, text in self.refused]
         if lines:
-            hint = "`--force-conflicts` takes these fields over; or leave them to their owners and out of the spec"
+            hint = "`--force-conflicts` takes these fields over; or leave them to their owners, and out of the spec"
             raise Refused("nothing was changed:\n  " + "\n  ".join(lines), hint=hint if self.conflicts else None)
 
 
-def floor_of(documents: Iterable[Document]) -> int | None:
-    """The least number of pods that the documents' autoscaler keeps; None when there is none."""
+def autoscaler_minimum(documents: Iterable[Document]) -> int | None:
+    """The least number of pods of the documents' autoscaler; None if there is no autoscaler."""
     for document in documents:
         if document["kind"] in AUTOSCALERS:
             spec = document["spec"]
@@ -67,8 +68,8 @@ def floor_of(documents: Iterable[Document]) -> int | None:
     return None
 
 
-def ordered(documents: Iterable[Document]) -> list[Document]:
-    """The documents in the order they are applied; kinds nobody needs come last."""
+def in_apply_order(documents: Iterable[Document]) -> list[Document]:
+    """The documents in the order of applying; kinds that no other needs come last."""
 
     def place(document: Document) -> tuple[int, str, str]:
         return _rank(document["kind"]), document["kind"], document["metadata"]["name"]
@@ -76,107 +77,103 @@ def ordered(documents: Iterable[Document]) -> list[Document]:
     return sorted(documents, key=place)
 
 
-def try_out(cluster: Cluster, documents: Iterable[Document], *, force: bool = False) -> Trial:
-    """What applying would do, as the server itself says; nothing is changed."""
-    documents = ordered(documents)
+def dry_run_all(cluster: Cluster, documents: Iterable[Document], *, force: bool = False) -> DryRun:
+    """Asks the server what applying all documents would do; changes nothing."""
+    documents = in_apply_order(documents)
     spaces = (Ref.of(document) for document in documents if document["kind"] == "Namespace")
     missing = {space.name for space in spaces if cluster.get(space) is None}
-    changes: list[Change] = []
+    changes: list[ObjectChange] = []
     conflicts: list[tuple[Ref, FieldConflict]] = []
     refused: list[tuple[Ref, str]] = []
-    autoscaled = floor_of(documents) is not None
+    autoscaled = autoscaler_minimum(documents) is not None
     for document in documents:
         ref = Ref.of(document)
         if ref.namespace in missing:
-            # A trial in a namespace that is not there yet is refused whatever is tried.
-            changes.append(Change(ref, "create"))
+            # The server refuses any dry run in a namespace that does not exist yet.
+            changes.append(ObjectChange(ref, "create"))
             continue
         try:
-            changes.append(_tried(cluster, document, force=force))
+            changes.append(_dry_run(cluster, document, force=force))
         except ApiError as err:
-            if not force and err.conflicts and not _left_behind(err.conflicts, autoscaled):
+            if not force and err.conflicts and not _left_by_autoscaler(err.conflicts, autoscaled):
                 conflicts += [(ref, conflict) for conflict in err.conflicts]
             elif err.conflicts:
-                changes.append(_tried(cluster, document, force=True))
+                changes.append(_dry_run(cluster, document, force=True))
             elif "dry run" in err.message or "dry-run" in err.message:
-                changes.append(Change(ref, "unknown", warnings=(err.message,)))
+                changes.append(ObjectChange(ref, "unknown", warnings=(err.message,)))
             else:
                 refused.append((ref, err.message))
-    return Trial(tuple(changes), tuple(conflicts), tuple(refused))
+    return DryRun(tuple(changes), tuple(conflicts), tuple(refused))
 
 
-def apply(cluster: Cluster, document: Document, *, force: bool = False, floor: int | None = None) -> Change:
-    """Applies one document; what it changed is what the server stored anew. `floor` is the least number of pods that an
-    autoscaler keeps, None where there is no autoscaler."""
+def apply(cluster: Cluster, document: Document, *, force: bool = False, minimum: int | None = None) -> ObjectChange:
+    """Applies one document and compares what the server stored before and after. `minimum` is the least number of pods
+    of the autoscaler; None if there is no autoscaler."""
     ref = Ref.of(document)
     before = cluster.get(ref)
-    if before is not None and _gives_up_replicas(document, before):
+    if before is not None and _drops_replicas(document, before):
         _hold_replicas(cluster, document, before["spec"]["replicas"])
     try:
         applied = cluster.apply(document, force=force)
     except ApiError as err:
-        if not _left_behind(err.conflicts, floor is not None):
+        if not _left_by_autoscaler(err.conflicts, minimum is not None):
             raise
         applied = cluster.apply(document, force=True)
     if before is None:
-        if document["kind"] == "Deployment" and floor is not None and "replicas" not in document["spec"]:
-            # An autoscaler may need a minute to notice that there is one pod only.
-            _hold_replicas(cluster, document, floor)
+        if document["kind"] == "Deployment" and minimum is not None and "replicas" not in document["spec"]:
+            # An autoscaler may take a minute to notice that there is only one pod.
+            _hold_replicas(cluster, document, minimum)
             cluster.disown(ref, _HANDOVER)
-        return Change(ref, "create", warnings=applied.warnings)
+        return ObjectChange(ref, "create", warnings=applied.warnings)
     if owned_fields(applied.document, _HANDOVER) is not None:
         cluster.disown(ref, _HANDOVER)
     same = before["metadata"]["resourceVersion"] == applied.document["metadata"]["resourceVersion"]
-    fields = () if same else tuple(differences(before, applied.document))
-    return Change(ref, "change" if fields else "none", fields, applied.warnings)
+    fields = () if same else tuple(field_changes(before, applied.document))
+    return ObjectChange(ref, "change" if fields else "none", fields, applied.warnings)
 
 
-def prune(cluster: Cluster, refs: Iterable[Ref], progress: Progress) -> tuple[str, ...]:
-    """Deletes what this kit applied of some objects, the last of the order first; what was deleted."""
+def prune_objects(cluster: Cluster, refs: Iterable[Ref], progress: Progress) -> tuple[str, ...]:
+    """Deletes those of these objects that Marina still manages, in the reverse order of applying, and returns their
+    names."""
     deleted = []
     for ref in sorted(refs, key=lambda ref: (_rank(ref.kind), ref.name), reverse=True):
-        result = _deleted(cluster, ref)
-        progress.say(f"  {ref}: {result}")
-        if result == "deleted":
+        document = cluster.get(ref)
+        if document and owned_fields(document) is None:
+            progress.say(f"  {ref}: not deleted: marina no longer manages it")
+        elif document and cluster.delete(ref, uid=document["metadata"]["uid"]):
+            progress.say(f"  {ref}: deleted")
             deleted.append(str(ref))
+        else:
+            progress.say(f"  {ref}: already gone")
     return tuple(deleted)
 
 
-def _deleted(cluster: Cluster, ref: Ref) -> str:
-    document = cluster.get(ref)
-    if document is None:
-        return "gone"
-    if owned_fields(document) is None:
-        return "left: marina does not manage it any more"
-    return "deleted" if cluster.delete(ref, uid=document["metadata"]["uid"]) else "gone"
-
-
-def _tried(cluster: Cluster, document: Document, *, force: bool) -> Change:
+def _dry_run(cluster: Cluster, document: Document, *, force: bool) -> ObjectChange:
     ref = Ref.of(document)
-    for _ in range(_LOOKS):
+    for _ in range(_DRY_RUN_TRIES):
         if (before := cluster.get(ref)) is None:
-            return Change(ref, "create", warnings=cluster.apply(document, force=force, dry_run=True).warnings)
+            return ObjectChange(ref, "create", warnings=cluster.apply(document, force=force, dry_run=True).warnings)
         applied = cluster.apply(document, force=force, dry_run=True)
-        # Between the two looks somebody may have written it, such as a controller; then this compares strangers.
+        # If a controller, for one, wrote the object between the two reads, its changes would count as ours.
         if before["metadata"]["resourceVersion"] == applied.document["metadata"]["resourceVersion"]:
             break
     assert before is not None
-    fields = tuple(differences(before, applied.document))
-    if _gives_up_replicas(document, before):
+    fields = tuple(field_changes(before, applied.document))
+    if _drops_replicas(document, before):
         fields = tuple(difference for difference in fields if difference.field != "spec.replicas")
-    return Change(ref, "change" if fields else "none", fields, applied.warnings)
+    return ObjectChange(ref, "change" if fields else "none", fields, applied.warnings)
 
 
-def _left_behind(conflicts: list[FieldConflict], autoscaled: bool) -> bool:
-    """Whether all that stands in the way is the number of replicas that an autoscaler of ours left behind."""
+def _left_by_autoscaler(conflicts: list[FieldConflict], autoscaled: bool) -> bool:
+    """Whether the only conflict is the number of replicas that Marina's own, former autoscaler left."""
     theirs = all(conflict.autoscaled or conflict.manager == _HANDOVER for conflict in conflicts)
     return bool(conflicts) and not autoscaled and theirs
 
 
 def _hold_replicas(cluster: Cluster, document: Document, replicas: int) -> None:
-    """Has another manager hold the number of pods until an autoscaler writes it for the first time.
+    """Lets another field manager own the number of pods until an autoscaler writes it for the first time.
 
-    A field that its last owner no longer applies goes back to its default, which is one pod.
+    A field that its last owner no longer applies returns to its default, which is one pod.
     https://kubernetes.io/docs/reference/using-api/server-side-apply/#transferring-ownership
     """
     metadata = {key: document["metadata"][key] for key in ("name", "namespace")}
@@ -184,7 +181,8 @@ def _hold_replicas(cluster: Cluster, document: Document, replicas: int) -> None:
     cluster.apply(held | {"spec": {"replicas": replicas}}, manager=_HANDOVER)
 
 
-def _gives_up_replicas(document: Document, before: Document) -> bool:
+def _drops_replicas(document: Document, before: Document) -> bool:
+    """Whether Marina owned `spec.replicas` of a Deployment, and no longer applies it."""
     owned = (owned_fields(before) or {}).get("f:spec", {})
     return document["kind"] == "Deployment" and "replicas" not in document["spec"] and "f:replicas" in owned
 

@@ -1,4 +1,4 @@
-"""Deletes one release from a cluster: what it applied, and nothing else."""
+"""Deletes one release from a cluster: the objects that Marina applied, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 from config.errors import Refused
 from config.progress import Progress
 from k8s.cluster import Ref
-from k8s.rollout.apply import prune
+from k8s.rollout.apply import prune_objects
 from k8s.rollout.history import State, others_in
 from k8s.rollout.hold import held
 from k8s.rollout.placement import Placement
-from k8s.rollout.record import Rollout, recorded, start_record
+from k8s.rollout.record import RolloutRecord, recorded, start_record
 from k8s.rollout.rollback import load_state
 
-# What somebody would miss; the rest of a namespace comes and goes with it, or is made by the cluster itself.
-_MISSED = (
+# Kinds that somebody would miss if their namespace were deleted; the cluster makes most other objects itself.
+_PRECIOUS = (
     ("apps/v1", "DaemonSet"),
     ("apps/v1", "Deployment"),
     ("apps/v1", "StatefulSet"),
@@ -26,14 +26,16 @@ _MISSED = (
     ("v1", "Secret"),
     ("v1", "Service"),
 )
+# ConfigMaps that clusters put into every namespace.
 _MADE_BY_CLUSTERS = ("kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert")
 _SHOWN = 5
 
 
 def delete(
     placement: Placement, progress: Progress, record_file: Path | None, *, with_namespace: bool = False
-) -> Rollout:
-    """Deletes what this spec applied; its Namespace only when asked, if it made it, and if nothing else is in it."""
+) -> RolloutRecord:
+    """Deletes everything that this spec applied. `with_namespace` deletes the Namespace too, if the spec created it and
+    nothing else is in it."""
     record = start_record("delete", placement)
     with recorded(record, record_file):
         state = load_state(placement)
@@ -44,10 +46,10 @@ def delete(
         with held(placement, state, record, progress) as hold:
             hold.save(phase="deleting")
             objects = [ref for ref in state.objects if ref not in spaces]
-            record.pruned += prune(placement.cluster, objects, progress)
+            record.pruned += prune_objects(placement.cluster, objects, progress)
             placement.store.erase()
             if with_namespace:
-                record.pruned += prune(placement.cluster, spaces, progress)
+                record.pruned += prune_objects(placement.cluster, spaces, progress)
         record.result, record.running = "deleted", 0
     return record
 
@@ -56,22 +58,22 @@ def _check_namespace(placement: Placement, state: State, spaces: list[Ref]) -> N
     name = placement.namespace
     hint = f"marina delete {placement.typed} without `--with-namespace` leaves it"
     if not spaces:
-        raise Refused(f"namespace `{name}` was not made by this spec, so it stays", hint=hint)
+        raise Refused(f"namespace `{name}` was not created by this spec, so it stays", hint=hint)
     if others := others_in(placement.cluster, name, placement.name):
         raise Refused(f"namespace `{name}` also holds {', '.join(f'`{other}`' for other in others)}", hint=hint)
-    if strangers := _strangers(placement, state):
-        more = f" and {len(strangers) - _SHOWN} more" if len(strangers) > _SHOWN else ""
-        shown = ", ".join(map(str, strangers[:_SHOWN])) + more
-        raise Refused(f"namespace `{name}` also holds what this spec did not make: {shown}", hint=hint)
+    if foreign := _foreign_objects(placement, state):
+        more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
+        shown = ", ".join(map(str, foreign[:_SHOWN])) + more
+        raise Refused(f"namespace `{name}` also holds objects that this spec did not create: {shown}", hint=hint)
 
 
-def _strangers(placement: Placement, state: State) -> list[Ref]:
-    strangers = []
-    for version, kind in _MISSED:
+def _foreign_objects(placement: Placement, state: State) -> list[Ref]:
+    foreign = []
+    for version, kind in _PRECIOUS:
         for item in placement.cluster.list(version, kind, placement.namespace)["items"]:
             metadata = item["metadata"]
             ref = Ref(version, kind, placement.namespace, metadata["name"])
             known = ref in state.objects or ref.name in _MADE_BY_CLUSTERS or metadata.get("ownerReferences")
             if not known and not placement.store.owns(ref):
-                strangers.append(ref)
-    return strangers
+                foreign.append(ref)
+    return foreign

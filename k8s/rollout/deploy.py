@@ -1,4 +1,4 @@
-"""Puts one release into a cluster and waits until it serves, or says why not and goes back."""
+"""Deploys one release and waits until it serves; if it does not, says why and goes back to the revision before."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from pathlib import Path
 from config.errors import MarinaError
 from config.progress import Progress
 from k8s.cluster import Document, Ref
-from k8s.rollout.apply import Change, apply, ordered, try_out
+from k8s.rollout.apply import ObjectChange, apply, dry_run_all, in_apply_order
 from k8s.rollout.history import Revision, State
 from k8s.rollout.hold import Hold, held
-from k8s.rollout.inventory import all_objects, mark_deployed, outgoing
+from k8s.rollout.inventory import all_objects, mark_deployed, objects_to_prune
 from k8s.rollout.placement import Placement, RolloutOptions
-from k8s.rollout.preflight import SPARED, look_up_namespace, namespace_is_fixed, survey, without_metrics
-from k8s.rollout.record import Rollout, now, recorded, start_record
+from k8s.rollout.preflight import (
+    DROPPABLE_METRICS,
+    look_up_namespace,
+    namespace_is_fixed,
+    run_preflight,
+    without_metrics,
+)
+from k8s.rollout.record import RolloutRecord, now, recorded, start_record
 from k8s.rollout.release import Release
 from k8s.rollout.rollback import restore
 from k8s.rollout.transition import apply_and_wait, wait_and_infer
@@ -23,22 +29,22 @@ from k8s.rollout.transition import apply_and_wait, wait_and_infer
 
 def deploy(
     placement: Placement, release: Release, options: RolloutOptions, progress: Progress, record_file: Path
-) -> Rollout:
-    """Looks at what must be there, tries everything, then applies, waits and infers."""
+) -> RolloutRecord:
+    """Checks the cluster, does a dry run, then applies, waits and sends the sample."""
     record = start_record("deploy", placement, image=release.facts.get("image", ""))
     with recorded(record, record_file):
-        known = _surveyed(placement, release, options, record, progress)
+        accepted = _check_cluster(placement, release, options, record, progress)
         state = placement.store.load() or State()
-        documents = _without_foreign_namespace(placement, state, known, progress)
-        with progress.step("try it all on the server"):
-            trial = try_out(placement.cluster, documents, force=options.force)
-        trial.check()
+        documents = _without_foreign_namespace(placement, state, accepted, progress)
+        with progress.step("dry run on the server"):
+            dry_run = dry_run_all(placement.cluster, documents, force=options.force)
+        dry_run.check()
         record.previous = record.running = state.current
-        record.revision, record.changes = state.last + 1, list(trial.changes)
-        surplus = outgoing(placement.store, state, documents, state.good)
+        record.revision, record.changes = state.last + 1, list(dry_run.changes)
+        surplus = objects_to_prune(placement.store, state, documents, state.good)
         if options.dry_run:
             record.result, record.pruned = "dry-run", list(map(str, surplus))
-        elif trial.changing or surplus or state.phase != "deployed" or not state.current:
+        elif dry_run.changing or surplus or state.phase != "deployed" or not state.current:
             _roll_out(placement, release, documents, state, options, record, progress)
         else:
             record.revision = state.current
@@ -46,11 +52,11 @@ def deploy(
     return record
 
 
-def _surveyed(
-    placement: Placement, release: Release, options: RolloutOptions, record: Rollout, progress: Progress
+def _check_cluster(
+    placement: Placement, release: Release, options: RolloutOptions, record: RolloutRecord, progress: Progress
 ) -> list[Document]:
-    """The documents as this cluster can take them; ClusterError with everything that is missing."""
-    site = survey(placement.cluster, release.documents, placement.namespace)
+    """The documents as this cluster can accept them. Raises ClusterError with everything that is missing."""
+    site = run_preflight(placement.cluster, release.documents, placement.namespace)
     site = replace(site, blockers=(*release.blockers, *site.blockers), notes=(*release.notes, *site.notes))
     record.site = site.to_data()
     for note in site.notes:
@@ -59,8 +65,8 @@ def _surveyed(
     for blocker in site.blockers:
         progress.say(f"accepted: {blocker.text}")
     documents = [document for document in release.documents if Ref.of(document) not in site.skipped]
-    for types, name in (SPARED[blocker.id] for blocker in site.blockers if blocker.id in SPARED):
-        progress.say(f"note: the autoscaler goes without its {name} metric: with one that is unknown it removes no pod")
+    for types, name in (DROPPABLE_METRICS[blocker.id] for blocker in site.blockers if blocker.id in DROPPABLE_METRICS):
+        progress.say(f"note: the autoscaler gets no {name} metric, because it removes no pod while one is unknown")
         documents = [without_metrics(document, types) for document in documents]
     return documents
 
@@ -68,8 +74,8 @@ def _surveyed(
 def _without_foreign_namespace(
     placement: Placement, state: State, documents: Iterable[Document], progress: Progress
 ) -> list[Document]:
-    """A Namespace that is there already and not by this spec belongs to somebody else, whatever its labels; one that we
-    may not apply does too."""
+    """Leaves out a Namespace that exists but is not this spec's, because it belongs to somebody else, whatever its
+    labels; also one that we may not apply."""
     kept = []
     for document in documents:
         ref = Ref.of(document)
@@ -87,35 +93,37 @@ def _roll_out(
     documents: list[Document],
     state: State,
     options: RolloutOptions,
-    record: Rollout,
+    record: RolloutRecord,
     progress: Progress,
 ) -> None:
     for document in documents:
         if document["kind"] == "Namespace":
-            # The state is kept in it, so it comes before anything else.
+            # The state is stored in it, so it comes first.
             apply(placement.cluster, document, force=options.force)
     with held(placement, state, record, progress) as hold:
         number = record.revision
         objects = all_objects(state, documents)
         state = hold.save(phase="deploying", trying=number, last=number, objects=objects, message="")
         facts = release.facts | {"created": record.started}
-        if not placement.store.keep(Revision(number, tuple(documents), facts, release.request)):
-            progress.say("note: the sample is too large to be kept: a rollback to this revision sends no inference")
-        surplus = outgoing(placement.store, state, documents, state.good)
-        record.take(apply_and_wait(placement, documents, release.request, surplus, options, progress))
+        if not placement.store.save_revision(Revision(number, tuple(documents), facts, release.request)):
+            progress.say("note: the sample is too large to store, so a rollback to this revision sends no inference")
+        surplus = objects_to_prune(placement.store, state, documents, state.good)
+        record.add_transition(apply_and_wait(placement, documents, release.request, surplus, options, progress))
         if record.error:
             _go_back(placement, hold, options, record, progress)
             return
-        good = state.keeping(number)
+        good = state.kept_with(number)
         record.pruned += mark_deployed(placement, hold, number, documents, progress, good=good, undone=state.undone)
         record.result, record.running = "deployed", number
 
 
-def _go_back(placement: Placement, hold: Hold, options: RolloutOptions, record: Rollout, progress: Progress) -> None:
-    """To the revision before, if there is one and the user did not say otherwise."""
+def _go_back(
+    placement: Placement, hold: Hold, options: RolloutOptions, record: RolloutRecord, progress: Progress
+) -> None:
+    """Goes back to the revision before, if there is one and the user did not forbid it."""
     state = hold.state
     text = f"revision {record.revision} failed: {record.error}"
-    before = placement.store.read(state.current) if state.current and options.go_back else None
+    before = placement.store.read_revision(state.current) if state.current and options.go_back else None
     if before is None:
         hold.save(phase="failed", message=text, holder="")
         record.running = 0
@@ -139,12 +147,12 @@ def _confirm(
     release: Release,
     documents: list[Document],
     options: RolloutOptions,
-    record: Rollout,
+    record: RolloutRecord,
     progress: Progress,
 ) -> None:
-    """Nothing to change, and nothing is written; what runs must still serve."""
-    record.take(wait_and_infer(placement, documents, release.request, options, progress))
-    record.changes = [Change(Ref.of(document), "none") for document in ordered(documents)]
+    """There is nothing to change and nothing is written, but the running revision must serve."""
+    record.add_transition(wait_and_infer(placement, documents, release.request, options, progress))
+    record.changes = [ObjectChange(Ref.of(document), "none") for document in in_apply_order(documents)]
     if record.error:
         describe = f"kubectl -n {placement.namespace} describe pods"
         record.next = f"{describe}, or marina rollback {placement.typed}"

@@ -1,4 +1,5 @@
-"""Why pods do not come up, in words, from what the cluster says of them. Pure: it decides from documents alone."""
+"""Finds out why pods do not come up, from the objects and events of the cluster, and says it in a sentence. It makes no
+requests."""
 
 from __future__ import annotations
 
@@ -10,26 +11,27 @@ from typing import Any
 from k8s.cluster import Document, is_ready
 
 Logs = Callable[[str, str, bool], str]
-"""The last lines of a container: pod, container, whether of the run before."""
+"""Reads the last log lines of a container; called with the pod, the container, and whether to read its previous run."""
 
 _PULL = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
 _CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
-# A registry that says so will say so again; anything else may be a registry that is down.
+# With these answers of a registry, retrying does not help; with any other, the registry may be down.
 _NO_SUCH_IMAGE = re.compile(
     r"not found|manifest unknown|unauthorized|denied|forbidden|invalid reference", re.IGNORECASE
 )
-# Who is refused has a new name at each attempt, and events of many attempts are put together.
+# Prefixes of admission messages that differ from attempt to attempt: the pod's name, and whether events are combined.
 _ATTEMPT = re.compile(r'^(\(combined from similar events\): )?(Error creating: )?(pods "[^"]*" is forbidden: )?')
 _LIMIT_RANGE = re.compile(r"(minimum|maximum) \S+ usage per |limit to request ratio per ")
 _CRASHES_ENOUGH = 3
 _SIGNALLED = 128
-# How a container ends that its kubelet told to; one that crashes fails its probe too, until it is found dead.
-_TOLD = (0, 137, 143)
+# Exit codes of a container that the kubelet stopped. One that crashes by itself also fails its probe until it is found
+# dead.
+_STOPPED_CODES = (0, 137, 143)
 
 
 @dataclass(frozen=True)
-class View:
-    """What is known of one Deployment: itself, its ReplicaSets, its pods, and the warnings about all of them."""
+class DeploymentView:
+    """One Deployment, its ReplicaSets and pods, and the namespace's warning events, at one moment."""
 
     deployment: Document
     replicasets: tuple[Document, ...] = ()
@@ -38,7 +40,7 @@ class View:
 
     @property
     def newest(self) -> Document | None:
-        """The ReplicaSet of the Deployment's present template; None before the controller made it."""
+        """The ReplicaSet of the Deployment's current template; None until the controller has made it."""
         number = _annotation(self.deployment, "deployment.kubernetes.io/revision")
         owned = [replicaset for replicaset in self.replicasets if _belongs(replicaset, self.deployment)]
         same = [
@@ -48,12 +50,12 @@ class View:
 
     @property
     def new_pods(self) -> list[Document]:
-        """The pods of the present template."""
+        """The pods of the current template."""
         newest = self.newest
         return [pod for pod in self.pods if newest and _belongs(pod, newest)]
 
     def about(self, document: Document) -> list[Document]:
-        """The warnings about one object, oldest first."""
+        """The warning events about one object, oldest first."""
         uid = document["metadata"]["uid"]
         events = [event for event in self.events if (event.get("involvedObject") or {}).get("uid") == uid]
         return sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
@@ -61,16 +63,19 @@ class View:
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause: its kind, the object, the sentence, and whether waiting can change it."""
+    """Why pods do not come up."""
 
     kind: str
     subject: str
+    """The pod, or `Deployment NAME`."""
     text: str
     final: bool = False
+    """Whether waiting cannot help."""
     lines: tuple[str, ...] = ()
+    """The last log lines of the container."""
     hint: str | None = None
     others: int = 0
-    """How many more pods say the same."""
+    """How many more pods have the same cause."""
 
     def to_data(self) -> dict[str, Any]:
         data = {"kind": self.kind, "object": self.subject, "text": self.text, "final": self.final}
@@ -81,8 +86,8 @@ class Cause:
         return "\n".join([f"{self.subject}{more}: {self.text}", *(f"    | {line}" for line in self.lines)])
 
 
-def causes(view: View, logs: Logs | None = None) -> list[Cause]:
-    """Every cause there is, each once, with the last log lines of what crashed; the most telling first."""
+def find_causes(view: DeploymentView, logs: Logs | None = None) -> list[Cause]:
+    """Every distinct cause, with the last log lines of containers that crashed; causes that stay come first."""
     distinct: dict[tuple[str, str], Cause] = {}
     for cause in _all(view):
         key = (cause.kind, cause.text)
@@ -92,36 +97,34 @@ def causes(view: View, logs: Logs | None = None) -> list[Cause]:
     return sorted(complete, key=lambda cause: not cause.final)
 
 
-def hopeless(view: View) -> bool:
-    """Whether one of the causes is known to stay, however long the wait."""
+def is_hopeless(view: DeploymentView) -> bool:
+    """Whether waiting cannot help, because one of the causes stays."""
     return any(cause.final for cause in _all(view))
 
 
-def hopeless_pod(pod: Document, view: View) -> bool:
-    """Whether one pod's trouble is known to stay."""
+def is_hopeless_pod(pod: Document, view: DeploymentView) -> bool:
+    """Whether one pod will not come up, however long the wait."""
     return any(cause.final for cause in _of_pod(pod, view))
 
 
-def message(pod: Document, view: View) -> str:
-    """One pod's trouble in a few words; empty when there is none."""
-    for cause in _of_pod(pod, view):
-        return cause.text
-    return ""
+def describe_problem(pod: Document, view: DeploymentView) -> str:
+    """Why one pod does not come up; empty if nothing is wrong."""
+    return next((cause.text for cause in _of_pod(pod, view)), "")
 
 
-def _all(view: View) -> Iterator[Cause]:
+def _all(view: DeploymentView) -> Iterator[Cause]:
     yield from _of_deployment(view)
     for pod in view.new_pods:
         yield from _of_pod(pod, view)
 
 
-def _of_deployment(view: View) -> Iterator[Cause]:
-    """Pods that were never made: admission said no."""
+def _of_deployment(view: DeploymentView) -> Iterator[Cause]:
+    """Pods that were never created, because admission refused them."""
     name = f"Deployment {view.deployment['metadata']['name']}"
     texts = [c["message"] for c in _conditions(view.deployment) if _is(c, "ReplicaFailure") and c.get("message")]
     if view.newest:
         texts += [event["message"] for event in view.about(view.newest) if event.get("reason") == "FailedCreate"]
-    # A condition or event may outlive its cause; pods that exist prove that admission lets them in.
+    # Conditions and events may outlive their cause; if pods exist, admission accepts them.
     if texts and not view.new_pods:
         yield _rejected(name, texts[-1])
 
@@ -143,10 +146,10 @@ def _rejected(name: str, text: str) -> Cause:
         return Cause("limit-range", name, f"no pod was admitted: {text}", True, hint="kubectl describe limitrange")
     if "admission webhook" in text or "ValidatingAdmissionPolicy" in text:
         return Cause("admission", name, f"no pod was admitted: {text}", "denied" in text)
-    return Cause("not-created", name, f"no pod could be made: {text}")
+    return Cause("not-created", name, f"no pod could be created: {text}")
 
 
-def _of_pod(pod: Document, view: View) -> Iterator[Cause]:
+def _of_pod(pod: Document, view: DeploymentView) -> Iterator[Cause]:
     name = pod["metadata"]["name"]
     status = pod.get("status") or {}
     if status.get("reason") == "Evicted":
@@ -155,25 +158,25 @@ def _of_pod(pod: Document, view: View) -> Iterator[Cause]:
     yield from list(_of_containers(pod, view)) or list(_of_waiting(pod, view)) or list(_of_probes(pod, view))
 
 
-def _of_waiting(pod: Document, view: View) -> Iterator[Cause]:
-    """Pods that no container of has started."""
+def _of_waiting(pod: Document, view: DeploymentView) -> Iterator[Cause]:
+    """A pod of which no container has started."""
     name = pod["metadata"]["name"]
     for condition in _conditions(pod):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             yield Cause(
-                "unschedulable", name, f"no node takes it: {condition.get('message') or condition.get('reason')}"
+                "unschedulable", name, f"cannot be scheduled: {condition.get('message') or condition.get('reason')}"
             )
             return
     for event in reversed(view.about(pod)):
         if event.get("reason") in ("FailedMount", "FailedAttachVolume"):
-            yield Cause("volume", name, f"a volume is missing: {event['message']}")
+            yield Cause("volume", name, f"a volume cannot be mounted: {event['message']}")
             return
         if event.get("reason") == "FailedCreatePodSandBox":
-            yield Cause("sandbox", name, f"its node cannot start it: {event['message']}")
+            yield Cause("sandbox", name, f"the node cannot start it: {event['message']}")
             return
 
 
-def _of_containers(pod: Document, view: View) -> Iterator[Cause]:
+def _of_containers(pod: Document, view: DeploymentView) -> Iterator[Cause]:
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         waiting = (container.get("state") or {}).get("waiting") or {}
@@ -188,7 +191,8 @@ def _of_containers(pod: Document, view: View) -> Iterator[Cause]:
 
 def _not_pulled(name: str, container: Document, waiting: Document, events: list[Document]) -> Cause:
     failures = [event["message"] for event in events if event.get("reason") == "Failed" and "pull" in event["message"]]
-    # `Back-off pulling image "…"` only says that it waits; newer kubelets add why, older ones have it in an event.
+    # `Back-off pulling image "…"` only says that the kubelet waits. Newer ones add the reason, older ones put it into
+    # an event.
     now = str(waiting.get("message") or waiting["reason"])
     text = now.partition('": ')[2] if now.startswith("Back-off") else now
     text = text or next((failure for failure in reversed(failures) if not failure.startswith("Back-off")), now)
@@ -206,26 +210,26 @@ def _crashed(name: str, container: Document, ended: Document, events: list[Docum
         yield Cause(
             "out-of-memory",
             name,
-            f"{who} was killed because it ran out of memory, {_times(restarts)}",
+            f"{who} was killed because it ran out of memory, {_restarts(restarts)}",
             final,
             hint=hint,
         )
         return
-    if code in _TOLD and (probe := _probe(events, killing=True)):
-        yield Cause("probe", name, f"{who} was restarted, {_times(restarts)}: {probe}", final)
+    if code in _STOPPED_CODES and (probe := _probe(events, killing=True)):
+        yield Cause("probe", name, f"{who} was restarted, {_restarts(restarts)}: {probe}", final)
         return
     how = f"signal {code - _SIGNALLED}" if isinstance(code, int) and code > _SIGNALLED else f"code {code}"
     words = f": {ended['message'].strip()}" if ended.get("message") else ""
-    yield Cause("crash", name, f"{who} ended with {how}, {_times(restarts)}{words}", final)
+    yield Cause("crash", name, f"{who} ended with {how}, {_restarts(restarts)}{words}", final)
 
 
-def _of_probes(pod: Document, view: View) -> Iterator[Cause]:
+def _of_probes(pod: Document, view: DeploymentView) -> Iterator[Cause]:
     if not is_ready(pod) and (probe := _probe(view.about(pod), killing=False)):
         yield Cause("probe", pod["metadata"]["name"], probe)
 
 
 def _probe(events: list[Document], *, killing: bool) -> str:
-    """What the kubelet said of a probe; with `killing`, only when it restarts the container for it."""
+    """The kubelet's last message about a failed probe; with `killing`, only of probes that restart the container."""
     for event in reversed(events):
         text = str(event.get("message", ""))
         if event.get("reason") == "Unhealthy" and (not killing or text.startswith(("Liveness", "Startup"))):
@@ -234,16 +238,16 @@ def _probe(events: list[Document], *, killing: bool) -> str:
 
 
 def _ended(container: Document) -> Document:
-    """How the container's last run ended; empty while it has not."""
+    """How the container's last run ended; empty if it still runs."""
     state, last = container.get("state") or {}, container.get("lastState") or {}
     ended: Document = state.get("terminated") or last.get("terminated") or {}
-    # A server that ends with 0 has ended all the same, and is started again and again.
+    # A server that exits with 0 has failed too: it is restarted again and again.
     crashing = (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
     return ended if ended.get("exitCode") or crashing else {}
 
 
-def _with_logs(cause: Cause, view: View, logs: Logs | None) -> Cause:
-    """A crash is shown with the last lines of the container that crashed."""
+def _with_logs(cause: Cause, view: DeploymentView, logs: Logs | None) -> Cause:
+    """The cause of a crash, with the last log lines of the container that crashed."""
     if logs is None or cause.kind not in ("crash", "out-of-memory", "probe"):
         return cause
     pod = next((pod for pod in view.pods if pod["metadata"]["name"] == cause.subject), None)
@@ -274,5 +278,5 @@ def _annotation(document: Document, key: str) -> str | None:
     return value
 
 
-def _times(restarts: int) -> str:
+def _restarts(restarts: int) -> str:
     return f"{restarts} restart{'' if restarts == 1 else 's'}"

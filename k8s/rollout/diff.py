@@ -1,4 +1,4 @@
-"""What an apply would change, field by field, in words a person can check."""
+"""The changes of an apply, field by field, in a form that a person can check."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from k8s.cluster import MANAGER, Document
 
-# What the server or its controllers write; none of it is ours to change.
-_SERVERS = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid")
+# Metadata that the server and its controllers write.
+_WRITTEN_BY_SERVER = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid")
 _LONGEST = 60
-# What names an item of a list, as the API's own merge keys do.
+# Fields that identify an item of a list, like the API's merge keys.
 _KEYS = ("name", "containerPort", "port", "mountPath", "topologyKey", "alert", "record", "type", "ip", "key")
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One field, before and after; None is a field that is not there."""
+class FieldChange:
+    """One field, before and after; None if the field does not exist."""
 
     field: str
     before: Any
@@ -31,16 +31,16 @@ class Difference:
         return f"~ {self.field}: {_short(self.before)} → {_short(self.after)}"
 
 
-def differences(before: Document, after: Document) -> list[Difference]:
-    """The fields that differ, without what the server writes by itself."""
-    changed = list(_compare("", _ours(before), _ours(after)))
+def field_changes(before: Document, after: Document) -> list[FieldChange]:
+    """The fields that differ, except those that the server writes by itself."""
+    changed = list(_compare("", _own_fields(before), _own_fields(after)))
     if not changed and owned_fields(before) != owned_fields(after):
-        changed.append(Difference("metadata.managedFields", "fields of others", "shared with marina"))
+        changed.append(FieldChange("metadata.managedFields", "fields of others", "shared with marina"))
     return changed
 
 
 def owned_fields(document: Document, manager: str = MANAGER) -> dict[str, Any] | None:
-    """The fields that a manager's applies own, as `fieldsV1`; None when it never applied the object."""
+    """The fields that a manager owns by applying them, as `fieldsV1`; None if it never applied the object."""
     for entry in document["metadata"].get("managedFields") or []:
         if entry.get("manager") == manager and entry.get("operation") == "Apply" and not entry.get("subresource"):
             fields: dict[str, Any] = entry.get("fieldsV1") or {}
@@ -48,12 +48,12 @@ def owned_fields(document: Document, manager: str = MANAGER) -> dict[str, Any] |
     return None
 
 
-def _ours(document: Document) -> Document:
-    metadata = {key: value for key, value in document["metadata"].items() if key not in _SERVERS}
+def _own_fields(document: Document) -> Document:
+    metadata = {key: value for key, value in document["metadata"].items() if key not in _WRITTEN_BY_SERVER}
     return {key: value for key, value in document.items() if key not in ("metadata", "status")} | {"metadata": metadata}
 
 
-def _compare(path: str, before: Any, after: Any) -> Iterator[Difference]:
+def _compare(path: str, before: Any, after: Any) -> Iterator[FieldChange]:
     if before == after:
         return
     if isinstance(before, dict) and isinstance(after, dict):
@@ -62,12 +62,12 @@ def _compare(path: str, before: Any, after: Any) -> Iterator[Difference]:
     elif isinstance(before, list) and isinstance(after, list) and (key := _key(before + after)):
         old, new = ({item[key]: item for item in items} for items in (before, after))
         if len(old) < len(before) or len(new) < len(after) or (list(old) != list(new) and {*old} == {*new}):
-            yield Difference(path, before, after)
+            yield FieldChange(path, before, after)
             return
         for name in dict.fromkeys([*old, *new]):
             yield from _compare(f"{path}[{name}]", old.get(name), new.get(name))
     else:
-        yield Difference(path, before, after)
+        yield FieldChange(path, before, after)
 
 
 def _key(items: list[Any]) -> str | None:

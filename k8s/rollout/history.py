@@ -1,8 +1,8 @@
-"""What this kit remembers in the cluster, one spec at a time: which revision runs, what it applied, and how to go back.
+"""What Marina stores in the cluster about each release: which revision runs, what was applied, and how to go back.
 
-Two kinds of ConfigMap, in the namespace of the spec; no spec's name has a dot, so none of its objects is in their way:
-`marina.NAME` holds the state, `marina.NAME.rN` the manifests of revision N, as `kubectl apply` takes them, and the
-sample that its pods are asked.
+There are two kinds of ConfigMap in the spec's namespace. `marina.NAME` holds the state; `marina.NAME.rN` holds the
+manifests of revision N, as `kubectl apply` accepts them, and the sample for the inference. No spec's name has a dot, so
+these names are never those of its own objects.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from k8s.rollout.inference import CanaryRequest
 
 SCHEMA = "marina.state/1"
 KEPT = 3
-# A deploy renews its hold while it works; the hold of a killed one expires.
+# A running deploy renews its hold; that of a killed one expires after this time.
 HOLD_S = 60
-# An object in a cluster holds 1 MiB at most, with its metadata.
+# The cluster stores at most 1 MiB per object, including its metadata.
 _LARGEST = 1_000_000
-_PART = "rollout"
+_COMPONENT = "rollout"
 _MANIFESTS, _REQUEST, _SAMPLE = "manifests.json", "request.json", "sample"
 
 Phase = Literal["deployed", "deploying", "failed", "interrupted", "deleting"]
@@ -32,43 +32,43 @@ Phase = Literal["deployed", "deploying", "failed", "interrupted", "deleting"]
 
 @dataclass(frozen=True)
 class State:
-    """Where one spec stands in one namespace."""
+    """The state of one spec's release in one namespace."""
 
     phase: Phase = "deployed"
     current: int = 0
-    """The last revision that came up; 0 before the first."""
+    """The last revision that became ready; 0 if none has."""
     trying: int = 0
-    """The revision that is, or was, on its way; 0 when there is none."""
+    """The revision that is being deployed, or failed to deploy; 0 if there is none."""
     last: int = 0
-    """The highest number ever given."""
+    """The highest revision number given so far."""
     good: tuple[int, ...] = ()
-    """Revisions that came up once and are kept, oldest first."""
+    """The kept revisions, all of which were ready once, oldest first."""
     undone: tuple[int, ...] = ()
-    """Those of them that a rollback left, or passed over."""
+    """Those of the kept revisions that a rollback left or skipped."""
     objects: tuple[Ref, ...] = ()
-    """All that was ever applied and may still be there."""
+    """Every object that was applied and may still exist."""
     message: str = ""
     holder: str = ""
-    """Who is changing it; empty when nobody is."""
+    """Who holds the release; empty if nobody does."""
     until: str = ""
-    """When the hold ends by itself."""
+    """When the hold expires."""
     version: str = field(default="", compare=False)
-    """The resourceVersion this was read at."""
+    """The resourceVersion at which the state was read."""
 
     @property
     def held(self) -> bool:
-        """Whether somebody is at work right now."""
+        """Whether somebody is changing the release right now."""
         return bool(self.holder) and self.until > _stamp(datetime.now(UTC))
 
-    def to_go_back_to(self) -> int:
-        """The revision that a rollback means when none is named: the one that ran before; 0 when there is none."""
+    def rollback_target(self) -> int:
+        """The revision to which a rollback goes by default: the one that ran before; 0 if there is none."""
         if self.phase != "deployed" and self.current:
             return self.current
         before = [number for number in self.good if number < self.current and number not in self.undone]
         return max(before, default=0)
 
-    def keeping(self, number: int) -> tuple[int, ...]:
-        """What is kept once a new revision has come up: those that a rollback left go first, then the oldest."""
+    def kept_with(self, number: int) -> tuple[int, ...]:
+        """The revisions to keep once a new one is ready. Those that a rollback left go first, then the oldest."""
         by_worth = sorted((*self.good, number), key=lambda revision: (revision not in self.undone, revision))
         return tuple(sorted(by_worth[-KEPT:]))
 
@@ -88,23 +88,23 @@ class State:
 
 @dataclass(frozen=True)
 class Revision:
-    """What was applied, the facts that `status` shows of it, and what its pods are asked."""
+    """The documents of one revision, the facts that `status` shows, and the request that its pods must answer."""
 
     number: int
     documents: tuple[Document, ...]
     facts: dict[str, str]
     request: CanaryRequest | None = None
-    """None where no package was at hand, or its sample was too large to be kept."""
+    """None if there was no package, or its sample was too large to store."""
 
 
 class Store:
-    """The two kinds of ConfigMap of one spec. Every write is over the version that was read: the slower one is told."""
+    """The two kinds of ConfigMap of one spec. Every write is refused if somebody else wrote since the last read."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
         self._cluster, self._namespace, self._name = cluster, namespace, name
 
     def load(self) -> State | None:
-        """The state; None where this spec was never deployed."""
+        """The state; None if this spec was never deployed."""
         document = self._cluster.get(self._ref())
         if document is None:
             return None
@@ -112,12 +112,12 @@ class Store:
             return State.parse(document["data"]["state.json"], document["metadata"]["resourceVersion"])
         except (KeyError, TypeError, ValueError) as err:
             raise ClusterError(
-                f"ConfigMap `{self._ref().name}` in `{self._namespace}` holds no state that this marina reads",
+                f"ConfigMap `{self._ref().name}` in `{self._namespace}` holds no state that this marina can read",
                 hint=f"kubectl -n {self._namespace} get configmap {self._ref().name} -o yaml",
             ) from err
 
     def hold(self, state: State, holder: str) -> State:
-        """The state with a hold on it; Refused while another's lasts."""
+        """Takes the hold. Raises Refused while somebody else has it."""
         if state.held and state.holder != holder:
             raise Refused(
                 f"`{self._name}` is being changed by {state.holder} right now; its hold lasts until {state.until}",
@@ -126,7 +126,7 @@ class Store:
         return self.save(replace(state, holder=holder))
 
     def save(self, state: State) -> State:
-        """Writes the state, renewing our hold if it has one; Refused when somebody else wrote it since it was read."""
+        """Writes the state and renews its hold, if any. Raises Refused if somebody else wrote it since it was read."""
         if state.holder:
             state = replace(state, until=_stamp(datetime.now(UTC) + timedelta(seconds=HOLD_S)))
         document = self._document(self._ref().name, {"state.json": state.to_text()})
@@ -144,11 +144,11 @@ class Store:
             raise
         return replace(state, version=written["metadata"]["resourceVersion"])
 
-    def keep(self, revision: Revision) -> bool:
-        """Stores what a revision is made of; false when its sample is too large to be kept with it."""
+    def save_revision(self, revision: Revision) -> bool:
+        """Stores a revision. False if its sample was too large and was left out."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": revision.documents}, separators=(",", ":"))
         if len(text.encode()) > _LARGEST:
-            raise ClusterError(f"the manifests are {len(text.encode())} bytes, and a ConfigMap holds {_LARGEST}")
+            raise ClusterError(f"the manifests are {len(text.encode())} bytes, but a ConfigMap holds {_LARGEST}")
         document = self._document(self._ref(revision.number).name, {_MANIFESTS: text, **revision.facts})
         request = revision.request
         fits = request is None or len(text.encode()) + len(request.body) <= _LARGEST
@@ -161,12 +161,12 @@ class Store:
         except ApiError as err:
             if not err.lost_race:
                 raise
-            # Left behind by a run that ended before it could say so; the number is ours now.
+            # A run that was killed before it saved the state left this revision; its number is free again.
             self._cluster.apply(document, force=True)
         return fits
 
-    def read(self, number: int) -> Revision | None:
-        """A kept revision; None when it is not kept any more."""
+    def read_revision(self, number: int) -> Revision | None:
+        """A stored revision; None if it is not stored any more."""
         document = self._cluster.get(self._ref(number))
         if document is None:
             return None
@@ -177,8 +177,8 @@ class Store:
         facts = {key: value for key, value in data.items() if key not in (_MANIFESTS, _REQUEST)}
         return Revision(number, tuple(json.loads(data[_MANIFESTS])["items"]), facts, request)
 
-    def forget(self, *, keep: Iterable[int] = ()) -> None:
-        """Deletes the revisions that are not to be kept."""
+    def delete_revisions(self, *, keep: Iterable[int] = ()) -> None:
+        """Deletes all stored revisions but those to keep."""
         kept = {self._ref(number).name for number in keep}
         for name, uid in self._revisions():
             if name not in kept:
@@ -189,8 +189,8 @@ class Store:
         return ref.kind == "ConfigMap" and (ref == self._ref() or ref.name.startswith(f"{self._ref().name}.r"))
 
     def erase(self) -> None:
-        """Deletes everything that is remembered of this spec."""
-        self.forget()
+        """Deletes the state and all revisions."""
+        self.delete_revisions()
         if document := self._cluster.get(self._ref()):
             self._cluster.delete(self._ref(), uid=document["metadata"]["uid"])
 
@@ -211,7 +211,7 @@ class Store:
 
 def others_in(cluster: Cluster, namespace: str, name: str) -> list[str]:
     """The other specs that are deployed in a namespace."""
-    listed = cluster.list("v1", "ConfigMap", namespace, labels=f"app.kubernetes.io/component={_PART}")
+    listed = cluster.list("v1", "ConfigMap", namespace, labels=f"app.kubernetes.io/component={_COMPONENT}")
     names = {item["metadata"]["labels"].get("app.kubernetes.io/instance", "") for item in listed["items"]}
     return sorted(names - {name})
 
@@ -220,14 +220,14 @@ def _labels(name: str) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": name,
         "app.kubernetes.io/instance": name,
-        "app.kubernetes.io/component": _PART,
+        "app.kubernetes.io/component": _COMPONENT,
         "app.kubernetes.io/part-of": "marina",
         "app.kubernetes.io/managed-by": "marina",
     }
 
 
 def _selector(name: str) -> str:
-    return f"app.kubernetes.io/instance={name},app.kubernetes.io/component={_PART}"
+    return f"app.kubernetes.io/instance={name},app.kubernetes.io/component={_COMPONENT}"
 
 
 def _stamp(moment: datetime) -> str:

@@ -1,4 +1,4 @@
-"""The lock on one deployment: taken before the first change, kept alive by a thread, released with the last state."""
+"""The lock on a release: taken before the first change, renewed by a thread, released with the last state."""
 
 from __future__ import annotations
 
@@ -17,32 +17,29 @@ from config.errors import MarinaError
 from config.progress import Progress
 from k8s.rollout.history import HOLD_S, State, Store
 from k8s.rollout.placement import Placement
-from k8s.rollout.record import Rollout, now
+from k8s.rollout.record import RolloutRecord, now
 
 RENEW_S = HOLD_S / 3
 
 
 class Hold:
-    """Nobody else changes this deployment while it lasts; `state` is what was last written to the cluster."""
+    """While it lasts, nobody else changes the release."""
 
     def __init__(self, store: Store, state: State) -> None:
         self._store = store
-        self._state = state
+        # As it was last written to the cluster.
+        self.state = state
         self._writing = threading.Lock()
 
-    @property
-    def state(self) -> State:
-        return self._state
-
     def save(self, **changes: Any) -> State:
-        """Writes the state with changes; `holder=""` releases the lock."""
+        """Changes and writes the state; `holder=""` releases the lock."""
         with self._writing:
-            self._state = self._store.save(replace(self._state, **changes))
-            return self._state
+            self.state = self._store.save(replace(self.state, **changes))
+            return self.state
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
-        """Renews the hold for as long as the work takes: a wait for pods or an inference may outlast it."""
+        """Renews the hold until the context ends: a wait for pods may take longer than the hold lasts."""
         done = threading.Event()
         thread = threading.Thread(target=self._renew, args=(done,), name="hold", daemon=True)
         thread.start()
@@ -54,15 +51,15 @@ class Hold:
 
     def _renew(self, done: threading.Event) -> None:
         while not done.wait(RENEW_S):
-            # Whether the hold was lost meanwhile, the next `save` says, where somebody listens.
+            # If the hold was lost meanwhile, the next `save` raises the error in the main thread.
             with suppress(MarinaError), self._writing:
-                if self._state.holder:
-                    self._state = self._store.save(self._state)
+                if self.state.holder:
+                    self.state = self._store.save(self.state)
 
 
 @contextmanager
-def held(placement: Placement, state: State, record: Rollout, progress: Progress) -> Iterator[Hold]:
-    """The hold on a deployment. Ctrl-C and SIGTERM leave a state that says so, and a record of how to go on."""
+def held(placement: Placement, state: State, record: RolloutRecord, progress: Progress) -> Iterator[Hold]:
+    """Takes the hold on a release. After Ctrl-C, SIGTERM or an error, writes that into the state and the record."""
     store = placement.store
     hold = Hold(store, store.hold(state, _holder()))
     with _sigterm_as_interrupt():
@@ -80,7 +77,7 @@ def held(placement: Placement, state: State, record: Rollout, progress: Progress
             raise
         except MarinaError as err:
             with suppress(MarinaError):
-                hold.save(phase="failed", message=f"{record.verb} broke off: {err.message}", holder="")
+                hold.save(phase="failed", message=f"{record.verb} failed: {err.message}", holder="")
             raise
 
 
@@ -94,7 +91,7 @@ def _holder() -> str:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """A CI job that is cancelled gets SIGTERM; it ends as Ctrl-C does."""
+    """Turns SIGTERM, which a cancelled CI job gets, into KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

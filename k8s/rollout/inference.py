@@ -1,7 +1,7 @@
-"""One real inference of the spec's sample by the pods that were just rolled out, sent through the API server.
+"""Sends the spec's sample through the API server to the pods that were just rolled out, for one real inference.
 
-First through the Service's proxy, as clients come. Where the API server may not reach pods (a NetworkPolicy, a missing
-permission), through a port-forward, which ends inside the pod's own network.
+It first goes through the Service, like the requests of clients. If the API server may not reach the pods (a
+NetworkPolicy, a missing permission), it goes through a port-forward, which ends inside the pod's own network.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ from k8s.cluster import Cluster
 
 _LONGEST = 300
 _SHA = 12
-# What the API server answers when it is the one that failed, and not the pod behind it.
-_ITS_OWN = (403, 404, 500, 502, 503, 504)
+# With these codes the API server reports its own failures; a pod may answer with them, too.
+_SERVER_FAILURES = (403, 404, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True)
 class CanaryRequest:
-    """What is sent, to which model, and the package that must answer; without a hash any may."""
+    """The request that proves that a revision serves."""
 
     model: str
     body: bytes
     content_type: str
     sha256: str | None
+    """The package that must answer; None: any."""
 
 
 @dataclass(frozen=True)
 class Canary:
-    """What came of it."""
+    """The result of that request."""
 
     ok: bool
     via: str
+    """The way it took, such as `the Service`."""
     status: int
     seconds: float
     answer: str
     """The beginning of the answer, or what went wrong."""
     package: str
-    """The hash that the pod says it serves; empty when its page could not be reached."""
+    """The sha256 of the package that the pod reports; empty if its page could not be read."""
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -71,7 +73,7 @@ class _Reply:
 
 
 def packaged_sample(mar: Path, package: Package) -> CanaryRequest:
-    """The sample that the MAR holds."""
+    """The request with the sample in a MAR."""
     sample = package.record.sample
     with open_mar(mar) as archive:
         return CanaryRequest(package.record.name, archive.read(sample.file), sample.content_type, package.sha256)
@@ -80,7 +82,7 @@ def packaged_sample(mar: Path, package: Package) -> CanaryRequest:
 def infer(
     cluster: Cluster, namespace: str, service: str, pods: list[str], sample: CanaryRequest, *, timeout_s: float
 ) -> Canary:
-    """Sends the sample once and looks at who answers; the pods are those of the present revision."""
+    """Sends the sample once, and reads which package serves. `pods` are those of the new revision."""
     ports = Ports()
     path = f"/predictions/{sample.model}"
     base = f"/api/v1/namespaces/{namespace}"
@@ -92,11 +94,11 @@ def infer(
     if reply is None:
         return Canary(False, "the API server", 0, 0.0, blocked, "")
     served = served_package(cluster, namespace, pods, timeout_s)
-    ok, answer = _judged(reply, sample, served)
+    ok, answer = _judge(reply, sample, served)
     return Canary(ok, reply.via, reply.status, round(reply.seconds, 4), answer, served)
 
 
-def _judged(reply: _Reply, sample: CanaryRequest, served: str) -> tuple[bool, str]:
+def _judge(reply: _Reply, sample: CanaryRequest, served: str) -> tuple[bool, str]:
     text = reply.body.decode(errors="replace").strip()
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     if reply.status != 200:
@@ -111,14 +113,14 @@ def _judged(reply: _Reply, sample: CanaryRequest, served: str) -> tuple[bool, st
 def _through_server(
     cluster: Cluster, method: str, path: str, body: bytes | None, content_type: str, timeout_s: float
 ) -> tuple[_Reply | None, str]:
-    """The pod's answer, or why the API server did not get one."""
+    """The pod's answer through the API server's proxy, or why there is none."""
     begun = time.perf_counter()
     try:
         answer = cluster.raw(method, path, body, content_type=content_type, timeout_s=timeout_s)
     except ClusterError as err:
         return None, err.message
     seconds = time.perf_counter() - begun
-    if answer.status in _ITS_OWN and (message := _status_message(answer.data)):
+    if answer.status in _SERVER_FAILURES and (message := _status_message(answer.data)):
         return None, message
     return _Reply("the Service", answer.status, answer.data, seconds), ""
 
@@ -133,7 +135,7 @@ def _forwarded(
     sample: CanaryRequest | None,
     timeout_s: float,
 ) -> tuple[_Reply | None, str]:
-    """The same through a port-forward to one pod."""
+    """The pod's answer through a port-forward, or why there is none."""
     begun = time.perf_counter()
     try:
         with _connection(cluster, namespace, pod, port, timeout_s) as connection:
@@ -150,7 +152,7 @@ def _forwarded(
 def _connection(
     cluster: Cluster, namespace: str, pod: str, port: int, timeout_s: float
 ) -> Iterator[http.client.HTTPConnection]:
-    # The client's port-forward borrows a method of its ApiClient meanwhile, so it gets one of its own.
+    # The port-forward replaces a method of its ApiClient while it runs, so it gets an ApiClient of its own.
     core = client.CoreV1Api(client.ApiClient(cluster.settings))
     forward = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
     connection = http.client.HTTPConnection(pod, port)
@@ -165,7 +167,7 @@ def _connection(
 
 
 def served_package(cluster: Cluster, namespace: str, pods: list[str], timeout_s: float) -> str:
-    """The hash that the first pod's supervisor says it serves; empty when it cannot be asked."""
+    """The sha256 of the package that the first pod's supervisor reports; empty if it cannot be read."""
     page = pod_page(cluster, namespace, pods[0], "package", timeout_s) if pods else b""
     with suppress(ValueError, AttributeError):
         return str(json.loads(page).get("sha256", ""))
@@ -173,7 +175,7 @@ def served_package(cluster: Cluster, namespace: str, pods: list[str], timeout_s:
 
 
 def pod_page(cluster: Cluster, namespace: str, pod: str, page: str, timeout_s: float) -> bytes:
-    """A page of a pod's supervisor; empty when it cannot be asked."""
+    """A page of a pod's supervisor; empty if it cannot be read."""
     port = Ports().supervisor
     path = f"/api/v1/namespaces/{namespace}/pods/http:{pod}:{port}/proxy/{page}"
     reply, _ = _through_server(cluster, "GET", path, None, "", timeout_s)
@@ -183,7 +185,7 @@ def pod_page(cluster: Cluster, namespace: str, pod: str, page: str, timeout_s: f
 
 
 def _status_message(data: bytes) -> str:
-    """The words of a Kubernetes Status; empty when it is an answer of the pod."""
+    """The message of a Kubernetes Status; empty if the answer comes from the pod."""
     with suppress(ValueError):
         body = json.loads(data)
         if isinstance(body, dict) and body.get("kind") == "Status":

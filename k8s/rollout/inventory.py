@@ -1,4 +1,4 @@
-"""Which objects belong to a deployment: all that were ever applied, and those that a new revision leaves out."""
+"""The objects of a release: all that were ever applied, and those that a new revision no longer has."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterable, Sequence
 
 from config.progress import Progress
 from k8s.cluster import Document, Ref
-from k8s.rollout.apply import prune
+from k8s.rollout.apply import prune_objects
 from k8s.rollout.history import State, Store
 from k8s.rollout.hold import Hold
 from k8s.rollout.placement import Placement
 
 
 def all_objects(state: State, documents: Iterable[Document]) -> tuple[Ref, ...]:
-    """All that was applied, and all that is about to be: written first, so that nothing is ever lost sight of."""
+    """Every object that was applied or is about to be. It is stored before applying, so that none is forgotten."""
     refs = {Ref.of(document) for document in documents}
     return tuple(sorted({*_absent(state, refs), *refs}))
 
 
-def outgoing(store: Store, state: State, documents: Iterable[Document], good: tuple[int, ...]) -> list[Ref]:
-    """What was applied once and is in the documents no longer. A Namespace is never pruned, nor is configuration that
-    one of the `good` revisions names: `kubectl rollout undo` must find it."""
+def objects_to_prune(store: Store, state: State, documents: Iterable[Document], good: tuple[int, ...]) -> list[Ref]:
+    """The objects that were applied before and are no longer in the documents. Never a Namespace, nor configuration of
+    one of the `good` revisions, which `kubectl rollout undo` needs."""
     absent = _absent(state, {Ref.of(document) for document in documents})
     kept = _configuration(store, good) if absent else set()
     return [ref for ref in absent if ref.kind != "Namespace" and ref not in kept]
@@ -37,17 +37,17 @@ def mark_deployed(
     undone: tuple[int, ...],
     message: str = "",
 ) -> tuple[str, ...]:
-    """The revision serves: what it leaves out is deleted, the state says so, old revisions are forgotten. What was
-    deleted."""
+    """Finishes a deploy once the revision serves: deletes objects it no longer has, writes the state, and deletes old
+    revisions. Returns the names of the deleted objects."""
     store, state = placement.store, hold.state
-    surplus = outgoing(store, state, documents, good)
-    pruned = prune(placement.cluster, surplus, progress)
+    surplus = objects_to_prune(store, state, documents, good)
+    pruned = prune_objects(placement.cluster, surplus, progress)
     objects = tuple(ref for ref in all_objects(state, documents) if ref not in surplus)
     kept = tuple(revision for revision in undone if revision in good)
     hold.save(
         phase="deployed", current=number, trying=0, good=good, undone=kept, objects=objects, message=message, holder=""
     )
-    store.forget(keep=good)
+    store.delete_revisions(keep=good)
     return pruned
 
 
@@ -56,6 +56,6 @@ def _absent(state: State, refs: set[Ref]) -> list[Ref]:
 
 
 def _configuration(store: Store, numbers: tuple[int, ...]) -> set[Ref]:
-    revisions = filter(None, map(store.read, numbers))
+    revisions = filter(None, map(store.read_revision, numbers))
     refs = (Ref.of(document) for revision in revisions for document in revision.documents)
     return {ref for ref in refs if ref.kind in ("ConfigMap", "Secret")}

@@ -1,4 +1,4 @@
-"""Runs a load test's Job: makes it, follows its first pod's log, returns all of it, and deletes everything again."""
+"""Runs the Job of a load test: creates it, follows and returns the log of its leading pod, and deletes it."""
 
 from __future__ import annotations
 
@@ -12,106 +12,101 @@ from config.errors import ClusterError
 from config.progress import Progress
 from k8s.cluster import Cluster, Document, Ref
 from k8s.manifests import LOAD_CONTAINER, LoadJob, Plan, load_objects
-from k8s.rollout.diagnosis import View, hopeless_pod, message
+from k8s.rollout.diagnosis import DeploymentView, describe_problem, is_hopeless_pod
 from k8s.rollout.inference import pod_page, served_package
 
 _POLL_S = 1.0
-_RECENT_LINES, _ALL_LINES, _LAST_WORDS = 3, 100_000, 20
+_RECENT_LINES, _ALL_LINES, _ERROR_LINES = 3, 100_000, 20
 _INDEX = "batch.kubernetes.io/job-completion-index"
-# Pods that wait for a node and an image.
-_BESIDES_S, _ASKED_S = 900.0, 10.0
+# Time for pods to get a node and the image, on top of the load itself.
+_STARTUP_S = 900.0
+_PAGE_TIMEOUT_S = 10.0
 
 
 def run_load(
     cluster: Cluster, plan: Plan, job: LoadJob, *, on_line: Callable[[str], None], progress: Progress
 ) -> list[str]:
-    """The whole log of the pod that leads; ClusterError says why there is none."""
-    with _made(cluster, plan, job):
-        leader = _followed(cluster, plan, job, on_line, progress)
+    """The whole log of the leading pod. Raises ClusterError if a pod fails or the load takes too long."""
+    with _created(cluster, plan, job):
+        leader = _follow(cluster, plan, job, on_line, progress)
         return cluster.logs(plan.namespace, leader, LOAD_CONTAINER, previous=False, lines=_ALL_LINES).splitlines()
 
 
 def served_packages(cluster: Cluster, plan: Plan, pods: Iterable[str]) -> list[str]:
-    """What each of these pods says it serves; ClusterError when one cannot be asked."""
-    return [_served(cluster, plan, pod) for pod in pods]
+    """The sha256 of the package that each pod reports. Raises ClusterError if one cannot be read."""
+    packages = {pod: served_package(cluster, plan.namespace, [pod], _PAGE_TIMEOUT_S) for pod in pods}
+    if unknown := [pod for pod, sha256 in packages.items() if not sha256]:
+        ways = "neither through the API server nor by a port-forward"
+        raise ClusterError(f"cannot read from {unknown[0]} which package it serves, {ways}")
+    return list(packages.values())
 
 
 def pod_metrics(cluster: Cluster, plan: Plan, pod: str) -> str:
-    """What a pod's supervisor measures; empty when it cannot be asked."""
-    return pod_page(cluster, plan.namespace, pod, "metrics", _ASKED_S).decode(errors="replace")
-
-
-def _served(cluster: Cluster, plan: Plan, pod: str) -> str:
-    if sha256 := served_package(cluster, plan.namespace, [pod], _ASKED_S):
-        return sha256
-    raise ClusterError(
-        f"{pod} cannot be asked which package it serves, neither by the API server nor by a port-forward"
-    )
+    """The metrics page of a pod's supervisor; empty if it cannot be read."""
+    return pod_page(cluster, plan.namespace, pod, "metrics", _PAGE_TIMEOUT_S).decode(errors="replace")
 
 
 @contextmanager
-def _made(cluster: Cluster, plan: Plan, job: LoadJob) -> Iterator[None]:
-    """The Job and what belongs to it; the cluster takes the rest away with the Job."""
+def _created(cluster: Cluster, plan: Plan, job: LoadJob) -> Iterator[None]:
+    """Creates the Job and the objects that it owns; the cluster deletes these with the Job."""
     first, *others = load_objects(plan, job)
-    made = cluster.create(first)
+    uid = cluster.create(first)["metadata"]["uid"]
     try:
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job.name, "uid": made["metadata"]["uid"]}
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job.name, "uid": uid}
         for document in others:
             cluster.create(document | {"metadata": document["metadata"] | {"ownerReferences": [owner]}})
         yield
     finally:
-        cluster.delete(Ref.of(first), uid=made["metadata"]["uid"])
+        cluster.delete(Ref.of(first), uid=uid)
 
 
-def _followed(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str], None], progress: Progress) -> str:
-    """Waits until the pods have done their work; the name of the one that leads."""
-    until, reported = time.monotonic() + job.seconds + _BESIDES_S, dict[str, str]()
+def _follow(cluster: Cluster, plan: Plan, job: LoadJob, on_line: Callable[[str], None], progress: Progress) -> str:
+    """Waits until the leading pod has succeeded, and returns its name."""
+    until, reported = time.monotonic() + job.seconds + _STARTUP_S, dict[str, str]()
     while True:
-        view = _look(cluster, plan, job)
+        view = _read_view(cluster, plan, job)
         for pod in view.pods:
-            name, text = pod["metadata"]["name"], _pod_text(pod, view)
+            name, problem = pod["metadata"]["name"], describe_problem(pod, view)
+            text = _phase(pod) + (f": {problem}" if problem else "")
             if reported.get(name) != text:
                 reported[name] = text
                 progress.say(f"  {name}  {text}")
         _check(cluster, plan, view)
-        leader = next((pod for pod in view.pods if _part(pod) == 0), None)
+        leader = next((pod for pod in view.pods if _index(pod) == 0), None)
         if leader is not None:
-            name, phase = leader["metadata"]["name"], (leader.get("status") or {}).get("phase")
-            if phase == "Succeeded":
+            name = leader["metadata"]["name"]
+            if _phase(leader) == "Succeeded":
                 return str(name)
-            for line in cluster.logs(
-                plan.namespace, name, LOAD_CONTAINER, previous=False, lines=_RECENT_LINES
-            ).splitlines():
+            recent = cluster.logs(plan.namespace, name, LOAD_CONTAINER, previous=False, lines=_RECENT_LINES)
+            for line in recent.splitlines():
                 on_line(line)
         if time.monotonic() > until:
-            states = ", ".join(f"{name} {text}" for name, text in sorted(reported.items())) or "no pod was made"
-            raise ClusterError(f"the load did not end within {job.seconds + _BESIDES_S:g} s: {states}")
+            states = ", ".join(f"{name} {text}" for name, text in sorted(reported.items())) or "no pod was created"
+            raise ClusterError(f"the load did not end within {job.seconds + _STARTUP_S:g} s: {states}")
         time.sleep(_POLL_S)
 
 
-def _look(cluster: Cluster, plan: Plan, job: LoadJob) -> View:
+def _read_view(cluster: Cluster, plan: Plan, job: LoadJob) -> DeploymentView:
     pods = cluster.list("v1", "Pod", plan.namespace, labels=f"marina/run={job.name}")["items"]
     events: list[Any] = []
     with contextlib.suppress(ClusterError):
         events = cluster.list("v1", "Event", plan.namespace, fields="type=Warning")["items"]
-    return View({}, pods=tuple(pods), events=tuple(events))
+    return DeploymentView({}, pods=tuple(pods), events=tuple(events))
 
 
-def _check(cluster: Cluster, plan: Plan, view: View) -> None:
-    """ClusterError when a pod will not do its part; the others would only wait for it."""
+def _check(cluster: Cluster, plan: Plan, view: DeploymentView) -> None:
+    """Raises ClusterError if a pod has failed or cannot start; the others would only wait for it."""
     for pod in view.pods:
-        name, failed = pod["metadata"]["name"], (pod.get("status") or {}).get("phase") == "Failed"
-        if failed or hopeless_pod(pod, view):
-            words = cluster.logs(plan.namespace, name, LOAD_CONTAINER, previous=False, lines=_LAST_WORDS)
+        name = pod["metadata"]["name"]
+        if _phase(pod) == "Failed" or is_hopeless_pod(pod, view):
+            words = cluster.logs(plan.namespace, name, LOAD_CONTAINER, previous=False, lines=_ERROR_LINES)
             lines = "".join(f"\n    | {line}" for line in words.splitlines())
-            raise ClusterError(f"the load cannot run: {name}: {message(pod, view) or 'it failed'}{lines}")
+            raise ClusterError(f"the load cannot run: {name}: {describe_problem(pod, view) or 'it failed'}{lines}")
 
 
-def _pod_text(pod: Document, view: View) -> str:
-    phase = str((pod.get("status") or {}).get("phase", "Pending"))
-    trouble = message(pod, view)
-    return f"{phase}: {trouble}" if trouble else phase
+def _phase(pod: Document) -> str:
+    return str((pod.get("status") or {}).get("phase", "Pending"))
 
 
-def _part(pod: Document) -> int:
+def _index(pod: Document) -> int:
     return int((pod["metadata"].get("annotations") or {}).get(_INDEX, -1))

@@ -1,4 +1,4 @@
-"""What the verbs are about: one spec's deployment in one cluster, and how its user wants it changed."""
+"""The arguments of the verbs: where a release is, and the user's options."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from k8s.rollout.history import Store
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one spec is, or will be, deployed: all that going back, deleting and looking need."""
+    """Where one spec is, or will be, deployed. Rollback, delete and status need nothing else."""
 
     cluster: Cluster
     name: str
     namespace: str
     typed: str = "SPEC"
-    """How it was named on the command line, for what to type next."""
+    """How the user named it on the command line, for the hints about what to type next."""
 
     @property
     def store(self) -> Store:
-        """What the cluster remembers of it."""
+        """The release's state and revisions in the cluster."""
         return Store(self.cluster, self.namespace, self.name)
 
 
@@ -30,10 +30,11 @@ class RolloutOptions:
     """The options of the verbs that change a cluster."""
 
     timeout_s: float | None = None
-    """How long a rollout may take; default: as long as it makes progress."""
+    """How long a rollout may take; None: as long as it makes progress."""
     force: bool = False
     """Take over fields that others own."""
     go_back: bool = True
+    """Go back to the revision before if the rollout fails."""
     dry_run: bool = False
     accepted: Collection[str] = ()
-    """Ids of the blockers that are passed over."""
+    """Ids of the blockers to ignore."""

@@ -1,4 +1,4 @@
-"""What a cluster must have and allow before anything is changed: everything that is missing is said at once."""
+"""Checks that a cluster has and allows everything that a deploy needs, and reports all that is missing at once."""
 
 from __future__ import annotations
 
@@ -9,32 +9,56 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from config.errors import ClusterError
-from k8s.cluster import ApiError, Cluster, Document, Ref, allocatable, fitting, grant, namespace_limits, unselected
+from k8s.cluster import (
+    ApiError,
+    Cluster,
+    Document,
+    Ref,
+    describe_capacity,
+    fitting_nodes,
+    grant_commands,
+    namespace_limits,
+    unselected_monitors,
+)
 from k8s.manifests import SUPPORTED_VERSIONS
 
-# Objects of these groups help to watch the service; it runs without them.
+# API groups that only help to monitor the service; it runs without them.
 _OPTIONAL = {
-    "monitoring.coreos.com": "no metrics are collected, no rule and no alert is evaluated: install the Prometheus "
+    "monitoring.coreos.com": "no metrics are collected, and no rule or alert is evaluated: install the Prometheus "
     "operator, or set `monitoring.monitor: annotations`",
 }
 _INSTALL = {
     "keda.sh": "install KEDA (https://keda.sh), or set `scaling.autoscaler: hpa`",
-    "gateway.networking.k8s.io": "install the Gateway API and a controller of it, or leave `kubernetes.route` out",
+    "gateway.networking.k8s.io": "install the Gateway API and a controller for it, or leave `kubernetes.route` out",
 }
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
-# Nodes that are named, of those that do not fit.
+# How many nodes that do not fit are named.
 _MOST_NODES = 5
-_NO_RESOURCE_METRICS, _NO_EXTERNAL_METRICS = "resource-metrics", "external-metrics"
 _RESOURCE_TYPES = ("Resource", "ContainerResource")
-# What the autoscaler can go without: by blocker, types of metrics and their name in a sentence.
-SPARED = {_NO_RESOURCE_METRICS: (_RESOURCE_TYPES, "cpu"), _NO_EXTERNAL_METRICS: (("External",), "forecast")}
-_METRICS, _EXTERNAL_METRICS = "custom.metrics.k8s.io", "external.metrics.k8s.io"
-_RESOURCE_METRICS = "metrics.k8s.io"
-_SERVED_BY = {"External": _EXTERNAL_METRICS}
-# Verbs on what is rendered; `delete` is for what a later revision no longer renders.
-_OURS = ("create", "delete", "get", "patch")
-# What is looked at while a rollout is waited for, and how its inference is sent.
-_ALSO = (
+# The APIs that autoscalers read: group, the types of metrics in it, the blocker if it is missing, what is read, hint.
+_METRICS_APIS = (
+    (
+        "custom.metrics.k8s.io",
+        ("Object", "Pods"),
+        "custom-metrics",
+        "request rate",
+        "install prometheus-adapter with the rendered values, or set `scaling.autoscaler: none`",
+    ),
+    (
+        "external.metrics.k8s.io",
+        ("External",),
+        "external-metrics",
+        "forecast",
+        "give prometheus-adapter the rendered values, or set `scaling.forecast: none`",
+    ),
+    ("metrics.k8s.io", _RESOURCE_TYPES, "resource-metrics", "cpu usage", "install metrics-server"),
+)
+# The metrics that an autoscaler can do without: by blocker, their types and their name in a sentence.
+DROPPABLE_METRICS = {"external-metrics": (("External",), "forecast"), "resource-metrics": (_RESOURCE_TYPES, "cpu")}
+# Verbs on rendered kinds; `delete` is for objects that a later revision no longer renders.
+_VERBS = ("create", "delete", "get", "patch")
+# Permissions for the state, for following a rollout, and for the inference.
+_FOLLOWING = (
     ("", "configmaps", "list create update get patch delete"),
     ("", "events", "list watch"),
     ("", "pods", "list watch"),
@@ -47,22 +71,23 @@ _CANARY = (("", "services/proxy", "create"), ("", "pods/portforward", "get creat
 
 @dataclass(frozen=True)
 class Blocker:
-    """One thing that is missing or wrong. Accepted ones are said and passed over."""
+    """Something that is missing or wrong."""
 
     id: str
     text: str
     hint: str
     acceptable: bool = False
+    """Whether `--accept ID` may ignore it."""
 
 
 @dataclass(frozen=True)
-class Site:
-    """What was found out about a cluster."""
+class Preflight:
+    """The result of the checks."""
 
     version: str
     user: str
     skipped: tuple[Ref, ...] = ()
-    """Objects that are not applied, because the cluster does not know their kind."""
+    """Objects that are left out because the cluster does not know their kind."""
     notes: tuple[str, ...] = ()
     blockers: tuple[Blocker, ...] = field(default=(), compare=False)
 
@@ -72,7 +97,7 @@ class Site:
         return data | {"skipped": skipped, "blockers": blockers}
 
     def check(self, accepted: Collection[str] = ()) -> None:
-        """ClusterError with everything that is missing and not accepted."""
+        """Raises ClusterError with all blockers that are not accepted."""
         left = [blocker for blocker in self.blockers if not (blocker.acceptable and blocker.id in accepted)]
         if left:
             hints = dict.fromkeys(map(_hint, left))
@@ -81,11 +106,11 @@ class Site:
 
 
 def _hint(blocker: Blocker) -> str:
-    return blocker.hint + (f"; `--accept {blocker.id}` deploys all the same" if blocker.acceptable else "")
+    return blocker.hint + (f"; `--accept {blocker.id}` deploys anyway" if blocker.acceptable else "")
 
 
-def survey(cluster: Cluster, documents: Iterable[Document], namespace: str) -> Site:
-    """Looks at everything; only a cluster that cannot be asked at all is an error here."""
+def run_preflight(cluster: Cluster, documents: Iterable[Document], namespace: str) -> Preflight:
+    """Makes all checks. Raises ClusterError only if the cluster cannot be reached."""
     documents = list(documents)
     version = cluster.version()
     user = _user(cluster)
@@ -93,15 +118,15 @@ def survey(cluster: Cluster, documents: Iterable[Document], namespace: str) -> S
     known = [document for document in documents if Ref.of(document) not in skipped]
     blockers += [*_version(version), *_image(known), *_metrics(cluster, known)]
     blockers += [*_namespace(cluster, known, namespace), *_permissions(cluster, known, namespace, user)]
-    notes += [text for text in (allocatable(cluster), *namespace_limits(cluster, namespace)) if text]
-    notes += unselected(cluster, known, namespace)
+    notes += [text for text in (describe_capacity(cluster), *namespace_limits(cluster, namespace)) if text]
+    notes += unselected_monitors(cluster, known, namespace)
     unfit, lacking = _nodes(cluster, known)
     notes, blockers = [*notes, *unfit], [*blockers, *lacking]
-    return Site(version.get("gitVersion", "?"), user, tuple(skipped), tuple(notes), tuple(blockers))
+    return Preflight(version.get("gitVersion", "?"), user, tuple(skipped), tuple(notes), tuple(blockers))
 
 
 def _user(cluster: Cluster) -> str:
-    """Who we are to the cluster; clusters before 1.28 do not say."""
+    """Our user name in the cluster; empty for clusters before 1.28, which do not tell."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         answer = cluster.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body)
@@ -116,7 +141,7 @@ def _version(version: dict[str, str]) -> Iterator[Blocker]:
     numbers = tuple(int(re.sub(r"\D.*", "", version.get(part, "")) or 0) for part in ("major", "minor"))
     first, last = SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1]
     oldest, newest = (tuple(map(int, known.split("."))) for known in (first, last))
-    text = f"the cluster is {version.get('gitVersion')}; supported is {first} to {last}"
+    text = f"the cluster runs Kubernetes {version.get('gitVersion')}, supported: {first} to {last}"
     if numbers < oldest:
         yield Blocker("version", text, "upgrade the cluster")
     elif numbers > newest:
@@ -129,22 +154,22 @@ def _image(documents: list[Document]) -> Iterator[Blocker]:
             for container in document["spec"]["template"]["spec"]["containers"]:
                 if not _DIGEST.search(container["image"]):
                     image = f"container `{container['name']}`: `{container['image']}`"
-                    text = f"{image} has no digest, so what runs can change"
+                    text = f"{image} has no digest, so the image behind the tag can change"
                     yield Blocker("image", text, "marina image SPEC pushes it and records the digest", acceptable=True)
 
 
 def _nodes(cluster: Cluster, documents: list[Document]) -> tuple[list[str], list[Blocker]]:
-    """What is said of nodes that pods cannot come to, and whether there is one that they can."""
+    """Notes about the nodes that pods cannot run on, or a blocker if there are no others."""
     for document in documents:
         if document["kind"] != "Deployment":
             continue
-        candidates = fitting(cluster, document["spec"]["template"]["spec"])
+        candidates = fitting_nodes(cluster, document["spec"]["template"]["spec"])
         if candidates is None:
             continue
         texts = [f"`{name}`, which lacks {', '.join(labels)}" for name, labels in sorted(candidates.others.items())]
         if candidates.nodes:
             return [f"no pod can run on node {text}" for text in texts[:_MOST_NODES]], []
-        text = f"no node has what the pods select: {'; '.join(texts[:_MOST_NODES])}"
+        text = f"no node matches the pods' selectors: {'; '.join(texts[:_MOST_NODES])}"
         hint = (
             "label the nodes (Node Feature Discovery labels their cpus), or change `model.cpu_target`, "
             "`kubernetes.cpu_labels`, `kubernetes.node_selector` or `kubernetes.pod.affinity`"
@@ -154,7 +179,7 @@ def _nodes(cluster: Cluster, documents: list[Document]) -> tuple[list[str], list
 
 
 def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list[str], list[Blocker]]:
-    """What is left out, what is said about it, and which kinds are missing."""
+    """The objects to leave out, notes about them, and blockers for the other kinds that the cluster does not know."""
     skipped: list[Ref] = []
     notes: list[str] = []
     blockers: list[Blocker] = []
@@ -168,35 +193,29 @@ def _kinds(cluster: Cluster, documents: list[Document]) -> tuple[list[Ref], list
         skipped += refs
         if group in _OPTIONAL:
             names = ", ".join(ref.name for ref in refs)
-            notes.append(f"the cluster does not know `{kind}`, so {names} is left out: {_OPTIONAL[group]}")
+            notes.append(f"the cluster does not know `{kind}`; left out: {names}; {_OPTIONAL[group]}")
         else:
-            hint = _INSTALL.get(group, "kubectl api-resources lists what it knows")
+            hint = _INSTALL.get(group, "`kubectl api-resources` lists the kinds that it knows")
             blockers.append(Blocker("kind", f"the cluster does not know `{kind}` of `{version}`", hint))
     return skipped, notes, blockers
 
 
 def _metrics(cluster: Cluster, documents: list[Document]) -> Iterator[Blocker]:
-    """What a HorizontalPodAutoscaler asks must be there to be asked."""
-    wanted = {
-        _RESOURCE_METRICS if metric["type"] in _RESOURCE_TYPES else _SERVED_BY.get(metric["type"], _METRICS)
+    """The metrics APIs that a HorizontalPodAutoscaler uses must answer."""
+    used = {
+        metric["type"]
         for document in documents
         if document["kind"] == "HorizontalPodAutoscaler"
         for metric in document["spec"].get("metrics", [])
     }
-    served = cluster.groups() if wanted else set()
-    if _METRICS in wanted and (why := _unserved(cluster, _METRICS, served)):
-        hint = "install prometheus-adapter with the rendered values, or set `scaling.autoscaler: none`"
-        yield Blocker("custom-metrics", f"the autoscaler's rate cannot be asked: {why}", hint, acceptable=True)
-    if _EXTERNAL_METRICS in wanted and (why := _unserved(cluster, _EXTERNAL_METRICS, served)):
-        hint = "give prometheus-adapter the rendered values, or set `scaling.forecast: none`"
-        yield Blocker(_NO_EXTERNAL_METRICS, f"the autoscaler's forecast cannot be asked: {why}", hint, acceptable=True)
-    if _RESOURCE_METRICS in wanted and (why := _unserved(cluster, _RESOURCE_METRICS, served)):
-        text = f"the autoscaler's cpu cannot be asked: {why}"
-        yield Blocker(_NO_RESOURCE_METRICS, text, "install metrics-server", acceptable=True)
+    served = cluster.groups() if used else set()
+    for group, types, blocker, what, hint in _METRICS_APIS:
+        if used & set(types) and (why := _unserved(cluster, group, served)):
+            yield Blocker(blocker, f"the autoscaler cannot read the {what}: {why}", hint, acceptable=True)
 
 
 def without_metrics(document: Document, types: Collection[str]) -> Document:
-    """A HorizontalPodAutoscaler without the metrics that nobody serves, as long as another one is left."""
+    """A HorizontalPodAutoscaler without metrics of these types, as long as another metric is left."""
     if document["kind"] != "HorizontalPodAutoscaler":
         return document
     left = [metric for metric in document["spec"].get("metrics", []) if metric["type"] not in types]
@@ -204,7 +223,7 @@ def without_metrics(document: Document, types: Collection[str]) -> Document:
 
 
 def _unserved(cluster: Cluster, group: str, served: set[str]) -> str:
-    """Why an aggregated API cannot be asked; empty when it answers."""
+    """Why an aggregated API cannot be used; empty if it answers."""
     if group not in served:
         return f"the cluster has no `{group}`"
     try:
@@ -220,12 +239,13 @@ def _namespace(cluster: Cluster, documents: list[Document], namespace: str) -> I
     if space and (space.get("status") or {}).get("phase") == "Terminating":
         yield Blocker("namespace", f"`{namespace}` is being deleted", "wait until it is gone")
     if space is None and not any(document["kind"] == "Namespace" for document in documents):
-        hint = f"an administrator of the cluster types `kubectl create namespace {namespace}`"
+        hint = f"ask an administrator of the cluster to run `kubectl create namespace {namespace}`"
         yield Blocker("namespace", f"`{namespace}` does not exist, and the spec does not create it", hint)
 
 
 def look_up_namespace(cluster: Cluster, name: str) -> Document | None:
-    """The Namespace; None when it is not there. Who may not look at it may well work in it: then its name is all."""
+    """The Namespace; None if it does not exist. If we may not read it, we may still work in it: then it only has its
+    name."""
     ref = Ref("v1", "Namespace", "", name)
     try:
         return cluster.get(ref)
@@ -236,7 +256,7 @@ def look_up_namespace(cluster: Cluster, name: str) -> Document | None:
 
 
 def namespace_is_fixed(cluster: Cluster, name: str) -> bool:
-    """Whether a Namespace is there that we may not apply, whoever made it; then it stays as it is."""
+    """Whether the Namespace exists and we may not apply it, whoever created it."""
     space = look_up_namespace(cluster, name)
     return space is not None and (
         "uid" not in space["metadata"] or not _may(cluster, "", "namespaces", "", "patch", name)
@@ -250,7 +270,7 @@ def _permissions(cluster: Cluster, documents: list[Document], namespace: str, us
     with ThreadPoolExecutor(8) as pool:
         allowed = list(pool.map(lambda access: _may(cluster, *access), wanted))
     missing = {access for access, may in zip(wanted, allowed, strict=True) if not may}
-    # Either way of sending the inference will do.
+    # One of the two ways to send the inference is enough.
     proxy = {access for access in wanted if access[1:3] == ("services", "proxy")}
     forward = {access for access in wanted if access[1:3] == ("pods", "portforward")}
     if not missing & proxy or not missing & forward:
@@ -269,11 +289,11 @@ def _permissions(cluster: Cluster, documents: list[Document], namespace: str, us
         forbidden = "; ".join(f"{', '.join(verbs)} {resource}" for resource, verbs in verbs_of.items())
         place = f"in namespace `{scope}`" if scope else "in the cluster"
         text = f"`{user or 'you'}` may not {forbidden} {place}"
-        yield Blocker("permission", text, grant(user or "USER", scoped, scope or None))
+        yield Blocker("permission", text, grant_commands(user or "USER", scoped, scope or None))
 
 
 def _wanted(cluster: Cluster, documents: list[Document], namespace: str) -> Iterator[tuple[str, str, str, str, str]]:
-    """(group, resource, subresource, verb, namespace) of everything a deploy, a rollback or a delete may do."""
+    """(group, resource, subresource, verb, namespace) of everything that deploy, rollback and delete may do."""
     for document in documents:
         ref = Ref.of(document)
         resource = cluster.resource(ref.api_version, ref.kind)
@@ -281,8 +301,8 @@ def _wanted(cluster: Cluster, documents: list[Document], namespace: str) -> Iter
             if look_up_namespace(cluster, ref.name) is None:
                 yield from (("", "namespaces", "", verb, "") for verb in ("create", "patch"))
         elif resource is not None:
-            yield from ((ref.group, resource.name, "", verb, namespace) for verb in _OURS)
-    for group, resource_name, verbs in (*_ALSO, *_CANARY):
+            yield from ((ref.group, resource.name, "", verb, namespace) for verb in _VERBS)
+    for group, resource_name, verbs in (*_FOLLOWING, *_CANARY):
         name, _, sub = resource_name.partition("/")
         yield from ((group, name, sub, verb, namespace) for verb in verbs.split())
 

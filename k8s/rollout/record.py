@@ -1,4 +1,4 @@
-"""`rollout.json`: what one deploy, rollback or delete did, and how it ended."""
+"""`rollout.json`: what a deploy, rollback or delete did, and how it ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from config.errors import MarinaError
 from config.record import write_json
-from k8s.rollout.apply import Change
+from k8s.rollout.apply import ObjectChange
 from k8s.rollout.inference import Canary
 from k8s.rollout.placement import Placement
 from k8s.rollout.transition import Transition
@@ -23,8 +23,9 @@ Result = Literal["", "deleted", "deployed", "dry-run", "failed", "interrupted", 
 
 
 @dataclass
-class Rollout:
-    """Filled in step by step, so that it is true whenever it is written."""
+class RolloutRecord:
+    """The record of one deploy, rollback or delete. It is filled in step by step, so that it is true whenever it is
+    written."""
 
     verb: str
     name: str
@@ -33,22 +34,22 @@ class Rollout:
     server: str
     result: Result = ""
     revision: int = 0
-    """The revision that this was about."""
+    """The revision that was deployed or restored."""
     previous: int = 0
-    """The one that ran before; 0 when there was none."""
+    """The revision that ran before; 0 if there was none."""
     running: int = 0
-    """The one that the cluster holds at the end."""
+    """The revision that serves at the end; 0 if none does."""
     image: str = ""
     site: dict[str, Any] = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[ObjectChange] = field(default_factory=list)
     pruned: list[str] = field(default_factory=list)
     waited: WaitResult | None = None
     canary: Canary | None = None
     error: str = ""
-    back: Rollout | None = None
+    back: RolloutRecord | None = None
     """The rollback that followed a failure."""
     next: str = ""
-    """What to type now."""
+    """What to type next."""
     started: str = field(default_factory=lambda: now())
     finished: str = ""
 
@@ -56,15 +57,15 @@ class Rollout:
     def exit_code(self) -> int:
         return 1 if self.result in ("failed", "interrupted") else 0
 
-    def take(self, transition: Transition) -> None:
-        """What applying, waiting and asking came to."""
+    def add_transition(self, transition: Transition) -> None:
+        """Records the result of applying, waiting and the inference."""
         self.changes, self.pruned = list(transition.changes), list(transition.pruned)
         self.waited, self.canary, self.error = transition.waited, transition.canary, transition.error
         if self.error:
             self.result = "failed"
 
     def to_text(self) -> str:
-        """What a person wants to know of it."""
+        """The record for people."""
         waited = self.waited
         lines = [_headline(self)]
         if self.result == "dry-run":
@@ -85,7 +86,7 @@ class Rollout:
             "objects": [change.to_data() for change in self.changes],
             "rollout": {
                 "complete": waited.complete,
-                "text": waited.why,
+                "text": waited.summary,
                 "seconds": round(waited.seconds, 1),
                 "pods": [vars(pod) for pod in waited.pods],
                 "reasons": [cause.to_data() for cause in waited.causes],
@@ -104,19 +105,19 @@ _PLAIN = (
 
 
 def now() -> str:
-    """This moment, UTC."""
+    """The time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def start_record(verb: str, placement: Placement, *, image: str = "") -> Rollout:
-    """An empty record of a verb."""
+def start_record(verb: str, placement: Placement, *, image: str = "") -> RolloutRecord:
+    """The record of a verb that has just begun."""
     cluster = placement.cluster
-    return Rollout(verb, placement.name, placement.namespace, cluster.context, cluster.server, image=image)
+    return RolloutRecord(verb, placement.name, placement.namespace, cluster.context, cluster.server, image=image)
 
 
 @contextmanager
-def recorded(record: Rollout, file: Path | None) -> Iterator[None]:
-    """Writes the record however it ends, where there is a place for it."""
+def recorded(record: RolloutRecord, file: Path | None) -> Iterator[None]:
+    """Writes the record when its context ends, also after an error; not if `file` is None."""
     try:
         yield
     except MarinaError as err:
@@ -128,11 +129,11 @@ def recorded(record: Rollout, file: Path | None) -> Iterator[None]:
             write_json(file, record.to_data())
 
 
-def _headline(record: Rollout) -> str:
+def _headline(record: RolloutRecord) -> str:
     subject = f"{record.name} revision {record.revision} in {record.namespace} (context {record.context})"
     changed = [change for change in record.changes if change.action != "none"]
     counts = f"{len(changed)} of {len(record.changes)} objects changed, {len(record.pruned)} deleted"
-    pods = record.waited.why if record.waited else ""
+    pods = record.waited.summary if record.waited else ""
     match record.result:
         case "deployed":
             return f"deployed {subject}: {pods}; {counts}"
@@ -147,11 +148,13 @@ def _headline(record: Rollout) -> str:
         case "deleted":
             where = f"{record.namespace} (context {record.context})"
             return f"deleted {record.name} from {where}: {len(record.pruned)} objects"
+        case "interrupted":
+            return f"{record.verb} of {subject} was {record.error}"
         case _:
-            return f"{record.result} {record.verb} of {subject}: {record.error}"
+            return f"{record.verb} of {subject} {record.result}: {record.error}"
 
 
-def _diff(record: Rollout) -> list[str]:
+def _diff(record: RolloutRecord) -> list[str]:
     signs = {"create": "+", "change": "~", "unknown": "?"}
     lines = []
     for change in record.changes:

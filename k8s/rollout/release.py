@@ -1,4 +1,4 @@
-"""What is deployed: the documents of one spec, the facts that a cluster keeps of them, and what the pods are asked."""
+"""What is deployed: the documents of one spec, the facts about them, and the request that their pods must answer."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from k8s.extending import summarise_patches
 from k8s.manifests import Files, Plan, check_evidence, make_plan, patch_notes, render_objects
 from k8s.rollout.inference import CanaryRequest, packaged_sample
 from k8s.rollout.preflight import Blocker
-from k8s.verify import Scope, rendered, verify
+from k8s.verify import Scope, locate_rendered, verify
 
 
 @dataclass(frozen=True)
 class Release:
-    """One spec's documents, and how to ask what they make whether it works."""
+    """One spec's documents, and the request that proves that they serve."""
 
     documents: tuple[Document, ...]
     request: CanaryRequest | None
-    """None where no package is at hand; then no inference is sent, and a note says so."""
+    """None if there is no package; then no inference is sent, and a note says so."""
     facts: dict[str, str] = field(default_factory=dict)
-    """Version, image, package, evidence and patches: what `status` shows of a revision."""
+    """Version, image, package, evidence and patches, which `status` shows."""
     blockers: tuple[Blocker, ...] = ()
-    """What is wrong with the documents themselves, wherever they are applied."""
+    """Errors in the documents themselves, whatever the cluster."""
     notes: tuple[str, ...] = ()
-    """What to know of them before they are applied."""
+    """Remarks about the documents, shown before they are applied."""
 
 
 def make_release(spec: Spec, folder: Path, accepted: Collection[str] = ()) -> Release:
-    """The release of a spec and its build folder, rendered now, so that it cannot be older than the spec."""
+    """Makes the release of a spec. It is rendered now, so it cannot be older than the spec."""
     plan = make_plan(spec, folder)
     check_evidence(spec, plan.evidence, accepted)
     files = render_objects(plan)
@@ -44,11 +44,11 @@ def make_release(spec: Spec, folder: Path, accepted: Collection[str] = ()) -> Re
     mar = folder / "model.mar"
     request = packaged_sample(mar, plan.package) if plan.package and mar.exists() else None
     notes = tuple(note.text for note in patch_notes(plan))
-    return Release(documents, request, facts, errors_of(files, plan), notes)
+    return Release(documents, request, facts, verify_blockers(files, plan), notes)
 
 
-def errors_of(files: Files, plan: Plan) -> tuple[Blocker, ...]:
-    """What `marina verify` calls an error, for one version: the server's own trial compares with its schemas."""
-    findings = verify(rendered(files), Scope((plan.oldest_kubernetes,), plan))
+def verify_blockers(files: Files, plan: Plan) -> tuple[Blocker, ...]:
+    """The errors of `marina verify`, as blockers. One version suffices, because the server's dry run checks its own."""
+    findings = verify(locate_rendered(files), Scope((plan.oldest_kubernetes,), plan))
     errors = (finding for finding in findings if finding.level == "error")
     return tuple(Blocker("verify", f"{error} ({error.rule})", error.hint, acceptable=True) for error in errors)

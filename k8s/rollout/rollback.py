@@ -1,4 +1,4 @@
-"""Brings back a revision that the cluster keeps, with what it keeps of it: no spec and no package is needed."""
+"""Goes back to a revision that is stored in the cluster. Neither the spec nor the package is needed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from config.errors import Refused
 from config.progress import Progress
 from k8s.cluster import Document
-from k8s.rollout.apply import try_out
+from k8s.rollout.apply import dry_run_all
 from k8s.rollout.history import Revision, State
 from k8s.rollout.hold import Hold, held
-from k8s.rollout.inventory import all_objects, mark_deployed, outgoing
+from k8s.rollout.inventory import all_objects, mark_deployed, objects_to_prune
 from k8s.rollout.placement import Placement, RolloutOptions
 from k8s.rollout.preflight import namespace_is_fixed
-from k8s.rollout.record import Rollout, recorded, start_record
+from k8s.rollout.record import RolloutRecord, recorded, start_record
 from k8s.rollout.transition import apply_and_wait
 
 
@@ -24,13 +24,13 @@ def rollback(
     record_file: Path | None,
     *,
     to: int | None = None,
-) -> Rollout:
-    """Brings back a kept revision, by default the one that ran before."""
+) -> RolloutRecord:
+    """Goes back to a kept revision, by default the one that ran before."""
     record = start_record("rollback", placement)
     with recorded(record, record_file):
         state = load_state(placement)
         revision = _chosen(placement, state, to)
-        try_out(placement.cluster, _permitted(placement, revision), force=options.force).check()
+        dry_run_all(placement.cluster, _permitted(placement, revision), force=options.force).check()
         record.previous = record.running = state.current
         left = tuple(number for number in state.good if revision.number < number <= state.current)
         with held(placement, state, record, progress) as hold:
@@ -43,21 +43,21 @@ def restore(
     hold: Hold,
     revision: Revision,
     options: RolloutOptions,
-    record: Rollout,
+    record: RolloutRecord,
     progress: Progress,
     *,
     left: tuple[int, ...] = (),
     message: str = "",
 ) -> None:
-    """Brings back a revision under a hold; the record says how it went. `left` are the revisions it goes past."""
+    """Goes back to a revision, under a hold; the result is in the record. `left` are the revisions that it skips."""
     documents = _permitted(placement, revision)
     record.revision, record.image = revision.number, revision.facts.get("image", "")
     objects = all_objects(hold.state, documents)
     state = hold.save(phase="deploying", trying=revision.number, objects=objects, message=message)
     if revision.request is None:
-        progress.say(f"note: no sample is kept with revision {revision.number}")
-    surplus = outgoing(placement.store, state, documents, state.good)
-    record.take(apply_and_wait(placement, documents, revision.request, surplus, options, progress))
+        progress.say(f"note: no sample is stored with revision {revision.number}")
+    surplus = objects_to_prune(placement.store, state, documents, state.good)
+    record.add_transition(apply_and_wait(placement, documents, revision.request, surplus, options, progress))
     if record.error:
         text = f"going back to revision {revision.number} failed: {record.error}"
         hold.save(phase="failed", message=f"{message}; {text}" if message else text, holder="")
@@ -71,7 +71,7 @@ def restore(
 
 
 def _permitted(placement: Placement, revision: Revision) -> list[Document]:
-    """What the revision holds, but for a Namespace that we may not apply."""
+    """The documents of a revision, without a Namespace that we may not apply."""
     return [
         document
         for document in revision.documents
@@ -80,7 +80,7 @@ def _permitted(placement: Placement, revision: Revision) -> list[Document]:
 
 
 def load_state(placement: Placement) -> State:
-    """The state; Refused where the spec was never deployed."""
+    """The state. Raises Refused if the spec was never deployed."""
     if (state := placement.store.load()) is not None:
         return state
     raise Refused(
@@ -91,8 +91,8 @@ def load_state(placement: Placement) -> State:
 
 
 def _chosen(placement: Placement, state: State, to: int | None) -> Revision:
-    number = state.to_go_back_to() if to is None else to
-    revision = placement.store.read(number) if number in state.good else None
+    number = state.rollback_target() if to is None else to
+    revision = placement.store.read_revision(number) if number in state.good else None
     if revision is None:
         kept = ", ".join(f"`{number}`" for number in state.good) or "none"
         which = "no revision before this one" if to is None else f"no revision {to}"

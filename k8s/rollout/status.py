@@ -1,4 +1,4 @@
-"""What is deployed, and how it is: the revision, its pods, its autoscaler, and what was proven of it."""
+"""The status of a release: the revision, its pods, its autoscaler, and the last verdict."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from k8s.rollout.diagnosis import Cause, causes
+from k8s.rollout.autoscaler import AutoscalerStatus, read_autoscaler
+from k8s.rollout.diagnosis import Cause, find_causes
 from k8s.rollout.history import State
 from k8s.rollout.placement import Placement
-from k8s.rollout.scaling import Scaling, read_scaling
-from k8s.rollout.wait import PodState, availability, pod_states, read_view
+from k8s.rollout.wait import PodSummary, availability, read_view, summarise_pods
 
 SCHEMA = "marina.status/1"
 _SHA = 12
@@ -20,28 +20,28 @@ _SHA = 12
 
 @dataclass(frozen=True)
 class Status:
-    """What is deployed right now."""
+    """The status of a release right now."""
 
     name: str
     namespace: str
     context: str
     state: State | None
     facts: dict[str, str]
-    pods: tuple[PodState, ...]
+    pods: tuple[PodSummary, ...]
     rollout: str
-    """What is there, once it is complete."""
-    scaling: Scaling | None
+    """How many pods are available; empty while the rollout is not complete."""
+    autoscaler: AutoscalerStatus | None
     causes: tuple[Cause, ...]
     verdict: str
-    """Of the last load test in the build folder."""
+    """The verdict of the last load test in the build folder; empty if there is none."""
 
     @property
     def exit_code(self) -> int:
-        """0 when what was deployed last is there and complete."""
+        """0 if the last deploy succeeded and all its pods are available, else 1."""
         return 0 if self.state and self.state.phase == "deployed" and self.rollout else 1
 
     def to_data(self) -> dict[str, Any]:
-        state, scaling = self.state, self.scaling
+        state, autoscaler = self.state, self.autoscaler
         return {
             "schema": SCHEMA,
             "name": self.name,
@@ -56,14 +56,14 @@ class Status:
             "facts": self.facts,
             "complete": bool(self.rollout),
             "pods": [vars(pod) for pod in self.pods],
-            "autoscaler": scaling.text if scaling else "",
-            "scaling_blocked": scaling.blocked if scaling else "",
+            "autoscaler": autoscaler.text if autoscaler else "",
+            "scaling_blocked": autoscaler.blocked if autoscaler else "",
             "reasons": [cause.to_data() for cause in self.causes],
             "verdict": self.verdict,
         }
 
     def to_text(self) -> str:
-        """What a person wants to know of it."""
+        """The status for people: a line for each fact, pod and cause."""
         state, where = self.state, f"{self.name} in {self.namespace} (context {self.context})"
         if state is None:
             return f"{where}: not deployed"
@@ -73,9 +73,9 @@ class Status:
         lines += [f"  {key:<11}{facts[key][:_SHA]}…" for key in ("package", "evidence") if key in facts]
         lines += [f"  pods       {self.rollout or 'not all available'}"]
         lines += [f"    {pod}" for pod in self.pods]
-        if scaling := self.scaling:
-            lines += [f"  autoscaler {scaling.text}"]
-            lines += [f"    {scaling.blocked}"] if scaling.blocked else []
+        if autoscaler := self.autoscaler:
+            lines += [f"  autoscaler {autoscaler.text}"]
+            lines += [f"    {autoscaler.blocked}"] if autoscaler.blocked else []
         lines += [f"  verdict    {self.verdict}"] if self.verdict else []
         lines += [f"  kept       {', '.join(map(str, state.good))}"] if state.good else []
         lines += [f"  message    {state.message}"] if state.message else []
@@ -84,10 +84,10 @@ class Status:
 
 
 def read_status(placement: Placement, folder: Path) -> Status:
-    """One look at a spec's deployment; its last verdict is looked for in a build folder, if there is one."""
+    """Reads the status of a release, and the last verdict from its build folder, if there is one."""
     cluster, store = placement.cluster, placement.store
     state = store.load()
-    revision = store.read(state.trying or state.current) if state else None
+    revision = store.read_revision(state.trying or state.current) if state else None
     deployment = next((ref for ref in state.objects if ref.kind == "Deployment"), None) if state else None
     view = read_view(cluster, deployment) if deployment else None
     facts = revision.facts if revision else {}
@@ -97,10 +97,10 @@ def read_status(placement: Placement, folder: Path) -> Status:
         context=cluster.context,
         state=state,
         facts=facts,
-        pods=tuple(pod_states(view)) if view else (),
+        pods=tuple(summarise_pods(view)) if view else (),
         rollout=availability(view.deployment) if view else "",
-        scaling=read_scaling(cluster, deployment) if deployment else None,
-        causes=tuple(causes(view)) if view else (),
+        autoscaler=read_autoscaler(cluster, deployment) if deployment else None,
+        causes=tuple(find_causes(view)) if view else (),
         verdict=_verdict(folder, facts),
     )
 
@@ -111,10 +111,10 @@ def _phase(state: State) -> str:
     if state.phase == "deployed":
         return f"revision {state.current}"
     if state.phase == "deleting":
-        return "half deleted: marina delete finishes it"
-    # A run that was killed could not say so; its hold has ended since.
+        return "partly deleted: marina delete finishes it"
+    # Without a hold, a deploy that is still `deploying` was killed.
     phase = "interrupted" if state.phase == "deploying" else state.phase
-    before = f"; the last that became ready is {state.current}" if state.current else ""
+    before = f"; the last one that became ready is {state.current}" if state.current else ""
     return f"revision {state.trying or state.current} {phase}{before}"
 
 

@@ -1,4 +1,4 @@
-"""From the documents of one revision to pods that answer, and what came of it as one value."""
+"""Applies one revision, waits for its pods and sends them the sample; the result is one value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from config.errors import InputError, MarinaError
 from config.progress import Progress
 from config.render import Ports
 from k8s.cluster import Document, Ref
-from k8s.rollout.apply import AUTOSCALERS, Change, apply, floor_of, ordered, prune
+from k8s.rollout.apply import AUTOSCALERS, ObjectChange, apply, autoscaler_minimum, in_apply_order, prune_objects
 from k8s.rollout.inference import Canary, CanaryRequest, infer
 from k8s.rollout.placement import Placement, RolloutOptions
 from k8s.rollout.wait import WaitResult, wait
@@ -19,14 +19,14 @@ _CANARY_S = 60.0
 
 @dataclass(frozen=True)
 class Transition:
-    """What applying, waiting and asking came to."""
+    """The result of applying, waiting and the inference."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ObjectChange, ...] = ()
     pruned: tuple[str, ...] = ()
     waited: WaitResult | None = None
     canary: Canary | None = None
     error: str = ""
-    """Why the documents are not what serves now; empty when they are."""
+    """Why the revision does not serve; empty if it does."""
 
 
 def apply_and_wait(
@@ -37,15 +37,15 @@ def apply_and_wait(
     options: RolloutOptions,
     progress: Progress,
 ) -> Transition:
-    """Applies, waits for the pods and asks them; an error on the way is part of the outcome."""
-    changes: list[Change] = []
+    """Applies the documents, waits for the pods and sends them the sample. Errors are part of the result."""
+    changes: list[ObjectChange] = []
     pruned: tuple[str, ...] = ()
     try:
-        # Two autoscalers of one Deployment would work against each other, so the one that goes, goes first.
-        pruned = prune(placement.cluster, [ref for ref in surplus if ref.kind in AUTOSCALERS], progress)
-        floor = floor_of(documents)
-        for document in ordered(documents):
-            change = apply(placement.cluster, document, force=options.force, floor=floor)
+        # Two autoscalers of one Deployment would work against each other, so the old one is deleted first.
+        pruned = prune_objects(placement.cluster, [ref for ref in surplus if ref.kind in AUTOSCALERS], progress)
+        minimum = autoscaler_minimum(documents)
+        for document in in_apply_order(documents):
+            change = apply(placement.cluster, document, force=options.force, minimum=minimum)
             changes.append(change)
             _report(change, progress)
         serving = wait_and_infer(placement, documents, request, options, progress)
@@ -61,37 +61,37 @@ def wait_and_infer(
     options: RolloutOptions,
     progress: Progress,
 ) -> Transition:
-    """Waits for the pods of what is applied already, and asks them."""
+    """Waits for the pods of the applied documents, and sends them the sample."""
     documents = list(documents)
-    deployment = deployment_in(documents)
+    deployment = find_deployment(documents)
     progress.say(f"waiting for {deployment}")
     waited = wait(placement.cluster, deployment, progress, timeout_s=options.timeout_s)
     if not waited.complete:
-        return Transition(waited=waited, error=waited.why)
+        return Transition(waited=waited, error=waited.summary)
     if request is None:
-        progress.say("note: no sample is known, so no inference is sent")
+        progress.say("note: no sample is available, so no inference is sent")
         return Transition(waited=waited)
     running = [pod.name for pod in waited.pods if pod.phase == "Running"]
     with progress.step("infer the sample"):
         canary = infer(
-            placement.cluster, placement.namespace, service_in(documents), running, request, timeout_s=_CANARY_S
+            placement.cluster, placement.namespace, find_service(documents), running, request, timeout_s=_CANARY_S
         )
     if canary.ok and not canary.package:
-        progress.say("note: no pod could be asked which package it serves; `pods/proxy` allows it")
-    error = "" if canary.ok else f"the pods are ready, but the sample was not answered as it must be: {canary.answer}"
+        progress.say("note: the pods' package was not checked; reading it needs the permission `pods/proxy`")
+    error = "" if canary.ok else f"the pods are ready, but the inference of the sample failed: {canary.answer}"
     return Transition(waited=waited, canary=canary, error=error)
 
 
-def deployment_in(documents: Iterable[Document]) -> Ref:
-    """The Deployment whose pods serve."""
+def find_deployment(documents: Iterable[Document]) -> Ref:
+    """The reference to the only Deployment."""
     refs = [Ref.of(document) for document in documents if document["kind"] == "Deployment"]
     if len(refs) != 1:
         raise InputError(f"the manifests hold {len(refs)} Deployments, allowed: 1")
     return refs[0]
 
 
-def service_in(documents: Iterable[Document]) -> str:
-    """The Service through which clients come."""
+def find_service(documents: Iterable[Document]) -> str:
+    """The name of the Service that clients use."""
     for document in documents:
         ports = document["spec"].get("ports", []) if document["kind"] == "Service" else []
         if any(port["port"] == Ports().inference for port in ports):
@@ -99,7 +99,7 @@ def service_in(documents: Iterable[Document]) -> str:
     raise InputError(f"the manifests hold no Service with port {Ports().inference}")
 
 
-def _report(change: Change, progress: Progress) -> None:
+def _report(change: ObjectChange, progress: Progress) -> None:
     words = {"create": "created", "change": "changed", "unknown": "applied"}
     if change.action in words:
         progress.say(f"  {change.ref}: {words[change.action]}")

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 from config.progress import Progress
 from k8s.cluster import Cluster, Document, Mirror, Ref, is_ready
-from k8s.rollout.diagnosis import Cause, View, causes, hopeless, message
+from k8s.rollout.diagnosis import Cause, DeploymentView, describe_problem, find_causes, is_hopeless
 
 _LOG_LINES = 20
-# How often time limits are looked at while nothing changes.
+# How often time limits are checked while nothing changes.
 _TICK_S = 1.0
-# A controller that is alive takes note of a change at once.
+# A running controller notices a change at once.
 _NOTICED_S = 60.0
 
 
 @dataclass(frozen=True)
-class PodState:
-    """One pod as the progress shows it."""
+class PodSummary:
+    """One pod, as the progress and the status show it."""
 
     name: str
     phase: str
@@ -41,15 +41,15 @@ class WaitResult:
     """How a wait ended."""
 
     complete: bool
-    why: str
-    """The sentence about it: what is there, or what is missing."""
-    pods: tuple[PodState, ...]
+    summary: str
+    """How many pods are available, or why the wait ended without them."""
+    pods: tuple[PodSummary, ...]
     causes: tuple[Cause, ...] = ()
     seconds: float = 0.0
 
 
 def wait(cluster: Cluster, deployment: Ref, progress: Progress, *, timeout_s: float | None) -> WaitResult:
-    """Follows a rollout to its end."""
+    """Follows a rollout until its pods are available, or will not be."""
     changed, begun = threading.Event(), time.monotonic()
     report = _Report(progress)
     with _followed(cluster, deployment, changed) as follow:
@@ -58,22 +58,25 @@ def wait(cluster: Cluster, deployment: Ref, progress: Progress, *, timeout_s: fl
             waited_s = time.monotonic() - begun
             view = follow()
             if view is None:
-                return WaitResult(False, f"{deployment} was deleted while it was waited for", (), seconds=waited_s)
+                return WaitResult(False, f"{deployment} was deleted during the wait", (), seconds=waited_s)
             report.changes_in(view)
             available, over = availability(view.deployment), _end_reason(view, waited_s, timeout_s)
             if available or over:
                 break
             changed.wait(_TICK_S)
-    # Each mirror is as fresh as its own watch; what is reported is seen at one moment.
+    # The mirrors may be of slightly different moments, so the final report reads everything once more.
     last = read_view(cluster, deployment) or view
     report.changes_in(last)
-    why_not = () if available else tuple(causes(last, _logs(cluster, deployment.namespace)))
-    return WaitResult(bool(available), available or over, tuple(pod_states(last)), why_not, waited_s)
+    why_not = () if available else tuple(find_causes(last, _logs(cluster, deployment.namespace)))
+    return WaitResult(bool(available), available or over, tuple(summarise_pods(last)), why_not, waited_s)
 
 
 @contextmanager
-def _followed(cluster: Cluster, deployment: Ref, changed: threading.Event) -> Iterator[Callable[[], View | None]]:
-    """What gives the newest view of a Deployment, None once it was deleted; `changed` is set when there is a newer."""
+def _followed(
+    cluster: Cluster, deployment: Ref, changed: threading.Event
+) -> Iterator[Callable[[], DeploymentView | None]]:
+    """A function that returns the newest view of a Deployment, or None once it was deleted. `changed` is set whenever
+    there is a newer view."""
     labels = _selector(cluster.get(deployment))
     with ExitStack() as stack:
 
@@ -85,17 +88,17 @@ def _followed(cluster: Cluster, deployment: Ref, changed: threading.Event) -> It
         pods = mirror("v1", "Pod", labels=labels)
         events = mirror("v1", "Event", fields="type=Warning")
 
-        def newest() -> View | None:
+        def newest() -> DeploymentView | None:
             known = deployments.objects
             if not known:
                 return None
-            return View(known[-1], tuple(replicasets.objects), tuple(pods.objects), tuple(events.objects))
+            return DeploymentView(known[-1], tuple(replicasets.objects), tuple(pods.objects), tuple(events.objects))
 
         yield newest
 
 
-def read_view(cluster: Cluster, deployment: Ref) -> View | None:
-    """The view of a Deployment at this moment; None when it is not there."""
+def read_view(cluster: Cluster, deployment: Ref) -> DeploymentView | None:
+    """Reads a Deployment with its ReplicaSets, pods and events; None if it does not exist."""
     document = cluster.get(deployment)
     if document is None:
         return None
@@ -105,39 +108,39 @@ def read_view(cluster: Cluster, deployment: Ref) -> View | None:
 
     labels = _selector(document)
     replicasets, pods = items("apps/v1", "ReplicaSet", labels=labels), items("v1", "Pod", labels=labels)
-    return View(document, replicasets, pods, items("v1", "Event", fields="type=Warning"))
+    return DeploymentView(document, replicasets, pods, items("v1", "Event", fields="type=Warning"))
 
 
-def pod_states(view: View) -> list[PodState]:
-    """The pods of the present template."""
-    return [_pod_state(pod, view) for pod in view.new_pods]
+def summarise_pods(view: DeploymentView) -> list[PodSummary]:
+    """The pods of the current template."""
+    return [_summarise(pod, view) for pod in view.new_pods]
 
 
-def _pod_state(pod: Document, view: View) -> PodState:
+def _summarise(pod: Document, view: DeploymentView) -> PodSummary:
     status = pod.get("status") or {}
     containers = status.get("containerStatuses") or []
     total = len(pod["spec"]["containers"])
     phase = "Terminating" if pod["metadata"].get("deletionTimestamp") else status.get("phase", "Pending")
-    return PodState(
+    return PodSummary(
         name=pod["metadata"]["name"],
         phase=phase,
         ready=f"{sum(bool(container.get('ready')) for container in containers)}/{total}",
         restarts=sum(int(container.get("restartCount", 0)) for container in containers),
-        message=message(pod, view),
+        message=describe_problem(pod, view),
     )
 
 
 class _Report:
-    """A line for each pod whenever its state changes, and one for each cause at the Deployment itself."""
+    """Prints a line for a pod whenever its state changes, and for each cause at the Deployment itself."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._reported: dict[str, str] = {}
 
-    def changes_in(self, view: View) -> None:
-        for state in pod_states(view):
+    def changes_in(self, view: DeploymentView) -> None:
+        for state in summarise_pods(view):
             self._line(state.name, str(state))
-        for cause in causes(view):
+        for cause in find_causes(view):
             if cause.subject.startswith("Deployment"):
                 self._line(cause.text, str(cause))
 
@@ -148,33 +151,34 @@ class _Report:
 
 
 def availability(deployment: Document) -> str:
-    """How many pods are available, once all are of the present template and were ready for long enough; else empty."""
+    """How many pods are available, once all are of the current template and available; else empty."""
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
     if int(status.get("observedGeneration") or 0) < int(deployment["metadata"].get("generation") or 0):
         return ""
     updated, total = int(status.get("updatedReplicas") or 0), int(status.get("replicas") or 0)
     available = int(status.get("availableReplicas") or 0)
-    # As `kubectl rollout status` counts: all new, none old, all available.
+    # The conditions of `kubectl rollout status`: all new, none old, all available.
     if updated < wanted or total > updated or available < updated:
         return ""
     return f"{available} of {wanted} pods available"
 
 
-def _end_reason(view: View, waited_s: float, timeout_s: float | None) -> str:
-    """Why there is nothing more to wait for; empty while there is."""
+def _end_reason(view: DeploymentView, waited_s: float, timeout_s: float | None) -> str:
+    """Why to stop waiting; empty to go on."""
     deployment = view.deployment
     status, wanted = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
     noticed = int(status.get("observedGeneration") or 0) >= int(deployment["metadata"].get("generation") or 0)
-    short = f"{status.get('updatedReplicas') or 0} new and {sum(map(is_ready, view.new_pods))} ready of {wanted} pods"
+    ready = sum(map(is_ready, view.new_pods))
+    short = f"{ready} of {wanted} new pods ready ({status.get('updatedReplicas') or 0} created)"
     if not noticed:
         late = waited_s > _NOTICED_S
-        return f"no controller took note of the change in {_NOTICED_S:g} s: does one run?" if late else ""
-    if hopeless(view):
-        return f"{short}, and waiting will not change it"
+        return f"no controller noticed the change within {_NOTICED_S:g} s: is one running?" if late else ""
+    if is_hopeless(view):
+        return f"{short}, and waiting will not help"
     for condition in status.get("conditions") or []:
         if condition.get("type") == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded":
             deadline = deployment["spec"].get("progressDeadlineSeconds", 600)
-            return f"{short}, and no progress in {deadline} s"
+            return f"{short}, no progress for {deadline} s"
     if timeout_s is not None and waited_s >= timeout_s:
         return f"{short} after {timeout_s:g} s"
     return ""

@@ -1,21 +1,21 @@
-"""A trace of traffic through the autoscaler's own algorithm: how many pods, how late, and what they cost; and whether
-a real autoscaler that was recorded decided the same."""
+"""Replays traffic through the autoscaler's own algorithm: how many pods there are, how late they come, what they cost.
+Also checks the algorithm against the recorded decisions of a real autoscaler."""
 
-from k8s.simulating.comparing import Comparison, compare_recorded
+from k8s.simulating.comparing import RecordedComparison, compare_recorded
 from k8s.simulating.drawing import simulation_html
-from k8s.simulating.outcome import Simulation
-from k8s.simulating.recorded import read_recording
-from k8s.simulating.simulate import Supposed, simulate
-from k8s.simulating.traffic import Trace, read_trace
+from k8s.simulating.recording import read_recording
+from k8s.simulating.simulate import SimulationOptions, simulate
+from k8s.simulating.simulation import Simulation
+from k8s.simulating.traffic import TrafficTrace, read_traffic
 
 __all__ = [
-    "Comparison",
+    "RecordedComparison",
     "Simulation",
-    "Supposed",
-    "Trace",
+    "SimulationOptions",
+    "TrafficTrace",
     "compare_recorded",
     "read_recording",
-    "read_trace",
+    "read_traffic",
     "simulate",
     "simulation_html",
 ]

@@ -1,4 +1,4 @@
-"""A recorded autoscaler's looks, decided again from the same inputs: where the simulation comes to something else."""
+"""Makes the decisions of a recorded autoscaler again from the same inputs, and finds those that differ."""
 
 from __future__ import annotations
 
@@ -8,49 +8,51 @@ from typing import Any
 
 from k8s.simulating.controller import SYNC_S, Controller
 from k8s.simulating.hpa import Hpa
-from k8s.simulating.outcome import duration
-from k8s.simulating.recorded import Recording, Seen, in_words
-from k8s.simulating.wishes import PodState, Reading
+from k8s.simulating.recording import Observation, Recording, describe_metric
+from k8s.simulating.replica_calculator import PodMetric, PodState
+from k8s.simulating.simulation import duration
 
 _LONG_AGO_S = -1e9
-# Of a thousandth: a mean that was counted in whole ones stays what it was.
+# Half a thousandth, so that a mean that was recorded in whole thousandths is not rounded down.
 _HALF = 0.5
-# How late a status may be read: a third of the time between two looks.
+# How long after the controller wrote a status it may have been read: a third of its sync period.
 _LATEST_S = SYNC_S / 3
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One look that came to something else."""
+class DifferentDecision:
+    """One recorded decision that the simulation makes differently."""
 
-    seen: Seen
+    seen: Observation
     simulated: int
+    """The number of pods that the simulation decides on."""
     from_before: bool
-    """Whether it may follow from what was before the recording."""
+    """Whether events before the recording may explain it."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Every look of a recording, decided again."""
+class RecordedComparison:
+    """Every decision of a recording, made again."""
 
     recording: Recording
     looks: int
+    """How many decisions were made again."""
     undecided: int
-    """Looks whose metrics did not suffice."""
-    differences: tuple[Difference, ...]
+    """How many of them lacked metrics."""
+    differences: tuple[DifferentDecision, ...]
 
     @property
     def differs(self) -> bool:
-        """Whether a look was decided otherwise that nothing from before can explain."""
+        """Whether a decision differs that nothing before the recording can explain."""
         return any(not difference.from_before for difference in self.differences)
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON."""
+        """The record that `--json` prints."""
         return {
             "schema": "marina.simulation.recorded/1",
             "name": self.recording.name,
             "seconds": round(self.recording.seen[-1].at_s, 3),
-            "remembers_s": self.recording.hpa.remembers_s,
+            "remembers_s": self.recording.hpa.history_s,
             "looks": self.looks,
             "undecided": self.undecided,
             "differs": self.differs,
@@ -69,87 +71,88 @@ class Comparison:
         }
 
     def to_text(self) -> str:
-        """For a person."""
+        """The counts, and a line for each difference."""
         hpa, seen = self.recording.hpa, self.recording.seen
         rows = {
-            "looks of the autoscaler": self.looks,
+            "decisions of the autoscaler": self.looks,
             "decided as recorded": self.looks - self.undecided - len(self.differences),
-            "left open, for want of metrics": self.undecided,
-            "decided otherwise": len(self.differences),
+            "not decided, metrics missing": self.undecided,
+            "decided differently": len(self.differences),
         }
         width = max(map(len, rows))
         lines = [f"{self.recording.name}: {duration(seen[-1].at_s)}, {hpa.low} to {hpa.high} pods"]
         lines += [f"  {label:<{width}}  {count:>5}" for label, count in rows.items()]
         lines += [_line(difference, hpa) for difference in self.differences]
         if all(look.ready is None for look in seen):
-            lines.append("`ready` is not recorded: all pods are taken to have been read")
+            lines.append("`ready` is not recorded, so all pods are assumed to have had metrics")
         return "\n".join(lines)
 
 
-def _line(difference: Difference, hpa: Hpa) -> str:
+def _line(difference: DifferentDecision, hpa: Hpa) -> str:
     seen = difference.seen
-    metrics = ", ".join(in_words(metric, seen.values.get(metric.name)) for metric in hpa.metrics)
-    read = "" if seen.ready is None else f", {seen.ready} of them read"
-    before = f"; may follow from before, the first {duration(hpa.remembers_s)} are remembered"
+    metrics = ", ".join(describe_metric(metric, seen.values.get(metric.name)) for metric in hpa.metrics)
+    ready = "" if seen.ready is None else f", {seen.ready} of them ready"
+    before = f"; events before the recording may explain it, the autoscaler remembers {duration(hpa.history_s)}"
     decided = f"recorded {seen.desired}, simulated {difference.simulated}"
     return (
-        f"  after {duration(seen.at_s)}: {seen.replicas} pods{read}, {metrics}: {decided}"
+        f"  after {duration(seen.at_s)}: {seen.replicas} pods{ready}, {metrics}: {decided}"
         f"{before if difference.from_before else ''}"
     )
 
 
-def compare_recorded(recording: Recording) -> Comparison:
-    """Decides each look again; what was scaled is as it was recorded, so that one difference makes no second."""
+def compare_recorded(recording: Recording) -> RecordedComparison:
+    """Makes each decision again. The pods are then scaled as recorded, so that one difference causes no second one."""
     controller, looks, undecided, differences = Controller(recording.hpa), 0, 0, []
-    for seen in _looks(recording.seen):
+    for seen in _syncs(recording.seen):
         looks += 1
         decision = controller.decide(seen.at_s, seen.replicas, *_inputs(recording.hpa, seen))
-        # Out of bounds, it decides without metrics.
+        # Outside its bounds, the controller decides without metrics.
         bounded = recording.hpa.low <= seen.replicas <= recording.hpa.high
         if not seen.active and bounded:
             undecided += 1
             continue
         if decision.replicas != seen.desired:
-            from_before = seen.at_s < recording.hpa.remembers_s
-            differences.append(Difference(seen, decision.replicas, from_before))
+            from_before = seen.at_s < recording.hpa.history_s
+            differences.append(DifferentDecision(seen, decision.replicas, from_before))
         controller.scale(seen.at_s, seen.replicas, seen.desired)
-    return Comparison(recording, looks, undecided, tuple(differences))
+    return RecordedComparison(recording, looks, undecided, tuple(differences))
 
 
-def _looks(lines: tuple[Seen, ...]) -> Iterator[Seen]:
-    """One for each status that is new, and one for every time between in which the controller looked and wrote nothing,
-    because nothing had changed."""
-    lines = _punctual(lines)
+def _syncs(lines: tuple[Observation, ...]) -> Iterator[Observation]:
+    """One observation for each sync of the controller: for each new status, and for each sync between two lines that
+    wrote nothing because nothing had changed."""
+    lines = _without_delays(lines)
     last = lines[0]
     yield last
     for line in lines[1:]:
         new = line.status != last.status
-        # The last of them wrote this line's status.
+        # The last sync before this line wrote its status.
         until = line.at_s - SYNC_S / 2 if new else line.at_s
-        # Once it has scaled, its next look writes how many pods there are.
+        # After it has scaled, its next sync writes the new number of pods.
         while last.desired == last.replicas and last.at_s + SYNC_S <= until:
             last = replace(last, at_s=last.at_s + SYNC_S)
             yield last
         if new:
-            # Where it took pods away, they may have been gone when they were counted.
-            last = _with_those_of(last, line) if line.desired < line.replicas else line
+            # If it removed pods, some may have been gone when `ready` and `running` were counted.
+            last = _with_counts_of(last, line) if line.desired < line.replicas else line
             yield last
         else:
             last = replace(last, ready=line.ready, running=line.running, read=line.read)
 
 
-def _with_those_of(before: Seen, line: Seen) -> Seen:
-    """With no fewer pods than the line before had."""
+def _with_counts_of(before: Observation, line: Observation) -> Observation:
+    """The line, counting at least as many pods as the one before it."""
     read = {name: max(count, before.read.get(name, 0)) for name, count in line.read.items()}
-    return replace(line, ready=_more(line.ready, before.ready), running=_more(line.running, before.running), read=read)
+    ready, running = _larger(line.ready, before.ready), _larger(line.running, before.running)
+    return replace(line, ready=ready, running=running, read=read)
 
 
-def _more(now: int | None, before: int | None) -> int | None:
+def _larger(now: int | None, before: int | None) -> int | None:
     return now if now is None or before is None else max(now, before)
 
 
-def _punctual(lines: tuple[Seen, ...]) -> tuple[Seen, ...]:
-    """The lines with a status that was read late put back: between two looks are no fewer seconds than a look takes."""
+def _without_delays(lines: tuple[Observation, ...]) -> tuple[Observation, ...]:
+    """The lines, with those that were read late moved back in time, so that syncs are whole periods apart."""
     seen = list(lines)
     for place in range(len(seen) - 2, -1, -1):
         line, after = seen[place], seen[place + 1]
@@ -159,8 +162,10 @@ def _punctual(lines: tuple[Seen, ...]) -> tuple[Seen, ...]:
     return tuple(seen)
 
 
-def _inputs(hpa: Hpa, seen: Seen) -> tuple[list[PodState], dict[str, dict[str, Reading]], dict[str, float | None]]:
-    """Pods and readings whose means are those that were written; who was not ready is taken to be starting."""
+def _inputs(
+    hpa: Hpa, seen: Observation
+) -> tuple[list[PodState], dict[str, dict[str, PodMetric]], dict[str, float | None]]:
+    """Pods and metrics with the recorded means; pods that were not ready are assumed to be starting."""
     ready = seen.replicas if seen.ready is None else min(seen.ready, seen.replicas)
     running = ready if seen.running is None else min(max(seen.running, ready), seen.replicas)
     pods = [
@@ -176,7 +181,8 @@ def _inputs(hpa: Hpa, seen: Seen) -> tuple[list[PodState], dict[str, dict[str, R
     values = seen.values if seen.active else {}
     readings = {
         metric.name: {
-            pod.name: Reading((values[metric.name] + _HALF) / 1000) for pod in pods[: seen.read.get(metric.name, ready)]
+            pod.name: PodMetric((values[metric.name] + _HALF) / 1000)
+            for pod in pods[: seen.read.get(metric.name, ready)]
         }
         for metric in hpa.metrics
         if metric.kind != "External" and metric.name in values

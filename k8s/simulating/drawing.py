@@ -1,4 +1,4 @@
-"""`simulation.html`: the table and the drawings of a simulation. One file, light and dark, no network, no script."""
+"""`simulation.html`: the table and charts of a simulation, in one file without scripts or network access."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from config.pages import Axis, Chart, Drawing, LegendEntry, Line, linear_axis, render_template
-from k8s.simulating.outcome import Simulation, duration
-from k8s.simulating.world import Moment
+from k8s.simulating.replay import Moment
+from k8s.simulating.simulation import Simulation, duration
 
 _POINTS = 800
 _COLOURS = ("one", "two", "three")
@@ -16,48 +16,48 @@ _HOURS = (0.25, 0.5, 1, 2, 4, 6, 12, 24, 48, 96, 168)
 
 
 def simulation_html(simulation: Simulation) -> str:
-    """The file's text."""
-    heading = f"{simulation.name}: {simulation.trace.name}"
-    knee = simulation.service.knee_rps
-    traffic = Line("traffic", "zero", _points(simulation.outcomes[0].run.moments, lambda moment: moment.rate))
-    held = _lines(simulation, lambda moment: moment.ready * knee)
+    """The text of the file."""
+    heading = f"{simulation.name}: {simulation.traffic.name}"
+    knee = simulation.pod.knee_rps
+    traffic = Line("traffic", "zero", _points(simulation.results[0].replay.moments, lambda moment: moment.rate))
+    capacity = _lines(simulation, lambda moment: moment.ready * knee)
     return render_template(
         Path(__file__).with_name("simulation.html"),
         title=heading,
-        lead=f"{duration(len(simulation.trace.rates))};{simulation.service_text()}",
+        lead=f"{duration(len(simulation.traffic.rates))}; {simulation.pod}",
         rows=simulation.rows(),
         drawings=[
-            _drawing("Requests/s: what came, and what the ready pods hold", [traffic, *held], simulation),
+            _drawing("Requests/s: the traffic, and what the ready pods can hold", [traffic, *capacity], simulation),
             _drawing(
                 "Pods that the autoscaler asked for", _lines(simulation, lambda moment: moment.wanted), simulation
             ),
-            _drawing("Requests beyond the objective, so far", _lines(simulation, _beyond_so_far()), simulation),
+            _drawing("Requests that missed the objective so far", _lines(simulation, _missed_so_far()), simulation),
         ],
         assumed=simulation.assumed,
     )
 
 
-def _beyond_so_far() -> Callable[[Moment], float]:
+def _missed_so_far() -> Callable[[Moment], float]:
     total = 0.0
 
     def value(moment: Moment) -> float:
         nonlocal total
-        total = moment.beyond + (total if moment.at_s else 0.0)
+        total = moment.missed + (total if moment.at_s else 0.0)
         return total
 
     return value
 
 
 def _lines(simulation: Simulation, value: Callable[[Moment], float]) -> list[Line]:
-    """A line for each autoscaler, all but the first one dashed, so that one does not hide another."""
+    """A line for each autoscaler; all but the first are dashed, so that none hides another."""
     return [
-        Line(outcome.label, css if css == _COLOURS[0] else f"{css} dash", _points(outcome.run.moments, value))
-        for outcome, css in zip(simulation.outcomes, _COLOURS, strict=False)
+        Line(result.label, css if css == _COLOURS[0] else f"{css} dash", _points(result.replay.moments, value))
+        for result, css in zip(simulation.results, _COLOURS, strict=False)
     ]
 
 
 def _points(moments: Sequence[Moment], value: Callable[[Moment], float]) -> list[tuple[float, float]]:
-    """A value over time, with no more points than can be seen."""
+    """A value over time, thinned out to the peaks of at most `_POINTS` stretches."""
     every = math.ceil(len(moments) / _POINTS)
     points = [(float(moment.at_s), value(moment)) for moment in moments]
     return [max(points[at : at + every], key=lambda point: point[1]) for at in range(0, len(points), every)]
@@ -65,10 +65,10 @@ def _points(moments: Sequence[Moment], value: Callable[[Moment], float]) -> list
 
 def _drawing(title: str, lines: Sequence[Line], simulation: Simulation) -> Drawing:
     most = max((y or 0.0 for line in lines for _, y in line.points), default=0.0)
-    # Drawn in reverse, so that the first line lies on top.
+    # Reversed, so that the first line is on top.
     chart = Chart(
         title=title,
-        x=_hours_axis(len(simulation.trace.rates)),
+        x=_hours_axis(len(simulation.traffic.rates)),
         y=linear_axis(0, max(4.0, most)),
         lines=list(reversed(lines)),
         width=960,

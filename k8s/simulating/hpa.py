@@ -1,4 +1,5 @@
-"""What an autoscaler is told: a HorizontalPodAutoscaler as the controller reads it, also the one that KEDA makes."""
+"""The settings of an autoscaler: a HorizontalPodAutoscaler as the controller reads it, or the one that KEDA makes of a
+ScaledObject."""
 
 from __future__ import annotations
 
@@ -15,22 +16,22 @@ _TOLERANCE = "0.1"
 
 @dataclass(frozen=True)
 class Metric:
-    """One of the metrics; the largest of their wishes counts."""
+    """One of the metrics. The controller follows the one that proposes the most pods."""
 
     kind: Literal["External", "Pods", "Resource"]
     name: str
     target: float
-    """In the metric's own unit, per pod; percent of the request for a resource."""
+    """Per pod, in the metric's own unit; for a resource in percent of the request."""
 
     @property
-    def forecasts(self) -> bool:
-        """Whether it knows the weeks before."""
+    def is_forecast(self) -> bool:
+        """Whether it is the forecast from past weeks."""
         return self.name == EXPECTED_METRIC or f"model:{EXPECTED}{{" in self.name
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How far the number of pods may move within a period."""
+    """How far the number of pods may change within a period."""
 
     kind: Literal["Percent", "Pods"]
     value: int
@@ -38,7 +39,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Rules:
+class ScalingRules:
     """One direction of `behavior`."""
 
     window_s: int
@@ -49,28 +50,28 @@ class Rules:
 
 @dataclass(frozen=True)
 class Hpa:
-    """All that decides."""
+    """The settings that decide."""
 
     low: int
     high: int
     metrics: tuple[Metric, ...]
-    up: Rules
-    down: Rules
-    paced: bool = True
-    """Whether it has a `behavior`; without one, a look may double the pods, and policies count nothing."""
+    up: ScalingRules
+    down: ScalingRules
+    has_behavior: bool = True
+    """Without a `behavior`, one sync may double the pods, and policies do not apply."""
 
     @property
-    def remembers_s(self) -> int:
-        """How far back a decision may follow from what was."""
-        periods = [policy.period_s for rules in (self.up, self.down) for policy in rules.policies if self.paced]
+    def history_s(self) -> int:
+        """How many seconds of the past a decision may depend on."""
+        periods = [policy.period_s for rules in (self.up, self.down) for policy in rules.policies if self.has_behavior]
         return max(self.up.window_s, self.down.window_s, *periods)
 
     def with_up_window(self, seconds: int) -> Hpa:
-        """The same with another window before more pods."""
+        """A copy with another stabilization window for scaling up."""
         return replace(self, up=replace(self.up, window_s=seconds))
 
 
-# What the API server fills in, where an object says nothing.
+# The API server's defaults.
 _UP = {
     "stabilizationWindowSeconds": 0,
     "selectPolicy": "Max",
@@ -87,7 +88,7 @@ _DOWN = {
 
 
 def read_hpa(manifest: Manifest) -> Hpa:
-    """From a HorizontalPodAutoscaler (`autoscaling/v2`) or a ScaledObject."""
+    """Reads a HorizontalPodAutoscaler (`autoscaling/v2`) or a ScaledObject."""
     spec = manifest["spec"]
     if manifest["kind"] == "ScaledObject":
         return _of_keda(spec)
@@ -96,7 +97,7 @@ def read_hpa(manifest: Manifest) -> Hpa:
 
 
 def _of_keda(spec: Manifest) -> Hpa:
-    """KEDA gives its metrics as external ones, and leaves the behavior as it is written."""
+    """KEDA turns its Prometheus triggers into external metrics, and copies the behavior."""
     behavior = spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", {}).get("behavior")
     metrics = tuple(_trigger(trigger) for trigger in spec["triggers"])
     return _hpa(spec.get("minReplicaCount", 1), spec["maxReplicaCount"], metrics, behavior)
@@ -104,7 +105,7 @@ def _of_keda(spec: Manifest) -> Hpa:
 
 def _hpa(low: int, high: int, metrics: tuple[Metric, ...], behavior: Manifest | None) -> Hpa:
     up, down = ((behavior or {}).get(direction) or {} for direction in ("scaleUp", "scaleDown"))
-    return Hpa(low, high, metrics, _rules(_UP | up), _rules(_DOWN | down), paced=behavior is not None)
+    return Hpa(low, high, metrics, _rules(_UP | up), _rules(_DOWN | down), has_behavior=behavior is not None)
 
 
 def _metric(given: Manifest) -> Metric:
@@ -123,7 +124,7 @@ def _trigger(trigger: Manifest) -> Metric:
     return Metric("External", trigger["metadata"]["query"], float(trigger["metadata"]["threshold"]))
 
 
-def _rules(given: Manifest) -> Rules:
+def _rules(given: Manifest) -> ScalingRules:
     policies = tuple(Policy(policy["type"], policy["value"], policy["periodSeconds"]) for policy in given["policies"])
     tolerance = float(quantity(str(given.get("tolerance", _TOLERANCE))))
-    return Rules(given["stabilizationWindowSeconds"], given["selectPolicy"], policies, tolerance)
+    return ScalingRules(given["stabilizationWindowSeconds"], given["selectPolicy"], policies, tolerance)

@@ -1,4 +1,4 @@
-"""From a plan and a trace to a simulation: the manifests' own autoscaler, and beside it what one would compare with."""
+"""Simulates the autoscaler that a plan's manifests hold, and others to compare it with."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from config.errors import InputError
 from k8s.manifests import Plan, override_evidence, render_objects
 from k8s.monitoring import forecast_lead_s
 from k8s.simulating.hpa import Hpa, read_hpa
-from k8s.simulating.outcome import Outcome, Simulation, make_outcome
-from k8s.simulating.traffic import Trace, day_trace, step_trace
-from k8s.simulating.world import Service, replay
+from k8s.simulating.replay import PodProfile
+from k8s.simulating.simulation import Simulation, make_result
+from k8s.simulating.traffic import TrafficTrace, day_traffic, step_traffic
 
 _COLD_START_S = 30.0
 _READINGS = 4
-# Of what all pods hold at their target: a day's peak that leaves the autoscaler some room.
+# The peak of the default day, as a share of what `max_replicas` pods serve at their target.
 _PEAK = 0.8
 
 
 @dataclass(frozen=True)
-class Supposed:
-    """What to replay, and what is taken for true beside what was measured."""
+class SimulationOptions:
+    """The traffic to replay, values to use instead of measured ones, and what to compare with."""
 
-    trace: Trace | Literal["day"] | float = "day"
-    """Recorded traffic, a working day, or a step to so many times what the least pods should run at."""
+    traffic: TrafficTrace | Literal["day"] | float = "day"
+    """Recorded traffic, a working day, or a step to this multiple of what `min_replicas` pods serve at their target."""
     knee_rps: float | None = None
     cold_start_s: float | None = None
     node_s: float = 0
     up_window_s: int | None = None
-    """Another window before more pods, to compare with."""
+    """Also simulate with this stabilization window for scaling up."""
     forecast: bool = False
-    """Whether to compare with the other `scaling.forecast`."""
+    """Also simulate with the other `scaling.forecast`."""
 
 
-def simulate(plan: Plan, supposed: Supposed) -> Simulation:
+def simulate(plan: Plan, options: SimulationOptions) -> Simulation:
     """Replays the traffic through the autoscaler that `marina manifests` would render."""
-    stated = (supposed.knee_rps, supposed.cold_start_s)
-    if stated != (None, None):
-        plan = replace(plan, evidence=override_evidence(plan.evidence, *stated))
+    given = (options.knee_rps, options.cold_start_s)
+    if given != (None, None):
+        plan = replace(plan, evidence=override_evidence(plan.evidence, *given))
     hpa = _autoscaler(plan)
-    service, assumed = _service(plan, supposed)
-    trace = _trace(plan, service, supposed)
-    outcomes = [_outcome("as rendered", hpa, trace, service)]
-    if supposed.up_window_s is not None:
-        label = f"{supposed.up_window_s} s before more"
-        outcomes.append(_outcome(label, hpa.with_up_window(supposed.up_window_s), trace, service))
-    if supposed.forecast:
+    pod, assumed = _pod_profile(plan, options)
+    traffic = _make_traffic(plan, pod, options)
+    results = [make_result("as rendered", hpa, traffic, pod)]
+    if options.up_window_s is not None:
+        label = f"{options.up_window_s} s before more"
+        results.append(make_result(label, hpa.with_up_window(options.up_window_s), traffic, pod))
+    if options.forecast:
         other, label = ("none", "no forecast") if _forecasts(hpa) else ("weekly", "weekly forecast")
-        outcomes.append(_outcome(label, _autoscaler(_with_forecast(plan, other)), trace, service))
-    if any(_forecasts(outcome.hpa) for outcome in outcomes) and not trace.has_weeks:
-        assumed.append("the weeks before: the same traffic at the same times")
-    return Simulation(plan.name, trace, service, outcomes, assumed, plan.spec.cost)
+        results.append(make_result(label, _autoscaler(_with_forecast(plan, other)), traffic, pod))
+    if any(_forecasts(result.hpa) for result in results) and not traffic.has_weeks:
+        assumed.append("the past weeks: the same traffic at the same times")
+    return Simulation(plan.name, traffic, pod, results, assumed, plan.spec.cost)
 
 
 def _forecasts(hpa: Hpa) -> bool:
-    return any(metric.forecasts for metric in hpa.metrics)
+    return any(metric.is_forecast for metric in hpa.metrics)
 
 
 def _with_forecast(plan: Plan, forecast: str) -> Plan:
@@ -67,15 +67,11 @@ def _with_forecast(plan: Plan, forecast: str) -> Plan:
     return replace(plan, spec=plan.spec.model_copy(update={"scaling": changed}))
 
 
-def _outcome(label: str, hpa: Hpa, trace: Trace, service: Service) -> Outcome:
-    return make_outcome(label, hpa, trace, service, replay(trace, hpa, service))
-
-
 def _autoscaler(plan: Plan) -> Hpa:
     where = f"{plan.spec.file}: `scaling"
     metric = plan.spec.scaling.metric
     if metric in ("queue_time", "waiting"):
-        text = f"{where}.metric`: got `{metric}`, but how long requests wait below the knee is not known"
+        text = f"{where}.metric`: got `{metric}`, but nothing tells how long requests wait below the knee"
         raise InputError(text, hint="simulate `metric: requests`, which scales before requests wait")
     for manifest in (document for documents in render_objects(plan).values() for document in documents):
         if manifest["kind"] in ("HorizontalPodAutoscaler", "ScaledObject"):
@@ -83,26 +79,26 @@ def _autoscaler(plan: Plan) -> Hpa:
     raise InputError(f"{where}.autoscaler`: got `none`, so the number of pods never changes", hint="autoscaler: hpa")
 
 
-def _service(plan: Plan, supposed: Supposed) -> tuple[Service, list[str]]:
-    """What a pod does, and what of that was never measured."""
+def _pod_profile(plan: Plan, options: SimulationOptions) -> tuple[PodProfile, list[str]]:
+    """What a pod can do, and what had to be assumed because it was never measured."""
     spec, assumed = plan.spec, []
     measured, target = plan.evidence.knee if plan.evidence else None, plan.target_rps_per_pod
     if measured is None and target is None:
         hint = f"marina calibrate {spec.file}, or --knee RPS"
-        raise InputError("nothing was measured, so how many requests/s a pod can hold is not known", hint=hint)
+        raise InputError("nothing was measured, so it is unknown how many requests/s a pod can serve", hint=hint)
     knee = measured.rps if measured else (target or 0) / spec.scaling.headroom
     cold_start_s = plan.cold_start_s
     if measured is None:
         assumed.append(f"the knee: {knee:.4g} requests/s, `scaling.target_rps_per_pod` / `scaling.headroom`")
     if cold_start_s is None:
         cold_start_s = _COLD_START_S
-        assumed.append(f"the cold start: {cold_start_s:g} s; `--cold-start` says another")
+        assumed.append(f"the cold start: {cold_start_s:g} s; `--cold-start` sets it")
     scrape_s = spec.kubernetes.monitoring.scrape_interval_s
-    service = Service(
+    pod = PodProfile(
         knee_rps=knee,
         target_rps=target or knee * spec.scaling.headroom,
         cold_start_s=cold_start_s,
-        node_s=supposed.node_s,
+        node_s=options.node_s,
         queue=spec.serving.queue,
         metric=spec.scaling.metric,
         scrape_s=scrape_s,
@@ -110,13 +106,13 @@ def _service(plan: Plan, supposed: Supposed) -> tuple[Service, list[str]]:
         forecast_lead_s=forecast_lead_s(cold_start_s),
         propagation_s=spec.serving.drain_propagation_s,
     )
-    return service, assumed
+    return pod, assumed
 
 
-def _trace(plan: Plan, service: Service, supposed: Supposed) -> Trace:
-    if isinstance(supposed.trace, Trace):
-        return supposed.trace
+def _make_traffic(plan: Plan, pod: PodProfile, options: SimulationOptions) -> TrafficTrace:
+    if isinstance(options.traffic, TrafficTrace):
+        return options.traffic
     scaling = plan.spec.scaling
-    if supposed.trace == "day":
-        return day_trace(float(f"{_PEAK * scaling.max_replicas * service.target_rps:.3g}"))
-    return step_trace(float(f"{scaling.min_replicas * service.target_rps:.4g}"), supposed.trace)
+    if options.traffic == "day":
+        return day_traffic(float(f"{_PEAK * scaling.max_replicas * pod.target_rps:.3g}"))
+    return step_traffic(float(f"{scaling.min_replicas * pod.target_rps:.4g}"), options.traffic)

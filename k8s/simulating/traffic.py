@@ -1,4 +1,4 @@
-"""Traffic to replay: a recorded one from a file, a step, or a day."""
+"""TrafficTrace to replay: recorded in a file, a step, or a working day."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _BEFORE_STEP_S, _STEP_S, _AFTER_STEP_S = 300, 1800, 1800
 
 
 @dataclass(frozen=True)
-class Trace:
-    """Requests/s of every second."""
+class TrafficTrace:
+    """The requests/s in every second."""
 
     name: str
     rates: Sequence[float]
     step_s: int | None = None
-    """When it rises, for a trace that is one step."""
+    """The second of the step, if the traffic is a step."""
 
     @property
     def has_weeks(self) -> bool:
-        """Whether it is long enough to be its own past."""
+        """Whether it is long enough to be its own past for a weekly forecast."""
         return len(self.rates) > _WEEK_S + DAY_S
 
-    def weeks_before(self, at_s: int) -> list[float]:
-        """What came at this second of the three weeks before, as rules record it, a mean of five minutes. A short trace
-        is taken to have come in each of them."""
+    def rates_in_past_weeks(self, at_s: int) -> list[float]:
+        """The rates at this second in each of the last three weeks, as means over five minutes, as the recording rule
+        has them. Short traffic is assumed to have been the same in each week."""
         weeks = [at_s - week * _WEEK_S for week in (1, 2, 3)] if self.has_weeks else [at_s]
         return [self._mean(end) for end in weeks if 0 < end <= len(self.rates)]
 
@@ -50,41 +50,41 @@ class Trace:
         return list(accumulate(self.rates, initial=0.0))
 
 
-def step_trace(base_rps: float, factor: float) -> Trace:
-    """From a rate to `factor` times that for half an hour, and back."""
+def step_traffic(base_rps: float, factor: float) -> TrafficTrace:
+    """TrafficTrace that rises to `factor` times `base_rps` for half an hour, and falls back."""
     low, high = [base_rps], [base_rps * factor]
     rates = low * _BEFORE_STEP_S + high * _STEP_S + low * _AFTER_STEP_S
-    return Trace(f"a step to {factor:g} times {base_rps:g} requests/s", rates, step_s=_BEFORE_STEP_S)
+    return TrafficTrace(f"a step to {factor:g} times {base_rps:g} requests/s", rates, step_s=_BEFORE_STEP_S)
 
 
-def day_trace(peak_rps: float) -> Trace:
-    """A working day: quiet until six, a steep morning, a dip at noon, a second top, and an evening that runs out."""
+def day_traffic(peak_rps: float) -> TrafficTrace:
+    """A working day: quiet until six, a steep morning, a dip at noon, a second peak, and a slow decline until night."""
     hours = (0, 6, 9, 11, 13, 15, 18, 22, 24)
     shares = (0.15, 0.12, 0.8, 1.0, 0.75, 0.95, 0.6, 0.3, 0.15)
     rates = []
     for second in range(DAY_S):
         hour = second / 3600
-        place = bisect_right(hours, hour) - 1
-        part = (hour - hours[place]) / (hours[place + 1] - hours[place])
+        index = bisect_right(hours, hour) - 1
+        part = (hour - hours[index]) / (hours[index + 1] - hours[index])
         eased = (1 - math.cos(math.pi * part)) / 2
-        rates.append(peak_rps * (shares[place] + (shares[place + 1] - shares[place]) * eased))
-    return Trace(f"a day with a peak of {peak_rps:g} requests/s", rates)
+        rates.append(peak_rps * (shares[index] + (shares[index + 1] - shares[index]) * eased))
+    return TrafficTrace(f"a day with a peak of {peak_rps:g} requests/s", rates)
 
 
-def read_trace(file: Path) -> Trace:
-    """From a CSV of time and requests/s: seconds or ISO times, ascending; a rate holds until the next row."""
+def read_traffic(file: Path) -> TrafficTrace:
+    """Reads a CSV of ascending times (seconds or ISO) and requests/s; each rate lasts until the next row."""
     rows = _rows(file)
     starts = [at - rows[0][0] for at, _ in rows]
     last_s = median(after - before for before, after in pairwise(starts))
     duration = math.ceil(starts[-1] + last_s)
     if duration > _LONGEST_S:
         raise InputError(f"{file}: spans {duration / DAY_S:.0f} days, allowed: {_LONGEST_S // DAY_S} at most")
-    rates, place = [], 0
+    rates, index = [], 0
     for second in range(duration):
-        while place + 1 < len(starts) and starts[place + 1] <= second:
-            place += 1
-        rates.append(rows[place][1])
-    return Trace(str(file), rates)
+        while index + 1 < len(starts) and starts[index + 1] <= second:
+            index += 1
+        rates.append(rows[index][1])
+    return TrafficTrace(str(file), rates)
 
 
 def _rows(file: Path) -> list[tuple[float, float]]:
@@ -103,7 +103,7 @@ def _rows(file: Path) -> list[tuple[float, float]]:
                 f"{file}:{number}: got `{','.join(line)}`, allowed: a time and a rate of 0 or more", hint=hint
             )
         if rows and at <= rows[-1][0]:
-            raise InputError(f"{file}:{number}: got `{line[0]}`, allowed: times that ascend", hint=hint)
+            raise InputError(f"{file}:{number}: got `{line[0]}`, allowed: ascending times", hint=hint)
         rows.append((at, rate))
     if len(rows) < 2:
         raise InputError(f"{file}: holds {len(rows)} rates, allowed: two or more", hint=hint)

@@ -1,4 +1,4 @@
-"""Documents that belong together, and how they refer to each other: who selects whom, who scales what."""
+"""The objects of one application, and how they refer to each other: which selects which, which scales which."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property
 from k8s.verify.located import LocatedDocument, Place
 from k8s.verify.schemas import Schemas, is_built_in
 
-# Where the pods of each kind are described.
+# Path of the pod template in each kind.
 _TEMPLATES: dict[str, tuple[str, ...]] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
     "DaemonSet": ("spec", "template"),
@@ -26,14 +26,14 @@ SERVING = SCALABLE | {"DaemonSet", "Pod"}
 TORCHSERVE_PORTS = {8081: "management", 8082: "metrics", 7070: "gRPC inference", 7071: "gRPC management"}
 
 
-# What the API server takes as an amount; a spec takes less.
+# The quantities that the API server accepts; a spec accepts fewer forms.
 _AMOUNT = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d+)|([KMGTPE]i|[numkMGTPE])?)")
 _POWERS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _POWERS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
 
 
 def amount(node: Place) -> float | None:
-    """The number that a quantity stands for; None when there is none or it is not one."""
+    """The number that a quantity stands for; None if there is none or it is not a quantity."""
     if isinstance(node.value, int | float) and not isinstance(node.value, bool):
         return float(node.value)
     match = _AMOUNT.fullmatch(node.text)
@@ -41,7 +41,7 @@ def amount(node: Place) -> float | None:
 
 
 def matches(selector: Place, labels: dict[str, str]) -> bool:
-    """Whether a label selector takes these labels; one without terms takes all."""
+    """Whether a label selector matches these labels; an empty one matches all."""
     wanted = selector.at("matchLabels").texts
     return wanted.items() <= labels.items() and all(
         _holds(term, labels) for term in selector.at("matchExpressions").items()
@@ -59,13 +59,13 @@ def _holds(term: Place, labels: dict[str, str]) -> bool:
 
 
 def makes_pods(document: LocatedDocument) -> bool:
-    """Whether a custom resource has a template of pods where a Deployment has it, as Argo's Rollout does."""
+    """Whether a custom resource has a pod template in the same place as a Deployment, as Argo's Rollout does."""
     containers = document.root.at("spec", "template", "spec", "containers").items()
     return document.kind not in _TEMPLATES and not is_built_in(document) and bool(containers)
 
 
 def startup_budget_s(container: Place) -> int | None:
-    """How long a container may take to start before it is killed; None without a probe that would."""
+    """How many seconds a container may take to start before a probe kills it; None if it has no such probe."""
     probe = container.at("startupProbe")
     if not probe.given:
         probe = container.at("livenessProbe")
@@ -77,7 +77,7 @@ def startup_budget_s(container: Place) -> int | None:
 
 @dataclass(frozen=True)
 class Workload:
-    """Something that makes pods, and the pods it makes."""
+    """An object that makes pods, with its pod template."""
 
     document: LocatedDocument
     template: Place
@@ -88,12 +88,12 @@ class Workload:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of its pods."""
+        """The labels of its pods."""
         return self.template.at("metadata", "labels").texts
 
     @property
     def serves(self) -> bool:
-        """Whether its pods are there to be asked, not to end."""
+        """Whether its pods serve requests rather than run to completion."""
         return self.document.kind in SERVING or self.document.kind not in _TEMPLATES
 
     @property
@@ -102,12 +102,12 @@ class Workload:
 
     @property
     def all_containers(self) -> list[Place]:
-        """Those that start first, too."""
+        """Its containers, init containers included."""
         return [*self.pod.at("initContainers").items(), *self.containers]
 
     @property
     def long_lived(self) -> list[Place]:
-        """Containers that run as long as the pod: sidecars are init containers that start again."""
+        """The containers that run as long as the pod. Sidecars are init containers with `restartPolicy: Always`."""
         sidecars = [
             container
             for container in self.pod.at("initContainers").items()
@@ -116,11 +116,11 @@ class Workload:
         return [*sidecars, *self.containers]
 
     def ports(self) -> Iterator[Place]:
-        """Declared ports of all containers that run as long as the pod."""
+        """The declared ports of its long-lived containers."""
         return (port for container in self.long_lived for port in container.at("ports").items())
 
     def port_number(self, target: Place) -> int | None:
-        """What a port's name or number stands for in these pods; None when no container declares the name."""
+        """The number of a port given by number or name; None if no container declares the name."""
         if target.number is not None:
             return target.number
         return next(
@@ -141,11 +141,12 @@ class Workload:
             for container in self.containers
             for word in (container.at("image"), *container.at("command").items(), *container.at("args").items())
         ]
-        return any("torchserve" in word for word in words) or len(numbers & {*TORCHSERVE_PORTS, 8080}) > 2 or self.ours
+        by_ports = len(numbers & {*TORCHSERVE_PORTS, 8080}) > 2
+        return any("torchserve" in word for word in words) or by_ports or self.made_by_marina
 
     @property
-    def ours(self) -> bool:
-        """Whether Marina made it: its supervisor is the server's parent, so stops are drained."""
+    def made_by_marina(self) -> bool:
+        """Whether Marina rendered it. Its supervisor then drains the server before it stops."""
         return any(name.startswith("marina/") for name in self.template.at("metadata", "annotations").texts)
 
 
@@ -156,7 +157,7 @@ class Application:
     documents: tuple[LocatedDocument, ...]
 
     def of(self, *kinds: str) -> list[LocatedDocument]:
-        """The documents of some kinds."""
+        """The documents of these kinds."""
         return [document for document in self.documents if document.kind in kinds]
 
     @cached_property
@@ -174,7 +175,7 @@ class Application:
 
     @cached_property
     def serving(self) -> list[Workload]:
-        """Those whose pods are there to be asked."""
+        """The workloads whose pods serve requests."""
         return [workload for workload in self.workloads if workload.serves]
 
     @cached_property
@@ -182,46 +183,48 @@ class Application:
         return [workload for workload in self.workloads if workload.has_torchserve]
 
     @cached_property
-    def ours(self) -> list[Workload]:
-        return [workload for workload in self.workloads if workload.ours]
+    def made_by_marina(self) -> list[Workload]:
+        return [workload for workload in self.workloads if workload.made_by_marina]
 
     @cached_property
     def exposed(self) -> list[Workload]:
-        """Those that a Service sends requests to."""
+        """The workloads behind a Service."""
         return [workload for workload in self.workloads if self.services_of(workload)]
 
     @cached_property
     def containers(self) -> list[Place]:
-        """Of all workloads, those that start first, too."""
+        """The containers of all workloads, init containers included."""
         return [container for workload in self.workloads for container in workload.all_containers]
 
     @cached_property
     def long_lived(self) -> list[Place]:
-        """Of all workloads."""
+        """The long-lived containers of all workloads."""
         return [container for workload in self.workloads for container in workload.long_lived]
 
     def find(self, kind: str, name: str, near: LocatedDocument) -> LocatedDocument | None:
-        """An object by name, in the namespace of another."""
+        """The object of this kind and name in the namespace of `near`."""
         return next(
-            (document for document in self.of(kind) if document.name == name and self.together(document, near)), None
+            (document for document in self.of(kind) if document.name == name and self.same_namespace(document, near)),
+            None,
         )
 
-    def together(self, document: LocatedDocument, other: LocatedDocument) -> bool:
-        """Whether two objects end up in one namespace; one that names none goes with any."""
+    def same_namespace(self, document: LocatedDocument, other: LocatedDocument) -> bool:
+        """Whether two objects are in one namespace; one that names none may be in any."""
         return document.namespace == other.namespace or not (document.namespace and other.namespace)
 
     def selected(self, selector: Place, plain: bool = False) -> list[Workload]:
-        """Serving workloads in the selector's namespace that it takes; `plain` is a Service's mapping of labels."""
+        """The serving workloads that a selector matches in its namespace; a `plain` selector is a mapping of labels, as
+        a Service has it."""
         return [
             workload
             for workload in self.workloads
             if workload.serves
-            and self.together(workload.document, selector.document)
+            and self.same_namespace(workload.document, selector.document)
             and (selector.texts.items() <= workload.labels.items() if plain else matches(selector, workload.labels))
         ]
 
     def services_of(self, workload: Workload) -> list[LocatedDocument]:
-        """The Services whose requests its pods answer."""
+        """The Services that select the workload's pods."""
         return [
             service
             for service in self.of("Service")
@@ -233,48 +236,48 @@ class Application:
     def scalers(self) -> list[LocatedDocument]:
         return self.of("HorizontalPodAutoscaler", "ScaledObject")
 
-    def target(self, scaler: LocatedDocument) -> tuple[str, str]:
-        """Kind and name of what an autoscaler scales."""
+    def scale_target(self, scaler: LocatedDocument) -> tuple[str, str]:
+        """Kind and name of the workload that an autoscaler scales."""
         reference = scaler.root.at("spec", "scaleTargetRef")
         default = "Deployment" if scaler.kind == "ScaledObject" else ""
         return reference.at("kind").text or default, reference.at("name").text
 
-    def scaled(self, scaler: LocatedDocument) -> Workload | None:
-        """The workload that an autoscaler scales, if it is here."""
+    def scaled_workload(self, scaler: LocatedDocument) -> Workload | None:
+        """The workload that an autoscaler scales; None if it is not among the objects."""
         return next(
             (
                 workload
                 for workload in self.workloads
-                if (workload.document.kind, workload.document.name) == self.target(scaler)
-                and self.together(workload.document, scaler)
+                if (workload.document.kind, workload.document.name) == self.scale_target(scaler)
+                and self.same_namespace(workload.document, scaler)
             ),
             None,
         )
 
     def scaler_of(self, workload: Workload) -> LocatedDocument | None:
-        """The first autoscaler of a workload."""
-        return next((scaler for scaler in self.scalers if self.scaled(scaler) is workload), None)
+        """The first autoscaler that scales a workload."""
+        return next((scaler for scaler in self.scalers if self.scaled_workload(scaler) is workload), None)
 
-    def least_pods(self, workload: Workload) -> tuple[int, Place]:
-        """How many pods there are at least, and the field that says so."""
+    def min_pods(self, workload: Workload) -> tuple[int, Place]:
+        """The least number of pods that a workload has, and the field that sets it."""
         scaler = self.scaler_of(workload)
         if scaler is None:
             field = workload.document.root.at("spec", "replicas")
         else:
             field = scaler.root.at("spec", "minReplicas" if scaler.kind != "ScaledObject" else "minReplicaCount")
-        # KEDA scales to nothing unless told otherwise; everything else keeps one.
+        # By default, KEDA scales to 0, everything else to 1.
         default = 0 if scaler is not None and scaler.kind == "ScaledObject" else 1
         return (default if field.number is None else field.number), field
 
-    def may_be_many(self, workload: Workload) -> bool:
-        """Whether there may be more than one pod."""
+    def may_have_several(self, workload: Workload) -> bool:
+        """Whether a workload can have more than one pod."""
         scaler = self.scaler_of(workload)
         names = ("minReplicas", "maxReplicas", "minReplicaCount", "maxReplicaCount")
-        stated = [scaler.root.at("spec", name) for name in names] if scaler else []
-        return any((field.number or 0) > 1 for field in [workload.document.root.at("spec", "replicas"), *stated])
+        bounds = [scaler.root.at("spec", name) for name in names] if scaler else []
+        return any((field.number or 0) > 1 for field in [workload.document.root.at("spec", "replicas"), *bounds])
 
     def enforces_restricted(self, document: LocatedDocument) -> bool:
-        """Whether an object's Namespace is here and refuses pods that are not `restricted`."""
+        """Whether the object's Namespace is among the objects and refuses pods that are not `restricted`."""
         label = "pod-security.kubernetes.io/enforce"
         spaces = [space for space in self.of("Namespace") if not document.namespace or space.name == document.namespace]
         return any(space.root.at("metadata", "labels").texts.get(label) == "restricted" for space in spaces)

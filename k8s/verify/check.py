@@ -1,11 +1,10 @@
-"""An admission check without a cluster: every rule over documents that belong together."""
+"""Runs every rule over the objects of an application."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
+from config.progress import Progress
 from k8s.verify.application import Application
 from k8s.verify.located import LocatedDocument
 from k8s.verify.rule import Rule, Scope, Violation
@@ -45,50 +44,39 @@ TOPICS = [
 ]
 
 
-class StepReporter(Protocol):
-    """Who is told what is being done."""
-
-    def step(self, text: str) -> AbstractContextManager[None]:
-        """One step, for as long as it takes."""
-
-
-class _NoReporter:
-    def step(self, text: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-
 def all_rules() -> list[Rule]:
     """Every rule, topic by topic."""
     return [rule for topic in TOPICS for rule in topic.rules]
 
 
 def verify(
-    documents: Iterable[LocatedDocument], scope: Scope | None = None, steps: StepReporter | None = None
+    documents: Iterable[LocatedDocument], scope: Scope | None = None, progress: Progress | None = None
 ) -> list[Violation]:
-    """Every finding, by file and line."""
-    application, known = Application(tuple(documents)), scope or Scope()
+    """Every finding, sorted by file and line."""
+    application, scope = Application(tuple(documents)), scope or Scope()
+    progress = progress or Progress(quiet=True)
     violations: list[Violation] = []
-    for version in known.versions:
-        # The schemas are what takes time: reading them is a step for each version, the rules then find them read.
-        with (steps or _NoReporter()).step(f"Kubernetes {version}"):
+    for version in scope.versions:
+        # Validation takes most of the time, so each version is a step of its own; the `schema` rule reads the cache.
+        with progress.step(f"Kubernetes {version}"):
             for document in application.documents:
                 application.schemas.mistakes(document, version)
-    with (steps or _NoReporter()).step(f"{len(all_rules())} rules"):
+    with progress.step(f"{len(all_rules())} rules"):
         for rule in all_rules():
-            violations += _findings(rule, application, known)
+            violations += _violations(rule, application, scope)
     return sorted(violations)
 
 
-def _findings(rule: Rule, application: Application, scope: Scope) -> Iterator[Violation]:
-    for violation in rule.check(application, scope):
-        document = violation.at.document
+def _violations(rule: Rule, application: Application, scope: Scope) -> Iterator[Violation]:
+    for remark in rule.check(application, scope):
+        document = remark.at.document
         yield Violation(
             file=document.file,
-            line=violation.at.line or 0,
+            line=remark.at.line or 0,
             object=document.reference,
-            field=violation.at.field,
+            field=remark.at.field,
             rule=rule.id,
-            level=violation.level or rule.level,
-            text=violation.text,
-            hint=violation.hint or rule.fix,
+            level=remark.level or rule.level,
+            text=remark.text,
+            hint=remark.hint or rule.fix,
         )

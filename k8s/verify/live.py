@@ -1,5 +1,5 @@
-"""The metric contract against a running server: what the rules, panels and the adapter of a spec name, and the server's
-page does not have."""
+"""Checks a running server against the metric contract: which metrics the spec's rules, panels and adapter use, but the
+server's metrics page does not have."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from k8s.monitoring import (
 )
 from k8s.verify.rule import Violation
 
-# Labels whose values are fixed before anything happens; a code, for one, appears with its first answer.
-_KNOWN = ("le", "model", "model_name")
+# Labels whose values are known before the first request; a status code, for one, appears with its first answer.
+_FIXED_LABELS = ("le", "model", "model_name")
+_SAME_VERSION = "serve with the version of Marina that made the rules"
 _HINTS = {
     "metric-collision": "rename the label where the metric is made",
-    "metric-edge": "serve with the same release of Marina that made the rules",
-    "metric-label": "serve with the same release of Marina that made the rules",
-    "metric-missing": "send an inference first; then serve with the same release of Marina that made the rules",
+    "metric-edge": _SAME_VERSION,
+    "metric-label": _SAME_VERSION,
+    "metric-missing": f"send an inference first; then {_SAME_VERSION}",
     "metric-model": "give the address of a server of this spec",
-    "metric-type": "serve with the same release of Marina that made the rules",
+    "metric-type": _SAME_VERSION,
 }
 _TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class PageFault:
-    """What is wrong with one metric of a page, and the rule that says so."""
+    """A problem with one metric of a page, and the id of the check that found it."""
 
     metric: str
     rule: str
@@ -47,19 +48,18 @@ class PageFault:
 
 
 def check_live(spec: Spec, url: str) -> list[Violation]:
-    """What the rules and panels of this spec name and the page of a running server does not have. `url` is the
-    supervisor's, with or without `/metrics`."""
+    """The findings about a running server of this spec; `url` is its supervisor's, with or without `/metrics`."""
     where = url.rstrip("/").removesuffix("/metrics") + "/metrics"
     return check_page(spec, _read_page(where), where)
 
 
 def check_page(spec: Spec, text: str, where: str) -> list[Violation]:
-    """The same about the text of a page."""
+    """The findings about the text of a metrics page, which was read from `where`."""
     try:
         families = {family.name: family for family in text_string_to_metric_families(text)}
     except ValueError as err:
         raise InputError(
-            f"{where}: not a page of metrics: {err}", hint="give the supervisor's address, port 8090"
+            f"{where}: not a metrics page: {err}", hint="give the supervisor's address, port 8090"
         ) from err
     exported = page_series(spec)
     faults = [fault for need in metric_contract(spec) if need.series in exported for fault in _declared(need, families)]
@@ -72,22 +72,22 @@ def check_page(spec: Spec, text: str, where: str) -> list[Violation]:
 
 
 def _declared(need: UsedSeries, families: dict[str, Metric]) -> Iterator[PageFault]:
-    """Whether a metric is there, with the type and the labels that it is declared with."""
+    """Checks that a metric is on the page, with its declared type and the labels that are used."""
     name = need.series.name
     family = families.get(name.removesuffix("_total"))
     if family is None or not family.samples:
         if not need.series.late:
-            yield PageFault(name, "metric-missing", f"not on the page, but named by {_some(need.places)}")
+            yield PageFault(name, "metric-missing", f"not on the page, but used by {_some(need.places)}")
         return
     if family.type != need.series.kind:
         yield PageFault(name, "metric-type", f"got `{family.type}`, allowed: `{need.series.kind}`")
     for label in sorted(need.labels - TARGET_LABELS - {"le"}):
         if any(label not in sample.labels for sample in family.samples):
-            yield PageFault(name, "metric-label", f"has no label `{label}`, but {_some(need.places)} names it")
+            yield PageFault(name, "metric-label", f"has no label `{label}`, but it is used by {_some(need.places)}")
 
 
 def _unmatched(spec: Spec, families: dict[str, Metric]) -> Iterator[PageFault]:
-    """Selectors that no sample of the page fits: another model's page, an edge that the histogram does not have."""
+    """Selectors that match no sample on the page: it is another model's, or the histogram lacks a bucket edge."""
     samples: dict[str, list[dict[str, str]]] = {}
     for family in families.values():
         for sample in family.samples:
@@ -95,14 +95,15 @@ def _unmatched(spec: Spec, families: dict[str, Metric]) -> Iterator[PageFault]:
     reported = set()
     for expression in all_expressions(spec):
         for selector in selectors(expression.text):
-            wanted, exported = tuple(m for m in selector.matchers if m.label in _KNOWN), samples.get(selector.name)
+            wanted = tuple(matcher for matcher in selector.matchers if matcher.label in _FIXED_LABELS)
+            exported = samples.get(selector.name)
             if not exported or (selector.name, wanted) in reported or _any_fits(wanted, exported):
                 continue
             reported.add((selector.name, wanted))
             shown = ", ".join(f"{matcher.label}{matcher.op}`{matcher.value}`" for matcher in wanted)
             own_model = _any_fits([matcher for matcher in wanted if matcher.label != "le"], exported)
             rule = "metric-edge" if own_model else "metric-model"
-            yield PageFault(selector.name, rule, f"no sample with {shown}, but `{expression.place}` asks for it")
+            yield PageFault(selector.name, rule, f"no sample with {shown}, which `{expression.place}` uses")
 
 
 def _any_fits(wanted: Iterable[Matcher], samples: list[dict[str, str]]) -> bool:
@@ -118,7 +119,7 @@ def _fits(matcher: Matcher, labels: dict[str, str]) -> bool:
 def _colliding(families: dict[str, Metric]) -> Iterator[PageFault]:
     for family in families.values():
         for label in sorted({label for sample in family.samples for label in sample.labels} & TARGET_LABELS):
-            text = f"label `{label}` is one that a scrape adds, Prometheus would rename it"
+            text = f"has the label `{label}`, which Prometheus adds itself; it would rename this one"
             yield PageFault(family.name, "metric-collision", text)
 
 
@@ -130,7 +131,6 @@ def _some(places: tuple[str, ...]) -> str:
 def _read_page(where: str) -> str:
     try:
         with urllib.request.urlopen(where, timeout=_TIMEOUT_S) as answer:
-            text: str = answer.read().decode()
-            return text
+            return str(answer.read(), "utf-8")
     except (OSError, ValueError) as err:
-        raise InputError(f"{where}: there is no page of metrics: {err}", hint="marina serve SPEC") from err
+        raise InputError(f"{where}: no metrics page there: {err}", hint="marina serve SPEC") from err

@@ -1,8 +1,8 @@
-"""Kubernetes objects as anybody may have written them, with the file and line of every field."""
+"""Kubernetes objects from any author's files, with the file and line of every field."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,21 +11,22 @@ from config.errors import InputError, Problem, SpecError
 from config.yaml_lines import Location, read_documents
 
 _SUFFIXES = {".json", ".yaml", ".yml"}
-# Instructions for kustomize and Helm, not objects of a cluster.
+# Files for kustomize and Helm, which hold no objects.
 _NOT_APPLIED = {"kustomization.yaml", "kustomization.yml", "Chart.yaml", "values.yaml"}
-_HINT = "kubectl kustomize DIR > all.yaml, or helm template CHART > all.yaml, gives files of objects"
+_HINT = "`kubectl kustomize DIR > all.yaml` or `helm template CHART > all.yaml` writes a file of objects"
 
 
 @dataclass(frozen=True)
 class Place:
-    """One place of a document. What is missing or of another type reads as nothing, so that rules need not ask."""
+    """One place in a document. A missing value, or one of another type, reads as empty, so that rules need not check
+    for it."""
 
     document: LocatedDocument
     path: Location
     value: Any
 
     def at(self, *keys: str | int) -> Place:
-        """The place below it, there or not."""
+        """The place below this one; its value is None if nothing is written there."""
         value = self.value
         for key in keys:
             if isinstance(value, dict) and isinstance(key, str):
@@ -38,17 +39,17 @@ class Place:
 
     @property
     def given(self) -> bool:
-        """Whether anything is written here."""
+        """Whether a value is written here."""
         return self.value is not None
 
     @property
     def text(self) -> str:
-        """The value if it is text, else nothing."""
+        """The value if it is text, else an empty text."""
         return self.value if isinstance(self.value, str) else ""
 
     @property
     def number(self) -> int | None:
-        """The value if it is a whole number."""
+        """The value if it is a whole number, else None."""
         return self.value if isinstance(self.value, int) and not isinstance(self.value, bool) else None
 
     @property
@@ -58,7 +59,7 @@ class Place:
 
     @property
     def texts(self) -> dict[str, str]:
-        """The entries of a mapping whose values are text, as labels and annotations are."""
+        """The entries of a mapping whose values are text, such as labels and annotations."""
         return {name: value for name, value in self.table.items() if isinstance(value, str)}
 
     def items(self) -> list[Place]:
@@ -66,7 +67,7 @@ class Place:
         return [self.at(index) for index in range(len(self.value))] if isinstance(self.value, list) else []
 
     def all(self, path: str) -> list[Place]:
-        """Every written place of a path such as `ports[].protocol`."""
+        """Every place with a value that a path such as `ports[].protocol` leads to."""
         nodes = [self]
         for part in path.split("."):
             nodes = [node.at(part.removesuffix("[]")) for node in nodes]
@@ -74,25 +75,21 @@ class Place:
                 nodes = [item for node in nodes for item in node.items()]
         return [node for node in nodes if node.given]
 
-    def entries(self) -> Iterator[tuple[str, Place]]:
-        """The places of a mapping's values by name."""
-        return ((name, self.at(name)) for name in self.table)
-
     @property
     def field(self) -> str:
-        """The path as `kubectl explain` writes it, with the index of list items."""
+        """The path as `kubectl explain` writes it, with the indices of list items."""
         return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path).removeprefix(".")
 
     @property
     def line(self) -> int | None:
-        """The line of the field, or of the nearest one around it that is written."""
+        """The line of the field, or of the nearest enclosing field that is written; None if it was never in a file."""
         lines = self.document.lines
         return next((lines[self.path[:end]] for end in range(len(self.path), -1, -1) if self.path[:end] in lines), None)
 
 
 @dataclass(frozen=True)
 class LocatedDocument:
-    """One object; `lines` is empty when it was never a file."""
+    """One object; `lines` is empty if it was never in a file."""
 
     data: dict[str, Any]
     file: str
@@ -112,7 +109,7 @@ class LocatedDocument:
 
     @property
     def group(self) -> str:
-        """The API group; empty for the core."""
+        """The API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
     @property
@@ -131,15 +128,15 @@ class LocatedDocument:
         return f"{self.kind}/{self.name or '?'}"
 
 
-def rendered(files: Mapping[str, Iterable[dict[str, Any]]]) -> list[LocatedDocument]:
-    """Objects that were never written, by file name."""
+def locate_rendered(files: Mapping[str, Iterable[dict[str, Any]]]) -> list[LocatedDocument]:
+    """The rendered objects of each file, which need not exist."""
     return [LocatedDocument(data, name) for name, objects in files.items() for data in objects]
 
 
-def read_folder(folder: Path) -> list[LocatedDocument]:
-    """Every object in the YAML and JSON files below a folder; InputError with everything that is not readable."""
+def read_objects(folder: Path) -> list[LocatedDocument]:
+    """Every object in the YAML and JSON files below a folder. Raises SpecError with all that cannot be read."""
     if not folder.is_dir():
-        fault = "no such folder" if not folder.exists() else "a file, and a folder is needed"
+        fault = "a file, but a folder is needed" if folder.exists() else "no such folder"
         raise InputError(f"{folder}: {fault}", hint=f"marina verify --dir {folder.parent}")
     files = sorted(
         file
@@ -153,18 +150,18 @@ def read_folder(folder: Path) -> list[LocatedDocument]:
     problems: list[Problem] = []
     for file in files:
         try:
-            documents += read_file(file)
+            documents += read_object_file(file)
         except SpecError as err:
             problems += err.problems
     if problems:
         raise SpecError(problems)
     if not documents:
-        raise InputError(f"{folder}: no object in it, allowed: files that end in .json, .yaml or .yml", hint=_HINT)
+        raise InputError(f"{folder}: no objects in it, allowed: files that end in .json, .yaml or .yml", hint=_HINT)
     return documents
 
 
-def read_file(file: Path) -> list[LocatedDocument]:
-    """The objects of one file, the items of a `List` each for itself."""
+def read_object_file(file: Path) -> list[LocatedDocument]:
+    """The objects of one file; each item of a `List` is one."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as err:
@@ -173,13 +170,13 @@ def read_file(file: Path) -> list[LocatedDocument]:
         raise InputError(f"{file}: not readable: {err.strerror}") from err
     documents: list[LocatedDocument] = []
     problems: list[Problem] = []
-    # JSON is YAML, and read as such it has lines; the tabs that YAML forbids are never inside its texts.
+    # JSON is read as YAML to get line numbers. YAML forbids its tabs, and JSON has none inside its strings.
     for data, lines, wrong in read_documents(text.expandtabs(2) if file.suffix == ".json" else text, str(file)):
         problems += wrong
         document = LocatedDocument(data if isinstance(data, dict) else {}, str(file), lines)
         if document.kind and document.api_version:
             documents += _items(document) if document.kind.endswith("List") else [document]
-        elif is_settings(document):
+        elif is_adapter_settings(document):
             documents.append(document)
         else:
             missing = "`kind`" if document.api_version else "`apiVersion`" if document.kind else "`apiVersion`, `kind`"
@@ -198,12 +195,12 @@ def _items(document: LocatedDocument) -> list[LocatedDocument]:
     return documents or [document]
 
 
-def is_settings(document: LocatedDocument) -> bool:
-    """Whether this is a file of prometheus-adapter's settings, which is not an object of a cluster."""
-    return not document.kind and bool(adapter_rules(document))
+def is_adapter_settings(document: LocatedDocument) -> bool:
+    """Whether a document is a file of prometheus-adapter's settings, not an object of a cluster."""
+    return not document.kind and bool(settings_rules(document))
 
 
-def adapter_rules(document: LocatedDocument) -> list[Place]:
-    """The rules in a file of prometheus-adapter's settings."""
+def settings_rules(document: LocatedDocument) -> list[Place]:
+    """The rules in prometheus-adapter's settings."""
     rules = document.root.at("rules")
     return [*rules.at("custom").items(), *rules.at("external").items()]

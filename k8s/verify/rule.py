@@ -1,6 +1,6 @@
-"""What a rule is: an id that stays, a level, and a function that looks at documents that belong together.
+"""A rule: a stable id, a level, the texts about it, and a function that checks the objects of an application.
 
-error     a cluster refuses it, or it harms wherever it is applied
+error     a cluster refuses it, or it does harm in every cluster
 warning   it works, but good practice says to do it differently
 """
 
@@ -19,22 +19,25 @@ Level = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Scope:
-    """What is known beside the documents."""
+    """What rules know besides the documents."""
 
     versions: tuple[str, ...] = SUPPORTED_VERSIONS
+    """The Kubernetes versions to check against."""
     plan: Plan | None = None
-    """What the documents were made from; None for those of others."""
+    """The plan that the documents were rendered from; None for a folder."""
 
 
 @dataclass(frozen=True)
 class Remark:
-    """What a rule saw at one place: what was got and what is allowed, and what to type."""
+    """What a rule says about one place."""
 
     at: Place
     text: str
+    """What is there, and what is allowed."""
     hint: str | None = None
+    """What to type; None: the rule's `fix`."""
     level: Level | None = None
-    """When it is not the rule's own."""
+    """None: the rule's own."""
 
 
 Check = Callable[[Application, Scope], Iterator[Remark]]
@@ -42,20 +45,23 @@ Check = Callable[[Application, Scope], Iterator[Remark]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule; its words are also the page about it."""
+    """One rule. Its texts also make its row in `docs/07-verify.md`."""
 
     id: str
     level: Level
     topic: str
     what: str
+    """The defect, as the code detects it."""
     why: str
+    """The harm, and why neither a server's dry run nor kube-linter shows it."""
     fix: str
+    """What to type."""
     check: Check = field(repr=False)
 
 
 @dataclass(frozen=True, order=True)
 class Violation:
-    """A rule that a document breaks."""
+    """A finding: one place where a document breaks a rule."""
 
     file: str
     line: int
@@ -72,14 +78,14 @@ class Violation:
 
 
 class Topic:
-    """Rules about one thing, in the order in which they are defined."""
+    """The rules about one topic, in the order of their definition."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.rules: list[Rule] = []
 
     def rule(self, name: str, level: Level, *, what: str, why: str, fix: str) -> Callable[[Check], Check]:
-        """Makes a rule of a function."""
+        """A decorator that makes a function the check of a new rule."""
 
         def add(check: Check) -> Check:
             self.rules.append(Rule(name, level, self.name, what, why, fix, check))

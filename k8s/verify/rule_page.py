@@ -1,4 +1,4 @@
-"""The tables of `docs/07-verify.md`: every rule, from the words beside its function."""
+"""Writes the tables of `docs/07-verify.md` from the texts of the rules."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from k8s.verify.check import TOPICS, all_rules
 
-MARK = "<!-- From here on written by `make golden`, from the words beside each rule. -->\n"
+MARK = "<!-- `make golden` writes the rest of this page from the texts of the rules. -->\n"
 
 
 def render_page(page: str) -> str:
-    """The page with its tables written again; what is above the mark stays."""
+    """The page with its tables rewritten; the text above the mark stays."""
     head, mark, _ = page.partition(MARK)
     return head + mark + f"\n{len(all_rules())} rules:\n" + "".join(_tables())
 

@@ -1,4 +1,4 @@
-"""What is verified and how it is told: a spec's manifests, or a folder of anybody's."""
+"""`marina verify`: checks a spec's manifests or any folder of objects, and presents the findings."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from config.errors import InputError, listed, nearest
+from config.progress import Progress
 from config.spec import Spec
 from k8s.manifests import MANIFESTS_FOLDER, SUPPORTED_VERSIONS, check_evidence, make_plan, render_objects
-from k8s.verify.check import StepReporter, all_rules, verify
+from k8s.verify.check import all_rules, verify
 from k8s.verify.live import check_live
-from k8s.verify.located import LocatedDocument, read_folder, rendered
+from k8s.verify.located import LocatedDocument, locate_rendered, read_objects
 from k8s.verify.rule import Rule, Scope, Violation
 
 
 @dataclass(frozen=True)
-class Verified:
-    """The answer: every finding, and what was looked at."""
+class Verification:
+    """Every finding, and what was checked."""
 
     origin: str
-    """Where the objects came from."""
+    """Where the objects come from."""
     objects: int
+    """How many were checked."""
     versions: tuple[str, ...]
     findings: list[Violation]
     notes: list[str]
-    """What to know, and no finding."""
+    """Remarks about the check itself."""
 
     @property
     def errors(self) -> int:
@@ -37,62 +39,59 @@ class Verified:
         return len(self.findings) - self.errors
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON."""
+        """The record that `--json` prints."""
         counts = {"objects": self.objects, "rules": len(all_rules()), "errors": self.errors, "warnings": self.warnings}
         findings = [asdict(finding) | {"line": finding.line or None} for finding in self.findings]
-        known = {"origin": self.origin, "versions": list(self.versions), "notes": self.notes}
-        return {"schema": "marina.verify/1", **known, **counts, "findings": findings}
+        checked = {"origin": self.origin, "versions": list(self.versions), "notes": self.notes}
+        return {"schema": "marina.verify/1", **checked, **counts, "findings": findings}
 
     def to_text(self) -> str:
-        """A paragraph a finding, and a last line of counts."""
+        """A paragraph per finding, and a last line with the counts."""
         lines = [f"{finding.level}: {finding} ({finding.rule})\n  hint: {finding.hint}" for finding in self.findings]
-        looked = f"{self.objects} objects of {self.origin}, Kubernetes {self.versions[0]}"
-        looked += f"–{self.versions[-1]}" if len(self.versions) > 1 else ""
+        checked = f"{self.objects} objects of {self.origin}, Kubernetes {self.versions[0]}"
+        checked += f"–{self.versions[-1]}" if len(self.versions) > 1 else ""
         counts = f"{_counted(self.errors, 'error')}, {_counted(self.warnings, 'warning')}"
-        return "\n".join([*lines, f"{looked}, {len(all_rules())} rules: {counts}"])
+        return "\n".join([*lines, f"{checked}, {len(all_rules())} rules: {counts}"])
 
 
 def verify_spec(
     spec: Spec,
     build: Path,
     versions: Sequence[str] = (),
-    steps: StepReporter | None = None,
+    progress: Progress | None = None,
     *,
     live: str | None = None,
     accepted: Collection[str] = (),
-) -> Verified:
-    """The manifests in a build folder, or, before there are any, those that the spec renders; and the page of a running
-    server, if its address is given."""
+) -> Verification:
+    """Checks the manifests in a build folder, or those that the spec renders if there are none yet. If `live` is the
+    address of a running server, its metrics page is checked too."""
     plan = make_plan(spec, build)
     check_evidence(spec, plan.evidence, accepted)
-    fresh, folder, notes = rendered(render_objects(plan)), build / MANIFESTS_FOLDER, []
+    fresh, folder, notes = locate_rendered(render_objects(plan)), build / MANIFESTS_FOLDER, []
     documents = fresh
     if folder.is_dir():
-        documents = read_folder(folder)
+        documents = read_objects(folder)
         if sorted(map(_key, documents)) != sorted(map(_key, fresh)):
-            notes.append(f"{folder}: the spec renders something else by now: marina manifests {spec.file}")
-    known = [
-        version
-        for version in _ordered(versions) or SUPPORTED_VERSIONS
-        if _minor(version) >= _minor(plan.oldest_kubernetes)
-    ]
-    if not known:
+            notes.append(f"{folder} is out of date, the spec now renders something else: marina manifests {spec.file}")
+    asked = _ordered(versions) or SUPPORTED_VERSIONS
+    usable = [version for version in asked if _minor(version) >= _minor(plan.oldest_kubernetes)]
+    if not usable:
         raise InputError(f"`--kubernetes`: the spec needs {plan.oldest_kubernetes} or later")
-    if len(known) < len(versions or SUPPORTED_VERSIONS):
+    if len(usable) < len(asked):
         notes.append(f"the spec needs Kubernetes {plan.oldest_kubernetes} or later")
     origin = str(folder) if documents is not fresh else f"{spec.file}, as rendered"
-    verified = _verified(origin, documents, Scope(tuple(known), plan), notes, steps)
+    verified = _verified(origin, documents, Scope(tuple(usable), plan), notes, progress)
     return replace(verified, findings=verified.findings + check_live(spec, live)) if live else verified
 
 
-def verify_folder(folder: Path, versions: Sequence[str] = (), steps: StepReporter | None = None) -> Verified:
-    """The objects in a folder, whoever wrote them."""
+def verify_folder(folder: Path, versions: Sequence[str] = (), progress: Progress | None = None) -> Verification:
+    """Checks the objects in a folder, whoever wrote them."""
     scope = Scope(tuple(_ordered(versions)) or SUPPORTED_VERSIONS)
-    return _verified(str(folder), read_folder(folder), scope, [], steps)
+    return _verified(str(folder), read_objects(folder), scope, [], progress)
 
 
 def explain_rule(name: str) -> Rule:
-    """A rule by its id; InputError with the nearest one."""
+    """The rule with this id. Raises InputError with the nearest id if there is none."""
     known = {rule.id: rule for rule in all_rules()}
     if name not in known:
         near = nearest(name, known)
@@ -102,10 +101,10 @@ def explain_rule(name: str) -> Rule:
 
 
 def _verified(
-    origin: str, documents: list[LocatedDocument], scope: Scope, notes: list[str], steps: StepReporter | None
-) -> Verified:
-    findings = verify(documents, scope, steps)
-    return Verified(origin, len(documents), scope.versions, findings, notes)
+    origin: str, documents: list[LocatedDocument], scope: Scope, notes: list[str], progress: Progress | None
+) -> Verification:
+    findings = verify(documents, scope, progress)
+    return Verification(origin, len(documents), scope.versions, findings, notes)
 
 
 def _key(document: LocatedDocument) -> str:

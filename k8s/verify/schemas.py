@@ -1,8 +1,8 @@
-"""Schemas of objects: Kubernetes' own for each version, from `kubernetes-validate`; of custom resources those beside
-this module, and those of CustomResourceDefinitions that come with the objects.
+"""Validates objects against schemas: for each version Kubernetes' own, from the package `kubernetes-validate`; for
+custom resources those in the folder `schemas`, and those of CustomResourceDefinitions among the objects.
 
 Only the data of that package is used: its function reads all definitions again for each object, stops at the first
-mistake, and shrugs at an API version or a kind that it does not know.
+mistake, and silently accepts an API version or a kind that it does not know.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from config.errors import InputError, ToolMissing, listed, nearest
 from config.yaml_lines import Location
 from k8s.verify.located import LocatedDocument
 
-# API groups of Kubernetes itself, past ones too; operators have longer names.
+# API groups of Kubernetes itself, also past ones; those of operators have longer names.
 _BUILT_IN = re.compile(r"[a-z]*|((rbac|flowcontrol|internal)\.)?[a-z]+\.k8s\.io")
 _TYPES = {
     "array": "a list",
@@ -39,7 +39,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class SchemaMistake:
-    """Where an object does not fit its schema."""
+    """One place where an object does not match its schema."""
 
     path: Location
     text: str
@@ -47,36 +47,33 @@ class SchemaMistake:
 
 
 class Schemas:
-    """What is known about the kinds of some documents."""
+    """The schemas of the objects' kinds. CustomResourceDefinitions among the documents add theirs, and replace those
+    that Marina ships."""
 
     def __init__(self, documents: Iterable[LocatedDocument] = ()) -> None:
-        """CustomResourceDefinitions among the documents add their schemas, and win over those of Marina. The documents
-        are kept by whoever asks."""
         self._custom = _shipped() | {key: schema for document in documents for key, schema in _defined(document)}
-        self._found: dict[tuple[int, str], list[SchemaMistake]] = {}
+        # By identity of the document, which the caller keeps alive.
+        self._cached: dict[tuple[int, str], list[SchemaMistake]] = {}
 
     def knows(self, document: LocatedDocument, version: str) -> bool:
         """Whether there is a schema for an object's kind in Kubernetes `version`."""
-        return self._validator(document, version) is not None
+        return _validator_of(document, self._custom.get((document.kind, document.api_version)), version) is not None
 
     def mistakes(self, document: LocatedDocument, version: str) -> list[SchemaMistake]:
-        """Every mistake of an object as Kubernetes `version` sees it; none when it does not know the kind at all."""
+        """Every mistake in an object by the schemas of Kubernetes `version`; empty if it does not know the kind."""
         key = (id(document), version)
-        if key not in self._found:
+        if key not in self._cached:
             custom = self._custom.get((document.kind, document.api_version))
-            self._found[key] = _mistakes(_ByText(document.data), _ByText(custom), version)
-        return self._found[key]
+            self._cached[key] = _mistakes(_ByText(document.data), _ByText(custom), version)
+        return self._cached[key]
 
     def custom_kinds(self) -> list[str]:
-        """Kinds of custom resources that there is a schema for."""
+        """The kinds of custom resources that have a schema."""
         return sorted({kind for kind, _ in self._custom})
-
-    def _validator(self, document: LocatedDocument, version: str) -> Draft202012Validator | None:
-        return _validator_of(document, self._custom.get((document.kind, document.api_version)), version)
 
 
 class _ByText:
-    """A value that equals all of the same text."""
+    """A hashable wrapper: two values are equal if their texts are."""
 
     def __init__(self, value: Any) -> None:
         self.value, self._text = value, repr(value)
@@ -90,10 +87,10 @@ class _ByText:
 
 @lru_cache(maxsize=4096)
 def _mistakes(data: _ByText, custom: _ByText, version: str) -> list[SchemaMistake]:
-    """Those of all objects of the same text: overlays repeat most of theirs."""
+    """The mistakes in an object, computed once for all that are equal: overlays repeat most of their objects."""
     validator = _validator_of(LocatedDocument(data.value, ""), custom.value, version)
     errors = validator.iter_errors(data.value) if validator else ()
-    return list(dict.fromkeys(mistake for error in errors for mistake in _told(error)))
+    return list(dict.fromkeys(mistake for error in errors for mistake in _described(error)))
 
 
 def _validator_of(
@@ -105,7 +102,7 @@ def _validator_of(
 
 
 def served(kind: str, version: str) -> list[str]:
-    """The API versions in which Kubernetes `version` has a kind."""
+    """The API versions in which Kubernetes `version` serves a kind."""
     apis = []
     for file in _folder(version).iterdir():
         if re.fullmatch(rf"{re.escape(kind.lower())}(-[a-z]+)?-v\d\w*\.json", file.name):
@@ -115,7 +112,7 @@ def served(kind: str, version: str) -> list[str]:
 
 
 def is_built_in(document: LocatedDocument) -> bool:
-    """Whether Kubernetes itself has its API group, in some version."""
+    """Whether the object's API group is one of Kubernetes itself."""
     return _BUILT_IN.fullmatch(document.group) is not None
 
 
@@ -127,10 +124,8 @@ def _folder(version: str) -> Traversable:
         raise ToolMissing("the schemas of Kubernetes are not installed", hint="pip install 'marina[deploy]'") from err
     folder = root / f"v{version}.0-local-strict"
     if not folder.is_dir():
-        known = [
-            match[1] for kept in root.iterdir() if (match := re.fullmatch(r"v(1\.\d+)\.0-local-strict", kept.name))
-        ]
-        raise InputError(f"`--kubernetes`: got `{version}`, allowed: {listed(known)}")
+        matches = (re.fullmatch(r"v(1\.\d+)\.0-local-strict", folder.name) for folder in root.iterdir())
+        raise InputError(f"`--kubernetes`: got `{version}`, allowed: {listed(match[1] for match in matches if match)}")
     return folder
 
 
@@ -143,7 +138,7 @@ def _definitions(version: str) -> Registry[Any]:
 
 @cache
 def _shipped() -> dict[tuple[str, str], dict[str, Any]]:
-    """Our own schemas by kind and API version."""
+    """The schemas that Marina ships, by kind and API version."""
     schemas: dict[tuple[str, str], dict[str, Any]] = {}
     for file in (files("k8s.verify") / "schemas").iterdir():
         if file.name.endswith(".json"):
@@ -154,7 +149,7 @@ def _shipped() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def _defined(document: LocatedDocument) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
-    """The schemas in a CustomResourceDefinition."""
+    """The schemas in a CustomResourceDefinition, by kind and API version."""
     spec = document.root.at("spec")
     if document.kind != "CustomResourceDefinition":
         return
@@ -166,7 +161,7 @@ def _defined(document: LocatedDocument) -> Iterator[tuple[tuple[str, str], dict[
 
 
 def _strict(schema: Any, *, top: bool = False) -> Any:
-    """A structural schema as JSON Schema: what it does not name is unknown, as for the API server."""
+    """A structural schema as JSON Schema that forbids unnamed fields, as the API server does."""
     if not isinstance(schema, dict):
         return schema
     strict: dict[str, Any] = {
@@ -208,12 +203,14 @@ def _api(known: dict[str, str]) -> tuple[str, str]:
     return known["kind"], f"{known['group']}/{known['version']}".removeprefix("/")
 
 
-def _told(error: ValidationError) -> Iterator[SchemaMistake]:
+def _described(error: ValidationError) -> Iterator[SchemaMistake]:
     path: Location = tuple(error.absolute_path)
-    instance, wanted = _plain(error.instance), _plain(error.validator_value)
+    instance: Any = error.instance
+    wanted: Any = error.validator_value
+    schema: Any = error.schema
     got = _shown(instance)
     if error.validator == "additionalProperties" and isinstance(instance, dict):
-        known = _plain(error.schema).get("properties", {})
+        known = schema.get("properties", {})
         for name in sorted(instance.keys() - known.keys()):
             near = nearest(name, known)
             text = "unknown field" + (f", did you mean `{near}`?" if near else "")
@@ -221,7 +218,7 @@ def _told(error: ValidationError) -> Iterator[SchemaMistake]:
     elif error.validator == "required":
         missing = [name for name in wanted if name not in instance]
         for name in missing:
-            yield SchemaMistake((*path, name), "missing, and it must be there", f"add `{name}:`")
+            yield SchemaMistake((*path, name), "missing, but required", f"add `{name}:`")
     elif error.validator == "enum":
         yield SchemaMistake(path, f"got {got}, allowed: {listed(wanted)}")
     elif error.validator == "type":
@@ -234,7 +231,7 @@ def _told(error: ValidationError) -> Iterator[SchemaMistake]:
 
 
 def _wanted(error: ValidationError) -> str:
-    value = _plain(error.validator_value)
+    value: Any = error.validator_value
     words = {
         "minimum": f"{value} or more",
         "maximum": f"{value} or less",
@@ -242,16 +239,11 @@ def _wanted(error: ValidationError) -> str:
         "maxItems": f"at most {value}",
         "minLength": f"at least {value} character(s)",
         "maxLength": f"at most {value} characters",
-        "pattern": f"text like `{value}`",
+        "pattern": f"text that matches `{value}`",
         "const": f"`{value}`",
-        "oneOf": "exactly one of the forms of the schema",
+        "oneOf": "exactly one of the forms in the schema",
     }
-    return words.get(str(error.validator), f"what `{error.validator}` of the schema says")
-
-
-def _plain(value: Any) -> Any:
-    """A part of a schema as JSON has it."""
-    return value
+    return words.get(str(error.validator), f"what `{error.validator}` in the schema allows")
 
 
 def _kinds(types: str | Iterable[str]) -> str:

@@ -12,11 +12,11 @@ _ASK_CLUSTER = """
 import json
 from config.errors import MarinaError
 try:
-    from k8s import allocatable, connect, prometheus_labels
+    from k8s import describe_capacity, connect, prometheus_selectors
     cluster = connect()
-    facts = {"context": cluster.context, "server": cluster.server}
-    facts |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}
-    facts |= {"nodes": allocatable(cluster), "prometheus": prometheus_labels(cluster)}
+    found = {"context": cluster.context, "server": cluster.server}
+    found |= {"version": cluster.version()["gitVersion"], "groups": sorted(cluster.groups())}
+    found |= {"nodes": describe_capacity(cluster), "prometheus": prometheus_selectors(cluster)}
 except MarinaError as err:
     facts = {"error": err.message}
 print(json.dumps(facts))

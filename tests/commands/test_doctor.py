@@ -141,7 +141,7 @@ def test_nodes_and_the_labels_of_prometheus_are_reported(tmp_path: Path, monkeyp
         put_surroundings(cluster, "default")
         texts = {finding.name: finding.text for finding in _cluster()}
     assert texts["nodes"] == "2 nodes offer 12 cpu, 24 GiB, 1 nvidia.com/gpu; the largest has 8 cpu, 16 GiB"
-    assert texts["prometheus labels"] == "`monitoring/k8s` wants `release=stack`"
+    assert texts["prometheus labels"] == "`monitoring/k8s` selects `release=stack`"
 
 
 def test_a_cluster_without_the_operator_is_reported_with_the_consequences(

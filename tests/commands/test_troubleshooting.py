@@ -30,7 +30,7 @@ from config.render import Ports
 from handlers.image import ImageHandler
 from handlers.tensor import TensorHandler
 from k8s.cluster import connect
-from k8s.rollout.preflight import survey
+from k8s.rollout.preflight import run_preflight
 from loadtest.judging.slo import judge
 from loadtest.judging.verdict import Objective
 from loadtest.measuring import Beat, Identity, Measurement, Others
@@ -194,14 +194,14 @@ def test_a_model_that_needs_more_memory_than_there_is(tmp_path: Path) -> None:
 def test_a_cluster_that_does_not_answer_for_metrics_of_pods(tmp_path: Path) -> None:
     with FakeCluster(tmp_path) as cluster:
         cluster.metrics_groups.remove("custom.metrics.k8s.io")
-        report = survey(connect(None, cluster.kubeconfig), documents("good:1", autoscaler("requests")), SPACE)
+        report = run_preflight(connect(None, cluster.kubeconfig), documents("good:1", autoscaler("requests")), SPACE)
     shows("hpa-unknown", "\n".join(blocker.text for blocker in report.blockers))
 
 
 def test_a_cluster_without_the_prometheus_operator(tmp_path: Path) -> None:
     monitor = document("PodMonitor", spec={"selector": {}, "podMetricsEndpoints": []})
     with FakeCluster(tmp_path) as cluster:
-        report = survey(connect(None, cluster.kubeconfig), documents("good:1", monitor), SPACE)
+        report = run_preflight(connect(None, cluster.kubeconfig), documents("good:1", monitor), SPACE)
     shows("no-operator", "\n".join(report.notes))
 
 

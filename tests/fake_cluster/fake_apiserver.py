@@ -1,7 +1,7 @@
-"""An API server for tests: HTTPS, discovery, server-side apply with owners, watches, subresources, faults on order.
+"""An API server for tests: HTTPS, discovery, server-side apply with field owners, watches, subresources, and faults.
 
-It keeps to what a real server of 1.36 does for the requests that are sent here, and refuses others, so that a test does
-not pass on something it does not know. Pods are played by a script; proxies lead to real servers on this machine.
+It answers the requests of the tests as a real server of 1.36 does, and refuses all others, so that no test passes by
+accident. Pods follow a script; proxies lead to real servers on this machine.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class FakeCluster(World):
         self._thread.join(10)
 
     def put(self, document: Document, manager: str = "kubectl") -> Document:
-        """Writes an object as somebody else does."""
+        """Writes an object in the name of somebody else."""
         with self.store.lock:
             kind = self._kind_of(document)
             metadata = document["metadata"]
@@ -70,7 +70,7 @@ class FakeCluster(World):
             return self.store.put(kind, written)
 
     def scale(self, namespace: str, name: str, replicas: int, manager: str = "kube-controller-manager") -> None:
-        """Sets the number of pods as an autoscaler does."""
+        """Sets the number of pods in the way of an autoscaler."""
         with self.store.lock:
             before = self.store.get(KIND["Deployment"], namespace, name)
             after = deepcopy(before)
@@ -90,7 +90,8 @@ class FakeCluster(World):
             return [document["metadata"]["name"] for document in self.store.list(wanted, namespace)]
 
     def versions(self) -> dict[str, str]:
-        """Every object with its version, of Deployments without what their controller writes: equal means untouched."""
+        """The version of every object, to see whether any was written; of Deployments the generation, because their
+        controllers write the status."""
         with self.store.lock:
             return {
                 "/".join(place): str(
@@ -205,7 +206,7 @@ class FakeCluster(World):
             if query.get("watch") in ("1", "true"):
                 self.authorize("watch", kind, namespace)
                 response = web.StreamResponse(headers={"Content-Type": "application/json"})
-                # A client that has seen enough hangs up.
+                # The client closes the connection when it has seen enough.
                 with suppress(ConnectionResetError):
                     await self._streams.watch(request, response, kind, namespace)
                 return response

@@ -1,4 +1,4 @@
-"""The controllers behind the fake API server: Deployments make ReplicaSets, those make pods, pods do as they are told.
+"""The controllers behind the fake API server: Deployments make ReplicaSets, these make pods, pods follow their script.
 
 What pods do is a script: a list of steps, each the status of the pod from then on and the warnings that come with it.
 A script is chosen by a word in the container's image, so that a test deploys the failure it wants to see.
@@ -22,7 +22,7 @@ KIND = {kind.kind: kind for kind in BUILT_IN}
 
 @dataclass(frozen=True)
 class Step:
-    """The pod from now on: its phase, its container's state, whether ready, and the warnings it gives rise to."""
+    """One stage of a pod: its phase, its container's state, whether it is ready, and its warning events."""
 
     phase: str = "Pending"
     state: Document = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
@@ -31,7 +31,7 @@ class Step:
     last: Document = field(default_factory=dict)
     unscheduled: str = ""
     warnings: tuple[tuple[str, str], ...] = ()
-    """Reason and message of each."""
+    """The reason and message of each event."""
 
 
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
@@ -85,13 +85,13 @@ SCRIPTS: dict[str, tuple[Step, ...]] = {
 
 
 class Controllers:
-    """One thread that brings the world closer to what is wanted, a step at a time."""
+    """One thread that moves the objects step by step towards their wanted state."""
 
     def __init__(self, store: Store) -> None:
         self.refused = ""
-        """When set, no pod is let in, with these words."""
+        """If set, every pod is refused, with this message."""
         self.stuck = False
-        """When set, no controller does anything."""
+        """If set, no controller does anything."""
         self.scripts = dict(SCRIPTS)
         self._store = store
         self._stop = threading.Event()
@@ -119,7 +119,7 @@ class Controllers:
         pods = self._pods(newest)
         for index in range(len(pods), wanted):
             if self.refused:
-                # Every attempt has a name of its own, and after some they are one event.
+                # Every attempt has a new pod name, and after some attempts they are combined into one event.
                 attempt = min(len(self._warned), 9)
                 text = f'Error creating: pods "x-{attempt}" is forbidden: {self.refused}'
                 self._warn(newest, "FailedCreate", text if attempt < 9 else f"(combined from similar events): {text}")
@@ -179,7 +179,7 @@ class Controllers:
         self._store.put(KIND["Pod"], document)
 
     def _advance(self, pod: Document) -> None:
-        """One step on in the pod's script; the last one stays."""
+        """Moves the pod to the next stage of its script; it stays in the last one."""
         image = pod["spec"]["containers"][0]["image"]
         script = next((steps for word, steps in self.scripts.items() if word in image), self.scripts["good"])
         uid = pod["metadata"]["uid"]
@@ -230,7 +230,7 @@ class Controllers:
             "availableReplicas": len(ready) + old,
             "conditions": conditions,
         }
-        # As in a real cluster, the new pods count as available once they are; old ones keep serving meanwhile.
+        # As in a real cluster, old pods serve until the new ones are available.
         if old and len(ready) < len(pods):
             changed["status"]["availableReplicas"] = old
         self._write(KIND["Deployment"], deployment, changed, "status")

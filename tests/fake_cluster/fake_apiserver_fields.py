@@ -1,6 +1,6 @@
-"""Server-side apply for the fake API server: who owns which field, what conflicts, what a merge leaves.
+"""Server-side apply for the fake API server: field owners, conflicts and merging.
 
-The rules are those of structured-merge-diff; the shapes below are what Kubernetes' schemas say of the kinds we deploy.
+The rules are those of structured-merge-diff; the tables below are from Kubernetes' schemas of the kinds we deploy.
 A path is a tuple of elements: `f:NAME`, `k:{…}` for an item of a list with keys, `v:…` for an item of a set.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 Path = tuple[str, ...]
 Fields = frozenset[Path]
 
-# Lists whose items have keys, by their name, which means the same everywhere but where `_PLACES` says.
+# The keys of list items, by the name of the list; `_PLACES` has the exceptions.
 _KEYED: dict[str, tuple[str, ...]] = {
     "conditions": ("type",),
     "containers": ("name",),
@@ -44,7 +44,7 @@ _ATOMIC_MAPS = {
     "secretKeyRef",
     "scaleTargetRef",
 }
-# What every request names and nobody owns.
+# Fields in every request, which nobody owns.
 _IDENTITY = {("f:apiVersion",), ("f:kind",), ("f:metadata", "f:name"), ("f:metadata", "f:namespace")}
 _SERVERS = {
     "creationTimestamp",
@@ -68,7 +68,7 @@ class Conflicts(Exception):
 def apply(
     live: dict[str, Any] | None, config: dict[str, Any], manager: str, *, force: bool, moment: str, defaults: Any
 ) -> dict[str, Any]:
-    """The object after an apply; raises Conflicts. Without `live` the object is made."""
+    """The object after an apply; without `live` it is created. Raises Conflicts."""
     before = deepcopy(live) if live else {"metadata": {}}
     managers = before["metadata"].pop("managedFields", [])
     mine = next((owner for owner in managers if _is(owner, manager, "Apply")), None)
@@ -78,8 +78,8 @@ def apply(
     after = _merged(before, _stripped(config), (config["kind"],))
     held = frozenset().union(*(decode(other["fieldsV1"]) for other in others))
     _remove(after, gone, held)
-    # As on a real server, what is stored is compared with what was sent before that is given its canonical form: an
-    # owner of `2Gi` is in the way of somebody who applies `2048Mi`.
+    # Like a real server, compare the stored value with the sent one before that is brought into its canonical form:
+    # somebody who applies `2048Mi` conflicts with an owner of `2Gi`.
     changed = frozenset(path for path in new if _at(before, path) != _at(after, path))
     after = defaults(after)
     if live is not None:
@@ -96,7 +96,7 @@ def apply(
         "time": moment,
     }
     if mine and mine["fieldsV1"] == entry["fieldsV1"]:
-        # A time that changed alone changes nothing.
+        # A new time alone is no change.
         entry["time"] = mine["time"] if _same(before, after) else moment
     after["metadata"]["managedFields"] = [entry, *(other for other in others if other["fieldsV1"])]
     return after
@@ -105,7 +105,7 @@ def apply(
 def update(
     live: dict[str, Any] | None, new: dict[str, Any], manager: str, *, moment: str, subresource: str = ""
 ) -> dict[str, Any]:
-    """The object after a write of all of it: what changed is the writer's now."""
+    """The object after a full update; the writer owns what changed."""
     after = deepcopy(new)
     managers = deepcopy((live or {}).get("metadata", {}).get("managedFields", []))
     before = deepcopy(live) if live else {"metadata": {}}
@@ -136,7 +136,7 @@ def update(
 
 
 def disowned(live: dict[str, Any], entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """The object once somebody wrote its `managedFields` themselves: fields stay, some owners are gone."""
+    """The object after a write to its `managedFields`: the fields stay, some owners are gone."""
     after = deepcopy(live)
     known = live["metadata"].get("managedFields", [])
     after["metadata"]["managedFields"] = [entry for entry in known if entry in entries]
@@ -144,7 +144,7 @@ def disowned(live: dict[str, Any], entries: list[dict[str, Any]]) -> dict[str, A
 
 
 def conflict_status(conflicts: list[tuple[dict[str, Any], Path]]) -> dict[str, Any]:
-    """The words and causes of a 409, as a real server writes them."""
+    """The message and causes of a 409, as a real server writes them."""
     causes, texts = [], []
     for entry, path in conflicts:
         through = f' with subresource "{entry["subresource"]}"' if entry.get("subresource") else ""
@@ -231,7 +231,7 @@ def _merged(live: Any, config: Any, names: tuple[str, ...]) -> Any:
     if isinstance(live, list) and isinstance(config, list) and keys:
         old = {_element(item, keys): item for item in live}
         new = {_element(item, keys): item for item in config}
-        # What is applied keeps its own order; what others added stays behind it.
+        # Applied items keep their order; items of others follow.
         both = {name: _merged(old.get(name), item, (*names, "[]")) for name, item in new.items()}
         return [*both.values(), *(item for name, item in old.items() if name not in new)]
     if isinstance(live, list) and isinstance(config, list) and names[-1] in _SETS:
@@ -240,7 +240,7 @@ def _merged(live: Any, config: Any, names: tuple[str, ...]) -> Any:
 
 
 def _remove(document: dict[str, Any], gone: Fields, held: Fields) -> None:
-    """Takes out what nobody owns any more: whole items first, an item only when no other holds a field of it."""
+    """Removes fields that nobody owns any more: whole items first, and only if nobody else owns a field of the item."""
     for path in sorted(gone, key=lambda path: (path[-1] != ".", len(path))):
         whole = path[:-1] if path[-1] == "." else path
         if path not in held and not any(other[: len(whole)] == whole for other in held):

@@ -1,4 +1,4 @@
-"""The kinds that the fake API server knows, and what a real one does to their objects: defaults and spelling."""
+"""The kinds of the fake API server, and the defaults and canonical forms that a real one gives their objects."""
 
 import re
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ BUILT_IN = (
     Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", True, ("status",)),
     Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
 )
-# What a cluster may have on top; a test chooses by group.
+# Kinds that a cluster may have installed; a test chooses them by group.
 INSTALLABLE = (
     Kind("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
     Kind("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
@@ -58,7 +58,7 @@ _BINARY = ("Ki", "Mi", "Gi", "Ti")
 
 
 def defaults(document: dict[str, Any]) -> dict[str, Any]:
-    """The object as a server stores it: what was left out is filled in, quantities are spelt its way."""
+    """The object as a server stores it: with defaults, and quantities in their canonical form."""
     done = deepcopy(document)
     spec = done.setdefault("spec", {}) if done["kind"] in _DEFAULTS else {}
     if fill := _DEFAULTS.get(done["kind"]):
@@ -147,7 +147,7 @@ _DEFAULTS = {"Deployment": _deployment, "Service": _service, "HorizontalPodAutos
 
 
 def canonical(text: str) -> str:
-    """A quantity as the API spells it: `1000m` is `1`, `2048Mi` is `2Gi`, `0.5` is `500m`."""
+    """The canonical form of a quantity: `1000m` is `1`, `2048Mi` is `2Gi`, `0.5` is `500m`."""
     match = _QUANTITY.match(text)
     if not match:
         return text

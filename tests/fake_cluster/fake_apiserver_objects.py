@@ -10,13 +10,13 @@ from fake_apiserver_kinds import Kind, defaults
 from fake_apiserver_store import Document, Refusal, key, now
 from fake_apiserver_world import World
 
-# The fields at the top of the kinds that are known.
+# The top-level fields of the known kinds.
 _DECLARED = {"apiVersion", "automountServiceAccountToken", "binaryData", "data", "imagePullSecrets", "immutable",
              "kind", "metadata", "secrets", "spec", "stringData", "type"}  # fmt: skip
 
 
 class Objects:
-    """One answer for each method; all are called with the store's lock held."""
+    """One method per HTTP method; all are called with the store's lock held."""
 
     def __init__(self, world: World) -> None:
         self._world, self.store = world, world.store
@@ -83,7 +83,7 @@ class Objects:
         return 200 if before else 201, self.store.put(kind, done)
 
     def _merge(self, kind: Kind, namespace: str, name: str, patch: Document) -> tuple[int, Document]:
-        """Of all merge patches, the one that takes owners out of `managedFields`."""
+        """The only supported merge patch: one that removes owners from `managedFields`."""
         before = self.store.get(kind, namespace, name)
         if set(patch) != {"metadata"} or set(patch["metadata"]) != {"resourceVersion", "managedFields"}:
             raise Refusal(415, "UnsupportedMediaType", "the fake merges nothing but `managedFields`")
@@ -101,7 +101,7 @@ class Objects:
         return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 
     def _must_fit(self, config: Document, kind: Kind, namespace: str, name: str) -> None:
-        """What a schema and the address ask of an apply."""
+        """Checks an apply against the schema and the address."""
         if (config.get("apiVersion"), config.get("kind")) != (kind.group_version, kind.kind):
             raise Refusal(400, "BadRequest", "apiVersion and kind do not match the address")
         metadata = config["metadata"]

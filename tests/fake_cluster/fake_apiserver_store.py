@@ -1,4 +1,4 @@
-"""What the fake API server remembers: objects with versions, the history that watches read, owners and dependents."""
+"""The store of the fake API server: objects with versions, the history for watches, and owned objects."""
 
 import itertools
 import threading
@@ -50,7 +50,7 @@ class Store:
     lock: threading.RLock = field(default_factory=threading.RLock)
     changed: threading.Condition = field(init=False)
     oldest: int = 0
-    """Versions up to this one are compacted: a watch from there is told 410."""
+    """Versions up to this one are compacted: a watch from there gets 410."""
 
     def __post_init__(self) -> None:
         self.changed = threading.Condition(self.lock)
@@ -74,7 +74,7 @@ class Store:
         ]
 
     def put(self, kind: Kind, document: Document) -> Document:
-        """Stores an object; what is the same as before keeps its version, as etcd would."""
+        """Stores an object. If nothing changed, it keeps its version, as in etcd."""
         metadata = document["metadata"]
         place = key(kind, metadata.get("namespace", ""), metadata["name"])
         before = self.objects.get(place)

@@ -1,4 +1,4 @@
-"""What the fake API server passes on or sends bit by bit: watches, proxies, port-forwards, logs."""
+"""The streams of the fake API server: watches, proxies, port-forwards, logs."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from fake_apiserver_world import World
 
 
 class Streams:
-    """One coroutine for each."""
+    """One coroutine for each kind of stream."""
 
     def __init__(self, world: World) -> None:
         self._world, self.store = world, world.store
@@ -115,7 +115,7 @@ async def _send(response: web.StreamResponse, kind: str, document: Document) -> 
 
 
 def selected(document: Document, query: Any) -> bool:
-    """Whether the selectors of a query take an object."""
+    """Whether the selectors of a query match an object."""
     labels = document["metadata"].get("labels", {})
     for pair in filter(None, query.get("labelSelector", "").split(",")):
         name, _, value = pair.partition("=")

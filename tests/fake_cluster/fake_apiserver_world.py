@@ -1,4 +1,4 @@
-"""What the fake API server is told to be: which kinds it serves, what it forbids, what goes wrong, who plays pods."""
+"""The settings of the fake API server: its kinds, what it forbids, its faults, and the servers behind its pods."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,21 +11,21 @@ USER = "jane"
 
 @dataclass
 class Fault:
-    """What happens to the next requests that fit, instead of what they ask for."""
+    """A fault that the next matching requests get instead of their answers."""
 
     method: str
     path: str
-    """A pattern, searched for in path and query."""
+    """A pattern to search for in path and query."""
     status: int = 0
-    """0 drops the connection; -1 answers nothing until the client gives up."""
+    """0 drops the connection; -1 does not answer until the client gives up."""
     times: int = 1
     reason: str = ""
     message: str = "on order of the test"
     headers: dict[str, str] = field(default_factory=dict)
     act: Callable[[], None] | None = None
-    """Done when it happens."""
+    """Called when it happens."""
     passes: bool = False
-    """Whether the request is then answered all the same."""
+    """Whether the request is then still answered."""
 
 
 @dataclass
@@ -37,17 +37,17 @@ class World:
     metrics_groups: list[str] = field(default_factory=lambda: ["metrics.k8s.io", "custom.metrics.k8s.io"])
     store: Store = field(default_factory=Store)
     backends: dict[int, int] = field(default_factory=dict)
-    """Ports of pods, and the ports of this machine that stand for them."""
+    """Ports of pods, and the local ports behind them."""
     denied: set[tuple[str, str]] = field(default_factory=set)
     """(verb, resource) that the user may not do, such as ("patch", "deployments.apps")."""
     proxies: bool = True
     """Whether the API server reaches pods; a NetworkPolicy may keep it out."""
     logs: dict[str, str] = field(default_factory=dict)
-    """What a pod has said, by its name; others say a hundred lines."""
+    """The logs of pods, by name; other pods have a hundred lines."""
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     warnings: dict[str, str] = field(default_factory=dict)
-    """Words that come with every write of a plural."""
+    """The warning in every answer to a write, by plural."""
     closing: bool = False
 
     def discovery(self, path: str) -> Document | None:

@@ -1,4 +1,4 @@
-"""The fake API server against what Kubernetes documents of server-side apply: a fake that errs would prove nothing."""
+"""The fake API server behaves as Kubernetes documents server-side apply; a wrong fake would prove nothing."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ def test_an_apply_owns_the_fields_it_names_and_no_defaults(fake: FakeCluster, cl
     assert fields["f:metadata"] == {"f:labels": {"f:app.kubernetes.io/instance": {}}}
 
 
-def test_a_conflict_has_the_words_and_causes_of_a_real_one(fake: FakeCluster, cluster: Cluster) -> None:
+def test_a_conflict_has_the_message_and_causes_of_a_real_one(fake: FakeCluster, cluster: Cluster) -> None:
     cluster.apply(document("ConfigMap", "one", data={"a": "1"}))
     fake.put(document("ConfigMap", "one", data={"a": "2"}), manager="kubectl-edit")
     with pytest.raises(ApiError) as error:
@@ -57,7 +57,7 @@ def test_a_conflict_has_the_words_and_causes_of_a_real_one(fake: FakeCluster, cl
     ]
 
 
-def test_the_same_value_is_shared_and_goes_when_its_last_owner_lets_go(fake: FakeCluster, cluster: Cluster) -> None:
+def test_a_shared_value_is_removed_when_its_last_owner_drops_it(fake: FakeCluster, cluster: Cluster) -> None:
     configmap = document("ConfigMap", "one", data={"a": "1"})
     cluster.apply(configmap)
     cluster.apply(configmap, manager="other")
@@ -71,7 +71,7 @@ def test_the_same_value_is_shared_and_goes_when_its_last_owner_lets_go(fake: Fak
     assert not stored.get("data")
 
 
-def test_a_quantity_in_another_spelling_is_in_the_way_of_a_second_manager_as_on_a_real_server(
+def test_a_quantity_in_another_spelling_is_a_conflict_for_a_second_manager_as_on_a_real_server(
     cluster: Cluster,
 ) -> None:
     cluster.apply(deployment("good:1"))
@@ -95,13 +95,13 @@ def test_a_manager_that_is_disowned_leaves_its_fields(fake: FakeCluster, cluster
     assert live["data"] == {"a": "1", "b": "2"}
 
 
-def test_an_apply_of_the_same_again_is_no_write(cluster: Cluster) -> None:
+def test_applying_the_same_again_writes_nothing(cluster: Cluster) -> None:
     first = cluster.apply(deployment("good:1")).document["metadata"]
     again = cluster.apply(deployment("good:1")).document["metadata"]
     assert first == again
 
 
-def test_a_trial_shows_the_result_and_stores_nothing(fake: FakeCluster, cluster: Cluster) -> None:
+def test_a_dry_run_shows_the_result_and_stores_nothing(fake: FakeCluster, cluster: Cluster) -> None:
     cluster.apply(deployment("good:1"))
     before = fake.versions()
     tried = cluster.apply(deployment("good:2"), dry_run=True).document
@@ -126,7 +126,7 @@ def test_a_write_over_an_old_version_is_refused(cluster: Cluster) -> None:
     assert error.value.lost_race
 
 
-def test_what_an_owner_owned_goes_with_it(fake: FakeCluster, cluster: Cluster) -> None:
+def test_owned_objects_are_deleted_with_their_owner(fake: FakeCluster, cluster: Cluster) -> None:
     owner = cluster.create(document("ConfigMap", "one"))["metadata"]
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "one", "uid": owner["uid"]}
     owned = document("ConfigMap", "two")

@@ -1,4 +1,4 @@
-"""A fake cluster with a real server behind its pods, and a small release to bring into it."""
+"""A fake cluster with a real server behind its pods, and a small release to deploy to it."""
 
 import json
 import threading
@@ -17,8 +17,8 @@ from k8s.cluster import connect
 from k8s.rollout import (
     Placement,
     Release,
-    Rollout,
     RolloutOptions,
+    RolloutRecord,
     Status,
     delete,
     deploy,
@@ -70,7 +70,7 @@ def autoscaler(metric: str | None = None) -> dict[str, Any]:
 
 
 def documents(image: str = "good:1", *more: dict[str, Any], replicas: int | None = None) -> tuple[dict[str, Any], ...]:
-    """A namespace, a configuration, a Service and a Deployment, and more."""
+    """A Namespace, a ConfigMap, a Service and a Deployment, and more if given."""
     service = document("Service", spec={"selector": LABELS, "ports": [{"name": "http", "port": 8080}]})
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}
     return space, document("ConfigMap", data={"a": "1"}), service, deployment(image, replicas), *more
@@ -78,14 +78,14 @@ def documents(image: str = "good:1", *more: dict[str, Any], replicas: int | None
 
 @dataclass
 class Pod:
-    """The server that stands for the pods: what it was asked, what it answers."""
+    """The server behind all pods: the requests it got, and its answers."""
 
     port: int = 0
     asked: list[tuple[str, bytes, str]] = field(default_factory=list)
     status: int = 200
     sha256: str = SHA256
     before_answer: Callable[[], None] | None = None
-    """Done before a prediction is answered."""
+    """Called before a prediction is answered."""
 
 
 @dataclass
@@ -113,14 +113,14 @@ class Rig:
         blockers: tuple[Blocker, ...] = (),
         request: CanaryRequest = REQUEST,
         **options: Any,
-    ) -> Rollout:
+    ) -> RolloutRecord:
         release = Release(wanted, request, {"image": "good:1", "package": SHA256}, blockers)
         return deploy(self.placement, release, RolloutOptions(**options), self.progress, self.record_file)
 
-    def rollback(self, to: int | None = None, **options: Any) -> Rollout:
+    def rollback(self, to: int | None = None, **options: Any) -> RolloutRecord:
         return rollback(self.placement, RolloutOptions(**options), self.progress, self.record_file, to=to)
 
-    def delete(self, **options: Any) -> Rollout:
+    def delete(self, **options: Any) -> RolloutRecord:
         return delete(self.placement, self.progress, self.record_file, **options)
 
     def status(self) -> Status:

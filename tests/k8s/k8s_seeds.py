@@ -1,6 +1,6 @@
-"""Defects that are put into sound manifests, one at a time, and the one rule that must say so.
+"""Defects that are put into sound manifests, one at a time, each with the only rule that must find it.
 
-A path is the keys to a place, with blanks between them; a number is the index of an item.
+A path is the keys that lead to a place, separated by blanks; a number is the index of a list item.
 """
 
 from collections.abc import Callable
@@ -31,9 +31,9 @@ class Seed:
     rule: str
     changes: tuple[Change, ...]
     base: dict[str, Any] = field(default_factory=dict)
-    """Changes of the spec that the sound manifests are rendered from."""
+    """Changes of the spec from which the sound manifests are rendered."""
     foreign: bool = False
-    """Whether nothing is known beside the objects, as of manifests of others."""
+    """Whether only the objects are known, as for manifests of others."""
 
 
 def seed(rule: str, *changes: Change, base: dict[str, Any] | None = None, foreign: bool = False) -> Seed:
@@ -72,7 +72,7 @@ def drop(kind: str, path: str) -> Change:
 
 
 def move(kind: str, path: str, other: str) -> Change:
-    """Gives a key another name."""
+    """Renames a key."""
 
     def change(objects: Objects) -> None:
         place, last = _reach(objects, kind, path)
@@ -82,7 +82,7 @@ def move(kind: str, path: str, other: str) -> Change:
 
 
 def add(text: str) -> Change:
-    """Another object, labelled and in the namespace of the others."""
+    """Adds an object, with the labels and the namespace of the others."""
 
     def change(objects: Objects) -> None:
         added = yaml.safe_load(text)
@@ -95,7 +95,7 @@ def add(text: str) -> Change:
 
 
 def without(kind: str) -> Change:
-    """Takes every object of a kind away."""
+    """Removes every object of a kind."""
 
     def change(objects: Objects) -> None:
         assert any(document["kind"] == kind for document in objects)
@@ -105,7 +105,7 @@ def without(kind: str) -> Change:
 
 
 def bare(objects: Objects) -> None:
-    """Makes of Marina's pods what somebody else would make of a stock image."""
+    """Turns Marina's pods into pods of a stock TorchServe image, as others write them."""
     template = next(document for document in objects if document["kind"] == "Deployment")["spec"]["template"]
     template["metadata"].pop("annotations")
     template["spec"]["containers"][0]["image"] = "registry.local/torchserve:0.12@sha256:" + "a" * 64

@@ -170,7 +170,7 @@ def test_a_metric_of_another_type_is_found() -> None:
 def test_a_metric_without_a_used_label_is_found() -> None:
     page = page_of(inference_stage_duration_seconds={"model"})
     (finding,) = check_page(digits_spec(), page, "http://here/metrics")
-    text = "inference_stage_duration_seconds: has no label `stage`, but `panel Stages of a batch` names it"
+    text = "inference_stage_duration_seconds: has no label `stage`, but it is used by `panel Stages of a batch`"
     assert str(finding) == f"http://here/metrics: {text}"
     assert (finding.level, finding.rule) == ("error", "metric-label")
 
@@ -194,10 +194,10 @@ def test_a_label_that_a_scrape_adds_is_found(label: str) -> None:
     assert faults(page) == [("marina_queued", "metric-collision")]
 
 
-def test_an_unreachable_server_and_a_page_without_metrics_are_errors() -> None:
-    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/metrics: there is no page of metrics"):
+def test_a_server_that_is_not_there_and_a_page_that_is_none_are_errors() -> None:
+    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/metrics: no metrics page there"):
         check_live(digits_spec(), "http://127.0.0.1:9")
-    with pytest.raises(InputError, match="here: not a page of metrics"):
+    with pytest.raises(InputError, match="here: not a metrics page"):
         check_page(digits_spec(), "<html>a page</html>", "here")
 
 

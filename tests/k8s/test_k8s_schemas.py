@@ -9,7 +9,7 @@ from k8s_plans import EVIDENCE, FULL, IMAGE, planned
 from k8s.manifests.objects import render_objects
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import verify
-from k8s.verify.located import LocatedDocument, rendered
+from k8s.verify.located import LocatedDocument, locate_rendered
 from k8s.verify.rule import Scope
 from k8s.verify.schemas import Schemas, served
 
@@ -36,7 +36,7 @@ spec:
               free: {type: object, properties: {}, x-kubernetes-preserve-unknown-fields: true}
 """
 OPERATOR, GATEWAY = "monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1"
-# Values that no field expects everywhere.
+# Values of every type, none of which fits all fields.
 ODD: list[Any] = [None, 1, -1, 1.5, True, "x", "", [], {}, [1], [None], ["x"], {"a": 1}, {"x": None}, [{"name": 1}]]
 
 
@@ -47,7 +47,7 @@ def texts(text: str, version: str = "1.36", beside: str = "") -> list[str]:
     return [f"{document.root.at(*mistake.path).field}: {mistake.text}" for mistake in mistakes]
 
 
-def test_every_mistake_of_an_object_is_told_with_its_field() -> None:
+def test_every_mistake_in_an_object_is_reported_with_its_field() -> None:
     text = """
     apiVersion: v1
     kind: Service
@@ -58,14 +58,14 @@ def test_every_mistake_of_an_object_is_told_with_its_field() -> None:
       ports: [{targetPort: [1], protocol: TCP}]
     """
     assert sorted(texts(text)) == [
-        "spec.ports[0].port: missing, and it must be there",
+        "spec.ports[0].port: missing, but required",
         "spec.ports[0].targetPort: got a list of 1, allowed: text or a whole number",
         "spec.selektor: unknown field, did you mean `selector`?",
         "spec.type: got `5`, allowed: text",
     ]
 
 
-def test_a_field_that_came_later_is_a_mistake_before() -> None:
+def test_a_field_is_a_mistake_in_versions_before_its_introduction() -> None:
     pod = "{apiVersion: v1, kind: Pod, spec: {containers: [{name: a}], volumes: [{name: b, image: {reference: c}}]}}"
     assert [bool(texts(pod, version)) for version in ("1.30", "1.31", "1.37")] == [True, False, False]
 
@@ -82,12 +82,12 @@ def test_the_api_versions_of_a_kind_are_known_for_each_version() -> None:
         ("{size: 1, labels: {a: b}, colour: null, free: {any: 1}}", []),
         ("{size: 10%}", []),
         ("{size: [1]}", ["spec.size: got a list of 1, allowed: a whole number or text"]),
-        ("{colour: 1}", ["spec.size: missing, and it must be there", "spec.colour: got `1`, allowed: text"]),
+        ("{colour: 1}", ["spec.size: missing, but required", "spec.colour: got `1`, allowed: text"]),
         ("{size: 1, collour: x}", ["spec.collour: unknown field, did you mean `colour`?"]),
         ("{size: 1, labels: {a: 1}}", ["spec.labels.a: got `1`, allowed: text"]),
     ],
 )
-def test_a_definition_beside_the_objects_says_what_its_kind_may_hold(spec: str, said: list[str]) -> None:
+def test_a_definition_among_the_objects_validates_its_kind(spec: str, said: list[str]) -> None:
     widget = f"{{apiVersion: example.org/v1, kind: Widget, metadata: {{name: a}}, spec: {spec}}}"
     assert sorted(texts(widget, beside=CUSTOM)) == sorted(said)
 
@@ -97,14 +97,14 @@ def test_a_definition_beside_the_objects_says_what_its_kind_may_hold(spec: str, 
     [
         ("ServiceMonitor", OPERATOR, "{selector: {}, endpoints: [{port: a, path: /m}]}", []),
         ("ServiceMonitor", OPERATOR, "{endpoints: [{port: a}]}",
-         ["spec.selector: missing, and it must be there"]),
+         ["spec.selector: missing, but required"]),
         ("PodMonitor", OPERATOR, "{selector: {matchLabel: {}}, podMetricsEndpoints: [{portNumber: 8090}]}",
          ["spec.selector.matchLabel: unknown field, did you mean `matchLabels`?"]),
         ("PodMonitor", OPERATOR, "{selector: {}, podMetricsEndpoints: [{portNumber: 99999}]}",
          ["spec.podMetricsEndpoints[0].portNumber: got `99999`, allowed: 65535 or less"]),
         ("PrometheusRule", OPERATOR, "{groups: [{name: a, rules: [{alert: b, expr: up, for: 5m}]}]}", []),
         ("PrometheusRule", OPERATOR, "{groups: [{name: a, rules: [{expr: up}]}]}",
-         ["spec.groups[0].rules[0]: got a mapping, allowed: exactly one of the forms of the schema"]),
+         ["spec.groups[0].rules[0]: got a mapping, allowed: exactly one of the forms in the schema"]),
         ("ScaledObject", "keda.sh/v1alpha1", "{scaleTargetRef: {name: a}, triggers: []}",
          ["spec.triggers: got a list of 0, allowed: at least 1"]),
         ("ScaledObject", "keda.sh/v1alpha1", "{scaleTargetRef: {name: a}, triggers: [{type: cpu, metadata: {a: 80}}]}",
@@ -114,13 +114,13 @@ def test_a_definition_beside_the_objects_says_what_its_kind_may_hold(spec: str, 
         ("HTTPRoute", f"{GATEWAY}beta1", "{rules: [{backendRefs: [{name: a, port: 1, weight: 9}]}]}", []),
     ],
 )  # fmt: skip
-def test_the_kits_schemas_know_the_custom_resources(kind: str, version: str, spec: str, said: list[str]) -> None:
+def test_shipped_schemas_validate_custom_resources(kind: str, version: str, spec: str, said: list[str]) -> None:
     text = f"{{apiVersion: {version}, kind: {kind}, metadata: {{name: a}}, spec: {spec}}}"
     assert [texts(text, supported) for supported in SUPPORTED_VERSIONS] == [said] * len(SUPPORTED_VERSIONS)
 
 
 @pytest.mark.slow
-def test_nothing_that_may_be_written_in_a_field_breaks_a_rule_s_code() -> None:
+def test_no_value_in_any_field_crashes_a_rule() -> None:
     plan = planned(FULL, evidence=EVIDENCE, image=IMAGE)
     documents = [document for in_file in render_objects(plan).values() for document in in_file]
     objects = [document for document in documents if "dashboard" not in document["metadata"]["name"]]
@@ -132,7 +132,7 @@ def test_nothing_that_may_be_written_in_a_field_breaks_a_rule_s_code() -> None:
         for key in path[:-1]:
             parent = parent[key]
         parent[path[-1]] = draw.choice(ODD)
-        verify(rendered({"all.yaml": changed}), Scope(("1.36",), draw.choice([None, plan])))
+        verify(locate_rendered({"all.yaml": changed}), Scope(("1.36",), draw.choice([None, plan])))
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

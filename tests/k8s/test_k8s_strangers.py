@@ -1,4 +1,4 @@
-"""What people do in manifests of their own, and what is right about it."""
+"""Things that people do in their own manifests, and that are fine."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from k8s_seeds import seed as change_of
 from k8s.manifests.objects import render_objects
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import verify
-from k8s.verify.located import rendered
+from k8s.verify.located import locate_rendered
 from k8s.verify.rule import Scope, Violation
 
 
@@ -18,11 +18,11 @@ def violations(*changes: Change) -> list[Violation]:
     plan = planned(evidence=EVIDENCE, image=IMAGE)
     objects: Objects = [document for group in render_objects(plan).values() for document in group]
     changed = sown(objects, change_of("", *changes))
-    return verify(rendered({"all.yaml": changed}), Scope(SUPPORTED_VERSIONS[-1:], None))
+    return verify(locate_rendered({"all.yaml": changed}), Scope(SUPPORTED_VERSIONS[-1:], None))
 
 
 def rollout(objects: Objects) -> None:
-    """Argo's Rollout in the place of the Deployment."""
+    """Argo's Rollout instead of the Deployment."""
     deployment: dict[str, Any] = next(document for document in objects if document["kind"] == "Deployment")
     deployment |= {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"}
     deployment["spec"]["strategy"] = {"canary": {"steps": [{"setWeight": 20}]}}
@@ -40,15 +40,15 @@ def rollout(objects: Objects) -> None:
         ("TS_DISABLE_TOKEN_AUTHORIZATION", "true"),
     ],
 )
-def test_a_variable_that_says_where_a_secret_lies_is_none(name: str, value: str) -> None:
+def test_a_variable_with_the_path_of_a_secret_is_no_secret(name: str, value: str) -> None:
     assert violations(put("Deployment", f"{SERVER} env", [{"name": name, "value": value}])) == []
 
 
-def test_one_endpoint_for_readiness_and_liveness_is_right_where_liveness_waits_longer() -> None:
+def test_one_endpoint_for_readiness_and_liveness_is_fine_if_liveness_waits_longer() -> None:
     assert violations(put("Deployment", f"{SERVER} readinessProbe httpGet path", "/live")) == []
 
 
-def test_a_custom_workload_is_looked_at_like_a_deployment() -> None:
+def test_a_custom_workload_is_checked_like_a_deployment() -> None:
     findings = violations(rollout)
     assert [(finding.rule, finding.level) for finding in findings if finding.rule == "kind-unknown"] == [
         ("kind-unknown", "warning")

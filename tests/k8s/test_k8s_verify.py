@@ -14,7 +14,7 @@ from k8s.manifests.objects import render_objects
 from k8s.manifests.plan import Plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.verify.check import all_rules, verify
-from k8s.verify.located import rendered
+from k8s.verify.located import locate_rendered
 from k8s.verify.rule import Scope, Violation
 from k8s.verify.rule_page import render_page
 
@@ -25,7 +25,7 @@ def _sound(base: dict[str, Any]) -> tuple[Plan, Objects]:
 
 
 def _found(objects: Objects, scope: Scope) -> list[Violation]:
-    return verify(rendered({"all.yaml": objects}), scope)
+    return verify(locate_rendered({"all.yaml": objects}), scope)
 
 
 def _told(findings: Sequence[Violation]) -> str:
@@ -35,7 +35,7 @@ def _told(findings: Sequence[Violation]) -> str:
 @pytest.mark.parametrize("defect", SEEDS, ids=lambda case: case.rule)
 def test_a_seeded_defect_is_found_by_its_rule_and_by_no_other(defect: Seed) -> None:
     plan, objects = _sound(defect.base)
-    # The schemas of the versions between them are for the tests of schemas.
+    # The tests of schemas cover the versions in between.
     scope = Scope((SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1]), None if defect.foreign else plan)
     findings = _found(sown(objects, defect), scope)
     assert {finding.rule for finding in findings} == {defect.rule}, _told(findings)
@@ -43,12 +43,12 @@ def test_a_seeded_defect_is_found_by_its_rule_and_by_no_other(defect: Seed) -> N
 
 
 @pytest.mark.parametrize("base", {json.dumps(defect.base): defect.base for defect in SEEDS}.values(), ids=str)
-def test_what_defects_are_put_into_is_sound(base: dict[str, Any]) -> None:
+def test_the_manifests_without_a_defect_have_no_finding(base: dict[str, Any]) -> None:
     plan, objects = _sound(base)
     assert _told(_found(objects, Scope(plan=plan))) == ""
 
 
-def test_every_rule_has_an_id_of_its_own_and_a_seeded_defect() -> None:
+def test_every_rule_has_a_unique_id_and_a_seeded_defect() -> None:
     ids = [rule.id for rule in all_rules()]
     assert len(ids) == len(set(ids)) >= 25
     assert {defect.rule for defect in SEEDS} == set(ids)
@@ -60,13 +60,13 @@ def test_the_page_about_the_rules_is_written_from_them() -> None:
 
 
 @pytest.mark.parametrize("changes", OPTIONS)
-def test_the_kits_own_output_has_no_finding_for_any_option(changes: dict[str, Any]) -> None:
+def test_rendered_manifests_have_no_finding_for_any_option(changes: dict[str, Any]) -> None:
     target = "cuda" if changes.get("serving.device") == "cuda" else "cpu"
     ref = f"registry.local/marina/{changes.get('name', 'digits')}"
     image = IMAGE | {"target": target, "ref": ref}
     plan = planned(changes, evidence=EVIDENCE, image=image)
     versions = tuple(version for version in SUPPORTED_VERSIONS if float(version) >= float(plan.oldest_kubernetes))
-    findings = verify(rendered(render_objects(plan)), Scope(versions, plan))
+    findings = verify(locate_rendered(render_objects(plan)), Scope(versions, plan))
     assert findings == [], _told(findings)
 
 
@@ -77,7 +77,7 @@ def test_the_objects_of_a_load_inside_the_cluster_have_no_finding() -> None:
     assert _told(_found([*objects, *load_objects(plan, job)], Scope(plan=plan))) == ""
 
 
-def test_a_control_of_the_profile_is_one_only_where_it_is_enforced() -> None:
+def test_controls_of_the_profile_apply_only_where_it_is_enforced() -> None:
     plan, objects = _sound({})
     root = sown(objects, seed("pod-non-root", put("Deployment", f"{POD} securityContext runAsNonRoot", False)))
     alone = [document for document in root if document["kind"] != "Namespace"]
@@ -85,7 +85,7 @@ def test_a_control_of_the_profile_is_one_only_where_it_is_enforced() -> None:
     assert _found(alone, Scope(("1.36",), plan)) == []
 
 
-def test_a_finding_says_in_which_versions_it_is_one() -> None:
+def test_a_finding_names_the_versions_it_applies_to() -> None:
     plan, objects = _sound({"kubernetes.model": {"image": f"registry.local/models@sha256:{'a' * 64}"}})
     (finding,) = _found(objects, Scope(SUPPORTED_VERSIONS, plan))
     assert (finding.rule, finding.field) == ("schema", "spec.template.spec.volumes[2].image")

@@ -13,7 +13,7 @@ from config.errors import InputError, SpecError
 from k8s.manifests.plan import make_plan
 from k8s.manifests.writing import write_manifests
 from k8s.verify.check import all_rules
-from k8s.verify.located import read_folder
+from k8s.verify.located import read_objects
 from k8s.verify.rule import Violation
 from k8s.verify.run import verify_folder, verify_spec
 
@@ -69,7 +69,7 @@ def test_torchserves_way_of_scaling_has_the_findings_one_would_expect() -> None:
     assert (old.line, old.hint) == (2, "apiVersion: autoscaling/v2")
 
 
-def test_chart_and_autoscaler_together_are_looked_at_as_one() -> None:
+def test_chart_and_autoscaler_are_checked_together() -> None:
     findings = verify_folder(FOREIGN).findings
     assert rules_of(findings) - CHART == {"api-version", "metric-counter", "replicas-owned", "scaler-safety-net"}
 
@@ -88,7 +88,7 @@ def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
     )
     written(tmp_path / "deep", three_yml=OBJECT.replace("a}", "d}"))
     written(tmp_path / ".git", four_yaml="{")
-    documents = read_folder(tmp_path)
+    documents = read_objects(tmp_path)
     places = [
         (document.reference, Path(document.file).name, document.root.at("metadata", "name").line)
         for document in documents
@@ -101,9 +101,9 @@ def test_every_file_of_objects_below_a_folder_is_read(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_merged_in_is_there_and_has_its_line(tmp_path: Path) -> None:
+def test_merged_yaml_values_are_read_with_their_lines(tmp_path: Path) -> None:
     text = f"{OBJECT}data: &first {{b: '1', d: 2021-01-01, e: =}}\nbinaryData:\n  <<: *first\n  b: '2'\n"
-    (document,) = read_folder(written(tmp_path, a_yaml=text))
+    (document,) = read_objects(written(tmp_path, a_yaml=text))
     assert document.data["binaryData"] == {"b": "2", "d": "2021-01-01", "e": "="}
     assert document.root.at("binaryData", "d").line == 4
     assert document.root.at("binaryData", "b").line == 7
@@ -121,20 +121,20 @@ def test_what_is_merged_in_is_there_and_has_its_line(tmp_path: Path) -> None:
         pytest.param(OBJECT + "kind: B\n", "a.yaml:4: `kind`: given twice, first on line 2", id="a key given twice"),
     ],
 )
-def test_a_file_that_is_none_is_a_clear_error(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_holds_no_object_is_a_clear_error(tmp_path: Path, text: str, said: str) -> None:
     written(tmp_path, a_yaml=text, b_yaml="{")
     with pytest.raises(SpecError) as caught:
-        read_folder(tmp_path)
+        read_objects(tmp_path)
     lines = str(caught.value).split("\n\nhint")[0].replace(f"{tmp_path}/", "").splitlines()
     assert lines[0] == said
     assert lines[-1].startswith("b.yaml:1: not readable as YAML")
 
 
 def test_a_folder_without_objects_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no object in it, allowed: files that end in "):
-        read_folder(tmp_path)
+    with pytest.raises(InputError, match="no objects in it, allowed: files that end in "):
+        read_objects(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
-        read_folder(tmp_path / "none")
+        read_objects(tmp_path / "none")
 
 
 def test_written_manifests_are_verified_with_the_lines_of_their_files(tmp_path: Path) -> None:
@@ -154,11 +154,11 @@ def test_written_manifests_are_verified_with_the_lines_of_their_files(tmp_path: 
     assert (finding.rule, finding.file) == ("pdb-against-scaler", str(file))
     assert text.splitlines()[finding.line - 1].strip() == "maxUnavailable: 0"
     assert verified.notes == [
-        f"{build}/manifests: the spec renders something else by now: marina manifests {spec.file}"
+        f"{build}/manifests is out of date, the spec now renders something else: marina manifests {spec.file}"
     ]
 
 
-def test_a_spec_that_needs_a_newer_kubernetes_is_not_held_against_older_ones(tmp_path: Path) -> None:
+def test_a_spec_that_needs_a_newer_kubernetes_is_not_checked_against_older_ones(tmp_path: Path) -> None:
     spec = digits_spec({"kubernetes.model": {"image": "registry.local/models:1"}})
     fill(tmp_path, spec, image=IMAGE)
     verified = verify_spec(spec, tmp_path)
@@ -192,7 +192,7 @@ def test_the_verb_as_json_is_one_record_and_warnings_exit_with_0(
     (finding,) = record["findings"]
     assert finding["rule"] == "service-public"
     assert (finding["object"], finding["field"], finding["line"]) == ("Service/a", "spec.type", 4)
-    assert finding["hint"] == "type: ClusterIP, and a Gateway or Ingress in front"
+    assert finding["hint"] == "type: ClusterIP, with a Gateway or Ingress in front"
 
 
 def test_a_spec_alone_is_verified_as_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +235,7 @@ def test_the_page_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFi
     assert shown in printed
 
 
-def test_a_live_server_is_asked_for_the_metrics_that_are_named(
+def test_a_live_server_must_export_the_metrics_that_are_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Page(BaseHTTPRequestHandler):

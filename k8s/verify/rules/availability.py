@@ -1,4 +1,4 @@
-"""Rules about staying there while nodes are drained and while a version is rolled out."""
+"""Rules about staying available while nodes are drained and while a new version is rolled out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULT_PROGRESS_S = 600
 
 
 def _share(node: Place, of: int, *, up: bool) -> int | None:
-    """A number of pods, or a percentage of some; rounded as Kubernetes does."""
+    """A number of pods, or a percentage of `of` pods, rounded as Kubernetes does."""
     if node.number is not None:
         return node.number
     percent = node.text.removesuffix("%")
@@ -26,16 +26,17 @@ def _share(node: Place, of: int, *, up: bool) -> int | None:
 
 
 def _budgets(application: Application) -> Iterator[tuple[LocatedDocument, Workload, int, Place]]:
-    """Each budget with a workload it is about, its fewest pods, and the field that says how few they may be."""
+    """Each PodDisruptionBudget with a workload it selects, that one's least number of pods, and the field that sets
+    this number."""
     for budget in application.of("PodDisruptionBudget"):
         for workload in application.selected(budget.root.at("spec", "selector")):
             if workload.document.kind in SCALABLE:
-                least, field = application.least_pods(workload)
+                least, field = application.min_pods(workload)
                 yield budget, workload, least, field
 
 
 def _kept(budget: LocatedDocument, least: int) -> int | None:
-    """How many of the fewest pods a budget keeps."""
+    """How many of `least` pods a budget keeps from eviction."""
     spec = budget.root.at("spec")
     if spec.at("maxUnavailable").given:
         away = _share(spec.at("maxUnavailable"), least, up=True)
@@ -47,32 +48,33 @@ def _kept(budget: LocatedDocument, least: int) -> int | None:
     "pdb-blocks-drain",
     "error",
     what="A PodDisruptionBudget allows no eviction.",
-    why="A node with one of the pods can never be drained, so it can never be updated.",
+    why="A node with one of the pods can never be drained, so it can never be updated. Percentages are rounded up: "
+    "`minAvailable: 60%` of two pods keeps both.",
     fix="maxUnavailable: 1",
 )
 def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
     for budget, workload, least, _field in _budgets(application):
         kept = _kept(budget, least)
         if application.scaler_of(workload) is None and kept is not None and 0 < least <= kept:
-            yield Remark(_stated(budget), f"keeps {kept} of {least} pods: none may be evicted")
+            yield Remark(_amount_field(budget), f"keeps {kept} of {least} pods, so none can be evicted")
 
 
 @TOPIC.rule(
     "pdb-against-scaler",
     "error",
     what="A PodDisruptionBudget allows no eviction while an autoscaler is at its minimum.",
-    why="While traffic is low, no node with one of the pods can be drained.",
-    fix="maxUnavailable: 1, or more `minReplicas`",
+    why="It looks fine while there is traffic. While there is little, no node with one of the pods can be drained.",
+    fix="maxUnavailable: 1, or a higher `minReplicas`",
 )
 def _blocks_scaled(application: Application, _: Scope) -> Iterator[Remark]:
     for budget, workload, least, field in _budgets(application):
         kept = _kept(budget, least)
         if application.scaler_of(workload) is not None and kept is not None and 0 < least <= kept:
             text = f"keeps {kept} pods, and `{field.field}` of {field.document.reference} is {least}"
-            yield Remark(_stated(budget), f"{text}: none may be evicted")
+            yield Remark(_amount_field(budget), f"{text}, so none can be evicted")
 
 
-def _stated(budget: LocatedDocument) -> Place:
+def _amount_field(budget: LocatedDocument) -> Place:
     spec = budget.root.at("spec")
     return spec.at("maxUnavailable") if spec.at("maxUnavailable").given else spec.at("minAvailable")
 
@@ -81,8 +83,8 @@ def _stated(budget: LocatedDocument) -> Place:
     "pdb-selects-nothing",
     "error",
     what="No pod has the labels that a PodDisruptionBudget selects.",
-    why="It protects nothing: all pods may be evicted at once.",
-    fix="write the workload's own selector as `spec.selector`",
+    why="It is valid but protects nothing: all pods can be evicted at once.",
+    fix="use the workload's own selector as `spec.selector`",
 )
 def _budget_selector(application: Application, _: Scope) -> Iterator[Remark]:
     for budget in application.of("PodDisruptionBudget"):
@@ -94,8 +96,8 @@ def _budget_selector(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "pdb-missing",
     "warning",
-    what="Several pods serve, and no PodDisruptionBudget selects them.",
-    why="Draining two nodes may take all of them away at once.",
+    what="No PodDisruptionBudget selects the pods of a Service that always has several.",
+    why="Draining two nodes at once can take all of them away.",
     fix="add a PodDisruptionBudget with `maxUnavailable: 1` and the workload's selector",
 )
 def _no_budget(application: Application, _: Scope) -> Iterator[Remark]:
@@ -103,18 +105,18 @@ def _no_budget(application: Application, _: Scope) -> Iterator[Remark]:
         budgets = [
             budget
             for budget in application.of("PodDisruptionBudget")
-            if application.together(budget, workload.document)
+            if application.same_namespace(budget, workload.document)
         ]
         if not any(matches(budget.root.at("spec", "selector"), workload.labels) for budget in budgets):
             yield Remark(workload.document.root, "no PodDisruptionBudget selects its pods")
 
 
 def _replicated(application: Application) -> Iterator[Workload]:
-    """Workloads of two pods or more that a Service sends requests to."""
+    """Workloads behind a Service that always have two pods or more."""
     for workload in application.workloads:
         if (
             workload.document.kind in SCALABLE
-            and application.least_pods(workload)[0] > 1
+            and application.min_pods(workload)[0] > 1
             and application.services_of(workload)
         ):
             yield workload
@@ -124,7 +126,7 @@ def _replicated(application: Application) -> Iterator[Workload]:
     "rollout-capacity",
     "warning",
     what="A rollout removes pods before the new ones are ready.",
-    why="The full load falls on fewer pods for as long as the new ones take to start.",
+    why="That is Kubernetes' default. Until the new pods have started, fewer pods carry the full load.",
     fix="strategy: {rollingUpdate: {maxUnavailable: 0, maxSurge: 25%}}",
 )
 def _capacity(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -135,7 +137,7 @@ def _capacity(application: Application, scope: Scope) -> Iterator[Remark]:
         if workload.document.kind != "Deployment":
             continue
         if strategy.at("type").text == "Recreate":
-            yield Remark(strategy.at("type"), "got `Recreate`: all pods go before the first new one starts")
+            yield Remark(strategy.at("type"), "got `Recreate`: all pods stop before the first new one starts")
         elif not fewer.given:
             yield Remark(fewer, "missing, so it is 25%")
         elif fewer.value not in (0, "0%", chosen):
@@ -145,8 +147,8 @@ def _capacity(application: Application, scope: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "progress-deadline",
     "error",
-    what="A rollout is given up before a pod may have started.",
-    why="The Deployment reports failure while the startup probe still waits: a needless rollback.",
+    what="A rollout's deadline is shorter than the time that the probes allow a pod to start.",
+    why="The Deployment reports failure while a pod is still allowed to start, and it is rolled back needlessly.",
     fix="`progressDeadlineSeconds` over what the startup probe allows",
 )
 def _progress(application: Application, _: Scope) -> Iterator[Remark]:
@@ -157,5 +159,5 @@ def _progress(application: Application, _: Scope) -> Iterator[Remark]:
         if workload.document.kind == "Deployment" and budget > allowed:
             allowance = f"got {allowed} s" if deadline.given else f"missing, so it is {allowed} s"
             yield Remark(
-                deadline, f"{allowance}, and a start may take {budget} s", f"progressDeadlineSeconds: {budget + 300}"
+                deadline, f"{allowance}, but a start may take {budget} s", f"progressDeadlineSeconds: {budget + 300}"
             )

@@ -1,4 +1,4 @@
-"""Rules about objects as such: schemas, API versions, names, labels, namespaces."""
+"""Rules about single objects: schemas, API versions, duplicates, namespaces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from config.errors import listed
 from k8s.verify.application import Application, makes_pods
-from k8s.verify.located import LocatedDocument, is_settings
+from k8s.verify.located import LocatedDocument, is_adapter_settings
 from k8s.verify.rule import Remark, Scope, Topic
 from k8s.verify.schemas import SchemaMistake, is_built_in, served
 
@@ -23,9 +23,9 @@ _CLUSTER_WIDE = re.compile(
 @TOPIC.rule(
     "schema",
     "error",
-    what="A field is unknown, of another type, or missing, in some of the Kubernetes versions looked at.",
-    why="A cluster checks against its own version only, or silently drops the field: you notice at the next upgrade.",
-    fix="`kubectl explain KIND.FIELD` has the fields; leave a version out with `--kubernetes`",
+    what="A field is unknown, is missing or has the wrong type in at least one of the Kubernetes versions checked.",
+    why="A server's dry run knows only its own version: the field fails, or is silently dropped, after an upgrade.",
+    fix="`kubectl explain KIND.FIELD` lists the fields; `--kubernetes` limits the versions that are checked",
 )
 def _schema(application: Application, scope: Scope) -> Iterator[Remark]:
     for document in _objects(application):
@@ -42,33 +42,28 @@ def _schema(application: Application, scope: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "api-version",
     "error",
-    what="Some of the Kubernetes versions looked at do not have the kind in this API version.",
-    why="Today's cluster takes it, but the next version, or an older one, may not.",
-    fix="write the API version that all of them have; `kubectl convert` rewrites old objects",
+    what="At least one of the Kubernetes versions checked does not serve the kind in this API version.",
+    why="A cluster that serves it accepts it without a word; a newer or older one refuses it.",
+    fix="use the API version that all of them serve; `kubectl convert` rewrites old objects",
 )
 def _api_version(application: Application, scope: Scope) -> Iterator[Remark]:
     for document in _objects(application):
         missing = [version for version in scope.versions if not application.schemas.knows(document, version)]
         if not missing or not is_built_in(document):
             continue
-        there = [set(served(document.kind, version)) for version in scope.versions]
-        common, text = set.intersection(*there), f"got `{document.api_version}`, not in Kubernetes {_span(missing)}"
+        common = set.intersection(*(set(served(document.kind, version)) for version in scope.versions))
+        text = f"got `{document.api_version}`, not in Kubernetes {_span(missing)}, "
+        text += f"allowed: {listed(common)}" if common else f"and no API version of `{document.kind}` is in all of them"
         best = max(common, key=_maturity, default=None)
-        yield Remark(
-            document.root.at("apiVersion"),
-            f"{text}, allowed: {listed(common)}"
-            if common
-            else f"{text}, and no other API version has `{document.kind}`",
-            f"apiVersion: {best}" if best else None,
-        )
+        yield Remark(document.root.at("apiVersion"), text, f"apiVersion: {best}" if best else None)
 
 
 @TOPIC.rule(
     "kind-unknown",
     "error",
-    what="No schema is known for a custom resource.",
-    why="Its fields were not checked: a misspelt one shows only in the cluster.",
-    fix="put its CustomResourceDefinition into the folder: its schema is used",
+    what="There is no schema for a custom resource.",
+    why="Its fields cannot be checked here: a misspelt one only shows up in a cluster that has the definition.",
+    fix="add its CustomResourceDefinition to the folder; its schema is then used",
 )
 def _kind_unknown(application: Application, scope: Scope) -> Iterator[Remark]:
     for document in _objects(application):
@@ -76,7 +71,7 @@ def _kind_unknown(application: Application, scope: Scope) -> Iterator[Remark]:
         if not known and not is_built_in(document):
             custom = listed(application.schemas.custom_kinds())
             text = f"got `{document.kind}` of `{document.api_version}`, known: {custom}"
-            # Its pods are looked at all the same.
+            # The other rules still check its pods.
             yield Remark(document.root.at("kind"), text, level="warning" if makes_pods(document) else None)
 
 
@@ -84,8 +79,8 @@ def _kind_unknown(application: Application, scope: Scope) -> Iterator[Remark]:
     "duplicate-object",
     "error",
     what="Two objects have the same kind, namespace and name.",
-    why="One overwrites the other, and which one depends on the order.",
-    fix="delete one of the two, or give it another name",
+    why="Each is valid by itself, so no server refuses it: the one applied last overwrites the other.",
+    fix="delete one of them, or rename it",
 )
 def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
     first: dict[tuple[str, ...], LocatedDocument] = {}
@@ -94,34 +89,35 @@ def _duplicate(application: Application, _: Scope) -> Iterator[Remark]:
         if earlier is not document and document.name:
             line = earlier.root.at("metadata", "name").line
             place = f"{earlier.file}:{line}" if line else earlier.file
-            yield Remark(document.root.at("metadata", "name"), f"given twice, first in {place}")
+            yield Remark(document.root.at("metadata", "name"), f"defined twice, first in {place}")
 
 
 @TOPIC.rule(
     "namespace-mixed",
     "warning",
-    what="Objects that belong together are in several namespaces, or some of them in none.",
-    why="A Service, policy or budget reaches pods of its own namespace only; kubectl chooses one where none is given.",
-    fix="write the same `metadata.namespace` in each of them",
+    what="The objects are in several namespaces, or some of them name none.",
+    why="A Service, NetworkPolicy or PodDisruptionBudget only selects pods in its own namespace, and an object without "
+    "one goes to whichever namespace kubectl currently uses.",
+    fix="write the same `metadata.namespace` in all of them",
 )
 def _namespace(application: Application, _: Scope) -> Iterator[Remark]:
-    spaced = [item for item in _objects(application) if not _CLUSTER_WIDE.fullmatch(item.kind)]
-    used = [item.namespace for item in spaced]
-    # The usual one, so that the stray object is reported and not all the others.
+    namespaced = [item for item in _objects(application) if not _CLUSTER_WIDE.fullmatch(item.kind)]
+    used = [item.namespace for item in namespaced]
+    # Compare with the most common namespace, so that the stray object is reported and not all the others.
     usual = max(dict.fromkeys(used), key=used.count, default="")
-    for document in spaced:
+    for document in namespaced:
         if document.namespace != usual:
             got = f"got `{document.namespace}`" if document.namespace else "missing"
-            others = f"`{usual}`" if usual else "none"
-            yield Remark(document.root.at("metadata", "namespace"), f"{got}, the other objects have {others}")
+            others = f"are in `{usual}`" if usual else "name none"
+            yield Remark(document.root.at("metadata", "namespace"), f"{got}, the other objects {others}")
 
 
 def _objects(application: Application) -> list[LocatedDocument]:
-    return [document for document in application.documents if not is_settings(document)]
+    return [document for document in application.documents if not is_adapter_settings(document)]
 
 
 def _span(versions: list[str]) -> str:
-    """Versions in a row as `1.30–1.33`."""
+    """Consecutive versions as `1.30–1.33`."""
     minors = [int(version.partition(".")[2]) for version in versions]
     if len(minors) > 1 and minors == list(range(minors[0], minors[-1] + 1)):
         return f"{versions[0]}–{versions[-1]}"

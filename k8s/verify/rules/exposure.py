@@ -1,4 +1,4 @@
-"""Rules about who can reach what: ports that nobody may, Services that everybody can, policies that close the rest."""
+"""Rules about network access: TorchServe's internal ports, public Services, NetworkPolicies, tokens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ REDIS_PORT = 6379
 @TOPIC.rule(
     "port-exposed",
     "error",
-    what="A Service, or an open rule of a NetworkPolicy, leads to TorchServe's management, metrics or gRPC port.",
-    why="Port 8081 runs code for whoever reaches it, gRPC can kill workers, 8082 tells what is served to whom.",
+    what="A Service or an ingress rule of a NetworkPolicy opens TorchServe's management, metrics or gRPC port.",
+    why="Anybody who reaches 8081 can run code, and anybody who reaches gRPC can kill workers; 8082 shows what is "
+    "served to whom.",
     fix="delete the port: only inference, 8080, belongs in a Service",
 )
 def _exposed(application: Application, _: Scope) -> Iterator[Remark]:
@@ -40,9 +41,10 @@ def _exposed(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "service-public",
     "warning",
-    what="A Service is reachable from outside of the cluster.",
-    why="TorchServe limits no connections, closes no idle ones, and has no authentication that works with replicas.",
-    fix="type: ClusterIP, and a Gateway or Ingress in front",
+    what="A Service is reachable from outside the cluster.",
+    why="TorchServe does not limit connections, does not close idle ones, and has no authentication that works with "
+    "replicas.",
+    fix="type: ClusterIP, with a Gateway or Ingress in front",
 )
 def _public(application: Application, _: Scope) -> Iterator[Remark]:
     for service in application.of("Service"):
@@ -56,32 +58,35 @@ def _public(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "policy-missing",
     "warning",
-    what="No NetworkPolicy limits what may reach the pods that serve, or what they may reach.",
-    why="Every pod of the cluster reaches all of their ports, and a model may send anything anywhere.",
+    what="No NetworkPolicy limits who can reach the pods behind a Service, or what they can reach.",
+    why="Every pod in the cluster reaches all their ports, TorchServe's management included, and the code of a model "
+    "can send data anywhere.",
     fix="a NetworkPolicy with the workload's selector and `policyTypes: [Ingress, Egress]`",
 )
 def _no_policy(application: Application, scope: Scope) -> Iterator[Remark]:
     if scope.plan and not scope.plan.spec.kubernetes.network.policy:
         return
     for workload in application.exposed:
-        closed = {way for policy in _policies_of(application, workload) for way in _ways(policy)}
-        missing = {"Egress", "Ingress"} - closed
+        restricted = {direction for policy in _policies_of(application, workload) for direction in _directions(policy)}
+        missing = {"Egress", "Ingress"} - restricted
         if missing:
-            yield Remark(workload.document.root, f"no NetworkPolicy closes {listed(missing)} for its pods")
+            yield Remark(workload.document.root, f"no NetworkPolicy restricts {listed(missing)} of its pods")
 
 
 def _policies_of(application: Application, workload: Workload) -> list[LocatedDocument]:
-    policies = [policy for policy in application.of("NetworkPolicy") if application.together(policy, workload.document)]
+    policies = [
+        policy for policy in application.of("NetworkPolicy") if application.same_namespace(policy, workload.document)
+    ]
     return [policy for policy in policies if matches(policy.root.at("spec", "podSelector"), workload.labels)]
 
 
-def _closing(application: Application, workload: Workload, way: str) -> list[LocatedDocument]:
-    """The policies that let a workload's pods be reached, or reach others, by their rules alone."""
-    return [policy for policy in _policies_of(application, workload) if way in _ways(policy)]
+def _restricting(application: Application, workload: Workload, direction: str) -> list[LocatedDocument]:
+    """The policies that restrict one direction of a workload's traffic to what their rules allow."""
+    return [policy for policy in _policies_of(application, workload) if direction in _directions(policy)]
 
 
-def _ways(policy: LocatedDocument) -> set[str]:
-    """The directions that a policy closes: those it names, else Ingress, and Egress if it has rules for it."""
+def _directions(policy: LocatedDocument) -> set[str]:
+    """The directions that a policy restricts: those it names, else Ingress, and Egress if it has rules for it."""
     spec = policy.root.at("spec")
     named = {entry.text for entry in spec.at("policyTypes").items()}
     return named or ({"Ingress", "Egress"} if spec.at("egress").items() else {"Ingress"})
@@ -90,40 +95,40 @@ def _ways(policy: LocatedDocument) -> set[str]:
 @TOPIC.rule(
     "policy-open",
     "warning",
-    what="A rule of a NetworkPolicy lets everybody in to every port, or out to everywhere.",
-    why="It closes nothing: an empty rule is no limit.",
+    what="A rule of a NetworkPolicy admits everybody to every port, or lets pods reach everything.",
+    why="It is valid, and undoes the policy: an empty rule allows everything, whatever the other rules say.",
     fix="write `from` and `ports`, or `to` and `ports`",
 )
 def _open(application: Application, _: Scope) -> Iterator[Remark]:
     for policy in application.of("NetworkPolicy"):
-        for way, peers in (("ingress", "from"), ("egress", "to")):
-            for rule in policy.root.at("spec", way).items():
+        for direction, peers in (("ingress", "from"), ("egress", "to")):
+            for rule in policy.root.at("spec", direction).items():
                 if not rule.at(peers).items() and not rule.at("ports").items():
-                    yield Remark(rule, f"got no `{peers}` and no `ports`")
+                    yield Remark(rule, f"has neither `{peers}` nor `ports`")
 
 
 @TOPIC.rule(
     "policy-blocks-port",
     "error",
-    what="A NetworkPolicy closes the port that a Service, or a monitor, needs.",
-    why="Clients time out, or Prometheus sees nothing and the autoscaler does nothing.",
+    what="A NetworkPolicy blocks a port that a Service or a PodMonitor uses.",
+    why="Each object is valid by itself. Clients time out, or Prometheus gets no metrics and nothing scales.",
     fix="an ingress rule with the port of the container",
 )
 def _blocks(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        policies = _closing(application, workload, "Ingress")
+        policies = _restricting(application, workload, "Ingress")
         if not policies:
             continue
-        for port in _needed(application, workload):
+        for port in _used_ports(application, workload):
             number = workload.port_number(port)
             if number is not None and not any(_opens(policy, workload, number) for policy in policies):
                 names = listed(policy.reference for policy in policies)
                 rule = f"ingress: [{{from: […], ports: [{{port: {number}}}]}}] in the NetworkPolicy"
-                yield Remark(port, f"leads to {number}, and {names} lets nobody in there", rule)
+                yield Remark(port, f"leads to {number}, but no ingress rule of {names} opens it", rule)
 
 
-def _needed(application: Application, workload: Workload) -> Iterator[Place]:
-    """The ports of a workload's pods that others were told of."""
+def _used_ports(application: Application, workload: Workload) -> Iterator[Place]:
+    """The ports of a workload's pods that a Service or PodMonitor names."""
     for service in application.services_of(workload):
         for port in service.root.at("spec", "ports").items():
             yield port.at("targetPort") if port.at("targetPort").given else port.at("port")
@@ -135,23 +140,23 @@ def _needed(application: Application, workload: Workload) -> Iterator[Place]:
 @TOPIC.rule(
     "policy-blocks-redis",
     "warning",
-    what="A NetworkPolicy closes the way out to a Redis that the spec names.",
-    why="Kept answers are computed again, and requests that name a conversation get 503.",
+    what="A NetworkPolicy blocks the port of a Redis that the spec names.",
+    why="The pods cannot reach it: cached answers are computed again, and requests that name a conversation get 503.",
     fix="an egress rule with the port of that Redis",
 )
 def _blocks_redis(application: Application, scope: Scope) -> Iterator[Remark]:
     for workload in application.exposed:
-        policies = _closing(application, workload, "Egress")
+        policies = _restricting(application, workload, "Egress")
         for url, _, _ in scope.plan.spec.redis if scope.plan and policies else ():
             port = urlsplit(url).port or REDIS_PORT
             if not any(_opens(policy, workload, port, "egress") for policy in policies):
                 names = listed(policy.reference for policy in policies)
-                text = f"{names} lets nobody out to port {port}, where `{url}` is"
+                text = f"no egress rule of {names} opens port {port}, which `{url}` needs"
                 yield Remark(policies[0].root.at("spec", "egress"), text)
 
 
-def _opens(policy: LocatedDocument, workload: Workload, number: int, way: str = "ingress") -> bool:
-    for rule in policy.root.at("spec", way).items():
+def _opens(policy: LocatedDocument, workload: Workload, number: int, direction: str = "ingress") -> bool:
+    for rule in policy.root.at("spec", direction).items():
         ports = rule.at("ports").items()
         if not ports:
             return True
@@ -166,7 +171,7 @@ def _opens(policy: LocatedDocument, workload: Workload, number: int, way: str = 
     "torchserve-token",
     "warning",
     what="TorchServe starts with its token authorisation on.",
-    why="Each pod makes tokens of its own, at random, for an hour: probes get 400, and so do clients behind a Service.",
+    why="Each pod makes its own random tokens, valid for an hour: probes get 400, and so do clients behind a Service.",
     fix="add `--disable-token-auth`, and authenticate at the gateway",
 )
 def _tokens(application: Application, _: Scope) -> Iterator[Remark]:
@@ -179,6 +184,6 @@ def _tokens(application: Application, _: Scope) -> Iterator[Remark]:
         off = variables.get("TS_DISABLE_TOKEN_AUTHORIZATION", "").lower() == "true" or "--disable-token-auth" in line
         repository = container.at("image").text.partition("@")[0].rpartition("/")[2].partition(":")[0]
         if repository == "torchserve" and not words and not off:
-            yield Remark(container.at("args"), "missing, and the image's own command leaves it on")
+            yield Remark(container.at("args"), "missing, and the image's default command leaves it on")
         if {"torchserve", "--start"} <= set(line.split()) and not off:
             yield Remark(words[0], f"got `{line[:60]}`, without `--disable-token-auth`")

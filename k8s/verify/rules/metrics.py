@@ -1,4 +1,4 @@
-"""Rules about metrics: expressions, the series that they name, and what autoscalers are told to look at."""
+"""Rules about metrics: PromQL expressions, the series that they name, and the metrics that autoscalers use."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from contextlib import suppress
 import yaml
 
 from config.errors import InputError, listed, nearest
-from k8s.monitoring import CATALOGUE, Selector, external_rules, find_series, misuses, selectors
-from k8s.monitoring import adapter_rules as marina_rules
+from k8s.monitoring import CATALOGUE, Selector, adapter_rules, external_rules, find_series, misuses, selectors
 from k8s.verify.application import Application
-from k8s.verify.located import Place, adapter_rules, is_settings
+from k8s.verify.located import Place, is_adapter_settings, settings_rules
 from k8s.verify.rule import Remark, Scope, Topic
-from k8s.verify.rules.scaling import sources
+from k8s.verify.rules.scaling import metric_sources
 
 TOPIC = Topic("Metrics")
 
-# TorchServe's counters that do not say so in their names.
+# Counters by the suffix of their names, and those of TorchServe that have none.
 _COUNTER = re.compile(r".*(_total|_count|_sum|_bucket)|ts_(inference|queue)_latency_microseconds|Requests[245]XX")
 _PER_TIME = {"changes", "delta", "deriv", "idelta", "increase", "irate", "rate", "resets"}
-# The name in what discovers a series: `name{…}` or `{__name__=~"^name"}`.
+# The metric's name in an adapter rule's `seriesQuery`: `name{…}` or `{__name__=~"^name"}`.
 _SERIES = re.compile(r"(?<!__)\b(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*")
 _OURS = ("inference_", "marina_", "ts_")
 
 
 def _expressions(application: Application) -> Iterator[tuple[Place, str]]:
-    """Every PromQL expression that an object holds as such, and its text as Prometheus gets it."""
-    for rule in application.of("PrometheusRule"):
-        yield from ((node, str(node.value)) for node in rule.root.all("spec.groups[].rules[].expr"))
+    """Every PromQL expression in the objects: its place, and its text as Prometheus gets it."""
+    for document in application.of("PrometheusRule"):
+        yield from ((node, str(node.value)) for node in document.root.all("spec.groups[].rules[].expr"))
     for scaler in application.of("ScaledObject"):
         for trigger in scaler.root.at("spec", "triggers").items():
             if trigger.at("type").text == "prometheus" and trigger.at("metadata", "query").given:
                 yield trigger.at("metadata", "query"), trigger.at("metadata", "query").text
-    for adapter_rule in _adapter_rules(application):
-        series = _SERIES.search(adapter_rule.at("seriesQuery").text)
-        query = adapter_rule.at("metricsQuery")
+    for settings_rule in _settings_rules(application):
+        series = _SERIES.search(settings_rule.at("seriesQuery").text)
+        query = settings_rule.at("metricsQuery")
         filled = query.text.replace("<<.Series>>", series[0] if series else "up").replace("<<.GroupBy>>", "pod")
         if query.text:
             yield query, re.sub(r"<<.*?>>", 'pod!=""', filled)
 
 
-def _adapter_rules(application: Application) -> list[Place]:
-    return [rule for document in application.documents if is_settings(document) for rule in adapter_rules(document)]
+def _settings_rules(application: Application) -> list[Place]:
+    settings = filter(is_adapter_settings, application.documents)
+    return [rule for document in settings for rule in settings_rules(document)]
 
 
 def _read(text: str) -> list[Selector]:
@@ -56,8 +56,8 @@ def _read(text: str) -> list[Selector]:
 @TOPIC.rule(
     "expression-invalid",
     "error",
-    what="An expression is not PromQL.",
-    why="Prometheus refuses the whole file of rules, and KEDA never gets a value.",
+    what="An expression is not valid PromQL.",
+    why="To the API server it is only text. Prometheus refuses the whole file of rules, and KEDA never gets a value.",
     fix="`promtool check rules FILE` points at the place",
 )
 def _expression(application: Application, _: Scope) -> Iterator[Remark]:
@@ -71,13 +71,13 @@ def _expression(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "metric-unknown",
     "error",
-    what="An expression names a metric that the server does not have.",
-    why="The alert never fires, which looks as if all were well.",
-    fix="`curl POD:8090/metrics` has the names; `marina verify SPEC --live URL` compares them",
+    what="An expression names a metric that the server does not export.",
+    why="It is valid PromQL, but the alert never fires, which looks as if all were well.",
+    fix="`curl POD:8090/metrics` lists the names; `marina verify SPEC --live URL` compares them",
 )
 def _unknown(application: Application, scope: Scope) -> Iterator[Remark]:
     recorded = _recorded(application)
-    served = bool(application.ours)
+    served = bool(application.made_by_marina)
     for node, text in _expressions(application):
         for name in dict.fromkeys(selector.name for selector in _read(text)):
             judged = scope.plan is not None or (served and name.startswith(_OURS))
@@ -89,12 +89,12 @@ def _unknown(application: Application, scope: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "metric-misused",
     "error",
-    what="A rule uses a metric wrongly: a counter without a rate, a gauge with one, or a label that it does not have.",
-    why="The expression is always true, always false, or empty.",
-    fix="`rate(COUNTER[5m])`; a gauge as it is; labels that the metrics page shows",
+    what="A rule misuses a metric: a counter without a rate, a gauge with one, or a label that it does not have.",
+    why="It is valid PromQL, but the expression is always true, always false, or empty.",
+    fix="`rate(COUNTER[5m])`; a gauge without `rate`; labels that the metrics page shows",
 )
 def _misused(application: Application, scope: Scope) -> Iterator[Remark]:
-    judged = scope.plan is not None or bool(application.ours)
+    judged = scope.plan is not None or bool(application.made_by_marina)
     for node, text in _expressions(application):
         for selector in _read(text) if judged and node.document.kind == "PrometheusRule" else []:
             if find_series(selector.name) is not None:
@@ -112,36 +112,37 @@ def _recorded(application: Application) -> set[str]:
 @TOPIC.rule(
     "metric-counter",
     "error",
-    what="An autoscaler compares a counter that only grows with a target.",
-    why="Once it is over the target it stays there: the service scales to its largest size and never back.",
+    what="An autoscaler compares a counter, which only grows, with a target.",
+    why="Once over the target it stays there: the service scales to its largest size and never back.",
     fix="scale by `rate(COUNTER[1m])`: a rule of prometheus-adapter, or the query of a KEDA trigger",
 )
 def _counter(application: Application, _: Scope) -> Iterator[Remark]:
     for scaler in application.of("HorizontalPodAutoscaler"):
-        for _kind, metric in sources(scaler.root.at("spec")):
+        for _kind, metric in metric_sources(scaler.root.at("spec")):
             name = metric.at("metric", "name")
             if _COUNTER.fullmatch(name.text):
                 yield Remark(name, f"got `{name.text}`, a counter")
     for node, text in _expressions(application):
         for selector in _read(text) if node.document.kind != "PrometheusRule" else []:
             if _COUNTER.fullmatch(selector.name) and selector.function not in _PER_TIME:
-                yield Remark(node, f"`{selector.name}` is a counter, and no rate is taken of it")
+                yield Remark(node, f"`{selector.name}` is a counter, and it is used without a rate")
 
 
 @TOPIC.rule(
     "metric-adapter",
     "error",
-    what="No rule of prometheus-adapter makes the metric that an autoscaler asks for.",
-    why="The autoscaler has no number: it says `FailedGetPodsMetric`, and nothing scales.",
-    fix="add the rule to the adapter's values, or write the name that one of its rules makes",
+    what="No rule of prometheus-adapter makes the metric that an autoscaler uses.",
+    why="The API server accepts any name. The metric has no value, the autoscaler reports `FailedGetPodsMetric`, and "
+    "nothing scales.",
+    fix="add the rule to the adapter's values, or use a name that one of its rules makes",
 )
 def _adapter(application: Application, scope: Scope) -> Iterator[Remark]:
     made = _made(application)
     if scope.plan and made is not None:
         spec = scope.plan.spec
-        made |= {str(rule["name"]["as"]) for rule in [*marina_rules(spec), *external_rules(spec)]}
+        made |= {str(rule["name"]["as"]) for rule in [*adapter_rules(spec), *external_rules(spec)]}
     for scaler in application.of("HorizontalPodAutoscaler") if made else []:
-        for kind, metric in sources(scaler.root.at("spec")):
+        for kind, metric in metric_sources(scaler.root.at("spec")):
             name = metric.at("metric", "name")
             # A counter has a rule of its own.
             wrong = name.text and name.text not in (made or ()) and not _COUNTER.fullmatch(name.text)
@@ -152,8 +153,9 @@ def _adapter(application: Application, scope: Scope) -> Iterator[Remark]:
 
 
 def _made(application: Application) -> set[str] | None:
-    """The names that rules of prometheus-adapter make, in its values or its ConfigMap; None when some are computed."""
-    rules = [rule.value for rule in _adapter_rules(application)]
+    """The metrics that prometheus-adapter's rules make, from its values or its ConfigMap; None if some names are
+    computed."""
+    rules = [rule.value for rule in _settings_rules(application)]
     for document in application.of("ConfigMap"):
         for text in document.root.at("data").texts.values():
             if "metricsQuery" in text:
@@ -170,7 +172,7 @@ def _made(application: Application) -> set[str] | None:
     "keda-trigger",
     "error",
     what="A Prometheus trigger of KEDA has no address, query or threshold.",
-    why="KEDA refuses the ScaledObject, and makes no autoscaler.",
+    why="The schema does not require them. KEDA refuses the ScaledObject and creates no autoscaler.",
     fix="metadata: {serverAddress: http://…, query: …, threshold: '…'}",
 )
 def _trigger(application: Application, _: Scope) -> Iterator[Remark]:

@@ -1,4 +1,4 @@
-"""Rules about being seen: monitors and what they select, alerts, dashboards."""
+"""Rules about monitoring: what monitors select, alerts, dashboards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _endpoints(monitor: LocatedDocument) -> list[Place]:
 
 
 def _is_elsewhere(monitor: LocatedDocument) -> bool:
-    """Whether a monitor looks at namespaces that need not be here."""
+    """Whether a monitor selects other namespaces, whose objects need not be here."""
     spaces = monitor.root.at("spec", "namespaceSelector")
     names = [name.text for name in spaces.at("matchNames").items()]
     return spaces.at("any").value is True or bool(names and monitor.namespace not in names)
@@ -40,8 +40,8 @@ def _is_elsewhere(monitor: LocatedDocument) -> bool:
     "monitor-selects-nothing",
     "error",
     what="A ServiceMonitor selects no Service, or a PodMonitor no pod.",
-    why="Nothing is scraped: no alert fires, and the autoscaler has no metric.",
-    fix="a PodMonitor selects labels of the pods, a ServiceMonitor labels of the Service itself",
+    why="It is valid, but nothing is scraped: no alert fires, and the autoscaler has no metric.",
+    fix="a PodMonitor selects by labels of the pods, a ServiceMonitor by labels of the Service itself",
 )
 def _monitor(application: Application, _: Scope) -> Iterator[Remark]:
     for monitor in application.of("PodMonitor", "ServiceMonitor"):
@@ -52,7 +52,7 @@ def _monitor(application: Application, _: Scope) -> Iterator[Remark]:
 
 
 def _scraped(application: Application, monitor: LocatedDocument) -> list[set[str]]:
-    """The names of the ports of everything that a monitor selects."""
+    """The port names of each workload or Service that a monitor selects."""
     selector = monitor.root.at("spec", "selector")
     if monitor.kind == "PodMonitor":
         ports = [list(workload.ports()) for workload in application.selected(selector)]
@@ -68,9 +68,9 @@ def _scraped(application: Application, monitor: LocatedDocument) -> list[set[str
 @TOPIC.rule(
     "monitor-port",
     "error",
-    what="A monitor names a port that what it selects does not have.",
-    why="Prometheus finds nothing to scrape.",
-    fix="write the port's name: of the container for a PodMonitor, of the Service for a ServiceMonitor",
+    what="A monitor names a port that the selected pods or Service do not have.",
+    why="Nothing compares the two names: Prometheus silently scrapes nothing.",
+    fix="use a port name: of the container for a PodMonitor, of the Service for a ServiceMonitor",
 )
 def _monitor_port(application: Application, _: Scope) -> Iterator[Remark]:
     for monitor in application.of("PodMonitor", "ServiceMonitor"):
@@ -81,7 +81,7 @@ def _monitor_port(application: Application, _: Scope) -> Iterator[Remark]:
                     near = nearest(port.text, names)
                     yield Remark(
                         port,
-                        f"got `{port.text}`, there is {listed(names - {''}) or 'no name'}",
+                        f"got `{port.text}`, port names there: {listed(names - {''}) or 'none'}",
                         near and f"port: {near}",
                     )
 
@@ -89,8 +89,8 @@ def _monitor_port(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "monitor-timeout",
     "error",
-    what="A scrape may take longer than the time between two of them.",
-    why="The operator refuses the monitor, and scrapes nothing.",
+    what="The timeout of a scrape is longer than its interval.",
+    why="The API server accepts the monitor, but the Prometheus operator rejects it: nothing is scraped.",
     fix="`scrapeTimeout` of at most `interval`",
 )
 def _timeout(application: Application, _: Scope) -> Iterator[Remark]:
@@ -106,7 +106,7 @@ def _timeout(application: Application, _: Scope) -> Iterator[Remark]:
     "scrape-annotation",
     "error",
     what="The annotation `prometheus.io/port` names a port that is not declared.",
-    why="Prometheus asks there, and gets no answer.",
+    why="Nothing checks annotations: Prometheus asks that port and gets no answer.",
     fix="the number of one of the ports",
 )
 def _annotation(application: Application, _: Scope) -> Iterator[Remark]:
@@ -121,7 +121,7 @@ def _annotation(application: Application, _: Scope) -> Iterator[Remark]:
     "alert-unhelpful",
     "warning",
     what="An alert has no severity, no summary, or no runbook.",
-    why="Nobody knows whom to wake, or what to do.",
+    why="When it fires, nobody knows whom to wake or what to do.",
     fix="labels: {severity: …}, annotations: {summary: …, runbook_url: …}",
 )
 def _alert(application: Application, _: Scope) -> Iterator[Remark]:
@@ -136,16 +136,17 @@ def _alert(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "dashboard-invalid",
     "error",
-    what="A dashboard in a ConfigMap is not JSON.",
-    why="Grafana's sidecar drops it with a line in its own log.",
+    what="A dashboard's `.json` in a ConfigMap is not JSON.",
+    why="A ConfigMap takes any text. Grafana's sidecar drops the dashboard, and only its own log says so.",
     fix="export the dashboard again",
 )
 def _dashboard(application: Application, _: Scope) -> Iterator[Remark]:
     for document in application.of("ConfigMap"):
         if "grafana_dashboard" in document.root.at("metadata", "labels").table:
-            for name, node in document.root.at("data").entries():
-                try:
-                    json.loads(node.text)
-                except ValueError as err:
-                    if name.endswith(".json"):
-                        yield Remark(node, f"not JSON: {err}")
+            data = document.root.at("data")
+            for name in data.table:
+                if name.endswith(".json"):
+                    try:
+                        json.loads(data.at(name).text)
+                    except ValueError as err:
+                        yield Remark(data.at(name), f"not JSON: {err}")

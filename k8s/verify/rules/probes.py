@@ -1,4 +1,4 @@
-"""Rules about starting and stopping: when a pod is asked, when it is killed, and what happens to its last requests."""
+"""Rules about starting and stopping: what probes ask, when a pod is killed, and what happens to its last requests."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 # The path of an address in a command: `curl -f http://localhost:8080/ping`.
 _ADDRESS = re.compile(r"(?:https?://[\w.-]+(?::\d+)?|\b[\w.-]+:\d+)(/[^\s'\"|;&)]*)")
 _SLEEP = re.compile(r"\bsleep\s+(\d+)")
-# Paths that answer for the model, of TorchServe, of the open inference protocol, and of Marina's supervisor.
+# Paths whose answer depends on the model: of TorchServe, the open inference protocol, and Marina's supervisor.
 _OF_MODEL = ("/describe", "/models", "/predictions", "/ready", "/v1/models", "/v2/health/ready", "/v2/models")
-# Kubernetes starts a pod again that fails three probes, 10 s apart, unless told otherwise.
+# By default, Kubernetes restarts a container that fails three probes, 10 s apart.
 _SAFE_START_S = 60
 
 
 @TOPIC.rule(
     "readiness-is-liveness",
     "error",
-    what="Readiness and liveness ask the same thing, and give up equally soon.",
-    why="A pod that is only busy, or draining, is killed instead of left alone for a while.",
-    fix="two endpoints, readiness asks the model, liveness the process; or a higher `failureThreshold` for liveness",
+    what="The liveness probe asks what the readiness probe asks, and does not wait longer.",
+    why="Each probe is valid. A pod that is only busy, or draining, is killed instead of getting no requests for a "
+    "while.",
+    fix="two endpoints: readiness asks the model, liveness the process; or a higher `failureThreshold` for liveness",
 )
 def _same(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         for container in workload.long_lived:
             ready, live = container.at("readinessProbe"), container.at("livenessProbe")
             asked = [tuple(repr(probe.at(name).value) for name in _HANDLERS) for probe in (ready, live)]
-            # One that waits longer leaves a busy pod alone for a while, which is what counts.
+            # A liveness probe that waits longer gives a busy pod time to recover.
             if ready.given and live.given and asked[0] == asked[1] and _patience_s(live) <= _patience_s(ready):
                 yield Remark(live, "asks what `readinessProbe` asks")
 
 
 def _patience_s(probe: Place) -> int:
-    """How long a probe may fail before something is done about it."""
+    """How long a probe may fail before Kubernetes acts on it."""
     return (probe.at("periodSeconds").number or 10) * (probe.at("failureThreshold").number or 3)
 
 
 def _asked_paths(probe: Place) -> Iterator[tuple[Place, str]]:
-    """The paths that a probe asks, itself or by a command."""
+    """The paths that a probe requests, by itself or with a command."""
     path, command = probe.at("httpGet", "path"), probe.at("exec", "command")
     if path.given:
         yield path, path.text
@@ -63,8 +64,8 @@ def _line(command: Place) -> str:
 @TOPIC.rule(
     "liveness-of-model",
     "error",
-    what="Liveness asks the model.",
-    why="A full queue or a slow request looks like a dead pod: the kubelet kills pods under load, one after another.",
+    what="The liveness probe asks the model.",
+    why="A full queue or a slow request looks like a dead pod: under load, the kubelet kills one pod after another.",
     fix="ask whether the process answers at all: `/live` of Marina's supervisor, `/ping` of a bare TorchServe",
 )
 def _live_model(application: Application, _: Scope) -> Iterator[Remark]:
@@ -81,8 +82,8 @@ def _under(path: str, roots: tuple[str, ...]) -> bool:
 @TOPIC.rule(
     "readiness-ping",
     "error",
-    what="Readiness or startup asks TorchServe's `/ping`.",
-    why="It answers `Healthy` while models still load, after they failed to, and for minutes with every worker dead.",
+    what="The readiness or startup probe asks TorchServe's `/ping` or `/v2/health`.",
+    why="It answers `Healthy` while models load, after loading failed, and for minutes after every worker has died.",
     fix="ask `/ready` of Marina's supervisor, or an exec probe that reads `GET :8081/models/NAME`",
 )
 def _ping(application: Application, _: Scope) -> Iterator[Remark]:
@@ -97,8 +98,8 @@ def _ping(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "startup-missing",
     "warning",
-    what="A server is killed by its liveness probe while it still starts.",
-    why="Loading a model takes longer than a liveness probe waits: the pod never comes up on a slow node.",
+    what="There is no startup probe, and the liveness probe kills a server that takes a minute to start.",
+    why="Loading a model often takes longer than a liveness probe waits: on a slow node the pod never comes up.",
     fix="add a startupProbe with `failureThreshold` × `periodSeconds` over twice the cold start",
 )
 def _no_startup(application: Application, _: Scope) -> Iterator[Remark]:
@@ -106,24 +107,24 @@ def _no_startup(application: Application, _: Scope) -> Iterator[Remark]:
         for container in workload.containers:
             allowed = startup_budget_s(container)
             if not container.at("startupProbe").given and allowed is not None and allowed < _SAFE_START_S:
-                yield Remark(container.at("startupProbe"), f"missing, so a start may take {allowed} s")
+                yield Remark(container.at("startupProbe"), f"missing, so a start may only take {allowed} s")
 
 
 @TOPIC.rule(
     "startup-budget",
     "error",
     what="A server has less than twice its measured cold start to start.",
-    why="A cold page cache or a busy node doubles it, and the kubelet kills what would have been ready.",
+    why="A cold page cache or a busy node doubles that time, and the kubelet kills a server that is almost ready.",
     fix="a larger `failureThreshold` or `periodSeconds` in the startupProbe",
 )
 def _startup(application: Application, scope: Scope) -> Iterator[Remark]:
     cold = scope.plan.cold_start_s if scope.plan else None
-    for workload in application.ours:
+    for workload in application.made_by_marina:
         for container in workload.containers:
             allowed = startup_budget_s(container)
             if cold is not None and allowed is not None and allowed < 2 * cold:
                 period = container.at("startupProbe", "periodSeconds").number or 10
-                text = f"allows {allowed} s, and the measured cold start is {cold:.1f} s"
+                text = f"allows {allowed} s, but the measured cold start is {cold:.1f} s"
                 yield Remark(container.at("startupProbe"), text, f"failureThreshold: {math.ceil(2 * cold / period)}")
 
 
@@ -131,7 +132,7 @@ def _startup(application: Application, scope: Scope) -> Iterator[Remark]:
     "probe-timing",
     "warning",
     what="A probe's timeout is longer than its period.",
-    why="The next probe is due before the last one times out: failures are noticed later than the numbers say.",
+    why="It is valid, but a probe that hangs delays the next one: failures are noticed later than the numbers say.",
     fix="`timeoutSeconds` of at most `periodSeconds`",
 )
 def _timing(application: Application, _: Scope) -> Iterator[Remark]:
@@ -145,8 +146,8 @@ def _timing(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "grace-period",
     "error",
-    what="A pod is killed before it has drained.",
-    why="Requests in flight are lost at every rollout, scale-down and drain of a node.",
+    what="The grace period is too short for the preStop hook and the server's drain.",
+    why="The pod is killed before it has drained: every rollout, scale-down and node drain loses requests in flight.",
     fix="`terminationGracePeriodSeconds` over what preStop and the server's own drain take together",
 )
 def _grace(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -155,7 +156,7 @@ def _grace(application: Application, scope: Scope) -> Iterator[Remark]:
         allowed = _DEFAULT_GRACE_S if grace.number is None else grace.number
         asleep = max(map(_asleep_s, workload.containers), default=0)
         drain = 0.0
-        if scope.plan and workload.ours:
+        if scope.plan and workload.made_by_marina:
             serving = scope.plan.spec.serving
             drain = serving.drain_propagation_s + serving.drain_timeout_s
         needed = math.floor(asleep + drain) + 1
@@ -163,12 +164,12 @@ def _grace(application: Application, scope: Scope) -> Iterator[Remark]:
             continue
         if (asleep or drain) and allowed < needed:
             allowance = f"got {allowed} s" if grace.given else f"missing, so it is {allowed} s"
-            text = f"{allowance}, but preStop and draining take {asleep + drain:g} s"
+            text = f"{allowance}, but preStop and the drain take {asleep + drain:g} s"
             yield Remark(grace, text, f"terminationGracePeriodSeconds: {needed + 5}")
 
 
 def _asleep_s(container: Place) -> int:
-    """How long a preStop hook sleeps: by the kubelet's own sleep, or by a command."""
+    """How long a preStop hook sleeps, by the kubelet's own `sleep` or by a command."""
     stop = container.at("lifecycle", "preStop")
     by_command = [int(match[1]) for match in _SLEEP.finditer(_line(stop.at("exec", "command")))]
     return max(stop.at("sleep", "seconds").number or 0, *by_command, 0)
@@ -177,13 +178,14 @@ def _asleep_s(container: Place) -> int:
 @TOPIC.rule(
     "drain-missing",
     "warning",
-    what="TorchServe is told to stop while load balancers still send to it.",
-    why="At SIGTERM it closes every connection, in the middle of an answer; Marina's supervisor would drain.",
+    what="TorchServe behind a Service has no preStop hook.",
+    why="It gets SIGTERM while load balancers still send to it, and closes every connection in the middle of an "
+    "answer; Marina's supervisor drains first.",
     fix="lifecycle: {preStop: {sleep: {seconds: 15}}}, or a server that drains",
 )
 def _drain(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        if not workload.has_torchserve or workload.ours or not application.services_of(workload):
+        if not workload.has_torchserve or workload.made_by_marina or not application.services_of(workload):
             continue
         if not any(container.at("lifecycle", "preStop").given for container in workload.containers):
             yield Remark(workload.containers[0].at("lifecycle", "preStop"), "missing")
@@ -192,8 +194,8 @@ def _drain(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "prestop-shell",
     "warning",
-    what="A preStop hook needs a shell in the image.",
-    why="Images for serving have none: the hook fails, and the pod stops at once.",
+    what="A preStop hook runs a shell or `sleep` from the image.",
+    why="Lean serving images have neither: the hook fails, and the pod stops at once.",
     fix="preStop: {sleep: {seconds: N}}, which the kubelet does itself",
 )
 def _shell(application: Application, _: Scope) -> Iterator[Remark]:

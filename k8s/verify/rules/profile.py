@@ -1,4 +1,4 @@
-"""Rules about what a pod may do to its node: Kubernetes' profile `restricted`, control by control."""
+"""Rules about what a pod can do to its node: the Pod Security Standard `restricted`, control by control."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ Control = Callable[[Workload], Iterator[tuple[Place, str]]]
 
 
 def _control(name: str, *, what: str, fix: str) -> Callable[[Control], Control]:
-    """A control of the profile, where a Namespace among the objects enforces it."""
+    """Makes a rule of one control; it applies where a Namespace among the objects enforces the profile."""
 
     def add(check: Control) -> Control:
-        def look(application: Application, _: Scope) -> Iterator[Remark]:
+        def check_enforced(application: Application, _: Scope) -> Iterator[Remark]:
             for workload in application.workloads:
                 if application.enforces_restricted(workload.document):
                     for node, text in check(workload):
                         yield Remark(node, text)
 
-        why = "The folder's own Namespace enforces it: the API server takes the workload, and refuses each of its pods."
-        TOPIC.rule(name, "error", what=what, why=why, fix=fix)(look)
+        why = "A Namespace in the folder enforces it: the API server accepts the workload, then refuses all its pods."
+        TOPIC.rule(name, "error", what=what, why=why, fix=fix)(check_enforced)
         return check
 
     return add
@@ -66,12 +66,12 @@ def _non_root(workload: Workload) -> Iterator[tuple[Place, str]]:
         non_root = own.at("runAsNonRoot") if own.at("runAsNonRoot").given else of_pod.at("runAsNonRoot")
         if non_root.value is not True:
             place = non_root if non_root.given else own.at("runAsNonRoot")
-            yield place, "got `false`" if non_root.given else "missing, of the pod too"
+            yield place, "got `false`" if non_root.given else "missing here and on the pod"
 
 
 @_control(
     "pod-escalation",
-    what="A process may get more rights than its parent.",
+    what="A process can gain more privileges than its parent has.",
     fix="securityContext: {allowPrivilegeEscalation: false} for each container",
 )
 def _escalation(workload: Workload) -> Iterator[tuple[Place, str]]:
@@ -83,7 +83,7 @@ def _escalation(workload: Workload) -> Iterator[tuple[Place, str]]:
 
 @_control(
     "pod-capabilities",
-    what="A container keeps capabilities of root, or adds some.",
+    what="A container does not drop all capabilities, or adds one other than NET_BIND_SERVICE.",
     fix="securityContext: {capabilities: {drop: [ALL]}} for each container",
 )
 def _capabilities(workload: Workload) -> Iterator[tuple[Place, str]]:
@@ -107,12 +107,12 @@ def _seccomp(workload: Workload) -> Iterator[tuple[Place, str]]:
         own = container.at("securityContext", "seccompProfile", "type")
         used = own if own.given else of_pod
         if used.value not in ("Localhost", "RuntimeDefault"):
-            yield (used, f"got `{used.value}`") if used.given else (own, "missing, of the pod too")
+            yield (used, f"got `{used.value}`") if used.given else (own, "missing here and on the pod")
 
 
 @_control(
     "pod-volumes",
-    what="A volume is of a type that reaches the node, as hostPath does.",
+    what="A volume is of a type that the profile does not allow, such as hostPath.",
     fix="use emptyDir, configMap, secret, persistentVolumeClaim, projected, csi, ephemeral or image",
 )
 def _volumes(workload: Workload) -> Iterator[tuple[Place, str]]:
@@ -123,7 +123,7 @@ def _volumes(workload: Workload) -> Iterator[tuple[Place, str]]:
 
 @_control(
     "pod-host-namespaces",
-    what="A pod shares the node's network, processes or memory.",
+    what="A pod shares the node's network, process or IPC namespace.",
     fix="delete hostNetwork, hostPID and hostIPC",
 )
 def _host(workload: Workload) -> Iterator[tuple[Place, str]]:
@@ -134,7 +134,7 @@ def _host(workload: Workload) -> Iterator[tuple[Place, str]]:
 
 @_control(
     "pod-host-ports",
-    what="A container takes a port of its node.",
+    what="A container uses a port of its node.",
     fix="delete `hostPort`; a Service reaches the pod",
 )
 def _host_ports(workload: Workload) -> Iterator[tuple[Place, str]]:
@@ -145,8 +145,8 @@ def _host_ports(workload: Workload) -> Iterator[tuple[Place, str]]:
 
 @_control(
     "pod-privileged",
-    what="A container has the rights of the node, or sees parts of `/proc` that are otherwise hidden.",
-    fix="delete `privileged: true`, `procMount`, and options of SELinux, AppArmor or Windows that open it",
+    what="A container is privileged, unmasks `/proc`, or changes its SELinux, AppArmor or Windows isolation.",
+    fix="delete `privileged: true`, `procMount`, and the SELinux, AppArmor or Windows option",
 )
 def _privileged(workload: Workload) -> Iterator[tuple[Place, str]]:
     contexts = [

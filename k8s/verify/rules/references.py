@@ -1,4 +1,4 @@
-"""Rules about what a pod needs that is another object: configuration, secrets, claims, its account."""
+"""Rules about the other objects that a pod needs: configuration, secrets, claims, its ServiceAccount."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("References")
 
-# Where a pod names another object: the place, the kind, and the key in it if one is asked for.
+# The fields in which a pod names another object, and that object's kind.
 _IN_PODS = (
     ("volumes[].configMap.name", "ConfigMap"),
     ("volumes[].projected.sources[].configMap.name", "ConfigMap"),
@@ -34,14 +34,14 @@ _IN_CONTAINERS = (
     "reference-missing",
     "warning",
     what="A pod needs a ConfigMap, Secret, PersistentVolumeClaim or ServiceAccount that is not among the objects.",
-    why="Unless it is already in the cluster, the pods wait for it forever.",
-    fix="add the object, or make sure that the cluster has it",
+    why="The API server does not look it up: unless the cluster already has it, the pods never start.",
+    fix="add the object, or make sure that it is in the cluster",
 )
 def _missing(application: Application, scope: Scope) -> Iterator[Remark]:
-    there = _promised(scope)
+    expected = _expected_names(scope)
     for workload in application.workloads:
         for node, kind in _references(workload):
-            if application.find(kind, node.text, workload.document) or node.text in there or _is_optional(node):
+            if application.find(kind, node.text, workload.document) or node.text in expected or _is_optional(node):
                 continue
             if (kind, node.text) != ("ServiceAccount", "default"):
                 yield Remark(node, f"{kind} `{node.value}` is not among the objects")
@@ -60,20 +60,20 @@ def _is_optional(node: Place) -> bool:
     return parent.at("optional").value is True
 
 
-def _promised(scope: Scope) -> set[str]:
-    """What a spec says to be in the cluster."""
+def _expected_names(scope: Scope) -> set[str]:
+    """Names of the objects that the spec expects to be in the cluster already."""
     if scope.plan is None:
         return set()
     kubernetes = scope.plan.spec.kubernetes
     store = kubernetes.model
-    kept = (store.claim, store.secret, store.cache.claim if store.cache else None) if store else ()
+    stored = (store.claim, store.secret, store.cache.claim if store.cache else None) if store else ()
     shipper = kubernetes.log_shipper.config_map if kubernetes.log_shipper else None
     secrets = (*(secret for _, secret, _ in scope.plan.spec.redis), *kubernetes.pull_secrets)
-    return {name for name in (*kept, *secrets, shipper, *_named_by(kubernetes.pod)) if name}
+    return {name for name in (*stored, *secrets, shipper, *_named_by(kubernetes.pod)) if name}
 
 
 def _named_by(pod: Pod) -> Iterator[str]:
-    """The objects that `kubernetes.pod` of a spec takes variables and volumes from."""
+    """Names of the objects from which `kubernetes.pod` of a spec takes variables and volumes."""
     yield from (source.partition("/")[2] for source in pod.env_from)
     for volume in pod.volumes.values():
         for source in volume.values():
@@ -84,42 +84,42 @@ def _named_by(pod: Pod) -> Iterator[str]:
 @TOPIC.rule(
     "claim-shared",
     "error",
-    what="Several pods mount a claim that only one node may mount.",
-    why="A second pod on another node waits forever, and a rollout never ends.",
-    fix="accessModes: [ReadOnlyMany] or [ReadWriteMany], or the model in the image",
+    what="There can be several pods, but they mount a claim that only one node or one pod can mount.",
+    why="Each object is valid by itself. A second pod on another node waits forever, and a rollout never ends.",
+    fix="accessModes: [ReadOnlyMany] or [ReadWriteMany], or put the model into the image",
 )
 def _claims(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        if not workload.serves or workload.document.kind == "StatefulSet" or not application.may_be_many(workload):
+        if not workload.serves or workload.document.kind == "StatefulSet" or not application.may_have_several(workload):
             continue
         for name in workload.pod.all("volumes[].persistentVolumeClaim.claimName"):
             claim = application.find("PersistentVolumeClaim", name.text, workload.document)
             modes = [mode.text for mode in claim.root.all("spec.accessModes[]")] if claim else []
             if modes and set(modes) <= {"ReadWriteOnce", "ReadWriteOncePod"}:
-                yield Remark(name, f"`{name.text}` is {listed(modes)}, and there may be several pods")
+                yield Remark(name, f"`{name.text}` is {listed(modes)}, and there can be several pods")
 
 
 @TOPIC.rule(
     "key-missing",
     "error",
-    what="A pod asks for a key that its ConfigMap or Secret does not have.",
-    why="The pod does not start: the volume or variable cannot be made.",
-    fix="write one of the keys that the object has",
+    what="A pod uses a key that its ConfigMap or Secret does not have.",
+    why="The API server does not look inside the other object: the pod is accepted, but never starts.",
+    fix="use one of the keys that the object has",
 )
 def _keys(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
-        asked = [
+        used = [
             (volume, f"{kind}.items[].key", kind)
             for volume in workload.pod.at("volumes").items()
             for kind in ("configMap", "secret")
         ]
         for container in workload.all_containers:
-            asked += [
+            used += [
                 (node, f"{kind}.key", kind)
                 for node in container.all("env[].valueFrom")
                 for kind in ("configMapKeyRef", "secretKeyRef")
             ]
-        for root, path, field in asked:
+        for root, path, field in used:
             kind = "ConfigMap" if field.startswith("configMap") else "Secret"
             name = root.at(field, "secretName" if field == "secret" else "name").text
             holder = application.find(kind, name, workload.document)
@@ -134,7 +134,7 @@ def _keys(application: Application, _: Scope) -> Iterator[Remark]:
     "volume-unused",
     "warning",
     what="A pod has a volume that no container mounts.",
-    why="It has no use; often the mount is misspelt or forgotten.",
+    why="It is valid, but usually the mount was forgotten: the container then runs without these files.",
     fix="mount it, or delete it",
 )
 def _unused(application: Application, _: Scope) -> Iterator[Remark]:
@@ -144,4 +144,4 @@ def _unused(application: Application, _: Scope) -> Iterator[Remark]:
         mounts |= {device.text for container in containers for device in container.all("volumeDevices[].name")}
         for volume in workload.pod.at("volumes").items():
             if volume.at("name").text and volume.at("name").text not in mounts:
-                yield Remark(volume.at("name"), f"`{volume.at('name').text}` is mounted by no container")
+                yield Remark(volume.at("name"), f"no container mounts `{volume.at('name').text}`")

@@ -1,4 +1,4 @@
-"""Rules about what a pod may use: cpu, memory, GPUs, disk."""
+"""Rules about what a pod may use: memory and disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MIB = 2**20
 
 
 def _serving(application: Application) -> Iterator[tuple[Workload, Place]]:
-    """The containers that run as long as pods that serve."""
+    """The long-lived containers of serving pods, each with its workload."""
     for workload in application.workloads:
         if workload.serves:
             for container in workload.long_lived:
@@ -25,7 +25,7 @@ def _serving(application: Application) -> Iterator[tuple[Workload, Place]]:
     "memory-overcommit",
     "warning",
     what="A container requests less memory than its limit.",
-    why="On a full node it is killed for memory that its limit promised.",
+    why="Both values are valid, but on a full node the container is killed for using memory that its limit promised.",
     fix="the same amount in `requests` and `limits`",
 )
 def _overcommit(application: Application, _: Scope) -> Iterator[Remark]:
@@ -33,7 +33,7 @@ def _overcommit(application: Application, _: Scope) -> Iterator[Remark]:
         request = container.at("resources", "requests", "memory")
         limit = container.at("resources", "limits", "memory")
         low, high = amount(request), amount(limit)
-        # A request that is missing is the limit.
+        # A missing request equals the limit.
         if low is not None and high is not None and low < high:
             yield Remark(request, f"got `{request.value}`, the limit is `{limit.value}`")
 
@@ -41,9 +41,9 @@ def _overcommit(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "memory-peak",
     "error",
-    what="The memory limit is under the measured peak.",
-    why="The server is killed when it is busiest.",
-    fix="`kubernetes.resources.memory: auto` in the spec, or a quarter over the peak",
+    what="The memory limit is below the measured peak.",
+    why="The server is killed when it is busiest; only the measurement shows that the limit is too low.",
+    fix="`kubernetes.resources.memory: auto` in the spec, or a quarter more than the peak",
 )
 def _peak(application: Application, scope: Scope) -> Iterator[Remark]:
     evidence = scope.plan.evidence if scope.plan else None
@@ -52,15 +52,15 @@ def _peak(application: Application, scope: Scope) -> Iterator[Remark]:
     for workload, container in _serving(application):
         limit = container.at("resources", "limits", "memory")
         size, peak = amount(limit), evidence.memory.total_bytes
-        if workload.ours and container in workload.containers and size is not None and size < peak:
-            yield Remark(limit, f"got `{limit.value}`, and at its peak the server took {peak / _MIB:.0f}Mi")
+        if workload.made_by_marina and container in workload.containers and size is not None and size < peak:
+            yield Remark(limit, f"got `{limit.value}`, but the measured peak is {peak / _MIB:.0f}Mi")
 
 
 @TOPIC.rule(
     "scratch-size",
     "warning",
-    what="An emptyDir, or the container's own disk, may grow without limit.",
-    why="A full disk evicts every pod of the node.",
+    what="An emptyDir, or a container's writable root filesystem, has no size limit.",
+    why="When it fills the node's disk, the kubelet evicts pods, those of other services too.",
     fix="emptyDir: {sizeLimit: 1Gi}, and resources: {limits: {ephemeral-storage: …}}",
 )
 def _scratch(application: Application, _: Scope) -> Iterator[Remark]:

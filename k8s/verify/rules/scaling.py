@@ -1,4 +1,4 @@
-"""Rules about autoscalers: what they scale, between which bounds, and by what."""
+"""Rules about autoscalers: what they scale, within which bounds, and by which metrics."""
 
 from __future__ import annotations
 
@@ -11,18 +11,11 @@ from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Scaling")
 
-# What autoscaling/v2 allows.
-_LONGEST_WINDOW_S, _LONGEST_PERIOD_S = 3600, 1800
 _KEDA_HPA = "advanced.horizontalPodAutoscalerConfig.behavior"
 
 
-def _hpas(application: Application) -> Iterator[tuple[LocatedDocument, Place]]:
-    for document in application.of("HorizontalPodAutoscaler"):
-        yield document, document.root.at("spec")
-
-
-def sources(spec: Place) -> Iterator[tuple[str, Place]]:
-    """The metrics of a HorizontalPodAutoscaler by type, each at what describes it."""
+def metric_sources(spec: Place) -> Iterator[tuple[str, Place]]:
+    """The metrics of a HorizontalPodAutoscaler: the type of each, and the place that describes it."""
     for metric in spec.at("metrics").items():
         kind = metric.at("type").text
         yield kind, metric.at(kind[:1].lower() + kind[1:])
@@ -31,66 +24,72 @@ def sources(spec: Place) -> Iterator[tuple[str, Place]]:
 @TOPIC.rule(
     "replicas-owned",
     "error",
-    what="`spec.replicas` is set although an autoscaler owns it.",
-    why="Every apply sets the service back to that number, even under full load.",
+    what="`spec.replicas` is set although an autoscaler sets the number of pods.",
+    why="Each object is valid by itself. Every apply resets the service to that number, even under full load.",
     fix="delete `spec.replicas`",
 )
 def _owned(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         replicas, scaler = workload.document.root.at("spec", "replicas"), application.scaler_of(workload)
         if scaler is not None and replicas.given:
-            yield Remark(replicas, f"got {replicas.value}, and {scaler.reference} scales it")
+            yield Remark(replicas, f"got {replicas.value}, but {scaler.reference} scales it")
 
 
 @TOPIC.rule(
     "scaler-target",
     "error",
-    what="What an autoscaler scales does not exist.",
-    why="It does nothing, and says so only in its own events.",
+    what="The workload that an autoscaler scales does not exist, or not in that API version.",
+    why="The API server does not look it up: nothing scales, and only the autoscaler's events say so.",
     fix="scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: NAME}",
 )
 def _target(application: Application, _: Scope) -> Iterator[Remark]:
     for scaler in application.scalers:
-        reference, workload = scaler.root.at("spec", "scaleTargetRef"), application.scaled(scaler)
-        kind, name = application.target(scaler)
+        reference, workload = scaler.root.at("spec", "scaleTargetRef"), application.scaled_workload(scaler)
+        kind, name = application.scale_target(scaler)
         there = sorted(f"{document.kind}/{document.name}" for document in application.of(*SCALABLE))
         if workload is None and (kind in SCALABLE or not kind):
-            yield Remark(reference, f"got `{kind}/{name}`, there is {listed(there) or 'none'}")
+            yield Remark(reference, f"got `{kind}/{name}`, workloads here: {listed(there) or 'none'}")
         elif workload is not None and reference.at("apiVersion").value not in (None, workload.document.api_version):
             version, wanted = reference.at("apiVersion"), workload.document.api_version
-            yield Remark(version, f"got `{version.value}`, `{kind}/{name}` is of `{wanted}`", f"apiVersion: {wanted}")
+            yield Remark(
+                version, f"got `{version.value}`, but `{kind}/{name}` is of `{wanted}`", f"apiVersion: {wanted}"
+            )
 
 
 @TOPIC.rule(
     "scaler-twice",
     "error",
     what="Two autoscalers scale the same workload; a ScaledObject creates its own HorizontalPodAutoscaler.",
-    why="They undo each other's work, again and again.",
+    why="Each is valid by itself; together they undo each other's decisions, again and again.",
     fix="keep one of them, with the metrics of both",
 )
 def _twice(application: Application, _: Scope) -> Iterator[Remark]:
     first: dict[tuple[str, str], LocatedDocument] = {}
     for scaler in application.scalers:
-        earlier = first.setdefault(application.target(scaler), scaler)
-        if earlier is not scaler and application.together(earlier, scaler) and earlier.reference != scaler.reference:
-            yield Remark(scaler.root.at("spec", "scaleTargetRef"), f"{earlier.reference} scales it already")
+        earlier = first.setdefault(application.scale_target(scaler), scaler)
+        if (
+            earlier is not scaler
+            and application.same_namespace(earlier, scaler)
+            and earlier.reference != scaler.reference
+        ):
+            yield Remark(scaler.root.at("spec", "scaleTargetRef"), f"{earlier.reference} already scales it")
 
 
 @TOPIC.rule(
     "scaler-bounds",
     "error",
-    what="An autoscaler may remove the last pod of a Service.",
+    what="An autoscaler may remove the last pod.",
     why="It scales by requests, and without a pod none are counted: the service never comes back.",
-    fix="at least 1 pod at rest",
+    fix="a minimum of 1 pod",
 )
 def _bounds(application: Application, _: Scope) -> Iterator[Remark]:
     for scaler in application.scalers:
         by_keda = scaler.kind == "ScaledObject"
         name = "minReplicaCount" if by_keda else "minReplicas"
         low = scaler.root.at("spec", name)
-        # KEDA's own default is none.
+        # KEDA's default is 0.
         least = low.number if low.number is not None else 0 if by_keda else 1
-        workload = application.scaled(scaler)
+        workload = application.scaled_workload(scaler)
         if least == 0 and (not by_keda or (workload is not None and application.services_of(workload))):
             yield Remark(low, "got 0" if low.given else "missing, so it is 0", f"{name}: 1")
 
@@ -98,26 +97,26 @@ def _bounds(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "cpu-without-request",
     "error",
-    what="An autoscaler asks for the utilisation of a resource that a container does not request.",
-    why="Utilisation is a share of the request: without one the autoscaler has no number and does nothing.",
+    what="An autoscaler uses the utilisation of a resource that a container does not request.",
+    why="Utilisation is a share of the request: without a request the autoscaler has no value and does nothing.",
     fix="resources: {requests: {cpu: …}} in every container of the pod",
 )
 def _unrequested(application: Application, _: Scope) -> Iterator[Remark]:
     for scaler in application.scalers:
-        workload, asked = application.scaled(scaler), list(utilised(scaler))
+        workload, used = application.scaled_workload(scaler), list(_utilisations(scaler))
         for container in workload.long_lived if workload else []:
-            for name, only_in in asked:
+            for name, only_in in used:
                 resources = container.at("resources")
                 if only_in not in ("", container.at("name").text):
                     continue
                 if not resources.at("requests", name).given and not resources.at("limits", name).given:
-                    yield Remark(resources.at("requests", name), f"missing, and {scaler.reference} scales by it")
+                    yield Remark(resources.at("requests", name), f"missing, but {scaler.reference} scales by it")
 
 
-def utilised(scaler: LocatedDocument) -> Iterator[tuple[str, str]]:
-    """The resources whose use, as a share of the request, an autoscaler looks at, each with the container it is of;
-    without a name it is of all of them."""
-    for kind, metric in sources(scaler.root.at("spec")):
+def _utilisations(scaler: LocatedDocument) -> Iterator[tuple[str, str]]:
+    """The resources whose utilisation an autoscaler uses, each with the name of the container; an empty name means
+    all containers."""
+    for kind, metric in metric_sources(scaler.root.at("spec")):
         if kind in ("ContainerResource", "Resource") and metric.at("target", "type").text == "Utilization":
             yield metric.at("name").text, metric.at("container").text
     for trigger in scaler.root.at("spec", "triggers").items():
@@ -128,13 +127,13 @@ def utilised(scaler: LocatedDocument) -> Iterator[tuple[str, str]]:
 @TOPIC.rule(
     "scaler-container",
     "error",
-    what="An autoscaler looks at a container that the pods do not have.",
-    why="It never has a number for it, and does not scale in.",
+    what="An autoscaler uses a metric of a container that the pods do not have.",
+    why="The API server does not compare the names: the metric never has a value, and no pod is ever removed.",
     fix="the name of one of the pod's containers, or a metric of type Resource",
 )
 def _no_container(application: Application, _: Scope) -> Iterator[Remark]:
     for scaler in application.scalers:
-        workload = application.scaled(scaler)
+        workload = application.scaled_workload(scaler)
         names = [container.at("name").text for container in workload.long_lived] if workload else []
         named = scaler.root.all("spec.metrics[].containerResource.container")
         named += scaler.root.all("spec.triggers[].metadata.containerName")
@@ -146,47 +145,47 @@ def _no_container(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "scaler-safety-net",
     "warning",
-    what="An autoscaler has only metrics that come from a monitoring system.",
-    why="When that fails, nothing scales up, however busy the pods are.",
+    what="All metrics of an autoscaler come from the monitoring system.",
+    why="While monitoring is down, nothing scales up, however busy the pods are.",
     fix="a second metric, `type: ContainerResource` with cpu; for KEDA a `cpu` trigger, or `fallback`",
 )
 def _net(application: Application, scope: Scope) -> Iterator[Remark]:
     if scope.plan and scope.plan.cpu_percent is None:
         return
-    for _document, spec in _hpas(application):
-        kinds = {kind for kind, _ in sources(spec)}
+    for document in application.of("HorizontalPodAutoscaler"):
+        spec = document.root.at("spec")
+        kinds = {kind for kind, _ in metric_sources(spec)}
         if kinds and not kinds & {"ContainerResource", "Resource"}:
-            yield Remark(spec.at("metrics"), f"got {listed(kinds)} only")
+            yield Remark(spec.at("metrics"), f"got only {listed(kinds)}")
     for document in application.of("ScaledObject"):
         spec = document.root.at("spec")
         kinds = {trigger.at("type").text for trigger in spec.at("triggers").items()}
         if kinds and not kinds & {"cpu", "memory"} and not spec.at("fallback").given:
-            yield Remark(spec.at("triggers"), f"got {listed(kinds)} only, and no `fallback`")
+            yield Remark(spec.at("triggers"), f"got only {listed(kinds)}, and no `fallback`")
 
 
 @TOPIC.rule(
     "scaler-memory-only",
     "warning",
-    what="An autoscaler looks at the memory and at nothing else.",
+    what="Memory is the only metric of an autoscaler.",
     why="A model server's memory does not follow its load: pods are added late and never removed.",
-    fix="the requests of a pod a second, and the cpu",
+    fix="requests per second and pod, and cpu",
 )
 def _memory_only(application: Application, _: Scope) -> Iterator[Remark]:
-    for document, spec in _hpas(application):
-        names = [metric.at("name").text for _kind, metric in sources(spec)]
-        if names and set(names) == {"memory"}:
-            yield Remark(document.root.at("spec", "metrics"), "got `memory` only")
-    for document in application.of("ScaledObject"):
-        triggers = document.root.at("spec", "triggers")
-        if {trigger.at("type").text for trigger in triggers.items()} == {"memory"}:
-            yield Remark(triggers, "got `memory` only")
+    for scaler in application.scalers:
+        spec = scaler.root.at("spec")
+        metrics = spec.at("triggers" if scaler.kind == "ScaledObject" else "metrics")
+        names = {metric.at("name").text for _kind, metric in metric_sources(spec)}
+        names |= {trigger.at("type").text for trigger in spec.at("triggers").items()}
+        if names == {"memory"}:
+            yield Remark(metrics, "got only `memory`")
 
 
 @TOPIC.rule(
     "scaler-behavior",
     "error",
-    what="An autoscaler may not add pods.",
-    why="The API server takes it, and the service never grows: under load, requests are shed and answered late.",
+    what="An autoscaler's `behavior` forbids adding pods.",
+    why="The API server accepts it, and the service never grows: under load, requests are shed or answered late.",
     fix="`selectPolicy: Disabled` for scaling down only",
 )
 def _behavior(application: Application, _: Scope) -> Iterator[Remark]:
@@ -205,8 +204,8 @@ def _directions(application: Application) -> Iterator[tuple[str, Place]]:
 @TOPIC.rule(
     "scaler-flaps",
     "warning",
-    what="An autoscaler removes pods sooner than it adds them, or sooner than one could start.",
-    why="After a short dip, pods are missing, and come back only after a cold start.",
+    what="An autoscaler removes pods within 60 s, sooner than it adds them, or sooner than a new one could start.",
+    why="A short dip in traffic removes pods that are needed again at once, and a new one takes a cold start.",
     fix="scaleDown: {stabilizationWindowSeconds: 300} or more, and more than for scaling up",
 )
 def _flaps(application: Application, scope: Scope) -> Iterator[Remark]:
@@ -214,7 +213,7 @@ def _flaps(application: Application, scope: Scope) -> Iterator[Remark]:
     rules = list(_directions(application))
     for (_up, up), (_down, down) in zip(rules[::2], rules[1::2], strict=True):
         window = down.at("stabilizationWindowSeconds")
-        # Kubernetes waits five minutes before it takes pods away, and not at all before it adds some.
+        # By default, Kubernetes waits five minutes before it removes pods, and not at all before it adds some.
         shrinks, grows = window.number, up.at("stabilizationWindowSeconds").number or 0
         least = max(grows, int(cold), 60)
         if shrinks is not None and shrinks < least:

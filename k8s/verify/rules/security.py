@@ -1,4 +1,4 @@
-"""Rules about what somebody who gets into a pod finds there: files, tokens, secrets; and what the image is."""
+"""Rules about what an intruder finds in a pod (writable files, tokens, secrets), and about the image's identity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOPIC = Topic("Security")
 _SECRET_NAME = re.compile(
     r"(^|_)(API_?KEY|ACCESS_KEY|CREDENTIALS?|PASSWD|PASSWORD|PRIVATE_KEY|SECRET|TOKEN)(_|$)", re.IGNORECASE
 )
-# Names of variables that hold where a secret lies, not the secret.
+# Variables that hold the path of a secret, not the secret itself.
 _NAMES_A_FILE = re.compile(r"(_DIR|_FILE|_PATH)$|^GOOGLE_APPLICATION_CREDENTIALS$")
 _TEMPORARY = ("/tmp", "/var/tmp")
 
@@ -23,7 +23,8 @@ _TEMPORARY = ("/tmp", "/var/tmp")
     "nowhere-to-write",
     "error",
     what="TorchServe has a read-only root filesystem and no writable `/tmp`.",
-    why="The MAR is unpacked there: the server ends at its start.",
+    why="kube-linter asks for a read-only root filesystem, but TorchServe unpacks the MAR in `/tmp`, and exits if it "
+    "cannot.",
     fix="an emptyDir with a sizeLimit, mounted at `/tmp`",
 )
 def _writable(application: Application, _: Scope) -> Iterator[Remark]:
@@ -44,7 +45,7 @@ def _writable(application: Application, _: Scope) -> Iterator[Remark]:
     "token-mounted",
     "warning",
     what="A pod gets a token for the API server.",
-    why="A model server does not need it; whoever takes over the server gets the token.",
+    why="It is mounted unless it is switched off. A model server does not need it, and an intruder gets it.",
     fix="automountServiceAccountToken: false",
 )
 def _token(application: Application, _: Scope) -> Iterator[Remark]:
@@ -59,19 +60,20 @@ def _token(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "secret-in-env",
     "error",
-    what="A secret is written into a variable.",
-    why="It is in the file, in the repository, and in `kubectl get -o yaml` of everybody who may read pods.",
+    what="The value of a secret is written into an environment variable.",
+    why="Anybody who can read the repository or `kubectl get pods -o yaml` can read it; kube-linter only notices "
+    "variables with `secret` in their names.",
     fix="a Secret, mounted as a file",
 )
 def _secret(application: Application, _: Scope) -> Iterator[Remark]:
     for variable in (item for container in application.containers for item in container.at("env").items()):
         name = variable.at("name").text
         if _SECRET_NAME.search(name) and not _NAMES_A_FILE.search(name) and _is_secret(variable.at("value").text):
-            yield Remark(variable.at("value"), f"`{variable.at('name').text}` has its value here")
+            yield Remark(variable.at("value"), f"the value of `{variable.at('name').text}` is written here")
 
 
 def _is_secret(value: str) -> bool:
-    """False for a switch such as TS_DISABLE_TOKEN_AUTHORIZATION."""
+    """False if the variable is a switch, such as TS_DISABLE_TOKEN_AUTHORIZATION."""
     return bool(value) and value.lower() not in ("true", "false")
 
 
@@ -79,7 +81,7 @@ def _is_secret(value: str) -> bool:
     "image-digest",
     "warning",
     what="An image has no digest.",
-    why="Whoever may push can replace the image under the same tag, and what was measured no longer holds.",
+    why="Any tag, not only `latest`, can be pushed again; then what runs is not what was measured.",
     fix="registry/name:VERSION@sha256:DIGEST; `marina image SPEC --push` records the digest",
 )
 def _digest(application: Application, _: Scope) -> Iterator[Remark]:

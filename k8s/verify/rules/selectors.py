@@ -1,4 +1,4 @@
-"""Rules about who selects whom: labels, Services and their ports, routes."""
+"""Rules about selectors, and about the ports and Services that others name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from k8s.verify.rule import Remark, Scope, Topic
 
 TOPIC = Topic("Selectors and Services")
 
-# Labels that another release changes.
+# Labels that change from release to release.
 _CHANGING = {
     "app.kubernetes.io/managed-by",
     "app.kubernetes.io/version",
@@ -25,24 +25,26 @@ _CHANGING = {
 @TOPIC.rule(
     "selector-changes",
     "warning",
-    what="A selector asks for a label that the next release changes.",
-    why="A Deployment's selector cannot be changed, and a Service drops the old pods before the new ones are there.",
-    fix="select on name, instance and component only",
+    what="A selector uses a label that changes from release to release.",
+    why="It applies today. The next release fails, as a Deployment's selector is immutable, or its Service drops the "
+    "old pods before the new ones are ready.",
+    fix="select by name, instance and component only",
 )
 def _changing(application: Application, _: Scope) -> Iterator[Remark]:
     for document in application.documents:
         for path in ("spec.selector.matchLabels", "spec.selector", "spec.podSelector.matchLabels"):
             for selector in document.root.all(path):
                 for key in sorted(selector.texts.keys() & _CHANGING):
-                    yield Remark(selector.at(key), f"selects on `{key}`", f"delete `{key}` from the selector")
+                    yield Remark(selector.at(key), f"selects by `{key}`", f"delete `{key}` from the selector")
 
 
 @TOPIC.rule(
     "service-port",
     "error",
     what="A Service sends to a port that its pods do not declare.",
-    why="A name that no container declares has no endpoint; a number that none declares is most likely a mistake.",
-    fix="write the name of a container's port as `targetPort`",
+    why="The API server does not compare them: an undeclared name gives the Service no endpoints, and an undeclared "
+    "number is most likely a mistake.",
+    fix="set `targetPort` to the name of a container's port",
 )
 def _service_port(application: Application, _: Scope) -> Iterator[Remark]:
     for service in application.of("Service"):
@@ -66,9 +68,9 @@ def _service_port(application: Application, _: Scope) -> Iterator[Remark]:
 @TOPIC.rule(
     "route-backend",
     "error",
-    what="An HTTPRoute or Ingress sends to a Service, or a port of one, that is not there.",
-    why="The gateway answers 500 or 503 to every request.",
-    fix="write the name and port of a Service in the same namespace",
+    what="An HTTPRoute or Ingress sends to a Service, or to a port of one, that does not exist.",
+    why="The API server accepts it, and the gateway then answers every request with 500 or 503.",
+    fix="use the name and port of a Service in the same namespace",
 )
 def _route(application: Application, _: Scope) -> Iterator[Remark]:
     for route in application.of("HTTPRoute"):
@@ -99,13 +101,13 @@ def _backend(application: Application, route: LocatedDocument, name: Place, port
 @TOPIC.rule(
     "spread-selects-nothing",
     "error",
-    what="A topology spread constraint does not count the pods that it is written in.",
-    why="The constraint has no effect: pods are not spread.",
-    fix="write the workload's own selector as `labelSelector`",
+    what="A topology spread constraint does not select the pods that carry it.",
+    why="It is valid but has no effect: the pods are not spread.",
+    fix="use the workload's own selector as `labelSelector`",
 )
 def _spread(application: Application, _: Scope) -> Iterator[Remark]:
     for workload in application.workloads:
         for constraint in workload.pod.at("topologySpreadConstraints").items():
             selector = constraint.at("labelSelector")
             if not selector.given or not matches(selector, workload.labels):
-                yield Remark(selector, "the pods' own labels do not match it" if selector.given else "missing")
+                yield Remark(selector, "does not match the pods' own labels" if selector.given else "missing")

@@ -16,7 +16,7 @@ from k8s.manifests.plan import make_plan
 from k8s.manifests.versions import SUPPORTED_VERSIONS
 from k8s.rollout.release import make_release
 from k8s.verify.check import verify
-from k8s.verify.located import rendered
+from k8s.verify.located import locate_rendered
 from k8s.verify.rule import Scope
 
 STORE = {"kubernetes.model": {"url": "https://store.local/digits.mar"}}
@@ -244,7 +244,7 @@ def test_verify_finds_what_a_patch_breaks_and_a_deploy_stops(tmp_path: Path) -> 
     asks = {"name": "server", "readinessProbe": {"httpGet": {"path": "/ping"}}}
     changes = patch(kind="Deployment", merge={"spec": {"template": {"spec": {"containers": [asks]}}}})
     plan = planned(changes, evidence=EVIDENCE, image=IMAGE)
-    version = verify(rendered(render_objects(plan)), Scope((SUPPORTED_VERSIONS[-1],), plan))
+    version = verify(locate_rendered(render_objects(plan)), Scope((SUPPORTED_VERSIONS[-1],), plan))
     assert any("readinessProbe" in str(finding) for finding in version)
     wrong = patch(kind="Service", merge={"spec": {"ports": [{"port": "x"}]}})
     fill(tmp_path, load_spec(written(tmp_path, wrong), files=False), evidence=EVIDENCE, image=IMAGE)

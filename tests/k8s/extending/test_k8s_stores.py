@@ -10,7 +10,7 @@ from specs import digits_spec
 from config.errors import SpecError
 from k8s.manifests.objects import render_objects
 from k8s.verify.check import verify
-from k8s.verify.located import rendered
+from k8s.verify.located import locate_rendered
 from k8s.verify.rule import Scope
 
 
@@ -62,8 +62,8 @@ def test_a_folder_of_the_node_is_a_cache_if_the_namespace_allows_it() -> None:
     volumes = pod(store, **changes)["volumes"]
     assert {"name": "model", "hostPath": {"path": "/var/cache/marina", "type": "Directory"}} in volumes
     plan = planned({"kubernetes.model": store, **changes}, evidence=EVIDENCE, image=IMAGE)
-    # If the namespace is not among the objects, nobody knows what it allows.
-    assert verify(rendered(render_objects(plan)), Scope(("1.37",), plan)) == []
+    # Of a namespace that is not among the objects nobody knows what it allows.
+    assert verify(locate_rendered(render_objects(plan)), Scope(("1.37",), plan)) == []
 
 
 def test_a_cache_outside_the_pod_needs_no_storage_of_the_pod() -> None:

@@ -13,8 +13,8 @@ from tools import needs
 from k8s.manifests.objects import render_objects
 from k8s.monitoring.adapter import adapter_values
 from k8s.monitoring.rules import recording_rules
-from k8s.simulating import Supposed, Trace, simulate
-from k8s.verify import Scope, rendered, verify
+from k8s.simulating import SimulationOptions, TrafficTrace, simulate
+from k8s.verify import Scope, locate_rendered, verify
 
 WEEKLY = {"scaling.forecast": "weekly"}
 DAY_MIN, WEEK_MIN = 1440, 10_080
@@ -75,7 +75,7 @@ def test_the_autoscaler_uses_the_forecast_and_the_pods_own_rate() -> None:
     assert expected == {"type": "External", "external": {"metric": asked, "target": pods["pods"]["target"]}}
     (rule,) = adapter_values(plan.spec)["rules"]["external"]
     assert rule["name"]["as"] == name
-    assert not verify(rendered(render_objects(plan)), Scope(plan=plan))
+    assert not verify(locate_rendered(render_objects(plan)), Scope(plan=plan))
     assert "external" not in adapter_values(digits_spec())["rules"]
 
 
@@ -84,26 +84,28 @@ def test_keda_queries_prometheus_for_both() -> None:
     triggers = render_objects(plan)["keda/scaled-object.yaml"][0]["spec"]["triggers"]
     queries = [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
     assert queries[1] == 'max(model:inference_expected:rate{namespace="marina",model="digits"})'
-    assert not verify(rendered(render_objects(plan)), Scope(plan=plan))
+    assert not verify(locate_rendered(render_objects(plan)), Scope(plan=plan))
 
 
 @pytest.mark.parametrize("autoscaler", ["hpa", "keda"])
 def test_weekly_traffic_finds_its_pods_ready(autoscaler: str) -> None:
     changes: dict[str, Any] = {"scaling.min_replicas": 1, "scaling.autoscaler": autoscaler} | WEEKLY
-    outcome = simulate(planned(changes, evidence=EVIDENCE), Supposed(3, knee_rps=100, cold_start_s=120, forecast=True))
-    weekly, without = outcome.outcomes
+    outcome = simulate(
+        planned(changes, evidence=EVIDENCE), SimulationOptions(3, knee_rps=100, cold_start_s=120, forecast=True)
+    )
+    weekly, without = outcome.results
     assert (weekly.label, without.label) == ("as rendered", "no forecast")
-    assert weekly.share == 0
-    assert without.share > 0.05
+    assert weekly.missed_share == 0
+    assert without.missed_share > 0.05
     assert weekly.asked_s is not None
-    assert "the weeks before: the same traffic at the same times" in outcome.assumed
+    assert "the past weeks: the same traffic at the same times" in outcome.assumed
 
 
 def test_a_trace_of_weeks_is_its_own_past_and_a_short_one_counts_as_recurring() -> None:
     week_s = 604_800
-    weeks = Trace("three weeks", [10.0] * week_s + [90.0] * week_s + [40.0] * week_s)
-    assert weeks.weeks_before(3 * week_s) == [90, 10]
-    assert weeks.weeks_before(2 * week_s + 150) == [50, 10]
-    assert weeks.weeks_before(100) == []
-    short = Trace("a step", [10.0] * 600 + [30.0] * 600)
-    assert [short.weeks_before(at) for at in (0, 600, 750, 900, 1300)] == [[], [10], [20], [30], []]
+    weeks = TrafficTrace("three weeks", [10.0] * week_s + [90.0] * week_s + [40.0] * week_s)
+    assert weeks.rates_in_past_weeks(3 * week_s) == [90, 10]
+    assert weeks.rates_in_past_weeks(2 * week_s + 150) == [50, 10]
+    assert weeks.rates_in_past_weeks(100) == []
+    short = TrafficTrace("a step", [10.0] * 600 + [30.0] * 600)
+    assert [short.rates_in_past_weeks(at) for at in (0, 600, 750, 900, 1300)] == [[], [10], [20], [30], []]

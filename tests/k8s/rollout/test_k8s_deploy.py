@@ -9,7 +9,7 @@ from k8s_rig import NAME, SPACE, Rig, autoscaler, deployment, document, document
 
 from config.errors import Refused
 
-# A cluster that listens, and dozens of questions to it.
+# Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
 
 
@@ -20,7 +20,7 @@ def cluster(tmp_path: Path) -> Iterator[Rig]:
 
 
 def writes(cluster: Rig) -> list[str]:
-    """Requests that change something, as `METHOD path`."""
+    """The requests that change something, as `METHOD path`."""
     requests = [
         f"{method} {path.partition('?')[0]}"
         for method, path in cluster.fake.requests
@@ -29,7 +29,7 @@ def writes(cluster: Rig) -> list[str]:
     return [text for text in requests if not re.search(r"selfsubject|/proxy/", text)]
 
 
-def test_a_first_deploy_applies_in_the_order_of_who_needs_whom_and_infers_the_sample(cluster: Rig) -> None:
+def test_a_first_deploy_applies_objects_after_those_they_need_and_infers_the_sample(cluster: Rig) -> None:
     record = cluster.deploy(*documents())
     assert (record.result, record.revision, record.exit_code) == ("deployed", 1, 0)
     applied = [write for write in writes(cluster) if write.startswith("PATCH")]
@@ -44,7 +44,7 @@ def test_a_first_deploy_applies_in_the_order_of_who_needs_whom_and_infers_the_sa
     assert record.canary
     assert (record.canary.ok, record.canary.via, record.canary.package) == (True, "the Service", "ab" * 32)
     assert cluster.state.phase == "deployed"
-    # Otherwise a server drops the fields that it does not know, and says nothing.
+    # Otherwise a server silently drops fields that it does not know.
     assert all("fieldValidation=Strict" in path for method, path in cluster.fake.requests if method == "PATCH")
 
 
@@ -61,7 +61,7 @@ def test_a_second_deploy_writes_nothing_and_says_so(cluster: Rig) -> None:
     assert len(cluster.pod.asked) == 2
 
 
-def test_quantities_that_the_server_spells_its_own_way_are_no_change(cluster: Rig) -> None:
+def test_quantities_in_the_servers_own_spelling_are_no_change(cluster: Rig) -> None:
     cluster.deploy(*documents())
     stored = cluster.fake.get("Deployment", NAME, SPACE)
     assert stored
@@ -104,7 +104,7 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(cluster: Rig) -> Non
     assert f"\n~ Deployment {NAME}\n    ~ spec.template.spec.containers[server].image: good:1@" in text
 
 
-def test_a_dry_run_into_a_namespace_that_is_not_there_yet_says_what_would_be_made(cluster: Rig) -> None:
+def test_a_dry_run_into_a_missing_namespace_says_what_would_be_created(cluster: Rig) -> None:
     record = cluster.deploy(*documents(), dry_run=True)
     assert [change.action for change in record.changes] == ["create"] * 4
     assert cluster.fake.get("Namespace", SPACE) is None
@@ -133,10 +133,10 @@ def test_an_object_that_somebody_took_over_is_not_deleted(cluster: Rig) -> None:
         wanted[1] = document("ConfigMap", data={"a": str(number)})
         cluster.deploy(*wanted)
     assert "shared" in cluster.fake.names("ConfigMap", SPACE)
-    assert "left: marina does not manage it any more" in cluster.said.getvalue()
+    assert "not deleted: marina no longer manages it" in cluster.said.getvalue()
 
 
-def test_configuration_of_a_kept_revision_stays_until_that_revision_is_forgotten(cluster: Rig) -> None:
+def test_configuration_of_a_kept_revision_stays_until_that_revision_is_deleted(cluster: Rig) -> None:
     for number in range(1, 5):
         wanted = [manifest for manifest in documents(f"good:{number}") if manifest["kind"] != "ConfigMap"]
         cluster.deploy(*wanted, document("ConfigMap", f"config-{number}", data={"a": "1"}))
@@ -146,7 +146,7 @@ def test_configuration_of_a_kept_revision_stays_until_that_revision_is_forgotten
     assert cluster.deploy(*last, document("ConfigMap", "config-4", data={"a": "1"})).result == "unchanged"
 
 
-def test_a_namespace_that_somebody_else_made_stays_as_it_is(cluster: Rig) -> None:
+def test_a_namespace_that_somebody_else_created_stays_as_it_is(cluster: Rig) -> None:
     before = cluster.fake.put(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE, "labels": {"a": "b"}}}
     )
@@ -169,14 +169,14 @@ def test_conflicts_are_shown_all_at_once_with_owner_field_and_what_to_type(clust
         "nothing was changed:\n"
         "  ConfigMap shells: `.data.a` belongs to `kubectl-edit`\n"
         '  Deployment shells: `.spec.template.spec.containers[name="server"].image` belongs to `hotfix-bot`\n\n'
-        "hint: `--force-conflicts` takes these fields over; or leave them to their owners and out of the spec"
+        "hint: `--force-conflicts` takes these fields over; or leave them to their owners, and out of the spec"
     )
     assert cluster.fake.versions() == before
     assert cluster.deploy(*documents("good:2"), force=True).result == "deployed"
     assert cluster.image == "good:2"
 
 
-def test_a_field_that_is_rendered_no_longer_is_taken_out_and_what_others_added_stays(cluster: Rig) -> None:
+def test_a_field_that_is_no_longer_rendered_is_removed_and_what_others_added_stays(cluster: Rig) -> None:
     wanted = list(documents())
     wanted[3] = deployment("good:1", env=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}])
     cluster.deploy(*wanted)
@@ -192,7 +192,7 @@ def test_a_field_that_is_rendered_no_longer_is_taken_out_and_what_others_added_s
     assert names == ["A", "THEIRS"]
 
 
-def test_an_autoscaler_that_comes_keeps_the_pods_that_are_there(cluster: Rig) -> None:
+def test_a_new_autoscaler_keeps_the_existing_pods(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1", replicas=4))
     record = cluster.deploy(*documents("good:1", autoscaler()))
     live = cluster.fake.get("Deployment", NAME, SPACE)
@@ -202,10 +202,10 @@ def test_an_autoscaler_that_comes_keeps_the_pods_that_are_there(cluster: Rig) ->
     assert cluster.deploy(*documents("good:1", autoscaler())).result == "unchanged"
 
 
-def test_a_first_deploy_begins_with_the_least_number_of_pods_that_its_autoscaler_keeps(cluster: Rig) -> None:
+def test_a_first_deploy_starts_with_the_autoscalers_least_number_of_pods(cluster: Rig) -> None:
     record = cluster.deploy(*documents("good:1", autoscaler()))
     assert record.waited
-    assert record.waited.why == "2 of 2 pods available"
+    assert record.waited.summary == "2 of 2 pods available"
     assert cluster.deploy(*documents("good:1", autoscaler())).result == "unchanged"
 
 
@@ -215,7 +215,7 @@ def managers(cluster: Rig) -> set[str]:
     return {entry["manager"] for entry in live["metadata"]["managedFields"]}
 
 
-def test_who_held_the_pods_until_the_autoscaler_came_owns_nothing_afterwards(cluster: Rig) -> None:
+def test_the_manager_that_held_the_replicas_for_the_autoscaler_owns_nothing_afterwards(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1", autoscaler()))
     assert "marina-handover" not in managers(cluster)
     cluster.deploy(*documents("good:1", replicas=4))
@@ -226,7 +226,7 @@ def test_who_held_the_pods_until_the_autoscaler_came_owns_nothing_afterwards(clu
     assert live["spec"]["replicas"] == 4
 
 
-def test_an_autoscaler_that_goes_leaves_no_conflict_over_its_replicas(cluster: Rig) -> None:
+def test_a_removed_autoscaler_leaves_no_conflict_over_its_replicas(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1", autoscaler()))
     cluster.fake.scale(SPACE, NAME, 5)
     assert cluster.deploy(*documents("good:1", autoscaler())).result == "unchanged"
@@ -237,7 +237,7 @@ def test_an_autoscaler_that_goes_leaves_no_conflict_over_its_replicas(cluster: R
     assert cluster.fake.names("HorizontalPodAutoscaler", SPACE) == []
 
 
-def test_one_autoscaler_goes_before_the_other_comes(cluster: Rig) -> None:
+def test_the_old_autoscaler_is_deleted_before_the_new_one_is_created(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1", autoscaler()))
     cluster.fake.requests.clear()
     cluster.deploy(*documents("good:1", document("ScaledObject", spec={"scaleTargetRef": {"name": NAME}})))
@@ -245,7 +245,7 @@ def test_one_autoscaler_goes_before_the_other_comes(cluster: Rig) -> None:
     assert [text.partition(" ")[0] for text in scaling] == ["DELETE", "PATCH"]
 
 
-def test_where_the_api_server_does_not_reach_pods_the_inference_goes_through_a_port_forward(cluster: Rig) -> None:
+def test_if_the_api_server_cannot_reach_pods_the_inference_goes_through_a_port_forward(cluster: Rig) -> None:
     cluster.fake.proxies = False
     record = cluster.deploy(*documents())
     assert record.result == "deployed"
@@ -255,7 +255,7 @@ def test_where_the_api_server_does_not_reach_pods_the_inference_goes_through_a_p
     assert cluster.pod.asked == [("/predictions/shells", b"a shell", "image/png")]
 
 
-def test_pods_that_are_ready_and_answer_with_an_error_are_a_failure_that_goes_back(cluster: Rig) -> None:
+def test_ready_pods_that_answer_with_an_error_fail_the_deploy_which_goes_back(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     answers = iter([503, 200])
 
@@ -265,13 +265,13 @@ def test_pods_that_are_ready_and_answer_with_an_error_are_a_failure_that_goes_ba
     cluster.fake.faults += [Fault("POST", "/proxy/predictions", times=2, act=once, passes=True)]
     record = cluster.deploy(*documents("good:2"))
     assert record.result == "failed"
-    assert record.error == 'the pods are ready, but the sample was not answered as it must be: {"error": "no worker"}'
+    assert record.error == 'the pods are ready, but the inference of the sample failed: {"error": "no worker"}'
     assert record.back
     assert record.back.result == "rolled back"
     assert cluster.image == "good:1"
 
 
-def test_another_package_than_the_one_deployed_is_a_failure(cluster: Rig) -> None:
+def test_an_answer_of_another_package_than_the_deployed_one_is_a_failure(cluster: Rig) -> None:
     cluster.pod.sha256 = "cd" * 32
     record = cluster.deploy(*documents())
     assert record.result == "failed"
@@ -288,7 +288,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("image", "kind", "words"), FAILURES)
-def test_a_hopeless_revision_is_told_in_words_and_the_one_before_comes_back(
+def test_a_hopeless_revision_is_explained_and_the_one_before_is_restored(
     cluster: Rig, image: str, kind: str, words: str
 ) -> None:
     cluster.deploy(*documents("good:1"))
@@ -305,7 +305,7 @@ def test_a_hopeless_revision_is_told_in_words_and_the_one_before_comes_back(
     assert cluster.record["rollback"]["result"] == "rolled back"
 
 
-def test_a_crash_is_told_with_the_last_lines_of_the_run_that_crashed(cluster: Rig) -> None:
+def test_a_crash_is_shown_with_the_last_log_lines_of_the_run_that_crashed(cluster: Rig) -> None:
     record = cluster.deploy(*documents("crashing:1"))
     assert record.waited
     assert record.waited.causes[0].lines[-1] == "line 99 of the run before"
@@ -314,33 +314,33 @@ def test_a_crash_is_told_with_the_last_lines_of_the_run_that_crashed(cluster: Ri
 
 WAITING = [
     pytest.param(
-        "nowhere", "unschedulable", "no node takes it: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+        "nowhere", "unschedulable", "cannot be scheduled: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     ),
     pytest.param("unready", "probe", "Readiness probe failed: HTTP probe failed with statuscode: 503"),
 ]
 
 
 @pytest.mark.parametrize(("image", "kind", "text"), WAITING)
-def test_what_may_still_come_is_waited_for_and_told_meanwhile(cluster: Rig, image: str, kind: str, text: str) -> None:
+def test_problems_that_may_pass_are_reported_during_the_wait(cluster: Rig, image: str, kind: str, text: str) -> None:
     record = cluster.deploy(*documents(f"{image}:1"), timeout_s=0.5)
     assert record.result == "failed"
-    assert record.error == "1 new and 0 ready of 1 pods after 0.5 s"
+    assert record.error == "0 of 1 new pods ready (1 created) after 0.5 s"
     assert record.waited
     assert [(cause.kind, cause.text) for cause in record.waited.causes] == [(kind, text)]
     assert text in cluster.said.getvalue()
 
 
-def test_pods_that_admission_refuses_are_told_with_its_words(cluster: Rig) -> None:
+def test_pods_that_admission_refuses_are_reported_with_its_message(cluster: Rig) -> None:
     cluster.fake.controllers.refused = 'violates PodSecurity "restricted:latest": runAsNonRoot != true'
     record = cluster.deploy(*documents())
     assert record.waited
     assert [cause.kind for cause in record.waited.causes] == ["pod-security"]
     said = 'no pod was admitted: it violates Pod Security "restricted:latest": runAsNonRoot != true'
     assert record.waited.causes[0].text == said
-    assert record.error == "0 new and 0 ready of 1 pods, and waiting will not change it"
+    assert record.error == "0 of 1 new pods ready (0 created), and waiting will not help"
 
 
-def test_the_first_revision_that_fails_stays_to_be_looked_at(cluster: Rig) -> None:
+def test_a_first_revision_that_fails_stays_for_inspection(cluster: Rig) -> None:
     record = cluster.deploy(*documents("crashing:1"))
     assert (record.result, record.back, record.running) == ("failed", None, 0)
     assert record.next == "marina deploy spec.yaml once it is fixed, or marina delete spec.yaml"

@@ -14,7 +14,7 @@ from k8s.rollout.inference import CanaryRequest
 from k8s.rollout.record import start_record
 from k8s.rollout.rollback import load_state
 
-# A cluster that listens, and dozens of questions to it.
+# Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
 
 
@@ -24,7 +24,7 @@ def cluster(tmp_path: Path) -> Iterator[Rig]:
         yield made
 
 
-def test_a_rollback_brings_back_the_revision_before_and_the_next_one_goes_further(cluster: Rig) -> None:
+def test_a_rollback_restores_the_revision_before_and_the_next_rollback_goes_further(cluster: Rig) -> None:
     for number in (1, 2, 3):
         cluster.deploy(*documents(f"good:{number}"))
     record = cluster.rollback()
@@ -38,7 +38,7 @@ def test_a_rollback_brings_back_the_revision_before_and_the_next_one_goes_furthe
     assert cluster.deploy(*documents("good:4")).revision == 4
 
 
-def test_the_revision_that_runs_is_kept_before_those_that_were_left(cluster: Rig) -> None:
+def test_the_running_revision_is_kept_rather_than_those_that_a_rollback_left(cluster: Rig) -> None:
     for number in (1, 2, 3):
         cluster.deploy(*documents(f"good:{number}"))
     cluster.rollback(to=1)
@@ -47,7 +47,7 @@ def test_the_revision_that_runs_is_kept_before_those_that_were_left(cluster: Rig
     assert cluster.rollback().revision == 1
 
 
-def test_a_rollback_asks_with_the_sample_and_for_the_package_of_its_own_revision(cluster: Rig) -> None:
+def test_a_rollback_sends_the_sample_of_its_own_revision_and_expects_its_package(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     cluster.pod.sha256 = "cd" * 32
     newer = CanaryRequest(NAME, b"a bigger shell", "image/webp", "cd" * 32)
@@ -58,15 +58,15 @@ def test_a_rollback_asks_with_the_sample_and_for_the_package_of_its_own_revision
     assert cluster.pod.asked == [("/predictions/shells", b"a shell", "image/png")]
 
 
-def test_a_sample_too_large_to_be_kept_is_said_and_a_rollback_sends_none(cluster: Rig) -> None:
+def test_a_sample_too_large_to_store_is_reported_and_a_rollback_sends_none(cluster: Rig) -> None:
     large = CanaryRequest(NAME, b"x" * 1_000_000, "image/png", SHA256)
     cluster.deploy(*documents("good:1"), request=large)
-    assert "note: the sample is too large to be kept: a rollback to this revision sends no" in cluster.said.getvalue()
+    assert "note: the sample is too large to store, so a rollback to this revision sends no" in cluster.said.getvalue()
     cluster.deploy(*documents("good:2"))
     cluster.pod.asked.clear()
     assert cluster.rollback().result == "rolled back"
     assert cluster.pod.asked == []
-    assert "note: no sample is kept with revision 1" in cluster.said.getvalue()
+    assert "note: no sample is stored with revision 1" in cluster.said.getvalue()
 
 
 def test_the_hold_lasts_as_long_as_the_inference_does(cluster: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_the_hold_lasts_as_long_as_the_inference_does(cluster: Rig, monkeypatch:
     assert until[-1] > until[0]
 
 
-def test_a_rollback_takes_nothing_over_from_others_unless_told_to(cluster: Rig) -> None:
+def test_a_rollback_takes_nothing_over_from_others_unless_forced(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     cluster.deploy(*documents("good:2"))
     cluster.fake.put(document("ConfigMap", data={"a": "theirs"}), manager="kubectl-edit")
@@ -95,7 +95,7 @@ def test_a_rollback_takes_nothing_over_from_others_unless_told_to(cluster: Rig) 
     assert cluster.rollback(force=True).result == "rolled back"
 
 
-def test_a_rollback_takes_out_what_the_later_revision_brought(cluster: Rig) -> None:
+def test_a_rollback_deletes_what_the_later_revision_added(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1"))
     cluster.deploy(*documents("good:2", document("PodDisruptionBudget", spec={"maxUnavailable": 1})))
     assert cluster.rollback().pruned == [f"PodDisruptionBudget {NAME}"]
@@ -109,7 +109,7 @@ def test_there_is_nothing_before_the_first_revision(cluster: Rig) -> None:
         cluster.rollback()
 
 
-def test_a_delete_takes_what_was_applied_and_leaves_the_namespace_and_the_rest(cluster: Rig) -> None:
+def test_a_delete_removes_what_was_applied_and_leaves_the_namespace_and_the_rest(cluster: Rig) -> None:
     cluster.deploy(*documents())
     cluster.fake.put(document("ConfigMap", "theirs", data={"a": "1"}))
     record = cluster.delete()
@@ -121,10 +121,10 @@ def test_a_delete_takes_what_was_applied_and_leaves_the_namespace_and_the_rest(c
         cluster.delete()
 
 
-def test_a_namespace_goes_only_when_asked_when_ours_and_when_nothing_else_is_in_it(cluster: Rig) -> None:
+def test_a_namespace_is_deleted_only_on_request_if_we_created_it_and_nothing_else_is_in_it(cluster: Rig) -> None:
     cluster.deploy(*documents())
     cluster.fake.put(document("Secret", "theirs", data={"a": "1"}))
-    with pytest.raises(Refused, match="also holds what this spec did not make: Secret theirs"):
+    with pytest.raises(Refused, match="also holds objects that this spec did not create: Secret theirs"):
         cluster.delete(with_namespace=True)
     assert cluster.fake.names("Deployment", SPACE) == [NAME]
     with cluster.fake.store.lock:
@@ -136,11 +136,11 @@ def test_a_namespace_goes_only_when_asked_when_ours_and_when_nothing_else_is_in_
 def test_a_namespace_of_somebody_else_is_never_deleted(cluster: Rig) -> None:
     cluster.fake.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
     cluster.deploy(*documents())
-    with pytest.raises(Refused, match="was not made by this spec, so it stays"):
+    with pytest.raises(Refused, match="was not created by this spec, so it stays"):
         cluster.delete(with_namespace=True)
 
 
-def test_the_status_says_what_runs_and_how_its_autoscaler_sees_it(cluster: Rig) -> None:
+def test_the_status_shows_what_runs_and_what_its_autoscaler_wants(cluster: Rig) -> None:
     assert cluster.status().to_data()["phase"] == "absent"
     cluster.deploy(*documents("good:1", autoscaler("inference_requests_per_second")))
     live = cluster.fake.get("HorizontalPodAutoscaler", NAME, SPACE)
@@ -150,16 +150,16 @@ def test_the_status_says_what_runs_and_how_its_autoscaler_sees_it(cluster: Rig) 
     cluster.fake.put(live, manager="kube-controller-manager")
     now = cluster.status()
     assert (now.exit_code, now.rollout) == (0, "2 of 2 pods available")
-    assert now.scaling
-    assert now.scaling.text == (
-        "1 of 2 to 9 pods, wants 2; cpu unknown of 80 %; inference_requests_per_second 12300m of 41"
+    assert now.autoscaler
+    assert now.autoscaler.text == (
+        "2 to 9 pods, now 1, wants 2; cpu unknown of 80 %; inference_requests_per_second 12300m of 41"
     )
-    assert now.scaling.blocked == ""
+    assert now.autoscaler.blocked == ""
     assert [(pod.phase, pod.ready) for pod in now.pods] == [("Running", "1/1")] * 2
     assert now.facts["image"] == "good:1"
 
 
-def test_the_status_says_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> None:
+def test_the_status_shows_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> None:
     cluster.deploy(*documents("good:1", autoscaler("inference_requests_per_second")))
     live = cluster.fake.get("HorizontalPodAutoscaler", NAME, SPACE)
     assert live
@@ -170,11 +170,11 @@ def test_the_status_says_what_an_autoscaler_cannot_do_and_why(cluster: Rig) -> N
     live["status"] = undecided | {"currentMetrics": [{"type": "Pods", "pods": rate}]}
     cluster.fake.put(live, manager="kube-controller-manager")
     text = cluster.status().to_text()
-    assert "autoscaler 2 of 2 to 9 pods, has not decided yet; cpu unknown" in text
-    assert f"\n    it removes no pod while `cpu` is unknown, and adds some by the rest: {why}" in text
+    assert "autoscaler 2 to 9 pods, now 2, has not decided yet; cpu unknown" in text
+    assert f"\n    it can add pods but removes none while `cpu` is unknown: {why}" in text
     live["status"]["currentMetrics"] = []
     cluster.fake.put(live, manager="kube-controller-manager")
-    assert cluster.status().to_data()["scaling_blocked"] == f"it neither adds nor removes a pod: {why}"
+    assert cluster.status().to_data()["scaling_blocked"] == f"it neither adds nor removes pods: {why}"
 
 
 def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> None:
@@ -201,16 +201,16 @@ def test_two_deploys_at_once_are_one_deploy_and_one_refusal(cluster: Rig) -> Non
     assert re.match(r"`shells` is being changed by \S+ \(\S+\) right now; its hold lasts until ", second[0].message)
 
 
-def test_a_cluster_that_lost_the_state_is_told_of_no_revision(cluster: Rig) -> None:
+def test_a_state_that_cannot_be_read_is_an_error(cluster: Rig) -> None:
     cluster.deploy(*documents())
     cluster.fake.put(document("ConfigMap", "marina.shells", data={"state.json": "{}"}))
-    with pytest.raises(ClusterError, match="holds no state that this marina reads"):
+    with pytest.raises(ClusterError, match="holds no state that this marina can read"):
         cluster.deploy(*documents())
     assert connect(None, cluster.fake.kubeconfig).context == "fake"
 
 
 @pytest.mark.parametrize("denied", [{"get", "patch", "create"}, {"patch"}], ids=["not even read", "read"])
-def test_who_may_not_touch_the_namespace_that_an_administrator_deployed_leaves_it(
+def test_a_user_without_rights_on_the_namespace_of_an_administrators_deploy_leaves_it_alone(
     cluster: Rig, denied: set[str]
 ) -> None:
     cluster.deploy(*documents("good:1"))

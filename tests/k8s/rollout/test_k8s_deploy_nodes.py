@@ -1,4 +1,4 @@
-"""Pods that select nodes by label, and clusters with nodes that have these labels or lack them."""
+"""Pods that select nodes by label, and nodes that have these labels or lack them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 from k8s_rig import Rig, deployment, documents, rig
 
 from config.errors import ClusterError
-from k8s.cluster import fitting
+from k8s.cluster import fitting_nodes
 
-# A cluster that listens, and dozens of questions to it.
+# Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
 
 AVX2 = "feature.node.kubernetes.io/cpu-cpuid.AVX2"
@@ -39,20 +39,20 @@ def put_nodes(cluster: Rig, **labels: dict[str, str]) -> None:
         cluster.fake.put({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
 
 
-def test_nodes_that_pods_cannot_come_to_are_named_before_anything_changes(cluster: Rig) -> None:
+def test_nodes_that_pods_cannot_run_on_are_named_before_any_change(cluster: Rig) -> None:
     put_nodes(cluster, new={AVX2: "true"}, old={})
     record = cluster.deploy(*wanting(nodeSelector={AVX2: "true", "kubernetes.io/arch": "amd64"}))
     assert record.result == "deployed"
     assert f"no pod can run on node `old`, which lacks {AVX2}=true" in record.site["notes"]
 
 
-def test_pods_that_no_node_can_take_are_not_deployed_unless_that_is_accepted(cluster: Rig) -> None:
+def test_pods_that_fit_no_node_are_not_deployed_unless_accepted(cluster: Rig) -> None:
     put_nodes(cluster, old={})
     wanted = wanting(nodeSelector={AVX2: "true"})
     with pytest.raises(ClusterError) as error:
         cluster.deploy(*wanted)
-    assert f"nodes: no node has what the pods select: `old`, which lacks {AVX2}=true" in str(error.value)
-    assert "`--accept nodes` deploys all the same" in str(error.value.hint)
+    assert f"nodes: no node matches the pods' selectors: `old`, which lacks {AVX2}=true" in str(error.value)
+    assert "`--accept nodes` deploys anyway" in str(error.value.hint)
     assert cluster.deploy(*wanted, accepted=["nodes"]).result == "deployed"
 
 
@@ -69,10 +69,10 @@ TERMS: list[Any] = [
     ([{"matchExpressions": [expression("cores", "NotIn", "64", "96")]}], ("cores NotIn 64 96",), ()),
     ([{"matchExpressions": [expression("cores", "Lt", "64")]}], ("cores Lt 64",), ("cores Lt 64",)),
     ([{"matchFields": [expression("metadata.name", "In", "old")]}], ("metadata.name=old",), ()),
-    # One term is enough, and the nearest is what is said.
+    # One matching term is enough; what the nearest term lacks is reported.
     ([{"matchExpressions": [expression(AVX2, "Exists"), expression("cores", "Gt", "32")]},
       {"matchExpressions": [expression("pool", "In", "fast", "slow")]}], (), ("pool In fast slow",)),
-    ([{}], ("what an empty term asks, which no node has",), ("what an empty term asks, which no node has",)),
+    ([{}], ("a match for an empty term, which no node has",), ("a match for an empty term, which no node has",)),
 ]  # fmt: skip
 
 
@@ -81,14 +81,14 @@ def test_required_terms_are_read_as_the_scheduler_reads_them(
     terms: list[dict[str, Any]], new: tuple[str, ...], old: tuple[str, ...], cluster: Rig
 ) -> None:
     put_nodes(cluster, new={AVX2: "true", "cores": "64"}, old={"cores": "many"} if "Lt" in str(terms) else {})
-    seen = fitting(cluster.placement.cluster, needing(*terms))
+    seen = fitting_nodes(cluster.placement.cluster, needing(*terms))
     assert seen
     lacks = {name: missing for name, missing in (("new", new), ("old", old)) if missing}
     assert seen.others == lacks
     assert set(seen.nodes) == {"new", "old"} - set(lacks)
 
 
-def test_an_affinity_that_no_node_meets_is_refused_as_a_selector_is(cluster: Rig) -> None:
+def test_an_affinity_that_no_node_satisfies_is_refused_like_a_selector(cluster: Rig) -> None:
     put_nodes(cluster, old={})
     with pytest.raises(ClusterError, match="`old`, which lacks pool=fast"):
         cluster.deploy(*wanting(**needing({"matchExpressions": [expression("pool", "In", "fast")]})))

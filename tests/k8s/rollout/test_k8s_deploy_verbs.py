@@ -1,4 +1,4 @@
-"""The verbs, from the command line, with what `marina manifests` renders of the digits example."""
+"""The verbs on the command line, with the manifests of the digits example."""
 
 import json
 import zipfile
@@ -16,15 +16,14 @@ import marina
 from config.errors import ClusterError
 from config.render import render_model_config
 from k8s.cluster import connect
-from k8s.manifests.objects import render_objects
-from k8s.rollout.apply import ordered
-from k8s.rollout.release import errors_of
+from k8s.manifests.objects import render
+from k8s.rollout.apply import in_apply_order
+from k8s.rollout.release import verify_blockers
 
-# A cluster that listens, and dozens of questions to it.
+# Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
 SPACE, NAME = "marina", "digits"
-# What only names something else in the cluster is not needed to be there by anything that is tested here.
-# Of a package that was not compiled for a target; its model is in its image.
+# Without settings that refer to other objects of a cluster: the package has no CPU target, the model is in the image.
 WHOLE = {key: value for key, value in FULL.items() if key not in ("kubernetes.model", "model.cpu_target")}
 
 
@@ -102,7 +101,7 @@ def test_marina_and_kubectl_apply_the_same_manifests_without_a_conflict(
     def kubectl() -> None:
         files = sorted((out / NAME / "manifests").rglob("*.yaml"))
         loaded = [document for file in files for document in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
-        for document in ordered(loaded):
+        for document in in_apply_order(loaded):
             server.apply(document, manager="kubectl")
 
     if kubectl_first:
@@ -118,7 +117,7 @@ def test_nothing_outside_the_spec_s_namespace_is_written(cluster: Rig, spec: Pat
     assert spaces == {SPACE}
 
 
-def test_the_verbs_print_records_that_say_how_it_ended(
+def test_the_verbs_print_records_with_their_results(
     cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def record(verb: str, *options: str) -> dict[str, Any]:
@@ -145,7 +144,7 @@ def test_the_verbs_print_records_that_say_how_it_ended(
     assert cluster.fake.get("Namespace", SPACE) is None
 
 
-def test_a_patched_revision_is_deployed_named_by_status_and_brought_back_with_its_patches(
+def test_a_patched_revision_is_deployed_shown_by_status_and_restored_with_its_patches(
     cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def ran(verb: str, *options: str) -> str:
@@ -199,18 +198,18 @@ def test_a_revision_that_fails_ends_with_1_and_says_why(
     write_spec(spec.parent, {"kubernetes.resources.memory": "3Gi"})
     assert run("deploy", spec, cluster, "--no-rollback") == 1
     text = capsys.readouterr().out
-    assert "failed deploy of digits revision 2 in marina (context fake): " in text
+    assert "deploy of digits revision 2 in marina (context fake) failed: " in text
     assert "ended with code 3, 3 restarts" in text
     assert run("status", spec, cluster) == 1
-    assert "revision 2 failed; the last that became ready is 1" in capsys.readouterr().out
+    assert "revision 2 failed; the last one that became ready is 1" in capsys.readouterr().out
 
 
-def test_what_verify_calls_an_error_is_said_before_anything_is_changed(cluster: Rig) -> None:
+def test_errors_of_verify_are_reported_before_any_change(cluster: Rig) -> None:
     plan = planned(evidence=EVIDENCE, image=IMAGE)
-    files = render_objects(plan)
-    assert errors_of(files, plan) == ()
+    files = render(plan)
+    assert verify_blockers(files, plan) == ()
     files["40-deployment.yaml"][0]["spec"]["progressDeadlineSeconds"] = 1
-    findings = errors_of(files, plan)
+    findings = verify_blockers(files, plan)
     assert "(progress-deadline)" in "\n".join(finding.text for finding in findings)
     with pytest.raises(ClusterError, match=r"verify: 40-deployment.yaml: Deployment/digits"):
         cluster.deploy(*documents(), blockers=findings)
@@ -222,17 +221,17 @@ def test_an_image_without_a_digest_is_refused_unless_accepted(
 ) -> None:
     (spec.parent / "out" / NAME / "image.json").unlink()
     assert run("deploy", spec, cluster) == 2
-    assert "has no digest, so what runs can change" in capsys.readouterr().err
+    assert "has no digest, so the image behind the tag can change" in capsys.readouterr().err
     assert run("deploy", spec, cluster, "--accept", "image") == 0
 
 
-def test_without_a_package_at_hand_no_inference_is_sent_and_that_is_said(
+def test_without_a_package_no_inference_is_sent_and_a_note_says_so(
     cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (spec.parent / "out" / NAME / "model.mar").unlink()
     where = ["--kubeconfig", str(cluster.fake.kubeconfig), "--out", str(spec.parent / "out")]
     assert marina.main(["deploy", str(spec), *where]) == 0
-    assert "note: no sample is known, so no inference is sent" in capsys.readouterr().err
+    assert "note: no sample is available, so no inference is sent" in capsys.readouterr().err
     assert cluster.pod.asked == []
 
 
@@ -240,7 +239,7 @@ def named(verb: str, cluster: Rig, *options: str) -> int:
     return marina.main([verb, NAME, "-n", SPACE, "--kubeconfig", str(cluster.fake.kubeconfig), "--quiet", *options])
 
 
-def test_a_name_and_a_namespace_are_enough_to_look_to_go_back_and_to_delete(
+def test_a_name_and_a_namespace_are_enough_for_status_rollback_and_delete(
     cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("deploy", spec, cluster) == 0
@@ -261,7 +260,7 @@ def test_a_name_and_a_namespace_are_enough_to_look_to_go_back_and_to_delete(
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_spec_with_an_error_elsewhere_and_stale_evidence_are_not_in_the_way_of_going_back(
+def test_an_error_elsewhere_in_the_spec_and_stale_evidence_do_not_prevent_a_rollback(
     cluster: Rig, spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("deploy", spec, cluster) == 0

@@ -1,10 +1,10 @@
-"""What a cluster says of pods, and the words that come of it."""
+"""The states of pods in a cluster, and the sentences that explain them."""
 
 from typing import Any
 
 import pytest
 
-from k8s.rollout.diagnosis import View, causes, hopeless, message
+from k8s.rollout.diagnosis import DeploymentView, describe_problem, find_causes, is_hopeless
 
 REVISION = {"deployment.kubernetes.io/revision": "2"}
 
@@ -22,12 +22,12 @@ def event(reason: str, text: str, about: str = "a") -> dict[str, Any]:
     return {"reason": reason, "message": text, "involvedObject": {"uid": about}}
 
 
-def view(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), **status: Any) -> View:
+def view(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = (), **status: Any) -> DeploymentView:
     deployment = {"metadata": {"name": "d", "uid": "d", "annotations": REVISION}, "spec": {}, "status": status}
     owner = {"ownerReferences": [{"uid": "d"}]}
     old = {"metadata": {"uid": "old", "annotations": {"deployment.kubernetes.io/revision": "1"}, **owner}}
     new = {"metadata": {"uid": "new", "annotations": REVISION, **owner}}
-    return View(deployment, (old, new), pods, events)
+    return DeploymentView(deployment, (old, new), pods, events)
 
 
 def waiting(reason: str, text: str = "") -> dict[str, Any]:
@@ -118,12 +118,12 @@ ROWS: list[Any] = [
     (
         "no node",
         view(pod(conditions=[{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: taints"}])),
-        ("unschedulable", "no node takes it: 0/3 nodes: taints", False),
+        ("unschedulable", "cannot be scheduled: 0/3 nodes: taints", False),
     ),
     (
         "a volume",
         view(pod(), events=(event("FailedMount", 'MountVolume.SetUp failed: configmap "c" not found'),)),
-        ("volume", 'a volume is missing: MountVolume.SetUp failed: configmap "c" not found', False),
+        ("volume", 'a volume cannot be mounted: MountVolume.SetUp failed: configmap "c" not found', False),
     ),
     (
         "an eviction",
@@ -153,7 +153,7 @@ ROWS: list[Any] = [
     (
         "a service account that is not there",
         view(events=(event("FailedCreate", 'Error creating: pods "d-1" is forbidden: no serviceaccount', "new"),)),
-        ("not-created", "no pod could be made: no serviceaccount", False),
+        ("not-created", "no pod could be created: no serviceaccount", False),
     ),
     (
         "a webhook",
@@ -172,16 +172,16 @@ ROWS: list[Any] = [
 
 
 @pytest.mark.parametrize(("seen", "told"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_what_a_cluster_says_is_put_into_words(seen: View, told: tuple[str, str, bool]) -> None:
+def test_the_state_of_a_cluster_is_explained(seen: DeploymentView, told: tuple[str, str, bool]) -> None:
     kind, text, final = told
-    assert [(cause.kind, cause.text, cause.final) for cause in causes(seen)] == [(kind, text, final)]
-    assert hopeless(seen) is final
+    assert [(cause.kind, cause.text, cause.final) for cause in find_causes(seen)] == [(kind, text, final)]
+    assert is_hopeless(seen) is final
 
 
-def test_the_same_of_many_pods_is_told_once_with_their_number() -> None:
+def test_the_same_cause_of_many_pods_is_reported_once_with_their_number() -> None:
     lost = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no GPU"}]}
-    lines = causes(view(pod("a", **lost), pod("b", **lost), pod("c", **lost)))
-    assert [str(cause) for cause in lines] == ["a (and 2 more): no node takes it: no GPU"]
+    lines = find_causes(view(pod("a", **lost), pod("b", **lost), pod("c", **lost)))
+    assert [str(cause) for cause in lines] == ["a (and 2 more): cannot be scheduled: no GPU"]
 
 
 def test_the_log_of_the_run_that_crashed_is_shown() -> None:
@@ -192,15 +192,15 @@ def test_the_log_of_the_run_that_crashed_is_shown() -> None:
         return "first\nlast"
 
     crashed = view(pod(containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=1, last={"exitCode": 1})]))
-    assert causes(crashed, logs)[0].lines == ("first", "last")
+    assert find_causes(crashed, logs)[0].lines == ("first", "last")
     assert asked == [("a", "server", True)]
 
 
-def test_pods_of_an_older_template_and_what_is_ready_are_no_trouble() -> None:
+def test_pods_of_an_older_template_and_ready_pods_have_no_cause() -> None:
     old = pod("old", containerStatuses=[container(waiting("CrashLoopBackOff"), restarts=9, last={"exitCode": 1})])
     old["metadata"]["ownerReferences"] = [{"uid": "old"}]
     fine = container({"running": {}}, restarts=1, last={"exitCode": 1}) | {"ready": True}
     ready = pod("ready", conditions=[{"type": "Ready", "status": "True"}], containerStatuses=[fine])
     seen = view(old, ready, events=(event("Unhealthy", "Readiness probe failed", "ready"),))
-    assert causes(seen) == []
-    assert message(ready, seen) == ""
+    assert find_causes(seen) == []
+    assert describe_problem(ready, seen) == ""

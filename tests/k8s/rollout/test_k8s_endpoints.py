@@ -1,4 +1,4 @@
-"""The pods behind a Service that are ready, and where each listens."""
+"""The ready pods behind a Service, and the address of each."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +9,10 @@ from k8s_plans import planned
 from k8s_rig import SPACE, Rig, rig
 
 from config.errors import ClusterError
-from k8s.cluster import PodFacts, endpoints, pod_facts
+from k8s.cluster import PodFacts, read_endpoints, read_pod_facts
 from marina.in_cluster import InCluster
 
-# A cluster that listens, and dozens of questions to it.
+# Each test starts a fake cluster and sends it dozens of requests.
 pytestmark = pytest.mark.slow
 
 LABELS = {"app": "shells"}
@@ -38,13 +38,13 @@ def put_service(cluster: Rig, port: dict[str, Any], selector: dict[str, str] | N
     cluster.fake.put({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
 
 
-def test_those_that_are_ready_and_have_an_address_are_known_by_their_own_port(cluster: Rig) -> None:
+def test_ready_pods_with_an_address_are_found_with_their_own_port(cluster: Rig) -> None:
     put_service(cluster, {"port": 80, "targetPort": "inference"})
     put_pod(cluster, "b", ip="fd00::2", port=9000)
     put_pod(cluster, "a")
     put_pod(cluster, "starting", ready=False)
     put_pod(cluster, "nowhere", ip=None)
-    behind = endpoints(cluster.placement.cluster, SPACE, "shells")
+    behind = read_endpoints(cluster.placement.cluster, SPACE, "shells")
     assert [(each.name, each.url) for each in behind.ready] == [
         ("a", "http://10.0.0.1:8080"),
         ("b", "http://[fd00::2]:9000"),
@@ -56,10 +56,10 @@ def test_those_that_are_ready_and_have_an_address_are_known_by_their_own_port(cl
 def test_a_port_is_a_number_or_the_services_own(cluster: Rig, port: dict[str, Any], expected: int) -> None:
     put_service(cluster, port)
     put_pod(cluster, "a")
-    assert endpoints(cluster.placement.cluster, SPACE, "shells").ready[0].port == expected
+    assert read_endpoints(cluster.placement.cluster, SPACE, "shells").ready[0].port == expected
 
 
-def test_one_pod_says_how_long_it_took_to_start_and_what_it_may_use(cluster: Rig) -> None:
+def test_the_cold_start_and_the_limits_of_a_pod_are_read(cluster: Rig) -> None:
     put_service(cluster, {"port": 80, "targetPort": "inference"})
     put_pod(cluster, "a")
     pod = cluster.fake.get("Pod", "a", SPACE)
@@ -73,12 +73,14 @@ def test_one_pod_says_how_long_it_took_to_start_and_what_it_may_use(cluster: Rig
     cluster.fake.put(pod)
     info = {"nodeInfo": {"architecture": "arm64", "osImage": "Debian"}, "capacity": {"cpu": "8", "memory": "16Gi"}}
     cluster.fake.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": info})
-    facts = pod_facts(cluster.placement.cluster, endpoints(cluster.placement.cluster, SPACE, "shells").ready[0])
+    facts = read_pod_facts(
+        cluster.placement.cluster, read_endpoints(cluster.placement.cluster, SPACE, "shells").ready[0]
+    )
     assert facts == PodFacts(7.0, 1.5, 2**30, "arm64", 8, 16 * 2**30, "Debian")
     running["restartCount"] = 1
     cluster.fake.put(pod)
-    behind = endpoints(cluster.placement.cluster, SPACE, "shells").ready[0]
-    assert pod_facts(cluster.placement.cluster, behind).cold_start_s is None
+    behind = read_endpoints(cluster.placement.cluster, SPACE, "shells").ready[0]
+    assert read_pod_facts(cluster.placement.cluster, behind).cold_start_s is None
 
 
 def test_the_memory_of_one_pod_is_the_most_that_each_of_its_processes_was_seen_with(
@@ -105,15 +107,15 @@ def test_the_memory_of_one_pod_is_the_most_that_each_of_its_processes_was_seen_w
     assert (memory.java_bytes, memory.workers_bytes, memory.supervisor_bytes) == (500, (90,), 2)
 
 
-def test_what_has_no_pods_to_load_is_an_error_that_says_why(cluster: Rig) -> None:
+def test_a_service_without_ready_pods_is_an_error_that_says_why(cluster: Rig) -> None:
     def refusal() -> str:
         with pytest.raises(ClusterError) as error:
-            endpoints(cluster.placement.cluster, SPACE, "shells")
+            read_endpoints(cluster.placement.cluster, SPACE, "shells")
         return error.value.message
 
     assert refusal() == f"there is no Service `shells` in namespace `{SPACE}`"
     put_service(cluster, {"port": 80}, None)
-    assert refusal() == "Service `shells` selects no pods, so they are not known"
+    assert refusal() == "Service `shells` has no selector, so its pods are unknown"
     put_service(cluster, {"port": 80})
     put_pod(cluster, "a", ready=False)
     assert refusal() == f"no pod of Service `shells` is ready in namespace `{SPACE}`"

@@ -1,4 +1,4 @@
-"""The autoscaler's algorithm, by what Kubernetes' documentation and source say of it."""
+"""The autoscaler's algorithm, checked against Kubernetes' documentation and source."""
 
 import itertools
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 
 from k8s.simulating.controller import Controller
 from k8s.simulating.hpa import Hpa, read_hpa
-from k8s.simulating.readings import rate, scraped_at
-from k8s.simulating.wishes import PodState, Reading
+from k8s.simulating.replica_calculator import PodMetric, PodState
+from k8s.simulating.sampling import rate, scrape_times
 
 RATE, CPU = "requests_per_second", "cpu"
 LONG_AGO = -10_000.0
@@ -29,12 +29,13 @@ def pods(count: int, **changes: Any) -> list[PodState]:
     return [PodState(f"pod-{number}", **(READY | changes)) for number in range(count)]
 
 
-def readings(values: list[float | None], **times: float) -> dict[str, Reading]:
-    return {f"pod-{number}": Reading(value, **times) for number, value in enumerate(values) if value is not None}
+def readings(values: list[float | None], **times: float) -> dict[str, PodMetric]:
+    return {f"pod-{number}": PodMetric(value, **times) for number, value in enumerate(values) if value is not None}
 
 
-def look(told: Hpa, values: list[float | None], now_s: float = 0, **pod: Any) -> int:
-    return Controller(told).look(now_s, len(values), pods(len(values), **pod), {RATE: readings(values)}, {}).replicas
+def replicas_after(autoscaler: Hpa, values: list[float | None], **pod: Any) -> int:
+    known = pods(len(values), **pod)
+    return Controller(autoscaler).decide(0, len(values), known, {RATE: readings(values)}, {}).replicas
 
 
 @pytest.mark.parametrize(
@@ -42,18 +43,18 @@ def look(told: Hpa, values: list[float | None], now_s: float = 0, **pod: Any) ->
     [
         ([200], 2),  # twice the target: twice the pods
         ([200] * 4, 8),
-        ([50] * 4, 4),  # fewer are wished, and the window of 300 s holds them
+        ([50] * 4, 4),  # fewer are proposed, but the window of 300 s keeps them
         ([110] * 4, 4),  # within a tenth
         ([111] * 4, 5),
         ([90] * 4, 4),
-        ([150, None], 2),  # missing pods count as 0 when more are wished: 150 / 2 is not more
+        ([150, None], 2),  # missing pods count as 0 when more are proposed: 150 / 2 is not more
         ([300, None], 3),
         ([300, None, None], 3),
-        ([None, None], 2),  # no value at all: nothing is done
+        ([None, None], 2),  # no value at all: nothing changes
     ],
 )
 def test_more_pods_are_the_ratio_of_usage_to_target(values: list[float | None], replicas: int) -> None:
-    assert look(hpa(), values) == replicas
+    assert replicas_after(hpa(), values) == replicas
 
 
 @pytest.mark.parametrize(
@@ -62,64 +63,65 @@ def test_more_pods_are_the_ratio_of_usage_to_target(values: list[float | None], 
         ([50] * 4, 2),
         ([10] * 4, 1),
         ([0] * 4, 1),
-        ([50, 50, 50, None], 3),  # missing pods count as the target when fewer are wished: 250 / 400
+        ([50, 50, 50, None], 3),  # missing pods count as the target when fewer are proposed: 250 / 400
         ([90, 90, None, None], 4),
     ],
 )
 def test_fewer_pods_without_a_window(values: list[float | None], replicas: int) -> None:
-    assert look(hpa(scaleDown={"stabilizationWindowSeconds": 0}), values) == replicas
+    assert replicas_after(hpa(scaleDown={"stabilizationWindowSeconds": 0}), values) == replicas
 
 
-def test_pending_pods_count_as_nothing_when_more_are_wished() -> None:
-    told, known = hpa(), [*pods(1), PodState("pod-1", pending=True)]
-    decision = Controller(told).look(0, 2, known, {RATE: readings([150])}, {})
-    assert (decision.wished, decision.replicas) == (2, 2)
+def test_pending_pods_count_as_zero_when_more_are_proposed() -> None:
+    autoscaler, known = hpa(), [*pods(1), PodState("pod-1", pending=True)]
+    decision = Controller(autoscaler).decide(0, 2, known, {RATE: readings([150])}, {})
+    assert (decision.by_metrics, decision.replicas) == (2, 2)
 
 
-def test_the_least_and_the_most_are_kept_whatever_is_measured() -> None:
-    assert look(hpa(high=5), [1000.0]) == 5
-    assert look(hpa(low=3), [100.0]) == 3
-    assert look(hpa(high=2), [0.0] * 4) == 2
+def test_the_bounds_hold_whatever_is_measured() -> None:
+    assert replicas_after(hpa(high=5), [1000.0]) == 5
+    assert replicas_after(hpa(low=3), [100.0]) == 3
+    assert replicas_after(hpa(high=2), [0.0] * 4) == 2
 
 
-def test_the_largest_wish_counts_and_an_unknown_metric_only_keeps_pods() -> None:
-    told = hpa(cpu=50, scaleDown={"stabilizationWindowSeconds": 0})
+def test_the_largest_proposal_counts_and_an_unknown_metric_only_keeps_pods() -> None:
+    autoscaler = hpa(cpu=50, scaleDown={"stabilizationWindowSeconds": 0})
     busy = {RATE: readings([100, 100]), CPU: readings([1.0, 1.0])}
-    assert Controller(told).look(0, 2, pods(2), busy, {}).replicas == 4
+    assert Controller(autoscaler).decide(0, 2, pods(2), busy, {}).replicas == 4
     idle = {RATE: readings([10, 10])}
-    assert Controller(told).look(0, 2, pods(2), idle, {}).wished is None
-    assert Controller(told).look(0, 2, pods(2), {RATE: readings([300, 300])}, {}).replicas == 6
+    assert Controller(autoscaler).decide(0, 2, pods(2), idle, {}).by_metrics is None
+    assert Controller(autoscaler).decide(0, 2, pods(2), {RATE: readings([300, 300])}, {}).replicas == 6
 
 
 @pytest.mark.parametrize(
     ("pod", "reading", "counts"),
     [
-        # In its first five minutes only a reading counts that lies wholly after it became ready.
+        # In the first five minutes, a value only counts if its whole window is after the pod became ready.
         ({"started_s": -60, "ready_changed_s": -30}, {"at_s": -10, "window_s": 15}, True),
         ({"started_s": -60, "ready_changed_s": -20}, {"at_s": -10, "window_s": 15}, False),
         ({"started_s": -60, "ready": False}, {"at_s": -1, "window_s": 15}, False),
-        # After that, one that has never been ready does not.
+        # After that, it only does not count if the pod has never been ready.
         ({"started_s": -400, "ready": False, "ready_changed_s": -400}, {}, False),
         ({"started_s": -400, "ready": False, "ready_changed_s": -100}, {}, True),
     ],
 )
 def test_the_cpu_of_a_start_is_not_the_cpu_of_serving(pod: Any, reading: Any, counts: bool) -> None:
-    told = hpa(cpu=50)
+    autoscaler = hpa(cpu=50)
     usage = {RATE: readings([100]), CPU: readings([2.0], **reading)}
-    assert Controller(told).look(0, 1, pods(1, **pod), usage, {}).replicas == (4 if counts else 1)
+    assert Controller(autoscaler).decide(0, 1, pods(1, **pod), usage, {}).replicas == (4 if counts else 1)
 
 
-def decisions(told: Hpa, replicas: int, wishes: list[int], every_s: float = 15) -> list[int]:
-    """What comes of wishes, one a look; the readings are those that make the controller wish so."""
-    controller, decided = Controller(told), [replicas]
-    for number, wished in enumerate(wishes):
+def decisions(autoscaler: Hpa, replicas: int, proposals: list[int], every_s: float = 15) -> list[int]:
+    """The pods after each sync, if the metrics propose these numbers one after the other."""
+    controller, decided = Controller(autoscaler), [replicas]
+    for number, proposed in enumerate(proposals):
         now = decided[-1]
-        usage = {RATE: readings([100 * wished / now] * now)}
-        decided.append(controller.look(number * every_s, now, pods(now), usage, {}).replicas)
+        usage = {RATE: readings([100 * proposed / now] * now)}
+        decided.append(controller.decide(number * every_s, now, pods(now), usage, {}).replicas)
+        controller.scale(number * every_s, now, decided[-1])
     return decided
 
 
-def test_a_window_takes_the_lowest_wish_for_more_and_the_highest_for_fewer() -> None:
+def test_a_window_takes_the_lowest_proposal_for_more_and_the_highest_for_fewer() -> None:
     up = {"stabilizationWindowSeconds": 60}
     assert decisions(hpa(scaleUp=up), 4, [4, 8, 8, 8, 8, 8]) == [4, 4, 4, 4, 4, 8, 8]
     assert decisions(hpa(scaleUp=up), 4, [4, 8, 6, 8, 8, 8]) == [4, 4, 4, 4, 4, 6, 6]
@@ -133,8 +135,8 @@ def policies(*some: tuple[str, int, int], **more: Any) -> dict[str, Any]:
     return {"stabilizationWindowSeconds": 0, "policies": listed} | more
 
 
-def test_policies_move_as_the_documentation_of_kubernetes_counts() -> None:
-    # 10 % or 4 pods a minute, from 80 to 10: 8, 8 and 7, and 4 once a tenth is less.
+def test_policies_scale_as_in_the_documentation_of_kubernetes() -> None:
+    # 10 % or 4 pods a minute, from 80 to 10: first 8, 8 and 7, then 4 once a tenth is less.
     down = policies(("Pods", 4, 60), ("Percent", 10, 60))
     seen = decisions(hpa(scaleDown=down), 80, [10] * 20, every_s=60)
     assert seen[:4] == [80, 72, 64, 57]
@@ -146,7 +148,7 @@ def test_the_default_way_up_doubles_or_adds_four_every_fifteen_seconds() -> None
     assert decisions(hpa(), 1, [80] * 5) == [1, 5, 10, 20, 40, 80]
 
 
-def test_a_policy_counts_what_its_period_has_seen() -> None:
+def test_a_policy_counts_the_scaling_within_its_period() -> None:
     up = policies(("Pods", 2, 60))
     assert decisions(hpa(scaleUp=up), 1, [20] * 9) == [1, 3, 3, 3, 3, 5, 5, 5, 5, 7]
 
@@ -160,9 +162,9 @@ def test_select_policy_chooses_among_them(select: str, more: int, fewer: int) ->
 
 
 def test_a_tolerance_of_its_own_for_each_direction() -> None:
-    assert look(hpa(scaleUp={"tolerance": "0.02"}), [103.0] * 10) == 11
+    assert replicas_after(hpa(scaleUp={"tolerance": "0.02"}), [103.0] * 10) == 11
     down = {"stabilizationWindowSeconds": 0, "tolerance": "0.4"}
-    assert look(hpa(scaleDown=down), [61.0] * 10) == 10
+    assert replicas_after(hpa(scaleDown=down), [61.0] * 10) == 10
 
 
 def test_a_scaled_object_is_read_as_the_autoscaler_that_keda_makes() -> None:
@@ -171,23 +173,23 @@ def test_a_scaled_object_is_read_as_the_autoscaler_that_keda_makes() -> None:
     behavior = {"scaleUp": {"stabilizationWindowSeconds": 9}, "scaleDown": {"stabilizationWindowSeconds": 77}}
     spec = {"minReplicaCount": 2, "maxReplicaCount": 9, "triggers": [trigger, cpu]}
     spec["advanced"] = {"horizontalPodAutoscalerConfig": {"behavior": behavior}}
-    told = read_hpa({"kind": "ScaledObject", "spec": spec})
-    assert (told.low, told.high, told.up.window_s, told.down.window_s) == (2, 9, 9, 77)
-    assert [(metric.kind, metric.name, metric.target) for metric in told.metrics] == [
+    autoscaler = read_hpa({"kind": "ScaledObject", "spec": spec})
+    assert (autoscaler.low, autoscaler.high, autoscaler.up.window_s, autoscaler.down.window_s) == (2, 9, 9, 77)
+    assert [(metric.kind, metric.name, metric.target) for metric in autoscaler.metrics] == [
         ("External", "q", 70.0),
         ("Resource", "cpu", 80.0),
     ]
     cpus = {CPU: readings([0.1, 0.1])}
-    assert Controller(told).look(0, 2, pods(2), cpus, {"q": 300.0}).wished == 5
+    assert Controller(autoscaler).decide(0, 2, pods(2), cpus, {"q": 300.0}).by_metrics == 5
 
 
 def test_a_rate_is_extrapolated_as_prometheus_does() -> None:
     # A counter that rises by 10 a second, scraped every 15 s, at 5 s past the last scrape.
-    times = scraped_at(125, 0, 15, 60, pod=0)
+    times = scrape_times(125, 0, 15, 60, pod=0)
     assert times == [75, 90, 105, 120]
     assert rate(times, [10.0 * at for at in times], 125, 60) == pytest.approx(10)
     # A counter that was 0 at the first scrape is not taken below 0: 450 in 45 s, 5 s more to the end, none before.
     assert rate(times, [10.0 * (at - 75) for at in times], 125, 60) == pytest.approx(450 * 50 / 45 / 60)
-    # One scrape is no rate, and of a pod that began late, half a distance is added before.
+    # One scrape gives no rate. If a pod started within the window, half an interval is added before its first scrape.
     assert rate([120], [5.0], 125, 60) is None
     assert rate([105, 120], [100.0, 250.0], 125, 60) == pytest.approx(150 * (15 + 7.5 + 5) / 15 / 60)

@@ -1,5 +1,5 @@
-"""The autoscaler's decisions held against those of Kubernetes' own controller: the numbers of the cases that it is
-tested by, and those that its source decides otherwise than its documentation says."""
+"""The autoscaler's decisions compared with those of Kubernetes' own controller: the cases of its tests, and those that
+its source decides differently than its documentation says."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,14 +8,14 @@ import pytest
 
 from k8s.simulating.controller import Controller
 from k8s.simulating.hpa import Hpa, read_hpa
-from k8s.simulating.wishes import PodState, Reading, wish
+from k8s.simulating.replica_calculator import PodMetric, PodState, replicas_for_metric
 
 LONG_AGO = -10_000.0
-# A pod: how it is, and its reading: thousandths of its cpu request, or the metric itself.
+# The states of a pod. Values are thousandths of its cpu request, or the metric itself.
 READY, UNREADY, PENDING, GOING = "ready", "unready", "pending", "going"
 
 
-def told(target: float, kind: str = "cpu", *, low: int = 1, high: int = 1000, **behavior: Any) -> Hpa:
+def autoscaler(target: float, kind: str = "cpu", *, low: int = 1, high: int = 1000, **behavior: Any) -> Hpa:
     if kind == "rate":
         metric: dict[str, Any] = {
             "type": "Pods",
@@ -32,21 +32,21 @@ def told(target: float, kind: str = "cpu", *, low: int = 1, high: int = 1000, **
 
 
 def state(number: int, how: str) -> PodState:
-    # One that is not ready long after its start has never been ready when that changed as it started.
+    # A pod counts as never ready if its readiness last changed when it started.
     changed = LONG_AGO if how == READY else LONG_AGO + 1
     return PodState(f"pod-{number}", how == PENDING, how == GOING, LONG_AGO, how != UNREADY, changed)
 
 
-def wished(hpa: Hpa, replicas: int, pods: list[str], values: list[float | None]) -> int | None:
+def proposed(hpa: Hpa, replicas: int, pods: list[str], values: list[float | None]) -> int | None:
     (metric,) = hpa.metrics
     scale = 1000 if metric.kind == "Resource" else 1
-    readings = {f"pod-{place}": Reading(value / scale) for place, value in enumerate(values) if value is not None}
-    return wish(metric, hpa, replicas, [state(*pod) for pod in enumerate(pods)], readings, 0.0)
+    readings = {f"pod-{place}": PodMetric(value / scale) for place, value in enumerate(values) if value is not None}
+    return replicas_for_metric(metric, hpa, replicas, [state(*pod) for pod in enumerate(pods)], readings, 0.0)
 
 
 R, U, P, G = [READY], [UNREADY], [PENDING], [GOING]
-# Metric, target, pods that are wanted now, how they are, their readings, and how many are wished.
-WISHES: list[Any] = [
+# Metric, target, current replicas, the pods' states, their values, and how many pods the metric proposes.
+PROPOSALS: list[Any] = [
     ("cpu", 30, 3, R * 3, [300, 500, 700], 5),
     ("cpu", 30, 3, U + R * 2, [300, 500, 700], 4),
     ("cpu", 30, 3, R + U * 2, [400, 500, 700], 3),
@@ -68,12 +68,12 @@ WISHES: list[Any] = [
     ("cpu", 50, 3, U + R * 2, [100, 2000, None], 4),
     ("cpu", 50, 4, U + R * 3, [100, 100, 100, None], 3),
     ("cpu", 50, 2, R * 3, [100, 100, None], 2),
-    # The percentage is cut: 55.9 of 50 is 55, and that is within a tenth.
+    # Percentages are rounded down: 55.9 of 50 is 55, which is within a tenth.
     ("cpu", 50, 10, R * 10, [559] * 10, 10),
     ("cpu", 50, 10, R * 10, [560] * 10, 12),
-    # A target of more than the request: what is missing counts as the target, not as the request.
+    # The target is more than the request: a missing value counts as the target, not as the request.
     ("cpu", 300, 4, R * 4, [200, 100, 100, None], 2),
-    # Memory is that of serving from the first moment on.
+    # Memory counts from the first moment on.
     ("memory", 50, 3, U + R * 2, [900, 900, 900], 6),
     ("rate", 15, 3, R * 3, [20, 10, 30], 4),
     ("rate", 15, 3, R * 2 + U, [50, 10, 30], 6),
@@ -83,11 +83,11 @@ WISHES: list[Any] = [
     ("rate", 15, 3, R * 2 + G, [25, 15, 900], 3),
     ("rate", 20, 5, R * 5, [12] * 5, 3),
     ("rate", 20, 3, R * 3, [20, 21, 21], 3),
-    # Exactly the target, and not all have a reading: nothing is filled in, and nothing changes.
+    # Exactly at the target, some without a value: no value is assumed, and nothing changes.
     ("rate", 20, 5, R * 5, [20, 19, 21, None, None], 5),
     ("rate", 17, 2, R * 3, [10, 10, None], 2),
     ("rate", 20, 5, R * 3 + P * 2, [20, 19, 21, None, None], 5),
-    # Thousandths are cut, and so is the mean.
+    # Values and their mean are rounded down to thousandths.
     ("rate", 20, 2, R * 2, [22.0004, 22.0009], 2),
     ("rate", 20, 2, R * 2, [22.001, 22.001], 3),
     ("rate", 0.1, 2, R * 2, [0.0999, 0.0999], 2),
@@ -96,22 +96,22 @@ WISHES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "target", "replicas", "pods", "values", "expected"), WISHES)
-def test_a_metric_wishes_for_as_many_pods_as_in_the_controllers_own_cases(
+@pytest.mark.parametrize(("kind", "target", "replicas", "pods", "values", "expected"), PROPOSALS)
+def test_a_metric_proposes_as_many_pods_as_in_the_controllers_own_cases(
     kind: str, target: float, replicas: int, pods: list[str], values: list[float | None], expected: int | None
 ) -> None:
-    assert wished(told(target, kind), replicas, pods, values) == expected
+    assert proposed(autoscaler(target, kind), replicas, pods, values) == expected
 
 
 def limited(hpa: Hpa, replicas: int, wanted: int, events: Sequence[tuple[float, int, int]] = ()) -> int:
-    """What a look at 0 s comes to, after pods were scaled: at, from, to."""
+    """The pods after a sync at 0 s; `events` are earlier scalings: second, from, to."""
     controller = Controller(hpa)
     for at, before, after in events:
         controller.scale(at, before, after)
     (metric,) = hpa.metrics
-    usage = {f"pod-{number}": Reading(metric.target * wanted / replicas + 1e-6) for number in range(replicas)}
+    usage = {f"pod-{number}": PodMetric(metric.target * wanted / replicas + 1e-6) for number in range(replicas)}
     pods = [state(number, READY) for number in range(replicas)]
-    return controller.look(0.0, replicas, pods, {metric.name: usage}, {}).replicas
+    return controller.decide(0.0, replicas, pods, {metric.name: usage}, {}).replicas
 
 
 def policy(kind: str, value: int, period: int) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def rules(*policies: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 FOUR, TWO = policy("Pods", 4, 60), policy("Pods", 2, 60)
 TENTH, FIFTH, HALF = policy("Percent", 10, 60), policy("Percent", 20, 60), policy("Percent", 50, 60)
-# The rules of both directions, the pods there are, what is wished, what was scaled before, and how many there will be.
+# The behavior, the current pods, the proposal, earlier scalings, and the pods after the sync.
 LIMITS: list[Any] = [
     ({"scaleUp": rules(policy("Percent", 200, 60))}, 5, 8, [], 8),
     ({"scaleDown": rules(policy("Percent", 100, 60))}, 5, 3, [], 3),
@@ -148,7 +148,7 @@ LIMITS: list[Any] = [
     ({"scaleDown": rules(TENTH)}, 3, 1, [], 2),
     # One fewer than there were when its period began.
     ({"scaleDown": rules(policy("Pods", 1, 120))}, 10, 1, [(-100, 4, 10)], 3),
-    # But what came first is forgotten once another event of its direction, whose policies are shorter, took its place.
+    # But the first event is forgotten once another one of its direction, with shorter policies, has replaced it.
     ({"scaleUp": rules(policy("Pods", 4, 15)), "scaleDown": rules(policy("Pods", 1, 120))},
      10, 1, [(-100, 4, 9), (-40, 9, 10)], 8),
     ({"scaleUp": rules(policy("Pods", 4, 90)), "scaleDown": rules(policy("Pods", 1, 120))},
@@ -157,11 +157,11 @@ LIMITS: list[Any] = [
 
 
 @pytest.mark.parametrize(("behavior", "replicas", "wanted", "events", "expected"), LIMITS)
-def test_policies_allow_what_the_controllers_do(
+def test_policies_allow_what_the_real_controllers_allow(
     behavior: dict[str, Any], replicas: int, wanted: int, events: list[tuple[float, int, int]], expected: int
 ) -> None:
     both = {"scaleDown": {"stabilizationWindowSeconds": 0}} | behavior
-    assert limited(told(10, "rate", **both), replicas, wanted, events) == expected
+    assert limited(autoscaler(10, "rate", **both), replicas, wanted, events) == expected
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_policies_allow_what_the_controllers_do(
     [
         (1, 10, 8, 12, 10),
         (3, 10, 5, 2, 3),
-        # Beyond either bound it goes there at once, whatever policies and metrics say.
+        # Outside the bounds, it goes to the nearer one at once, whatever policies and metrics say.
         (1, 10, 40, 90, 10),
         (20, 30, 2, 1, 20),
     ],
@@ -177,28 +177,28 @@ def test_policies_allow_what_the_controllers_do(
 def test_the_bounds_come_before_all_else(low: int, high: int, replicas: int, wanted: int, expected: int) -> None:
     slow = rules(policy("Pods", 1, 600))
     behavior = {"scaleUp": slow, "scaleDown": slow} if not low <= replicas <= high else {"scaleDown": rules(HALF)}
-    hpa = told(10, "rate", low=low, high=high, **behavior)
+    hpa = autoscaler(10, "rate", low=low, high=high, **behavior)
     assert limited(hpa, replicas, wanted) == expected
 
 
-def test_no_pods_where_some_are_the_least_switch_it_off() -> None:
-    (metric,) = told(10, "rate").metrics
-    assert Controller(told(10, "rate")).look(0, 0, [], {metric.name: {}}, {}).replicas == 0
+def test_scaling_to_zero_below_the_minimum_switches_the_autoscaler_off() -> None:
+    (metric,) = autoscaler(10, "rate").metrics
+    assert Controller(autoscaler(10, "rate")).decide(0, 0, [], {metric.name: {}}, {}).replicas == 0
 
 
 @pytest.mark.parametrize(("replicas", "expected"), [(1, 4), (2, 4), (3, 6), (10, 20), (100, 200)])
-def test_without_a_behavior_a_look_doubles_the_pods_and_counts_no_events(replicas: int, expected: int) -> None:
+def test_without_a_behavior_one_sync_doubles_the_pods_and_counts_no_events(replicas: int, expected: int) -> None:
     plain = {"minReplicas": 1, "maxReplicas": 1000, "metrics": []}
     target = {"type": "AverageValue", "averageValue": "10"}
     plain["metrics"] = [{"type": "Pods", "pods": {"metric": {"name": "rate"}, "target": target}}]
     hpa = read_hpa({"kind": "HorizontalPodAutoscaler", "spec": plain})
     assert limited(hpa, replicas, 900, [(-1, 1, replicas)]) == expected
-    # With an empty one the defaults are policies: as many again or four more, in 15 s.
+    # With an empty behavior, the default policies apply: twice as many or four more in 15 s.
     empty = read_hpa({"kind": "HorizontalPodAutoscaler", "spec": plain | {"behavior": {}}})
     assert limited(empty, replicas, 900) == max(replicas + 4, 2 * replicas)
 
 
-def test_the_least_and_the_most_tolerance_are_within() -> None:
-    hpa = told(100, "rate", scaleUp={"tolerance": "0.05"}, scaleDown={"tolerance": "0.25"})
+def test_values_exactly_at_the_tolerance_change_nothing() -> None:
+    hpa = autoscaler(100, "rate", scaleUp={"tolerance": "0.05"}, scaleDown={"tolerance": "0.25"})
     for value, expected in ((105.0, 20), (105.01, 22), (75.0, 20), (74.9, 15)):
-        assert wished(hpa, 20, R * 20, [value] * 20) == expected
+        assert proposed(hpa, 20, R * 20, [value] * 20) == expected

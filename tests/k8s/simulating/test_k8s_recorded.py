@@ -1,4 +1,4 @@
-"""Recordings of an autoscaler, decided again: what is the same, what is not, and what cannot be read."""
+"""Recordings of an autoscaler: decisions that are the same or differ, and files that cannot be read."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import pytest
 
 import marina
 from config.errors import InputError
-from k8s.simulating import Comparison, compare_recorded, read_recording
+from k8s.simulating import RecordedComparison, compare_recorded, read_recording
 
 FAST = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}
 RATE = {"type": "Pods", "pods": {"metric": {"name": "rate"}, "target": {"type": "AverageValue", "averageValue": "70"}}}
@@ -70,7 +70,7 @@ def line(
     return {"at": 1_767_225_600 + at, "spec": spec, "status": status} | ({} if ready is None else {"ready": ready})
 
 
-def compared(folder: Path, *lines: dict[str, Any]) -> Comparison:
+def compared(folder: Path, *lines: dict[str, Any]) -> RecordedComparison:
     return compare_recorded(read_recording(written(folder, *lines)))
 
 
@@ -81,11 +81,11 @@ def written(folder: Path, *lines: Any) -> Path:
     return file
 
 
-def decided(comparison: Comparison) -> list[tuple[float, int, int]]:
+def decided(comparison: RecordedComparison) -> list[tuple[float, int, int]]:
     return [(each.seen.at_s, each.seen.desired, each.simulated) for each in comparison.differences]
 
 
-# Recordings of which every look is decided as it was.
+# Recordings of which every decision is made as recorded.
 SAME: dict[str, Sequence[dict[str, Any]]] = {
     "steady": [line(0, 3, 3), line(15, 3, 3, "69500m"), line(30, 3, 3, "72")],
     "up at once": [line(0, 2, 2), line(15, 2, 4, "154"), line(30, 4, 4, "77")],
@@ -107,13 +107,13 @@ SAME: dict[str, Sequence[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_what_the_controller_decides_is_decided_again(name: str, tmp_path: Path) -> None:
+def test_the_controllers_decisions_are_made_again(name: str, tmp_path: Path) -> None:
     comparison = compared(tmp_path, *SAME[name])
     assert decided(comparison) == []
     assert not comparison.differs
 
 
-def test_a_look_that_comes_to_something_else_is_named_and_makes_no_second(tmp_path: Path) -> None:
+def test_a_different_decision_is_named_and_causes_no_second_one(tmp_path: Path) -> None:
     lines = [line(0, 2, 2), line(120, 2, 3, "154"), line(135, 3, 4, "102"), line(150, 4, 4, "77")]
     comparison = compared(tmp_path, *lines)
     assert decided(comparison) == [(120, 3, 4), (135, 4, 5)]
@@ -124,17 +124,18 @@ def test_a_look_that_comes_to_something_else_is_named_and_makes_no_second(tmp_pa
     assert comparison.to_data()["differences"][0]["values"] == {"rate": 154.0, "cpu": 0.5}
 
 
-def test_what_may_follow_from_before_the_recording_is_no_difference(tmp_path: Path) -> None:
-    # It had scaled ten seconds before, and twice in 15 s is more than the policy allows.
+def test_a_decision_that_earlier_events_may_explain_is_no_difference(tmp_path: Path) -> None:
+    # It had scaled nine seconds before, and doubling twice in 15 s is more than the policy allows.
     early = compared(tmp_path, line(0, 4, 4, "154"), line(9, 4, 8, "155"))
     assert decided(early) == [(0, 4, 8)]
     assert not early.differs
-    assert "may follow from before, the first 60 s are remembered" in early.to_text()
+    text = "events before the recording may explain it, the autoscaler remembers 60 s"
+    assert text in early.to_text()
     late = compared(tmp_path, line(0, 4, 4, "35", 10), line(90, 4, 4, "34", 10))
     assert late.differs
 
 
-def test_lines_of_the_same_status_are_one_look_every_15_seconds(tmp_path: Path) -> None:
+def test_lines_with_the_same_status_are_one_decision_every_15_seconds(tmp_path: Path) -> None:
     polled = [line(at, 3, 3, ready=3) for at in range(0, 61, 5)]
     comparison = compared(tmp_path, *polled)
     assert (comparison.looks, comparison.undecided) == (5, 0)
@@ -142,35 +143,41 @@ def test_lines_of_the_same_status_are_one_look_every_15_seconds(tmp_path: Path) 
     assert watched.looks == 5
 
 
-def test_who_was_not_ready_was_not_read(tmp_path: Path) -> None:
+def test_pods_that_were_not_ready_had_no_metrics(tmp_path: Path) -> None:
     lines = [line(0, 2, 2, ready=2), line(90, 2, 4, "160", ready=2), line(105, 4, 5, "160", ready=2)]
     assert decided(compared(tmp_path, *lines)) == []
     everybody = [{key: value for key, value in each.items() if key != "ready"} for each in lines]
     assert decided(compared(tmp_path, *everybody)) == [(105, 5, 8)]
 
 
-# Lines, and what is said of them.
+# Lines of a recording, and part of the error.
 REFUSED: list[Any] = [
-    (["nonsense"], "hpa.jsonl:1: is not a line of JSON"),
+    (["nonsense"], "hpa.jsonl:1: not a line of JSON"),
     (["[]"], "hpa.jsonl:1: `at`: got `None`, allowed: seconds"),
     ([{"at": 1, "status": {}}], "`spec`: got `None`, allowed: the autoscaler's own"),
     ([line(0, 3, 3)], "holds 1 readings of an autoscaler, allowed: two or more"),
-    ([line(10, 3, 3), line(0, 3, 3)], "hpa.jsonl:2: got `at` 1767225600, allowed: times that ascend"),
-    ([line(0, 3, 3), line(9, 3, 3, spec=SPEC | {"maxReplicas": 9})], "`spec` is not that of the first line"),
-    ([line(0, 3, 3, spec=SPEC | {"metrics": [{"type": "Object"}]})], "allowed: metrics of pods, of external sums by"),
-    ([line(0, 3, 3, spec=SPEC | {"metrics": [CPU, CPU]})], "two are called alike: cpu, cpu"),
-    ([line(0, 3, 3, rate="many")], "`status`: ValueError of allowed: a Kubernetes quantity"),
+    ([line(10, 3, 3), line(0, 3, 3)], "hpa.jsonl:2: got `at` 1767225600, allowed: ascending times"),
+    (
+        [line(0, 3, 3), line(9, 3, 3, spec=SPEC | {"maxReplicas": 9})],
+        "`spec` differs from the first line's, allowed: one `spec`",
+    ),
+    (
+        [line(0, 3, 3, spec=SPEC | {"metrics": [{"type": "Object"}]})],
+        "cannot be replayed, allowed: pod metrics, external",
+    ),
+    ([line(0, 3, 3, spec=SPEC | {"metrics": [CPU, CPU]})], "two have the same name: cpu, cpu"),
+    ([line(0, 3, 3, rate="many")], "`status`: not a HorizontalPodAutoscaler's: ValueError: "),
 ]
 
 
 @pytest.mark.parametrize(("lines", "text"), REFUSED, ids=lambda case: str(case)[:40])
-def test_a_recording_that_cannot_be_used_is_refused_by_its_line(lines: list[Any], text: str, tmp_path: Path) -> None:
+def test_an_unusable_recording_is_refused_with_the_line(lines: list[Any], text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_recording(written(tmp_path, *lines))
     assert text in str(caught.value)
 
 
-def test_the_verb_ends_with_1_where_a_decision_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_exits_with_1_if_a_decision_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same = written(tmp_path, *SAME["steady"])
     assert marina.main(["simulate", "--recorded", str(same)]) == 0
     assert "decided as recorded" in capsys.readouterr().out

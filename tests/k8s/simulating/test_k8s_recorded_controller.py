@@ -1,7 +1,7 @@
-"""What the HorizontalPodAutoscaler's controller of Kubernetes 1.36 did, looking every 15 s: the simulation does it too.
+"""The simulation makes the decisions that the HorizontalPodAutoscaler's controller of Kubernetes 1.36 made every 15 s.
 
-The autoscalers are Marina's own for the digits example at 70 requests/s, with other windows, policies, tolerances and
-bounds; pods took a while to start, and metrics came, went, and lay on the edges of the tolerance.
+The autoscalers are Marina's own for the digits example at 70 requests/s, with various windows, policies, tolerances and
+bounds. Pods took a while to start; metrics appeared, disappeared, and lay at the edge of the tolerance.
 """
 
 import json
@@ -15,7 +15,7 @@ RECORDED = sorted(Path(__file__).with_name("recorded").glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
-def test_each_look_of_a_real_controller_is_decided_again(file: Path) -> None:
+def test_each_decision_of_a_real_controller_is_made_again(file: Path) -> None:
     comparison = compare_recorded(read_recording(file))
     assert [
         (difference.seen.at_s, difference.seen.desired, difference.simulated) for difference in comparison.differences

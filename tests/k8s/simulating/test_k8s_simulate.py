@@ -7,35 +7,35 @@ from k8s_plans import EVIDENCE, GPU, planned
 
 import marina
 from config.errors import InputError
-from k8s.simulating import Simulation, Supposed, Trace, read_trace, simulate, simulation_html
-from k8s.simulating.outcome import Outcome
+from k8s.simulating import Simulation, SimulationOptions, TrafficTrace, read_traffic, simulate, simulation_html
+from k8s.simulating.simulation import AutoscalerResult
 
 ONE = {"scaling.min_replicas": 1}
-POD = Supposed(knee_rps=100, cold_start_s=30)
+POD = SimulationOptions(knee_rps=100, cold_start_s=30)
 
 
-def simulated(supposed: Supposed, changes: dict[str, Any] | None = None, **records: Any) -> Simulation:
+def simulated(supposed: SimulationOptions, changes: dict[str, Any] | None = None, **records: Any) -> Simulation:
     return simulate(planned(ONE | (changes or {}), evidence=EVIDENCE, **records), supposed)
 
 
-def at(simulation: Simulation, number: int = 0) -> Outcome:
-    return simulation.outcomes[number]
+def at(simulation: Simulation, number: int = 0) -> AutoscalerResult:
+    return simulation.results[number]
 
 
-def test_on_a_step_of_2_2_times_the_target_pods_come_at_once_and_with_the_window_of_before_five_minutes_late() -> None:
-    outcome = simulated(Supposed(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
+def test_after_a_step_to_2_2_times_the_target_pods_come_at_once_but_five_minutes_late_with_a_window() -> None:
+    outcome = simulated(SimulationOptions(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
     now, before = at(outcome), at(outcome, 1)
     assert (now.hpa.up.window_s, before.hpa.up.window_s) == (0, 300)
     assert now.asked_s in (15, 30)
     assert now.enough_s is not None
     assert now.enough_s <= 30 + 30 + 15
     assert before.asked_s == 300
-    assert before.share > 4 * now.share
-    assert now.run.decisions[0][1:] == (1, 2)
+    assert before.missed_share > 4 * now.missed_share
+    assert now.replay.decisions[0][1:] == (1, 2)
 
 
-def test_a_simulation_says_what_10_000_requests_cost_with_the_idle_time_of_pods() -> None:
-    steady = Supposed(Trace("steady", [35.0] * 3600), knee_rps=100, cold_start_s=5)
+def test_the_price_of_10_000_requests_includes_the_idle_time_of_pods() -> None:
+    steady = SimulationOptions(TrafficTrace("steady", [35.0] * 3600), knee_rps=100, cold_start_s=5)
     assert "10,000 requests cost" not in simulated(steady).to_text()
     priced = simulated(steady, {"cost": {"pod_hour": 1.26, "currency": "EUR"}})
     # One pod for an hour, asked 126,000 times: ten cents for 10,000.
@@ -43,26 +43,26 @@ def test_a_simulation_says_what_10_000_requests_cost_with_the_idle_time_of_pods(
     assert priced.to_data()["outcomes"][0]["cost_per_10k"] == pytest.approx(0.1)
 
 
-def test_the_knee_the_cold_start_and_the_time_for_a_node_change_what_comes_late() -> None:
-    quick = at(simulated(Supposed(3, knee_rps=100, cold_start_s=5)))
-    slow = at(simulated(Supposed(3, knee_rps=100, cold_start_s=120)))
-    without_node = at(simulated(Supposed(3, knee_rps=100, cold_start_s=5, node_s=115)))
-    assert quick.run.short_s < slow.run.short_s
-    assert slow.run.short_s - without_node.run.short_s in range(-15, 16)
+def test_cold_start_and_node_time_change_how_long_pods_are_overloaded() -> None:
+    quick = at(simulated(SimulationOptions(3, knee_rps=100, cold_start_s=5)))
+    slow = at(simulated(SimulationOptions(3, knee_rps=100, cold_start_s=120)))
+    without_node = at(simulated(SimulationOptions(3, knee_rps=100, cold_start_s=5, node_s=115)))
+    assert quick.replay.overloaded_s < slow.replay.overloaded_s
+    assert slow.replay.overloaded_s - without_node.replay.overloaded_s in range(-15, 16)
     assert without_node.pod_hours < slow.pod_hours
 
 
-def test_what_a_pod_holds_is_what_was_measured() -> None:
-    outcome = simulated(Supposed(2))
-    assert (outcome.service.knee_rps, outcome.service.target_rps, outcome.service.cold_start_s) == (1234.5, 864, 2.99)
+def test_the_capacity_of_a_pod_is_the_measured_one() -> None:
+    outcome = simulated(SimulationOptions(2))
+    assert (outcome.pod.knee_rps, outcome.pod.target_rps, outcome.pod.cold_start_s) == (1234.5, 864, 2.99)
     assert outcome.assumed == []
 
 
-def test_what_was_never_measured_is_asked_for_or_named() -> None:
-    with pytest.raises(InputError, match="how many requests/s a pod can hold is not known"):
-        simulate(planned(), Supposed(2))
-    outcome = simulate(planned({"scaling.target_rps_per_pod": 70}), Supposed(2))
-    assert outcome.service.knee_rps == pytest.approx(100)
+def test_values_that_were_never_measured_are_required_or_named_as_assumed() -> None:
+    with pytest.raises(InputError, match="nothing was measured, so it is unknown how many requests/s a pod can serve"):
+        simulate(planned(), SimulationOptions(2))
+    outcome = simulate(planned({"scaling.target_rps_per_pod": 70}), SimulationOptions(2))
+    assert outcome.pod.knee_rps == pytest.approx(100)
     assert [text.partition(":")[0] for text in outcome.assumed] == ["the knee", "the cold start"]
 
 
@@ -76,40 +76,40 @@ def test_without_an_autoscaler_or_a_rate_there_is_nothing_to_simulate() -> None:
     "changes", [{"scaling.autoscaler": "keda"}, GPU | {"scaling.metric": "gpu"}], ids=["keda", "gpu"]
 )
 def test_every_autoscaler_follows_a_step(changes: dict[str, Any]) -> None:
-    outcome = at(simulated(Supposed(5, knee_rps=100, cold_start_s=30), changes))
+    outcome = at(simulated(SimulationOptions(5, knee_rps=100, cold_start_s=30), changes))
     assert outcome.most_pods >= 5
-    assert outcome.run.decisions[-1][2] < outcome.most_pods
+    assert outcome.replay.decisions[-1][2] < outcome.most_pods
 
 
 def test_a_day_is_followed_and_costs_fewer_pods_than_its_peak_would() -> None:
     outcome = at(simulated(POD, {"scaling.max_replicas": 10}))
-    assert outcome.share < 0.001
+    assert outcome.missed_share < 0.001
     assert outcome.most_pods == 8
     assert outcome.pod_hours < 0.7 * 24 * outcome.most_pods
 
 
-def test_traffic_that_no_number_of_pods_holds_is_shed_and_counted() -> None:
-    flood = Trace("flood", [2000.0] * 600)
-    outcome = at(simulated(Supposed(flood, knee_rps=100, cold_start_s=30), {"scaling.max_replicas": 3}))
+def test_traffic_beyond_the_most_pods_is_shed_and_counted() -> None:
+    flood = TrafficTrace("flood", [2000.0] * 600)
+    outcome = at(simulated(SimulationOptions(flood, knee_rps=100, cold_start_s=30), {"scaling.max_replicas": 3}))
     assert outcome.most_pods == 3
-    assert outcome.beyond == pytest.approx(outcome.run.requests)
+    assert outcome.missed == pytest.approx(outcome.replay.requests)
     # Three pods answer 300 of 2,000 requests a second, late; what may wait is soon full.
-    assert outcome.run.shed / outcome.run.requests == pytest.approx(0.85, abs=0.01)
+    assert outcome.replay.shed / outcome.replay.requests == pytest.approx(0.85, abs=0.01)
 
 
-def test_a_pod_that_is_told_to_stop_and_asked_for_again_finds_its_node() -> None:
+def test_a_pod_that_is_soon_needed_again_finds_its_node() -> None:
     rates = [70.0] * 60 + [350.0] * 900 + [70.0] * 700 + [350.0] * 900
-    outcome = simulated(Supposed(Trace("twice", rates), knee_rps=100, cold_start_s=5, node_s=100))
-    short = [moment.at_s for moment in at(outcome).run.moments if moment.ready * 100 < moment.rate]
+    outcome = simulated(SimulationOptions(TrafficTrace("twice", rates), knee_rps=100, cold_start_s=5, node_s=100))
+    short = [moment.at_s for moment in at(outcome).replay.moments if moment.ready * 100 < moment.rate]
     assert len([at_s for at_s in short if at_s < 960]) > len([at_s for at_s in short if at_s > 1660])
 
 
-def test_a_trace_is_seconds_or_times_and_holds_until_the_next_row(tmp_path: Path) -> None:
+def test_traffic_has_seconds_or_times_and_each_rate_lasts_until_the_next_row(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text("time,rate\n2026-03-02T08:00:00Z,10\n2026-03-02T08:00:03Z,20.5\n", encoding="utf-8")
-    assert read_trace(file).rates == [10, 10, 10, 20.5, 20.5, 20.5]
+    assert read_traffic(file).rates == [10, 10, 10, 20.5, 20.5, 20.5]
     file.write_text("0,1\n\n2,3\n4,5\n", encoding="utf-8")
-    assert read_trace(file).rates == [1, 1, 3, 3, 5, 5]
+    assert read_traffic(file).rates == [1, 1, 3, 3, 5, 5]
 
 
 @pytest.mark.parametrize(
@@ -120,19 +120,19 @@ def test_a_trace_is_seconds_or_times_and_holds_until_the_next_row(tmp_path: Path
         ("0,1\n1,-1\n", ":2: got `1,-1`"),
         ("0,1\n1,nan\n", ":2: got `1,nan`"),
         ("0,1\n1,2,3\n", ":2: got `1,2,3`"),
-        ("5,1\n5,2\n", ":2: got `5`, allowed: times that ascend"),
+        ("5,1\n5,2\n", ":2: got `5`, allowed: ascending times"),
         ("0,1\n9000000,2\n", "spans 208 days, allowed: 35 at most"),
     ],
 )
-def test_a_trace_that_is_none_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_an_unusable_traffic_file_is_refused_with_the_line(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "trace.csv"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=re.escape(said)):
-        read_trace(file)
+        read_traffic(file)
 
 
-def test_the_page_stands_alone_and_has_every_figure() -> None:
-    outcome = simulated(Supposed(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
+def test_the_page_is_self_contained_and_has_every_figure() -> None:
+    outcome = simulated(SimulationOptions(2.2, knee_rps=100, cold_start_s=30, up_window_s=300))
     text = simulation_html(outcome)
     assert "http" not in text
     assert text.count("<svg") == 3

@@ -1,4 +1,5 @@
-"""What the autoscaler of a Deployment sees and wants, and what it cannot do now. Of KEDA it is one of these as well."""
+"""What the autoscaler of a Deployment measures and wants, and what it cannot do right now. KEDA's autoscalers are
+HorizontalPodAutoscalers, too."""
 
 from __future__ import annotations
 
@@ -8,35 +9,36 @@ from k8s.cluster import Cluster, Document, Ref
 
 
 @dataclass(frozen=True)
-class Scaling:
+class AutoscalerStatus:
     """One autoscaler at one moment."""
 
     text: str
+    """Its pods and metrics."""
     blocked: str = ""
-    """What it cannot do, and why; empty while it can do all."""
+    """What it cannot do, and why; empty if it works."""
 
 
-def read_scaling(cluster: Cluster, deployment: Ref) -> Scaling | None:
-    """The autoscaler of a Deployment; None where there is none."""
+def read_autoscaler(cluster: Cluster, deployment: Ref) -> AutoscalerStatus | None:
+    """The status of a Deployment's autoscaler; None if it has none."""
     for document in cluster.list("autoscaling/v2", "HorizontalPodAutoscaler", deployment.namespace)["items"]:
         if document["spec"]["scaleTargetRef"]["name"] == deployment.name:
-            return scaling_of(document)
+            return autoscaler_status(document)
     return None
 
 
-def scaling_of(autoscaler: Document) -> Scaling:
-    """What a HorizontalPodAutoscaler says of itself, in words."""
+def autoscaler_status(autoscaler: Document) -> AutoscalerStatus:
+    """Describes the status of a HorizontalPodAutoscaler."""
     spec, status = autoscaler["spec"], autoscaler.get("status") or {}
-    text = f"{status.get('currentReplicas', 0)} of {spec.get('minReplicas', 1)} to {spec['maxReplicas']} pods, "
     present, wanted = status.get("currentReplicas"), status.get("desiredReplicas")
-    # Beside pods that are there, it says 0 until its metrics suffice for the first time.
+    text = f"{spec.get('minReplicas', 1)} to {spec['maxReplicas']} pods, now {present or 0}, "
+    # Although there are pods, `desiredReplicas` is 0 until the autoscaler has metrics for its first decision.
     text += "has not decided yet" if wanted is None or (present and not wanted) else f"wants {wanted}"
     metrics = spec.get("metrics") or []
     now = {_metric(metric): _value(metric, "current") for metric in status.get("currentMetrics") or []}
     for metric in metrics:
         text += f"; {_metric(metric)} {now.get(_metric(metric)) or 'unknown'} of {_value(metric, 'target')}"
     unknown = [_metric(metric) for metric in metrics if not now.get(_metric(metric))]
-    return Scaling(text, _blocked(status, unknown, known=len(metrics) - len(unknown)))
+    return AutoscalerStatus(text, _blocked(status, unknown, known=len(metrics) - len(unknown)))
 
 
 def _blocked(status: Document, unknown: list[str], *, known: int) -> str:
@@ -47,11 +49,11 @@ def _blocked(status: Document, unknown: list[str], *, known: int) -> str:
         if condition.get("type") == "AbleToScale":
             return f"it cannot change the number of pods: {why}"
         if condition.get("type") == "ScalingActive":
-            # With one metric unknown, the autoscaler takes the others' word for more pods, never for fewer.
+            # While one metric is unknown, the autoscaler still adds pods by the others, but never removes any.
             # https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/#algorithm-details
             if known and unknown:
-                return f"it removes no pod while `{'`, `'.join(unknown)}` is unknown, and adds some by the rest: {why}"
-            return f"it neither adds nor removes a pod: {why}"
+                return f"it can add pods but removes none while `{'`, `'.join(unknown)}` is unknown: {why}"
+            return f"it neither adds nor removes pods: {why}"
     return ""
 
 

@@ -1,5 +1,5 @@
-"""How many pods a metric asks for, as Kubernetes computes it (`replica_calculator.go`): with pods that have no reading,
-and with pods that are not ready yet."""
+"""How many pods a metric proposes, as Kubernetes' `replica_calculator.go` computes it, also with pods that have no
+metric yet or are not ready."""
 
 from __future__ import annotations
 
@@ -25,60 +25,61 @@ class PodState:
     started_s: float | None = None
     ready: bool = True
     ready_changed_s: float = 0.0
-    """When it became ready, or not ready, last."""
+    """When it last became ready, or stopped being ready."""
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A metric of a pod: its value, and over which seconds that was taken."""
+class PodMetric:
+    """The value of one metric of one pod, and the time window that it covers."""
 
     value: float
     at_s: float = 0.0
     window_s: float = 0.0
 
 
-Readings = Mapping[str, Reading]
+PodMetrics = Mapping[str, PodMetric]
 
 
 @dataclass(frozen=True)
 class _Groups:
-    """Pods by what their readings are good for."""
+    """The pods, grouped by how their metric counts."""
 
     values: dict[str, int]
     unready: list[str]
     missing: list[str]
 
 
-def wish(
-    metric: Metric, hpa: Hpa, replicas: int, pods: Iterable[PodState], readings: Readings, now_s: float
+def replicas_for_metric(
+    metric: Metric, hpa: Hpa, replicas: int, pods: Iterable[PodState], readings: PodMetrics, now_s: float
 ) -> int | None:
-    """Pods that a metric of pods asks for; None where it has no value."""
+    """The pods that a pod or resource metric proposes; None if no pod has a value."""
     resource = metric.kind == "Resource"
     groups = _grouped(pods, readings, now_s, cpu=resource and metric.name == "cpu")
     if not groups.values:
         return None
     target = round(metric.target * (1 if resource else _MILLI))
-    # A resource is in thousandths of the request, its target in percent of it; what is missing counts as all of it.
-    stand_in = max(100, target) * _MILLI // 100 if resource else target
+    # Usage of a resource is in thousandths of the request, its target in percent. A missing value counts as the whole
+    # request, or as the target if that is higher.
+    assumed = max(100, target) * _MILLI // 100 if resource else target
     ratio = _ratio(groups.values, target, resource=resource)
     unready_count = bool(groups.unready) and ratio > 1.0
     if not unready_count and not groups.missing:
         return replicas if _within(hpa, ratio) else math.ceil(ratio * len(groups.values))
     values = dict(groups.values)
     if ratio != 1.0:
-        values |= dict.fromkeys(groups.missing, stand_in if ratio < 1.0 else 0)
+        values |= dict.fromkeys(groups.missing, assumed if ratio < 1.0 else 0)
     if unready_count:
         values |= dict.fromkeys(groups.unready, 0)
     again = _ratio(values, target, resource=resource)
     if _within(hpa, again) or (ratio < 1.0 < again) or (again < 1.0 < ratio):
         return replicas
     wanted = math.ceil(again * len(values))
-    # What was filled in must not turn the direction round.
+    # Assumed values must not reverse the direction.
     return replicas if (again < 1.0 and wanted > replicas) or (again > 1.0 and wanted < replicas) else wanted
 
 
-def external_wish(metric: Metric, hpa: Hpa, replicas: int, total: float | None) -> int | None:
-    """Pods that a sum over all pods asks for (`External`, `AverageValue`); None where it has no value."""
+def replicas_for_total(metric: Metric, hpa: Hpa, replicas: int, total: float | None) -> int | None:
+    """The pods that an external metric, a total over all pods (`AverageValue`), proposes; None if it has no value."""
     if total is None:
         return None
     usage, target = int(total * _MILLI), round(metric.target * _MILLI)
@@ -90,12 +91,12 @@ def _within(hpa: Hpa, ratio: float) -> bool:
 
 
 def _ratio(values: Mapping[str, int], target: int, *, resource: bool) -> float:
-    """Of usage to target, in whole numbers as the controller counts."""
+    """The mean usage relative to the target, in whole numbers as the controller counts."""
     mean = sum(values.values()) // len(values)
     return (mean * 100 // _MILLI if resource else mean) / target
 
 
-def _grouped(pods: Iterable[PodState], readings: Readings, now_s: float, *, cpu: bool) -> _Groups:
+def _grouped(pods: Iterable[PodState], readings: PodMetrics, now_s: float, *, cpu: bool) -> _Groups:
     groups = _Groups({}, [], [])
     for pod in pods:
         if pod.terminating:
@@ -108,12 +109,12 @@ def _grouped(pods: Iterable[PodState], readings: Readings, now_s: float, *, cpu:
         elif cpu and _too_young(pod, reading, now_s):
             groups.unready.append(pod.name)
         else:
-            groups.values[pod.name] = int(reading.value * _MILLI)  # as adapters cut it
+            groups.values[pod.name] = int(reading.value * _MILLI)  # metric adapters cut off the rest, too
     return groups
 
 
-def _too_young(pod: PodState, reading: Reading, now_s: float) -> bool:
-    """Whether a reading of the cpu is that of a start, not of serving."""
+def _too_young(pod: PodState, reading: PodMetric, now_s: float) -> bool:
+    """Whether a cpu value may come from the pod's start rather than from serving."""
     if pod.started_s is None:
         return True
     if pod.started_s + CPU_INITIALIZATION_S > now_s:

@@ -1,9 +1,8 @@
-"""What a real autoscaler was seen to do, from its object as it changed: lines of JSON, each with the time at which the
-object was read.
+"""A recording of a real autoscaler: a file with a line of JSON for each time at which its object was read.
 
 {"at": 1767225600.0, "spec": {...}, "status": {...}, "ready": 3, "running": 4, "read": {"cpu": 4}}
 
-After the first line `spec` may be missing, and the last three anywhere.
+`spec` may be missing after the first line; `ready`, `running` and `read` may always be missing.
 """
 
 from __future__ import annotations
@@ -23,46 +22,46 @@ _HINT = "kubectl get hpa NAME -w -o json | jq -c --unbuffered '{at: now, spec, s
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The autoscaler's object as it was read once."""
+class Observation:
+    """The autoscaler's object at one moment."""
 
     at_s: float
     """Since the first line."""
     replicas: int
     desired: int
     values: Mapping[str, int]
-    """The mean of each metric that had a value: thousandths of its unit, of a resource thousandths of the request."""
+    """The mean of each metric that had a value, in thousandths of its unit; of a resource, of the request."""
     active: bool
-    """Whether its metrics sufficed to decide."""
+    """Whether the controller had the metrics to decide."""
     ready: int | None
-    """Pods that were ready; None where nobody looked."""
+    """Pods that were ready; None if not recorded."""
     running: int | None
     """Pods that had started; None: those that were ready."""
     read: Mapping[str, int]
-    """Pods of which a metric had a reading, where they were not those that were ready."""
+    """Pods for which a metric had a value, if these were not the ready ones."""
 
     @property
     def status(self) -> tuple[Any, ...]:
-        """What the controller writes: where it is the same again, nothing of it has changed."""
+        """What the controller writes. If it is equal in two observations, nothing has changed."""
         return self.replicas, self.desired, tuple(sorted(self.values.items())), self.active
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A file of them, and the autoscaler that they are of."""
+    """A file of observations, and the settings of the autoscaler."""
 
     name: str
     hpa: Hpa
-    seen: tuple[Seen, ...]
+    seen: tuple[Observation, ...]
 
 
 def read_recording(file: Path) -> Recording:
-    """From a file; InputError names the line that cannot be used."""
+    """Reads a recording. Raises InputError that names the first line that cannot be used."""
     try:
         texts = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as err:
         raise InputError(f"{file}: cannot be read: {err}", hint=_HINT) from err
-    seen: list[Seen] = []
+    seen: list[Observation] = []
     first: dict[str, Any] | None = None
     hpa: Hpa | None = None
     for number, text in enumerate(texts, 1):
@@ -72,13 +71,14 @@ def read_recording(file: Path) -> Recording:
         hpa, first = hpa or _autoscaler(line, f"{file}:{number}"), first or line
         if line["spec"] != first["spec"]:
             raise InputError(
-                f"{file}:{number}: `spec` is not that of the first line, allowed: one", hint="record each by itself"
+                f"{file}:{number}: `spec` differs from the first line's, allowed: one `spec`",
+                hint="record each autoscaler in a file of its own",
             )
-        # Before its first look, a status says nothing.
+        # The status is empty until the controller's first sync.
         if line["status"].get("conditions"):
             seen.append(_seen(line, first["at"], hpa, f"{file}:{number}"))
             if len(seen) > 1 and seen[-1].at_s < seen[-2].at_s:
-                raise InputError(f"{file}:{number}: got `at` {line['at']}, allowed: times that ascend", hint=_HINT)
+                raise InputError(f"{file}:{number}: got `at` {line['at']}, allowed: ascending times", hint=_HINT)
     if hpa is None or len(seen) < 2:
         raise InputError(f"{file}: holds {len(seen)} readings of an autoscaler, allowed: two or more", hint=_HINT)
     return Recording(file.name, hpa, tuple(seen))
@@ -88,7 +88,7 @@ def _parsed(text: str, where: str, known: Mapping[str, Any]) -> dict[str, Any]:
     try:
         line = json.loads(text)
     except ValueError as err:
-        raise InputError(f"{where}: is not a line of JSON: {err}", hint=_HINT) from err
+        raise InputError(f"{where}: not a line of JSON: {err}", hint=_HINT) from err
     parsed: dict[str, Any] = {**known, **line} if isinstance(line, dict) else {}
     if not isinstance(parsed.get("at"), int | float):
         raise InputError(f"{where}: `at`: got `{parsed.get('at')}`, allowed: seconds", hint=_HINT)
@@ -102,16 +102,16 @@ def _autoscaler(line: dict[str, Any], where: str) -> Hpa:
     try:
         hpa = read_hpa({"kind": "HorizontalPodAutoscaler", "spec": line["spec"]})
     except (AttributeError, KeyError, TypeError, ValueError) as err:
-        allowed = "allowed: metrics of pods, of external sums by pod, and of resources in percent"
-        hint = "`kubectl get hpa NAME -o json` has it in the form of autoscaling/v2"
+        allowed = "allowed: pod metrics, external metrics with an `averageValue`, and resources in percent"
+        hint = "`kubectl get hpa NAME -o json` prints it in the form of autoscaling/v2"
         raise InputError(f"{where}: `spec`: cannot be replayed, {allowed}", hint=hint) from err
     names = [metric.name for metric in hpa.metrics]
     if len(set(names)) < len(names):
-        raise InputError(f"{where}: `spec.metrics`: two are called alike: {', '.join(sorted(names))}")
+        raise InputError(f"{where}: `spec.metrics`: two have the same name: {', '.join(sorted(names))}")
     return hpa
 
 
-def _seen(line: dict[str, Any], begin: float, hpa: Hpa, where: str) -> Seen:
+def _seen(line: dict[str, Any], begin: float, hpa: Hpa, where: str) -> Observation:
     status = line["status"]
     try:
         replicas, desired = int(status.get("currentReplicas", 0)), int(status["desiredReplicas"])
@@ -123,16 +123,16 @@ def _seen(line: dict[str, Any], begin: float, hpa: Hpa, where: str) -> Seen:
         read = {str(name): int(count) for name, count in (line.get("read") or {}).items()}
     except (AttributeError, KeyError, TypeError, ValueError) as err:
         raise InputError(
-            f"{where}: `status`: {type(err).__name__} of {err}, which is not its form", hint=_HINT
+            f"{where}: `status`: not a HorizontalPodAutoscaler's: {type(err).__name__}: {err}", hint=_HINT
         ) from err
     known = {metric.name: metric for metric in hpa.metrics}
     values = {name: value for name, value in current if name in known}
     at_s = float(line["at"]) - float(begin)
-    return Seen(at_s, replicas, desired, values, active == "True", ready, running, read)
+    return Observation(at_s, replicas, desired, values, active == "True", ready, running, read)
 
 
 def _value(part: dict[str, Any]) -> tuple[str, int] | None:
-    """A metric's name and mean; nothing of one that had no value."""
+    """The name and mean of a metric; None for another type, such as the empty one of a metric without a value."""
     kind = part.get("type")
     if kind in ("External", "Pods"):
         body = part[kind.lower()]
@@ -143,8 +143,8 @@ def _value(part: dict[str, Any]) -> tuple[str, int] | None:
     return None
 
 
-def in_words(metric: Metric, value: int | None) -> str:
-    """A metric's mean and target."""
+def describe_metric(metric: Metric, value: int | None) -> str:
+    """A metric's name, mean and target, for people."""
     if value is None:
         return f"{metric.name} unknown"
     if metric.kind == "Resource":

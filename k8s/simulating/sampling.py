@@ -1,26 +1,27 @@
-"""What the autoscaler is told of pods, and how late: Prometheus' rate over what it scraped, and the metrics server."""
+"""The metrics that the autoscaler gets, with their delays: Prometheus' rate over its scrapes, and the metrics server's
+cpu usage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from k8s.simulating.wishes import Reading
+from k8s.simulating.replica_calculator import PodMetric
 
-# How often the metrics server reads the kubelets, s.
+# How often the metrics server reads the kubelets, in seconds.
 _CPU_EVERY_S = 15
 _FURTHEST = 1.1
 
 
-def scraped_at(now_s: int, since_s: int, interval_s: int, window_s: int, pod: int) -> list[int]:
-    """The seconds of a window at which a pod's page was read. Each pod has its own time within the interval."""
-    # Seven is prime to the usual intervals, so that pods are spread over them.
+def scrape_times(now_s: int, since_s: int, interval_s: int, window_s: int, pod: int) -> list[int]:
+    """The seconds of a window at which Prometheus scraped a pod. Each pod has its own phase within the interval."""
+    # Seven is coprime to the usual intervals, so the pods are spread over them.
     phase = pod * 7 % interval_s
     last = now_s - (now_s - phase) % interval_s
     return [at for at in range(last, now_s - window_s, -interval_s) if at >= since_s][::-1]
 
 
 def rate(times: Sequence[int], values: Sequence[float], now_s: int, window_s: int) -> float | None:
-    """PromQL's `rate(counter[window])` at `now_s`: extrapolated to the window's ends, not below zero."""
+    """PromQL's `rate(counter[window])` at `now_s`, extrapolated to the ends of the window, but not below zero."""
     if len(times) < 2:
         return None
     increase, covered = values[-1] - values[0], times[-1] - times[0]
@@ -35,13 +36,13 @@ def rate(times: Sequence[int], values: Sequence[float], now_s: int, window_s: in
     return increase * (covered + to_start + to_end) / covered / window_s
 
 
-def cpu_reading(now_s: int, running_s: int, ready_s: int, work: Sequence[float]) -> Reading | None:
-    """The share of its request that a pod used between the last two readings of the metrics server; `work` is what a
-    ready pod has done by each second. A pod that starts uses all it may."""
+def cpu_metric(now_s: int, running_s: int, ready_s: int, work: Sequence[float]) -> PodMetric | None:
+    """The share of its cpu request that a pod used between the last two readings of the metrics server. `work` is the
+    total work of a ready pod up to each second; a starting pod is assumed to use its whole request."""
     at = now_s - now_s % _CPU_EVERY_S
     since = at - _CPU_EVERY_S
     if since < running_s:
         return None
     serving = work[at] - work[max(since, min(ready_s, at))]
     starting = max(0, min(at, ready_s) - since)
-    return Reading((serving + starting) / _CPU_EVERY_S, at_s=at, window_s=_CPU_EVERY_S)
+    return PodMetric((serving + starting) / _CPU_EVERY_S, at_s=at, window_s=_CPU_EVERY_S)

@@ -1,6 +1,7 @@
-"""What a cluster has around a service: what its nodes offer, what a namespace may use, which labels Prometheus selects.
+"""The environment of a service in a cluster: the capacity of the nodes, the limits of the namespace, and the labels by
+which Prometheus selects.
 
-Without the rights to read them, nothing is said about them, and a deployment goes on.
+What may not be read is left out; it does not stop a deployment.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import suppress
 from config.errors import ClusterError
 from config.quantity import quantity
 from k8s.cluster.cluster import Cluster
-from k8s.cluster.nodes import meets, takers
+from k8s.cluster.nodes import meets_expression, schedulable_nodes
 from k8s.cluster.reference import Document
 
 _GIB = 2**30
@@ -20,9 +21,9 @@ _OPERATOR = "monitoring.coreos.com/v1"
 _SELECTORS = {"PodMonitor": "podMonitor", "ServiceMonitor": "serviceMonitor", "PrometheusRule": "rule"}
 
 
-def allocatable(cluster: Cluster) -> str:
-    """What the nodes that take pods offer; empty where it cannot be seen."""
-    offers = [(node.get("status") or {}).get("allocatable") or {} for node in takers(cluster)]
+def describe_capacity(cluster: Cluster) -> str:
+    """The capacity of the nodes that accept pods, in a sentence; empty if the nodes cannot be listed."""
+    offers = [(node.get("status") or {}).get("allocatable") or {} for node in schedulable_nodes(cluster)]
     if not offers:
         return ""
     total: dict[str, float] = defaultdict(float)
@@ -39,7 +40,7 @@ def allocatable(cluster: Cluster) -> str:
 
 
 def namespace_limits(cluster: Cluster, namespace: str) -> list[str]:
-    """What quotas and LimitRanges say, one sentence each."""
+    """The quotas and LimitRanges of a namespace, a sentence each."""
     texts = []
     for quota in _items(cluster, "v1", "ResourceQuota", namespace):
         hard, used = quota["spec"].get("hard") or {}, (quota.get("status") or {}).get("used") or {}
@@ -49,12 +50,12 @@ def namespace_limits(cluster: Cluster, namespace: str) -> list[str]:
         for limit in ranges["spec"].get("limits") or []:
             bounds = [f"{bound} {_pairs(limit[bound])}" for bound in ("min", "max", "default") if limit.get(bound)]
             if bounds:
-                texts.append(f"LimitRange `{ranges['metadata']['name']}`, each {limit['type']}: {'; '.join(bounds)}")
+                texts.append(f"LimitRange `{ranges['metadata']['name']}`, per {limit['type']}: {'; '.join(bounds)}")
     return texts
 
 
-def unselected(cluster: Cluster, documents: Iterable[Document], namespace: str) -> list[str]:
-    """Monitors and rules that no Prometheus of the operator would look at, with the labels that one of them wants."""
+def unselected_monitors(cluster: Cluster, documents: Iterable[Document], namespace: str) -> list[str]:
+    """A sentence for each monitor or rule that no Prometheus of the operator selects, with the labels they select."""
     watched = [document for document in documents if document["kind"] in _SELECTORS]
     servers = _items(cluster, _OPERATOR, "Prometheus", "") if watched else []
     texts = []
@@ -65,16 +66,16 @@ def unselected(cluster: Cluster, documents: Iterable[Document], namespace: str) 
     return texts
 
 
-def prometheus_labels(cluster: Cluster) -> str:
-    """Which pod monitors the operator's Prometheus servers select; empty where none can be seen."""
+def prometheus_selectors(cluster: Cluster) -> str:
+    """The labels by which the operator's Prometheus servers select PodMonitors; empty if there are none to be seen."""
     servers = _items(cluster, _OPERATOR, "Prometheus", "")
     return selected_labels(servers, "PodMonitor") if servers else ""
 
 
 def selected_labels(servers: Iterable[Document], kind: str) -> str:
-    """What each Prometheus server wants of the labels of a kind."""
+    """The labels by which each Prometheus server selects objects of a kind."""
     return "; ".join(
-        f"`{server['metadata']['namespace']}/{server['metadata']['name']}` wants "
+        f"`{server['metadata']['namespace']}/{server['metadata']['name']}` selects "
         f"{_wanted(server['spec'].get(f'{_SELECTORS[kind]}Selector'))}"
         for server in servers
     )
@@ -85,7 +86,7 @@ def _selects(cluster: Cluster, server: Document, document: Document, namespace: 
     if not _fits(spec.get(f"{field}Selector"), document["metadata"].get("labels") or {}):
         return False
     spaces = spec.get(f"{field}NamespaceSelector")
-    # Without a selector of namespaces, the operator looks in the server's own.
+    # Without a namespace selector, the operator only looks in the server's own namespace.
     if spaces is None:
         return bool(server["metadata"]["namespace"] == namespace)
     labels = {"kubernetes.io/metadata.name": namespace}
@@ -95,10 +96,10 @@ def _selects(cluster: Cluster, server: Document, document: Document, namespace: 
 
 
 def _fits(selector: Document | None, labels: dict[str, str]) -> bool:
-    """Whether labels fit a selector: none selects nothing, an empty one everything."""
+    """Whether a selector matches labels; None matches nothing, an empty one everything."""
     if selector is None:
         return False
-    met = all(meets(labels, expression) for expression in selector.get("matchExpressions") or [])
+    met = all(meets_expression(labels, expression) for expression in selector.get("matchExpressions") or [])
     return met and (selector.get("matchLabels") or {}).items() <= labels.items()
 
 

@@ -1,0 +1,221 @@
+"""Replays traffic second by second: pods that start and stop, the metrics of them, and the controller that scales."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from statistics import median
+
+from k8s.simulating.controller import SYNC_S, Controller
+from k8s.simulating.hpa import Hpa, Metric
+from k8s.simulating.replica_calculator import PodMetric, PodMetrics, PodState
+from k8s.simulating.sampling import cpu_metric, rate, scrape_times
+from k8s.simulating.traffic import TrafficTrace
+
+# The first rate is sent for this long before the traffic begins, so that all windows are full by then.
+_BEFORE_S = 900
+# How long the cluster autoscaler keeps a node without pods, by default.
+_NODE_KEPT_S = 600
+
+
+@dataclass(frozen=True)
+class PodProfile:
+    """What a pod can do and needs, and how it is measured."""
+
+    knee_rps: float
+    target_rps: float
+    cold_start_s: float
+    node_s: float
+    """How long a new node takes, for a pod that needs one."""
+    queue: int
+    """How many requests may wait in a pod."""
+    metric: str
+    """`scaling.metric`."""
+    scrape_s: int
+    window_s: int
+    """The window that rates are computed over."""
+    forecast_lead_s: int
+    """How far ahead the forecast looks in the past weeks."""
+    propagation_s: float
+    """How long a pod still serves after it was told to stop."""
+
+    def __str__(self) -> str:
+        node = f", {self.node_s:g} s more for a new node" if self.node_s else ""
+        rates = f"at most {self.knee_rps:g} requests/s, target {self.target_rps:.3g}"
+        return f"one pod: {rates}, ready after {self.cold_start_s:g} s{node}"
+
+
+@dataclass
+class _Pod:
+    number: int
+    created_s: int
+    running_s: int
+    ready_s: int
+    removed_s: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"pod-{self.number}"
+
+    def state(self, now_s: int) -> PodState:
+        pending = now_s < self.running_s
+        ready = now_s >= self.ready_s
+        changed = self.ready_s if ready else self.running_s
+        return PodState(self.name, pending, False, None if pending else self.running_s, ready, changed)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One sync of the autoscaler, and the time since the one before."""
+
+    at_s: int
+    rate: float
+    wanted: int
+    ready: int
+    missed: float
+    """Requests since the last sync that missed the objective, shed ones included."""
+
+
+@dataclass
+class Replay:
+    """The sums of a replay, and what happened at each sync."""
+
+    moments: list[Moment] = field(default_factory=list)
+    requests: float = 0
+    late: float = 0
+    shed: float = 0
+    pod_seconds: float = 0
+    overloaded_s: int = 0
+    """Seconds in which the ready pods got more requests than their knee."""
+    decisions: list[tuple[int, int, int]] = field(default_factory=list)
+    """Each change of the number of pods: second, pods before, pods after."""
+
+
+def replay(traffic: TrafficTrace, hpa: Hpa, pod: PodProfile) -> Replay:
+    """Replays traffic through an autoscaler."""
+    simulator = _Simulator(traffic, hpa, pod)
+    for now_s in range(_BEFORE_S + len(traffic.rates)):
+        simulator.tick(now_s)
+    return simulator.finished()
+
+
+class _Simulator:
+    def __init__(self, traffic: TrafficTrace, hpa: Hpa, pod: PodProfile) -> None:
+        self._traffic, self._hpa, self._pod = traffic, hpa, pod
+        self._controller = Controller(hpa)
+        wanted = min(hpa.high, max(hpa.low, math.ceil(traffic.rates[0] / pod.target_rps - 1e-9)))
+        self._pods = [_Pod(number, 0, 0, 0) for number in range(wanted)]
+        self._gone: list[_Pod] = []
+        self._made = wanted
+        self._free_nodes: list[int] = []
+        # Totals up to each second, for a pod that was always ready: the requests sent to it, and its work, in seconds
+        # at the knee.
+        self._sent, self._work = [0.0], [0.0]
+        self._backlog = 0.0
+        self._missed = 0.0
+        self._replay = Replay()
+
+    def tick(self, now_s: int) -> None:
+        """Simulates one second."""
+        rate_now = self._traffic.rates[max(0, now_s - _BEFORE_S)]
+        ready = sum(1 for pod in self._pods if pod.ready_s <= now_s)
+        self._serve(rate_now, ready, counted=now_s >= _BEFORE_S)
+        if now_s % SYNC_S == 0:
+            before = len(self._pods)
+            self._reconcile(now_s)
+            if now_s >= _BEFORE_S:
+                at = now_s - _BEFORE_S
+                if len(self._pods) != before:
+                    self._replay.decisions.append((at, before, len(self._pods)))
+                self._replay.moments.append(Moment(at, rate_now, len(self._pods), ready, self._missed))
+                self._missed = 0.0
+
+    def _serve(self, rate_now: float, ready: int, *, counted: bool) -> None:
+        capacity = ready * self._pod.knee_rps
+        due = self._backlog + rate_now
+        done = min(due, capacity)
+        self._backlog = min(due - done, ready * self._pod.queue)
+        shed = due - done - self._backlog
+        # As soon as some requests wait, all new ones wait behind them.
+        late = rate_now - min(shed, rate_now) if self._backlog > 0 or due > capacity else 0.0
+        self._sent.append(self._sent[-1] + (rate_now / ready if ready else 0.0))
+        self._work.append(self._work[-1] + (done / capacity if ready else 0.0))
+        if counted:
+            replay = self._replay
+            replay.requests += rate_now
+            replay.shed += shed
+            replay.late += late
+            replay.overloaded_s += rate_now > capacity
+            self._missed += shed + late
+
+    def _reconcile(self, now_s: int) -> None:
+        pods = [pod.state(now_s) for pod in self._pods]
+        readings = {metric.name: self._readings(metric, now_s) for metric in self._hpa.metrics}
+        totals = {
+            metric.name: self._expected(now_s) if metric.is_forecast else self._total(now_s)
+            for metric in self._hpa.metrics
+            if metric.kind == "External"
+        }
+        wanted = self._controller.decide(now_s, len(pods), pods, readings, totals).replicas
+        self._controller.scale(now_s, len(pods), wanted)
+        while len(self._pods) < wanted:
+            self._start(now_s)
+        while len(self._pods) > wanted:
+            self._stop(now_s)
+
+    def _readings(self, metric: Metric, now_s: int) -> PodMetrics:
+        readings = {pod.name: self._reading(metric, pod, now_s) for pod in self._pods if pod.running_s <= now_s}
+        return {name: reading for name, reading in readings.items() if reading is not None}
+
+    def _reading(self, metric: Metric, pod: _Pod, now_s: int) -> PodMetric | None:
+        if metric.kind == "Resource":
+            return cpu_metric(now_s, pod.running_s, pod.ready_s, self._work)
+        if self._pod.metric == "gpu":
+            used = cpu_metric(now_s, pod.running_s, pod.ready_s, self._work)
+            return PodMetric(100 * used.value) if used and now_s >= pod.ready_s else used and PodMetric(0.0)
+        value = self._rate(pod, now_s)
+        return None if value is None else PodMetric(value)
+
+    def _rate(self, pod: _Pod, now_s: int) -> float | None:
+        window_s = self._pod.window_s
+        times = scrape_times(now_s, pod.running_s, self._pod.scrape_s, window_s, pod.number)
+        since = self._sent[pod.ready_s] if pod.ready_s <= now_s else 0.0
+        values = [max(0.0, self._sent[at] - since) if at >= pod.ready_s else 0.0 for at in times]
+        return rate(times, values, now_s, window_s)
+
+    def _total(self, now_s: int) -> float | None:
+        rates = [measured for pod in self._pods if (measured := self._rate(pod, now_s)) is not None]
+        return sum(rates) if rates else None
+
+    def _expected(self, now_s: int) -> float | None:
+        """The forecast: the larger of the rate now and the median of the past weeks, as the recording rule has it."""
+        past = self._traffic.rates_in_past_weeks(now_s - _BEFORE_S + self._pod.forecast_lead_s)
+        known = [self._total(now_s), median(past) if past else None]
+        return max((value for value in known if value is not None), default=None)
+
+    def _start(self, now_s: int) -> None:
+        self._free_nodes = [at for at in self._free_nodes if at + _NODE_KEPT_S > now_s]
+        running = now_s
+        if self._free_nodes:
+            self._free_nodes.pop()
+        else:
+            running += math.ceil(self._pod.node_s)
+        ready = math.ceil(running + self._pod.cold_start_s)
+        self._pods.append(_Pod(self._made, now_s, running, ready))
+        self._made += 1
+
+    def _stop(self, now_s: int) -> None:
+        """Stops the pod that a ReplicaSet would choose: one that is not ready if there is any, else the youngest."""
+        chosen = max(self._pods, key=lambda pod: (pod.ready_s > now_s, pod.created_s, pod.number))
+        self._pods.remove(chosen)
+        chosen.removed_s = now_s
+        self._gone.append(chosen)
+        self._free_nodes.append(now_s)
+
+    def finished(self) -> Replay:
+        """The replay, once the time of its pods is added up."""
+        end = _BEFORE_S + len(self._traffic.rates)
+        for pod in [*self._pods, *self._gone]:
+            until = end if pod.removed_s is None else min(end, pod.removed_s + self._pod.propagation_s)
+            self._replay.pod_seconds += max(0.0, until - max(_BEFORE_S, pod.running_s))
+        return self._replay
